@@ -1,0 +1,39 @@
+# Each target does all of its own set-up: nothing but Python 3.11, make, Java 17 and Maven is expected.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test bench lint lock schemas clean
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/millrace demo
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: lint
+	$(BIN)/python -m pytest
+
+bench: $(STAMP)
+	$(BIN)/millrace bench spine --json
+
+schemas: $(STAMP)
+	$(BIN)/millrace schemas write
+
+lock: $(STAMP)
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --all-extras --python-version 3.11 \
+		pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

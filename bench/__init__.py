@@ -1,0 +1,1 @@
+"""What it is worth: simulator, workloads, figures and performance gates."""

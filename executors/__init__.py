@@ -1,0 +1,1 @@
+"""What runs: the GPU services that carry out commands with torch, transformers and peft."""

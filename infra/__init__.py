@@ -1,0 +1,1 @@
+"""How it is run: broker, topics, command line, console, deployment, metrics."""

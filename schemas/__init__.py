@@ -1,0 +1,1 @@
+"""What travels: events, decisions and commands as frozen Pydantic models; the topics; the codec."""
