@@ -1,0 +1,37 @@
+"""The frozen base of everything that travels, and the bounded types its fields are made of.
+
+Units are in the names: `_s` seconds, `_slots` slots, `_samples` samples, `_gib` GiB, `_micros` 1e-6 of a
+unit of money. Every bound exists so that sums over a cell stay exact in 64-bit integers and floats.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+MAX_MICROS = 10**15
+"""One thousand million units of money: the sum of eight of these still fits a float exactly."""
+
+MAX_TIME_S = 4_102_444_800.0
+"""2100-01-01T00:00:00Z."""
+
+Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+"""A name that is also safe as one folder of a path."""
+
+Text = Annotated[str, StringConstraints(max_length=2_000)]
+"""Free text of bounded length, such as an error message."""
+
+Micros = Annotated[int, Field(ge=0, le=MAX_MICROS)]
+Samples = Annotated[int, Field(ge=0, le=10**12)]
+PositiveSamples = Annotated[int, Field(ge=1, le=10**12)]
+Gib = Annotated[float, Field(gt=0, le=1_000_000)]
+SamplesPerSecond = Annotated[float, Field(gt=0, le=1e9)]
+UnixTime = Annotated[float, Field(ge=0, le=MAX_TIME_S)]
+Slot = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class Record(BaseModel):
+    """A frozen value that refuses unknown fields, wrong types, NaN and infinities."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )

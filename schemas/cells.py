@@ -1,0 +1,146 @@
+"""The configuration of a cell. It travels as an event, so that the ledger alone explains every decision."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from schemas.base import Gib, Identifier, Micros, Record, SamplesPerSecond, UnixTime
+
+HOURS_PER_DAY = 24
+
+
+class GpuType(Record):
+    """What one node of this type can do in a zone."""
+
+    name: Identifier
+    samples_per_s: SamplesPerSecond
+    """Samples that a full node trains per second, all of its tasks together (C_kp per second)."""
+    memory_gib: Gib
+    """GPU memory of a node, the base model's share included (C_km)."""
+    power_kw: Annotated[float, Field(ge=0, le=1_000)] = 0.0
+    """Power drawn by a full node; with the tariff it makes the operational cost (e_ikt)."""
+
+
+class Tariff(Record):
+    """What energy costs at a site, by hour of the local day."""
+
+    name: Identifier
+    micros_per_kwh: Annotated[tuple[Micros, ...], Field(min_length=HOURS_PER_DAY, max_length=HOURS_PER_DAY)]
+    utc_offset_h: Annotated[int, Field(ge=-12, le=14)] = 0
+
+
+class Node(Record):
+    """One GPU node: the unit of placement."""
+
+    id: Identifier
+    gpu_type: Identifier
+    tariff: Identifier
+
+
+class ThroughputRow(Record):
+    """One measured point: how fast a LoRA task of this shape trains on a GPU type, and what it holds."""
+
+    gpu_type: Identifier
+    rank: Annotated[int, Field(ge=1, le=4_096)]
+    batch_size: Annotated[int, Field(ge=1, le=65_536)]
+    sequence_length: Annotated[int, Field(ge=1, le=1_048_576)]
+    samples_per_s: SamplesPerSecond
+    memory_gib: Gib
+
+
+class AuctionPolicy(Record):
+    """How the auction prices: declared bounds on bids stand in for hindsight (erratum P4).
+
+    Resources are normalised by a node's capacity (erratum P5): one node-slot of compute is a whole node for
+    one slot, so both bounds are densities of value, and alpha and beta are ratios of them to the money unit.
+    """
+
+    kind: Literal["auction"] = "auction"
+    payment: Literal["critical", "published"] = "critical"
+    """`critical` charges the critical value (erratum P1); `published` charges Eq. 14 as printed."""
+    money_unit_micros: Annotated[int, Field(ge=1, le=10**15)]
+    """The least welfare per normalised resource that a bid is taken to bring: the unit in which Lemma 2
+    assumes b-bar >= 1."""
+    max_value_per_compute_micros: Annotated[int, Field(ge=1, le=10**15)]
+    """Declared upper bound of bid / node-slots of compute; over the money unit it is alpha."""
+    max_value_per_memory_micros: Annotated[int, Field(ge=1, le=10**15)]
+    """Declared upper bound of bid / node-slots of memory; over the money unit it is beta."""
+
+
+class Zone(Record):
+    """Nodes that share one frozen base model, under one policy."""
+
+    id: Identifier
+    base_model: Identifier
+    base_model_memory_gib: Gib
+    """r_b: kept on every node in every slot, idle nodes too (erratum P6)."""
+    horizon_slots: Annotated[int, Field(ge=1, le=10_000)] = 144
+    gpu_types: Annotated[tuple[GpuType, ...], Field(min_length=1, max_length=16)]
+    nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=10_000)]
+    throughput: Annotated[tuple[ThroughputRow, ...], Field(max_length=10_000)] = ()
+    policy: AuctionPolicy
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        types = {gpu.name for gpu in self.gpu_types}
+        _refuse_repeats(f"zone {self.id}: gpu type", [gpu.name for gpu in self.gpu_types])
+        _refuse_repeats(f"zone {self.id}: node", [node.id for node in self.nodes])
+        for gpu in self.gpu_types:
+            if gpu.memory_gib <= self.base_model_memory_gib:
+                raise ValueError(
+                    f"zone {self.id}: a node of type {gpu.name} has {gpu.memory_gib} GiB, too small for "
+                    f"base model {self.base_model}, which takes {self.base_model_memory_gib} GiB"
+                )
+        for node in self.nodes:
+            if node.gpu_type not in types:
+                raise ValueError(
+                    f"zone {self.id}: node {node.id} is of type {node.gpu_type}, which the zone lacks"
+                )
+        for row in self.throughput:
+            if row.gpu_type not in types:
+                raise ValueError(
+                    f"zone {self.id}: a throughput row names gpu type {row.gpu_type}, which the zone lacks"
+                )
+        return self
+
+
+class CellConfigured(Record):
+    """The whole configuration of a cell: the first event of its ledger."""
+
+    TYPE: ClassVar = "millrace.cell.configured.v1"
+
+    cell: Identifier
+    epoch_s: UnixTime
+    """When slot 0 starts."""
+    slot_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    node_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    """A node that was seen once and is silent for longer is taken for dead."""
+    duplicate_window_events: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+    """How many event ids the cell remembers; a repeated id within the window changes nothing."""
+    tariffs: Annotated[tuple[Tariff, ...], Field(min_length=1, max_length=64)]
+    zones: Annotated[tuple[Zone, ...], Field(min_length=1, max_length=64)]
+    vendors: Annotated[tuple[Identifier, ...], Field(max_length=1_000)] = ()
+    """Labour vendors that may quote; quotes of others are refused."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        tariffs = {tariff.name for tariff in self.tariffs}
+        _refuse_repeats(f"cell {self.cell}: tariff", [tariff.name for tariff in self.tariffs])
+        _refuse_repeats(f"cell {self.cell}: zone", [zone.id for zone in self.zones])
+        _refuse_repeats(f"cell {self.cell}: vendor", list(self.vendors))
+        _refuse_repeats(f"cell {self.cell}: node", [node.id for zone in self.zones for node in zone.nodes])
+        for zone in self.zones:
+            for node in zone.nodes:
+                if node.tariff not in tariffs:
+                    raise ValueError(
+                        f"zone {zone.id}: node {node.id} pays tariff {node.tariff}, which the cell lacks"
+                    )
+        return self
+
+
+def _refuse_repeats(what: str, names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{what} {name} is given twice")
+        seen.add(name)

@@ -1,0 +1,232 @@
+"""What a cell decides, and the numbers behind it."""
+
+from typing import ClassVar, Literal
+
+from schemas.base import Identifier, Micros, Record, Samples, Slot, Text, UnixTime
+from schemas.jobs import RejectionReason
+
+
+class PriceParts(Record):
+    """The critical value of a plan, q + e + resource prices (erratum P1), part by part.
+
+    The vendor and the operational cost are whole micros; the resource prices are not, and their sum is
+    rounded up once, in the payment.
+    """
+
+    vendor_micros: Micros
+    """q_in."""
+    operational_micros: Micros
+    """Sum of e_ikt over the plan."""
+    compute_micros: float
+    """Highest compute price (lambda) over the plan's cells, times the plan's node-slots of compute."""
+    memory_micros: float
+    """Highest memory price (phi) over the plan's cells, times the plan's node-slots of memory."""
+
+
+class PlannedSlot(Record):
+    """One cell of a plan: the job trains on `node` in `slot` (x_ikt = 1)."""
+
+    slot: Slot
+    node: Identifier
+
+
+class Plan(Record):
+    """A schedule l_i: at most one node per slot, slots not necessarily consecutive."""
+
+    vendor: Identifier | None
+    """The labour vendor that prepares the data (z_in = 1)."""
+    slots: tuple[PlannedSlot, ...]
+    samples: Samples
+    """What the plan's cells train together: at least the work that it was made for."""
+
+
+class Room(Record):
+    """How the cells (node, slot) between arrival and deadline stand for a task, counted once each.
+
+    Each cell without room is counted under the first that holds of: node down, too little compute, too
+    little memory.
+    """
+
+    cells: int
+    cells_with_room: int
+    cells_node_down: int
+    cells_without_compute: int
+    cells_without_memory: int
+    binding: Literal["time", "nodes", "compute", "memory", "price", "none"]
+    """What stands in the way first; `none` where the task would fit and its price is below the bid."""
+
+
+class Offer(Record):
+    """What the market says of a task now, whoever asks: it does not depend on any bid for the task."""
+
+    price: PriceParts | None
+    """None where no plan exists."""
+    lowest_winning_bid_micros: Micros | None
+    """The least bid that wins now, and what it would pay at most."""
+    plan: Plan | None
+    earliest_deadline_s: UnixTime | None
+    """The earliest deadline for which a plan exists at all; None where none does within the horizon."""
+    room: Room
+
+
+class Certificate(Record):
+    """How good a zone's decisions are proven to be, without solving anything offline.
+
+    `dual_bound_micros` is the value of a feasible point of the dual D_1 (Eq. 6, erratum P8): no schedule of
+    the same bids, known all in advance, has a higher welfare.
+    """
+
+    welfare_micros: int
+    dual_bound_micros: int
+    proven_ratio: float | None
+    """dual_bound / welfare; None while the welfare is not positive."""
+
+
+class JobAdmitted(Record):
+    """The bid wins: F(il) = bid - critical value > 0."""
+
+    TYPE: ClassVar = "millrace.job.admitted.v1"
+
+    job_id: Identifier
+    user: Identifier
+    zone: Identifier
+    reason: Literal["bid_above_price"]
+    bid_micros: Micros
+    payment_micros: Micros
+    offer: Offer
+    certificate: Certificate
+
+
+class JobRejected(Record):
+    """The bid loses, and why in numbers."""
+
+    TYPE: ClassVar = "millrace.job.rejected.v1"
+
+    job_id: Identifier
+    user: Identifier
+    zone: Identifier
+    reason: RejectionReason
+    detail: Text
+    bid_micros: Micros
+    offer: Offer | None
+    """None where the task could not even be judged (an unknown zone, say)."""
+    certificate: Certificate | None
+
+
+class JobQuoted(Record):
+    """The answer to a request for a quote."""
+
+    TYPE: ClassVar = "millrace.job.quoted.v1"
+
+    quote_id: Identifier
+    zone: Identifier
+    reason: Literal["plan_found"] | RejectionReason
+    detail: Text
+    offer: Offer | None
+
+
+class JobReplanned(Record):
+    """The rest of an admitted job's work is planned again before its deadline, at no extra charge."""
+
+    TYPE: ClassVar = "millrace.job.replanned.v1"
+
+    job_id: Identifier
+    zone: Identifier
+    reason: Literal["node_lost", "behind_plan", "run_failed"]
+    remaining_samples: Samples
+    plan: Plan
+    """The part still to come."""
+    extra_operational_micros: int
+    """Change of the plan's operational cost, borne by the provider."""
+    certificate: Certificate
+
+
+class JobRefunded(Record):
+    """An admitted job cannot be finished: its user gets everything back."""
+
+    TYPE: ClassVar = "millrace.job.refunded.v1"
+
+    job_id: Identifier
+    user: Identifier
+    zone: Identifier
+    reason: Literal["node_lost", "behind_plan", "run_failed", "deadline_passed"]
+    detail: Text
+    remaining_samples: Samples
+    refund_micros: Micros
+    certificate: Certificate
+
+
+class JobWithdrawn(Record):
+    """An unstarted job is given up: its slots are free, and its user gets back what is not yet spent.
+
+    The resource prices are kept: the job raised them for everyone after it. So withdrawing never pays more
+    than not bidding, whatever the bid was.
+    """
+
+    TYPE: ClassVar = "millrace.job.withdrawn.v1"
+
+    job_id: Identifier
+    user: Identifier
+    zone: Identifier
+    reason: Literal["user_request"]
+    returned_micros: Micros
+    retained_micros: Micros
+    certificate: Certificate
+
+
+class JobCompleted(Record):
+    """The adapter is trained."""
+
+    TYPE: ClassVar = "millrace.job.completed.v1"
+
+    job_id: Identifier
+    user: Identifier
+    zone: Identifier
+    reason: Literal["work_done"]
+    node: Identifier
+    samples_done: Samples
+    loss: float
+    adapter_path: str
+    adapter_digest: str
+    certificate: Certificate
+
+
+class NodeStatusChanged(Record):
+    """A node is lost or back; what runs on it is planned again in the decisions that follow."""
+
+    TYPE: ClassVar = "millrace.node.status_changed.v1"
+
+    zone: Identifier
+    node: Identifier
+    status: Literal["up", "down"]
+    reason: Literal["online", "offline", "silent"]
+
+
+class CellAccepted(Record):
+    """The cell runs under this configuration."""
+
+    TYPE: ClassVar = "millrace.cell.accepted.v1"
+
+    reason: Literal["first_configuration"]
+    zones: tuple[Identifier, ...]
+
+
+class EventIgnored(Record):
+    """An event of the ledger changed nothing, for this reason."""
+
+    TYPE: ClassVar = "millrace.event.ignored.v1"
+
+    reason: Literal[
+        "cell_already_configured",
+        "cell_not_configured",
+        "clock_went_back",
+        "duplicate_event",
+        "job_already_started",
+        "not_the_owner",
+        "unknown_job",
+        "unknown_node",
+        "unknown_vendor",
+        "wrong_base_model",
+        "stale_report",
+    ]
+    detail: Text

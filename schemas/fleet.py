@@ -1,0 +1,96 @@
+"""Events of the `fleet` topic: what the executors saw."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from schemas.base import Identifier, Record, Samples, Slot, Text
+
+Loss = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class NodeOnline(Record):
+    """An executor serves this node from now on."""
+
+    TYPE: ClassVar = "millrace.node.online.v1"
+
+    cell: Identifier
+    node: Identifier
+    base_model: Identifier
+
+
+class NodeHeartbeat(Record):
+    """The node is still there."""
+
+    TYPE: ClassVar = "millrace.node.heartbeat.v1"
+
+    cell: Identifier
+    node: Identifier
+
+
+class NodeOffline(Record):
+    """An executor leaves in good order: its runs are checkpointed."""
+
+    TYPE: ClassVar = "millrace.node.offline.v1"
+
+    cell: Identifier
+    node: Identifier
+
+
+class RunStarted(Record):
+    """A job trains on a node in a slot, from `samples_done` of its work on."""
+
+    TYPE: ClassVar = "millrace.run.started.v1"
+
+    cell: Identifier
+    node: Identifier
+    slot: Slot
+    job_id: Identifier
+    samples_done: Samples
+
+
+class RunProgressed(Record):
+    """How far a job is. With `slot_complete`, the run's part of this slot is over and checkpointed."""
+
+    TYPE: ClassVar = "millrace.run.progressed.v1"
+
+    cell: Identifier
+    node: Identifier
+    slot: Slot
+    job_id: Identifier
+    samples_done: Samples
+    loss: Loss
+    slot_complete: bool
+
+
+class RunFinished(Record):
+    """A job's work is done and its adapter lies at `adapter_path`, below the executors' output root."""
+
+    TYPE: ClassVar = "millrace.run.finished.v1"
+
+    cell: Identifier
+    node: Identifier
+    slot: Slot
+    job_id: Identifier
+    samples_done: Samples
+    loss: Loss
+    adapter_path: Annotated[str, Field(min_length=1, max_length=1_024)]
+    adapter_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """BLAKE2b-256 of `adapter_model.safetensors`."""
+
+
+class RunFailed(Record):
+    """A job cannot go on here. `permanent`: it cannot go on anywhere (its data are bad, say)."""
+
+    TYPE: ClassVar = "millrace.run.failed.v1"
+
+    cell: Identifier
+    node: Identifier
+    slot: Slot
+    job_id: Identifier
+    samples_done: Samples
+    error: Text
+    permanent: bool
+
+
+FleetEvent = NodeOnline | NodeHeartbeat | NodeOffline | RunStarted | RunProgressed | RunFinished | RunFailed

@@ -1,0 +1,110 @@
+"""Events of the `jobs` topic: bids, withdrawals and requests for a quote."""
+
+from pathlib import PurePosixPath
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from schemas.base import Gib, Identifier, Micros, PositiveSamples, Record, SamplesPerSecond, UnixTime
+
+
+def _inside_the_root(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if path.startswith("/") or ".." in parts or "\\" in path or "\0" in path:
+        raise ValueError(f"dataset path {path!r} must stay inside the dataset root: relative, without '..'")
+    return path
+
+
+DatasetPath = Annotated[
+    str, StringConstraints(min_length=1, max_length=512), AfterValidator(_inside_the_root)
+]
+
+
+class Dataset(Record):
+    """A JSONL file below the executors' dataset root."""
+
+    path: DatasetPath
+    samples: PositiveSamples
+    """Size of the data, which vendors' prices and delays are functions of (D_i)."""
+
+
+class LoraHyperparameters(Record):
+    """What to train, and how."""
+
+    rank: Annotated[int, Field(ge=1, le=4_096)] = 8
+    alpha: Annotated[float, Field(gt=0, le=65_536)] = 16.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    target_modules: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=64)] = (
+        "q_proj",
+        "v_proj",
+    )
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
+    batch_size: Annotated[int, Field(ge=1, le=4_096)] = 8
+    sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = 64
+    max_gradient_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+
+class Task(Record):
+    """What is to be trained by when: all of a bid but its price (section 2.1)."""
+
+    zone: Identifier
+    work_samples: PositiveSamples
+    """M_i."""
+    deadline_s: UnixTime
+    """d_i: the last slot of a plan ends no later than this."""
+    dataset: Dataset
+    hyperparameters: LoraHyperparameters = LoraHyperparameters()
+    memory_gib: Gib | None = None
+    """r_i; taken from the zone's throughput table when absent."""
+    speed_samples_per_s: Annotated[dict[Identifier, SamplesPerSecond], Field(max_length=16)] | None = None
+    """s_ik by GPU type; taken from the zone's throughput table when absent."""
+    needs_preprocessing: bool = False
+    """f_i: a labour vendor must prepare the data first."""
+
+
+class JobSubmitted(Record):
+    """A bid: a task and the most that its user would pay for it (b_i)."""
+
+    TYPE: ClassVar = "millrace.job.submitted.v1"
+
+    cell: Identifier
+    job_id: Identifier
+    user: Identifier
+    bid_micros: Micros
+    task: Task
+
+
+class JobWithdrawalRequested(Record):
+    """The user of a job that has not started gives it up."""
+
+    TYPE: ClassVar = "millrace.job.withdrawal_requested.v1"
+
+    cell: Identifier
+    job_id: Identifier
+    user: Identifier
+
+
+class JobQuoteRequested(Record):
+    """What would this task cost now? Answered from the same state as a bid, and changes nothing."""
+
+    TYPE: ClassVar = "millrace.job.quote_requested.v1"
+
+    cell: Identifier
+    quote_id: Identifier
+    task: Task
+
+
+JobEvent = JobSubmitted | JobWithdrawalRequested | JobQuoteRequested
+RejectionReason = Literal[
+    "price_not_below_bid",
+    "no_room_before_deadline",
+    "deadline_too_soon",
+    "no_vendor",
+    "unknown_zone",
+    "unknown_gpu_type",
+    "no_throughput_known",
+    "larger_than_a_node",
+    "duplicate_job",
+]

@@ -1,0 +1,223 @@
+"""A cell: the state machine that turns a ledger of events into a chained log of decisions.
+
+`Cell.handle` is a function of the cell's state and the event alone: no clock, no I/O, no randomness. The same
+ledger gives the same bytes on any machine.
+"""
+
+import hashlib
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgpack
+
+from schemas.cells import CellConfigured
+from schemas.clock import ClockTicked
+from schemas.codec import Decision, Envelope
+from schemas.decisions import CellAccepted, EventIgnored, JobQuoted, JobRejected
+from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.quotes import VendorLeft, VendorQuoted
+from schemas.registry import Event, Outcome
+from streams.auction_zone import AuctionZone
+from streams.policy import ZonePolicy
+
+SNAPSHOT_VERSION = 1
+CHAIN_START = bytes(32)
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True)
+class LedgerEvent:
+    """An event and its place in the ledger, which gives the decisions their ids."""
+
+    offset: int
+    envelope: Envelope
+
+
+class Cell:
+    """The state of one cell, folded from its ledger."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.offset = -1
+        """Ledger offset of the last event folded in."""
+        self.chain = CHAIN_START
+        self.time_s: float | None = None
+        self.configuration: CellConfigured | None = None
+        self.zones: dict[str, ZonePolicy] = {}
+        self._zone_of_node: dict[str, str] = {}
+        self._recent: OrderedDict[bytes, None] = OrderedDict()
+
+    def handle(self, event: LedgerEvent) -> list[Decision]:
+        """Fold one event in and return what is decided because of it, in order.
+
+        Raises:
+            ValueError: if the event's offset is not after the last one folded in.
+        """
+        if event.offset <= self.offset:
+            raise ValueError(
+                f"cell {self.name}: offset {event.offset} after {self.offset}: events go forward"
+            )
+        self.offset = event.offset
+        envelope = event.envelope
+        decisions: list[Decision] = []
+        for index, outcome in enumerate(self._react(envelope)):
+            id = f"{self.name}-{event.offset}-{index}"
+            body = Decision.body(id, self.name, envelope.id, self.time_s, outcome)
+            self._extend_chain(envelope.canonical, body)
+            decisions.append(Decision(id, self.name, envelope.id, self.time_s, outcome, self.chain.hex()))
+        if not decisions:
+            self._extend_chain(envelope.canonical, b"")
+        return decisions
+
+    def snapshot(self) -> bytes:
+        """The whole state as one record, from which `restore` goes on as if nothing had happened."""
+        return zlib.compress(
+            msgpack.packb(
+                {
+                    "version": SNAPSHOT_VERSION,
+                    "name": self.name,
+                    "offset": self.offset,
+                    "chain": self.chain,
+                    "time_s": self.time_s,
+                    "configuration": self.configuration and self.configuration.model_dump_json(),
+                    "recent": b"".join(self._recent),
+                    "zones": {id: zone.state() for id, zone in self.zones.items()},
+                }
+            ),
+            level=1,
+        )
+
+    @classmethod
+    def restore(cls, snapshot: bytes) -> "Cell":
+        """The cell that `snapshot` was taken of.
+
+        Raises:
+            ValueError: if the snapshot is of another version.
+        """
+        state = msgpack.unpackb(zlib.decompress(snapshot))
+        if state["version"] != SNAPSHOT_VERSION:
+            raise ValueError(
+                f"snapshot of cell {state['name']} is of version {state['version']}, this code reads "
+                f"{SNAPSHOT_VERSION}: delete the snapshot, and the cell is folded from its whole ledger"
+            )
+        cell = cls(state["name"])
+        if state["configuration"] is not None:
+            cell._configure(CellConfigured.model_validate_json(state["configuration"]))
+        cell.offset, cell.chain, cell.time_s = state["offset"], state["chain"], state["time_s"]
+        recent = state["recent"]
+        cell._recent = OrderedDict.fromkeys(
+            recent[start : start + _DIGEST_BYTES] for start in range(0, len(recent), _DIGEST_BYTES)
+        )
+        for id, zone in cell.zones.items():
+            zone.restore(state["zones"][id])
+        return cell
+
+    def _extend_chain(self, event: bytes, decision: bytes) -> None:
+        self.chain = hashlib.blake2b(self.chain + event + decision, digest_size=32).digest()
+
+    def _react(self, envelope: Envelope) -> Iterator[Outcome]:
+        event = envelope.event
+        if self.configuration is None:
+            if isinstance(event, CellConfigured):
+                self._configure(event)
+                self._remember(envelope.id)
+                yield CellAccepted(reason="first_configuration", zones=tuple(self.zones))
+            else:
+                yield EventIgnored(
+                    reason="cell_not_configured", detail=f"{event.TYPE} before any configuration"
+                )
+        elif not self._remember(envelope.id):
+            yield EventIgnored(reason="duplicate_event", detail=f"event {envelope.id} was already folded in")
+        else:
+            yield from self._dispatch(event)
+
+    def _dispatch(self, event: Event) -> Iterator[Outcome]:
+        match event:
+            case ClockTicked():
+                yield from self._tick(event.time_s)
+            case JobSubmitted() | JobQuoteRequested():
+                yield from self._judge(event)
+            case JobWithdrawalRequested():
+                yield from self._withdraw(event)
+            case VendorQuoted() | VendorLeft():
+                yield from self._quote(event)
+            case CellConfigured():
+                yield EventIgnored(
+                    reason="cell_already_configured", detail=f"cell {self.name} keeps its first configuration"
+                )
+            case _:
+                zone = self._zone_of_node.get(event.node)
+                if zone is None:
+                    yield EventIgnored(reason="unknown_node", detail=f"no zone has node {event.node}")
+                else:
+                    yield from self.zones[zone].on_fleet(event)
+
+    def _configure(self, configuration: CellConfigured) -> None:
+        self.configuration = configuration
+        for zone in configuration.zones:
+            self.zones[zone.id] = AuctionZone(configuration, zone)
+            for node in zone.nodes:
+                self._zone_of_node[node.id] = zone.id
+
+    def _remember(self, event_id: str) -> bool:
+        """Note an event id; False if it is in the window already."""
+        assert self.configuration is not None
+        digest = hashlib.blake2b(event_id.encode(), digest_size=_DIGEST_BYTES).digest()
+        if digest in self._recent:
+            return False
+        self._recent[digest] = None
+        if len(self._recent) > self.configuration.duplicate_window_events:
+            self._recent.popitem(last=False)
+        return True
+
+    def _tick(self, time_s: float) -> Iterator[Outcome]:
+        if self.time_s is not None and time_s < self.time_s:
+            yield EventIgnored(
+                reason="clock_went_back", detail=f"it is {self.time_s} s, the tick says {time_s} s"
+            )
+            return
+        self.time_s = time_s
+        for zone in self.zones.values():
+            yield from zone.on_clock(time_s)
+
+    def _judge(self, event: JobSubmitted | JobQuoteRequested) -> Iterator[Outcome]:
+        zone = self.zones.get(event.task.zone)
+        detail = f"cell {self.name} has no zone {event.task.zone}"
+        if zone is not None:
+            yield from zone.on_job(event)
+        elif isinstance(event, JobQuoteRequested):
+            yield JobQuoted(
+                quote_id=event.quote_id,
+                zone=event.task.zone,
+                reason="unknown_zone",
+                detail=detail,
+                offer=None,
+            )
+        else:
+            yield JobRejected(
+                job_id=event.job_id,
+                user=event.user,
+                zone=event.task.zone,
+                reason="unknown_zone",
+                detail=detail,
+                bid_micros=event.bid_micros,
+                offer=None,
+                certificate=None,
+            )
+
+    def _withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
+        for zone in self.zones.values():
+            if zone.knows_job(event.job_id):
+                yield from zone.on_job(event)
+                return
+        yield EventIgnored(reason="unknown_job", detail=f"no zone knows job {event.job_id}")
+
+    def _quote(self, event: VendorQuoted | VendorLeft) -> Iterator[Outcome]:
+        assert self.configuration is not None
+        if event.vendor not in self.configuration.vendors:
+            yield EventIgnored(reason="unknown_vendor", detail=f"cell {self.name} knows no {event.vendor}")
+            return
+        for zone in self.zones.values():
+            yield from zone.on_quote(event)

@@ -1,0 +1,37 @@
+"""The seam between a cell and the policy that runs one of its zones."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from schemas.cells import CellConfigured, Zone
+from schemas.fleet import FleetEvent
+from schemas.jobs import JobEvent
+from schemas.quotes import VendorLeft, VendorQuoted
+from schemas.registry import Outcome
+
+
+class ZonePolicy(Protocol):
+    """Decides for one zone. Every method is deterministic, takes no time but the cell's, and does no I/O."""
+
+    def __init__(self, cell: CellConfigured, zone: Zone) -> None: ...
+
+    def on_job(self, event: JobEvent) -> Iterator[Outcome]:
+        """A bid, a withdrawal or a request for a quote."""
+
+    def on_quote(self, event: VendorQuoted | VendorLeft) -> Iterator[Outcome]:
+        """A labour vendor's standing quote."""
+
+    def on_fleet(self, event: FleetEvent) -> Iterator[Outcome]:
+        """A report about one of the zone's nodes or about a run on it."""
+
+    def on_clock(self, time_s: float) -> Iterator[Outcome]:
+        """It is `time_s` now: close slots, open slots, miss silent nodes."""
+
+    def knows_job(self, job_id: str) -> bool:
+        """Whether a bid of this id was decided here, within the window that the zone remembers."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the decisions to come depend on, of types that msgpack writes."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the state of an equally configured zone."""
