@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from schemas.base import Gib, Identifier, Micros, Record, SamplesPerSecond, UnixTime
 
 HOURS_PER_DAY = 24
+MAX_NODE_CLASSES = 4
+"""The exact schedule search grows with slots to the power of the classes."""
 
 
 class GpuType(Record):
@@ -83,6 +85,12 @@ class Zone(Record):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         types = {gpu.name for gpu in self.gpu_types}
+        classes = {(node.gpu_type, node.tariff) for node in self.nodes}
+        if len(classes) > MAX_NODE_CLASSES:
+            raise ValueError(
+                f"zone {self.id}: {len(classes)} pairs of gpu type and tariff, at most {MAX_NODE_CLASSES} are "
+                "searched exactly: split the zone"
+            )
         _refuse_repeats(f"zone {self.id}: gpu type", [gpu.name for gpu in self.gpu_types])
         _refuse_repeats(f"zone {self.id}: node", [node.id for node in self.nodes])
         for gpu in self.gpu_types:

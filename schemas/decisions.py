@@ -52,8 +52,8 @@ class Room(Record):
     cells_node_down: int
     cells_without_compute: int
     cells_without_memory: int
-    binding: Literal["time", "nodes", "compute", "memory", "price", "none"]
-    """What stands in the way first; `none` where the task would fit and its price is below the bid."""
+    binding: Literal["time", "nodes", "compute", "memory", "none"]
+    """What most stands in the way of a plan; `none` where there is one."""
 
 
 class Offer(Record):

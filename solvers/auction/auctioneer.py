@@ -1,0 +1,141 @@
+"""Algorithm 1: judge each bid on arrival, admit it iff it beats the critical value, and raise the prices."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from solvers.auction.certificate import DualBound, least_additive_cost
+from solvers.auction.demand import Demand
+from solvers.auction.market import Market, Placement
+from solvers.auction.room import Binding, RoomCount, binding, earliest_last_slot, room_for
+from solvers.auction.search import Schedule, best_schedule, describe
+from solvers.auction.window import VendorOption, Window
+
+PaymentRule = Literal["critical", "published"]
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """How prices rise and what winners pay."""
+
+    payment: PaymentRule
+    alpha: float
+    """Factor of Eq. 7, from declared bounds (erratum P4)."""
+    beta: float
+    """Factor of Eq. 8, likewise."""
+
+
+@dataclass(frozen=True)
+class Appraisal:
+    """What the market says of a task, whatever is bid for it."""
+
+    schedule: Schedule | None
+    """The best plan (Eq. 9)."""
+    least_additive_cost: float
+    """See the function of this name; infinite without any plan."""
+    room: RoomCount
+    binding: Binding
+    earliest_last_slot: int | None
+
+
+@dataclass(frozen=True)
+class Award:
+    """What an admitted bid gets."""
+
+    schedule: Schedule
+    payment_micros: int
+    density_micros: float
+    """b-bar_il: welfare per normalised resource."""
+
+
+class Auctioneer:
+    """The auction of one zone: its market, its welfare, and the bound that proves how good that is."""
+
+    def __init__(self, market: Market, pricing: Pricing) -> None:
+        self.market = market
+        self.pricing = pricing
+        self.dual_bound = DualBound()
+        self.welfare_micros = 0
+        """Objective 4, of the decisions so far."""
+
+    def appraise(
+        self, demand: Demand, options: list[VendorOption], first_slot: int, last_slot: int
+    ) -> Appraisal:
+        """Find the best plan of a task and what stands in its way. Changes nothing and knows no bid."""
+        window = Window.of(self.market, demand, options, first_slot, last_slot)
+        schedule = window and best_schedule(self.market, demand, window)
+        room = room_for(self.market, demand, first_slot, last_slot)
+        slots = last_slot - max(first_slot, self.market.first_slot) + 1
+        return Appraisal(
+            schedule=schedule,
+            least_additive_cost=(
+                math.inf if window is None else least_additive_cost(self.market, demand, window)
+            ),
+            room=room,
+            binding=binding(demand, room, slots, found=schedule is not None),
+            earliest_last_slot=earliest_last_slot(self.market, demand, options),
+        )
+
+    def decide(self, bid_micros: int, demand: Demand, appraisal: Appraisal) -> Award | None:
+        """Admit a bid iff F(il) = bid - critical value > 0, and then take its room and raise its prices.
+
+        The plan and the critical value are the appraisal's, so neither depends on the bid: that is what makes
+        the auction truthful (Theorem 3, erratum P1).
+        """
+        self.dual_bound.judge(bid_micros, appraisal.least_additive_cost)
+        schedule = appraisal.schedule
+        if schedule is None or bid_micros <= schedule.critical_micros:
+            return None
+        welfare = bid_micros - schedule.vendor_micros - schedule.operational_micros
+        density = welfare / (schedule.compute_used + schedule.memory_used)
+        self.market.reserve(schedule.placement, demand)
+        self._raise_prices(schedule.placement, demand, density)
+        self.welfare_micros += welfare
+        return Award(schedule, self._payment(schedule), density)
+
+    def replan(
+        self, demand: Demand, kept: Placement, density_micros: float, first_slot: int, last_slot: int
+    ) -> Schedule | None:
+        """Plan the rest of an admitted task again, at no charge to its user.
+
+        Args:
+            demand: for the work that remains.
+            kept: the cells still held for it, which are given up first; only cells beyond them raise prices.
+            density_micros: b-bar_il of the task's award.
+
+        Returns:
+            The new schedule, its room taken; None, with `kept` given up all the same, if there is none.
+        """
+        self.market.release(kept, demand)
+        options = [VendorOption(None, 0, 0)]
+        window = Window.of(self.market, demand, options, first_slot, last_slot)
+        schedule = window and best_schedule(self.market, demand, window)
+        if schedule is None:
+            return None
+        self.market.reserve(schedule.placement, demand)
+        held = set(zip(kept.slots, kept.rows, strict=True))
+        fresh = [
+            cell
+            for cell in zip(schedule.placement.slots, schedule.placement.rows, strict=True)
+            if cell not in held
+        ]
+        added = Placement(tuple(slot for slot, _ in fresh), tuple(row for _, row in fresh))
+        self._raise_prices(added, demand, density_micros)
+        return schedule
+
+    def operational_micros(self, demand: Demand, placement: Placement) -> int:
+        """What a placement within the window costs to run."""
+        if not placement.slots:
+            return 0
+        return describe(self.market, demand, VendorOption(None, 0, 0), placement).operational_micros
+
+    def _raise_prices(self, placement: Placement, demand: Demand, density_micros: float) -> None:
+        self.dual_bound.rise(
+            self.market.raise_prices(placement, demand, density_micros, self.pricing.alpha, self.pricing.beta)
+        )
+
+    def _payment(self, schedule: Schedule) -> int:
+        if self.pricing.payment == "critical":
+            return math.ceil(schedule.critical_micros)
+        # Eq. 14 as printed: without the operational cost, and not truthful (erratum P1).
+        return math.ceil(math.fsum((schedule.vendor_micros, schedule.compute_micros, schedule.memory_micros)))

@@ -1,0 +1,232 @@
+"""The exact schedule search: the best pair of price ceilings, by branch and bound (Eq. 12, erratum P3).
+
+A schedule pays the *highest* price among its cells for all of its resources, so its cost is not additive. But
+under fixed ceilings (lambda-hat, phi-hat) it is: the cells under both ceilings at ceiling prices plus their
+operational cost. The search keeps rectangles of ceilings. One rectangle is bounded from below by offering the
+cells of its highest ceilings at the prices of its lowest; the rectangle of the least bound is halved, until a
+single pair of ceilings is the best there is, which `cheapest_cover` then solves exactly.
+"""
+
+import heapq
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from solvers.auction.cover import NO_CHOICE, cheapest_cover
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@njit(cache=True)
+def minimal_counts(samples: Ints, work_samples: int, slots: int) -> Ints:
+    """Numbers of cells per class that cover the work with none to spare; shape (counts, classes)."""
+    classes = samples.size
+    stack = np.zeros((1, classes), np.int64)
+    for index in range(classes - 1):
+        grown = [stack[0]]
+        grown.pop()
+        for row in range(stack.shape[0]):
+            covered = (stack[row] * samples).sum()
+            most = 0
+            if samples[index] > 0 and covered < work_samples:
+                most = min(slots, (work_samples - covered + samples[index] - 1) // samples[index])
+            for count in range(most + 1):
+                line = stack[row].copy()
+                line[index] = count
+                grown.append(line)
+        stack = np.empty((len(grown), classes), np.int64)
+        for row in range(len(grown)):
+            stack[row] = grown[row]
+    last = classes - 1
+    kept = 0
+    for row in range(stack.shape[0]):
+        missing = work_samples - (stack[row] * samples).sum()
+        if missing > 0:
+            if samples[last] == 0:
+                continue
+            stack[row, last] = (missing + samples[last] - 1) // samples[last]
+        if stack[row].sum() <= slots:
+            stack[kept] = stack[row]
+            kept += 1
+    return stack[:kept]
+
+
+@njit(cache=True)
+def _offered(
+    start: Ints, compute: Floats, memory: Floats, group: int, compute_ceiling: float, memory_ceiling: float
+) -> int:
+    """Index of the first cell of a group under both ceilings, or -1."""
+    for cell in range(start[group], start[group + 1]):
+        if compute[cell] > compute_ceiling:
+            return -1
+        if memory[cell] <= memory_ceiling:
+            return cell
+    return -1
+
+
+@njit(cache=True)
+def _lower_bound(
+    start: Ints,
+    compute: Floats,
+    memory: Floats,
+    operational: Floats,
+    by_cost: Ints,
+    counts: Ints,
+    compute_used: Floats,
+    memory_used: Floats,
+    first_slot: int,
+    floors: tuple[float, float],
+    ceilings: tuple[float, float],
+    prefix: Floats,
+) -> float:
+    """Least cost over the minimal counts, if each class had its own cheapest slots of those offered.
+
+    Exact for one class; for more it ignores that two classes may want the same slot.
+    """
+    classes = operational.shape[1]
+    offered = np.zeros(classes, np.int64)
+    for index in range(classes):
+        prefix[index, 0] = 0.0
+        for slot in by_cost[index]:
+            if slot < first_slot:
+                continue
+            group = slot * classes + index
+            if _offered(start, compute, memory, group, ceilings[0], ceilings[1]) >= 0:
+                prefix[index, offered[index] + 1] = prefix[index, offered[index]] + operational[slot, index]
+                offered[index] += 1
+    least = np.inf
+    for row in range(counts.shape[0]):
+        cost = floors[0] * compute_used[row] + floors[1] * memory_used[row]
+        for index in range(classes):
+            if counts[row, index] > offered[index]:
+                cost = np.inf
+                break
+            cost += prefix[index, counts[row, index]]
+        least = min(least, cost)
+    return least
+
+
+@njit(cache=True)
+def cheapest_schedule(
+    start: Ints,
+    compute: Floats,
+    memory: Floats,
+    nodes: Ints,
+    operational: Floats,
+    samples: Ints,
+    compute_share: Floats,
+    memory_share: Floats,
+    counts: Ints,
+    sums: Ints,
+    following: Ints,
+    work_samples: int,
+    first_slot: int,
+    cutoff: float,
+) -> tuple[float, Ints]:
+    """The schedule of least operational cost and resource prices from `first_slot` on, if below `cutoff`.
+
+    Args:
+        start, compute, memory, nodes: the fronts of `price_fronts`.
+        operational: (slots, classes) e_ikt of one slot of the task.
+        samples, compute_share, memory_share: (classes,) the task's demand.
+        counts: from `minimal_counts`.
+        sums, following: from `reachable_sums` and `transitions`.
+
+    Returns:
+        The cost at the winning ceilings (infinite if none is below `cutoff`), and (slots,) node rows or
+        `NO_CHOICE`.
+    """
+    slots, classes = operational.shape
+    schedule = np.full(slots, NO_CHOICE, np.int64)
+    begin = start[first_slot * classes]
+    if counts.shape[0] == 0 or begin == compute.size:
+        return np.inf, schedule
+    compute_used = np.zeros(counts.shape[0])
+    memory_used = np.zeros(counts.shape[0])
+    for row in range(counts.shape[0]):
+        for index in range(classes):
+            compute_used[row] += counts[row, index] * compute_share[index]
+            memory_used[row] += counts[row, index] * memory_share[index]
+    by_cost = np.empty((classes, slots), np.int64)
+    for index in range(classes):
+        by_cost[index] = np.argsort(operational[:, index], kind="mergesort")
+    compute_levels = np.unique(compute[begin:])
+    memory_levels = np.unique(memory[begin:])
+    prefix = np.empty((classes, slots + 1))
+    best = cutoff
+    costs = np.empty((slots, classes))
+    # Entries: bound, then first and last level of compute and of memory price.
+    open_rectangles = [(0.0, 0, compute_levels.size - 1, 0, memory_levels.size - 1)]
+    while len(open_rectangles) > 0:
+        bound, low, high, left, right = heapq.heappop(open_rectangles)
+        if bound >= best:
+            break
+        if low == high and left == right:
+            _price_under_ceilings(
+                start, compute, memory, operational, compute_share, memory_share, first_slot,
+                compute_levels[low], memory_levels[left], costs,
+            )  # fmt: skip
+            cost, chosen = cheapest_cover(costs, samples, sums, following, work_samples)
+            if cost < best:
+                best = cost
+                for slot in range(slots):
+                    schedule[slot] = NO_CHOICE
+                    if chosen[slot] != NO_CHOICE:
+                        group = slot * classes + chosen[slot]
+                        cell = _offered(
+                            start, compute, memory, group, compute_levels[low], memory_levels[left]
+                        )
+                        schedule[slot] = nodes[cell]
+            continue
+        compute_gap = (compute_levels[high] - compute_levels[low]) * compute_used[0]
+        memory_gap = (memory_levels[right] - memory_levels[left]) * memory_used[0]
+        for half in range(2):
+            child = (low, high, left, right)
+            if compute_gap >= memory_gap:
+                middle = (low + high) // 2
+                child = (low, middle, left, right) if half == 0 else (middle + 1, high, left, right)
+            else:
+                middle = (left + right) // 2
+                child = (low, high, left, middle) if half == 0 else (low, high, middle + 1, right)
+            child_bound = _lower_bound(
+                start, compute, memory, operational, by_cost, counts, compute_used, memory_used, first_slot,
+                (compute_levels[child[0]], memory_levels[child[2]]),
+                (compute_levels[child[1]], memory_levels[child[3]]),
+                prefix,
+            )  # fmt: skip
+            if child_bound < best:
+                heapq.heappush(open_rectangles, (child_bound, child[0], child[1], child[2], child[3]))
+    return (best if best < cutoff else np.inf), schedule
+
+
+@njit(cache=True)
+def _price_under_ceilings(
+    start: Ints,
+    compute: Floats,
+    memory: Floats,
+    operational: Floats,
+    compute_share: Floats,
+    memory_share: Floats,
+    first_slot: int,
+    compute_ceiling: float,
+    memory_ceiling: float,
+    costs: Floats,
+) -> None:
+    """Fill `costs` (slots, classes) with a slot's cost at ceiling prices, infinite where none is offered."""
+    slots, classes = operational.shape
+    for slot in range(slots):
+        for index in range(classes):
+            costs[slot, index] = np.inf
+            group = slot * classes + index
+            if (
+                slot >= first_slot
+                and _offered(start, compute, memory, group, compute_ceiling, memory_ceiling) >= 0
+            ):
+                costs[slot, index] = (
+                    compute_ceiling * compute_share[index]
+                    + memory_ceiling * memory_share[index]
+                    + operational[slot, index]
+                )

@@ -1,0 +1,107 @@
+"""What a task asks of each class of nodes."""
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.cells import ThroughputRow, Zone
+from schemas.jobs import LoraHyperparameters, RejectionReason, Task
+from solvers.auction.fleet import Fleet, gib_up
+
+
+class UnjudgeableError(Exception):
+    """A task that no plan can be sought for, whatever the load."""
+
+    def __init__(self, reason: RejectionReason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason: RejectionReason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A task's work, and per class of nodes what a slot of it does and takes; arrays are per class."""
+
+    work_samples: int
+    samples: NDArray[np.int64]
+    """s_ik: whole samples trained per slot; 0 where the task cannot run on the class."""
+    compute_share: NDArray[np.float64]
+    """s_ik / C_kp."""
+    memory_gib: float
+    """r_i."""
+    memory_share: NDArray[np.float64]
+    """r_i / (C_km - r_b)."""
+
+    @classmethod
+    def of(cls, task: Task, zone: Zone, fleet: Fleet, slot_s: float) -> Self:
+        """The demand of a task in a zone.
+
+        Raises:
+            UnjudgeableError: if the speed of the task is unknown, or no node of the zone could ever hold it.
+        """
+        speeds, memory_gib = _speeds_and_memory(task, zone)
+        samples = np.zeros(len(fleet.classes), np.int64)
+        for index, node_class in enumerate(fleet.classes):
+            per_slot = math.floor(speeds.get(node_class.gpu_type, 0.0) * slot_s)
+            if per_slot <= node_class.capacity_samples and memory_gib <= node_class.capacity_gib:
+                samples[index] = min(per_slot, task.work_samples)
+        if not samples.any():
+            raise UnjudgeableError(
+                "larger_than_a_node",
+                f"no node of zone {zone.id} holds {memory_gib} GiB and at least one but at most a node's "
+                f"capacity of samples per slot, at speeds {speeds} samples/s",
+            )
+        return cls._with(task.work_samples, samples, memory_gib, fleet)
+
+    def remaining(self, work_samples: int, fleet: Fleet) -> Self:
+        """The same demand for what is left of the work."""
+        return self._with(work_samples, np.minimum(self.samples, work_samples), self.memory_gib, fleet)
+
+    @classmethod
+    def _with(cls, work_samples: int, samples: NDArray[np.int64], memory_gib: float, fleet: Fleet) -> Self:
+        return cls(
+            work_samples=work_samples,
+            samples=samples,
+            compute_share=samples / np.array([c.capacity_samples for c in fleet.classes]),
+            memory_gib=memory_gib,
+            memory_share=memory_gib / np.array([c.capacity_gib for c in fleet.classes]),
+        )
+
+
+def _speeds_and_memory(task: Task, zone: Zone) -> tuple[dict[str, float], float]:
+    speeds, memory_gib = task.speed_samples_per_s, task.memory_gib
+    types = {gpu.name for gpu in zone.gpu_types}
+    if speeds is not None and (unknown := sorted(speeds.keys() - types)):
+        raise UnjudgeableError("unknown_gpu_type", f"zone {zone.id} has no gpu type {', '.join(unknown)}")
+    if speeds is None or memory_gib is None:
+        rows = _covering_rows(task.hyperparameters, zone)
+        if not rows:
+            shape = task.hyperparameters
+            raise UnjudgeableError(
+                "no_throughput_known",
+                f"zone {zone.id} has no throughput row for batch size {shape.batch_size} that covers rank "
+                f"{shape.rank} and sequence length {shape.sequence_length}: give speed and memory in the bid",
+            )
+        if speeds is None:
+            speeds = {row.gpu_type: row.samples_per_s for row in rows}
+        if memory_gib is None:
+            memory_gib = max(row.memory_gib for row in rows)
+    return speeds, gib_up(memory_gib)
+
+
+def _covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]:
+    """Per GPU type the least row that covers the shape: a larger rank or sequence is slower, never faster."""
+    best: dict[str, ThroughputRow] = {}
+    for row in zone.throughput:
+        covers = (
+            row.batch_size == shape.batch_size
+            and row.rank >= shape.rank
+            and row.sequence_length >= shape.sequence_length
+        )
+        held = best.get(row.gpu_type)
+        if covers and (held is None or (row.sequence_length, row.rank) < (held.sequence_length, held.rank)):
+            best[row.gpu_type] = row
+    return [best[gpu_type] for gpu_type in sorted(best)]

@@ -1,0 +1,83 @@
+"""Why a task finds no plan: what its cells lack, and the earliest deadline that would do."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from solvers.auction.cells import count_room, samples_possible
+from solvers.auction.demand import Demand
+from solvers.auction.market import Market
+from solvers.auction.window import VendorOption
+
+Binding = Literal["time", "nodes", "compute", "memory", "none"]
+
+
+@dataclass(frozen=True)
+class RoomCount:
+    """Cells of a task's window on classes that could run it, each counted once."""
+
+    with_room: int
+    node_down: int
+    without_compute: int
+    without_memory: int
+
+    @property
+    def cells(self) -> int:
+        """All of them."""
+        return self.with_room + self.node_down + self.without_compute + self.without_memory
+
+
+def room_for(market: Market, demand: Demand, first_slot: int, last_slot: int) -> RoomCount:
+    """Count the window's cells by what stands in the way there."""
+    first = min(max(first_slot - market.first_slot, 0), market.horizon_slots)
+    stop = min(max(last_slot - market.first_slot + 1, first), market.horizon_slots)
+    counts = count_room(
+        market.free_samples[first:stop],
+        market.free_gib[first:stop],
+        market.node_up,
+        market.class_bounds,
+        demand.samples,
+        demand.memory_gib,
+    )
+    return RoomCount(*(int(count) for count in counts))
+
+
+def binding(demand: Demand, room: RoomCount, slots: int, found: bool) -> Binding:
+    """What stands in the way of a plan first; `time` where even an empty zone could not meet the deadline."""
+    if found:
+        return "none"
+    if int(demand.samples.max()) * max(slots, 0) < demand.work_samples:
+        return "time"
+    shortages: list[tuple[int, Binding]] = [
+        (room.node_down, "nodes"),
+        (room.without_compute, "compute"),
+        (room.without_memory, "memory"),
+    ]
+    most, name = max(shortages, key=lambda shortage: shortage[0])
+    return name if most else "time"
+
+
+def earliest_last_slot(market: Market, demand: Demand, options: list[VendorOption]) -> int | None:
+    """The earliest last slot by which the work could be done in the room there is, whatever it costs."""
+    if not options:
+        return None
+    delay = min(option.delay_slots for option in options)
+    possible = samples_possible(
+        market.free_samples,
+        market.free_gib,
+        market.node_up,
+        market.class_bounds,
+        demand.samples,
+        demand.memory_gib,
+    )
+    done = np.cumsum(possible[delay:])
+    if not done.size or done[-1] < demand.work_samples:
+        return None
+    return market.first_slot + delay + int(np.searchsorted(done, demand.work_samples))
+
+
+def delay_slots(delay_s: float, slot_s: float) -> int:
+    """A delay in slots, rounded up."""
+    return math.ceil(delay_s / slot_s)

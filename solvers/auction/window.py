@@ -1,0 +1,73 @@
+"""The part of a market that one task may use, with what both searches over it need."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.auction.cover import reachable_sums, transitions
+from solvers.auction.demand import Demand
+from solvers.auction.market import Market
+
+
+@dataclass(frozen=True)
+class VendorOption:
+    """What a labour vendor asks for preparing the task's data; `vendor` is None where none is needed."""
+
+    vendor: str | None
+    price_micros: int
+    """q_in."""
+    delay_slots: int
+    """h_in, rounded up to slots."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A task's slots, from its arrival to its deadline and within the market's horizon."""
+
+    columns: slice
+    """The slots, as columns of the market's arrays."""
+    slots: int
+    operational: NDArray[np.float64]
+    """(slots, classes) e_ikt of one slot of the task, in whole micros."""
+    sums: NDArray[np.int64]
+    """See `reachable_sums`."""
+    following: NDArray[np.int64]
+    """See `transitions`."""
+    options: tuple[VendorOption, ...]
+    """Vendors that no other undercuts in both price and delay and that leave time to train; by delay."""
+
+    @classmethod
+    def of(
+        cls, market: Market, demand: Demand, options: list[VendorOption], first_slot: int, last_slot: int
+    ) -> "Window | None":
+        """The window of a task, or None where even an empty market could not do its work in time.
+
+        Args:
+            options: what vendors ask; one option without vendor for a task that needs none.
+            first_slot, last_slot: absolute slots (a_i and d_i), both included.
+        """
+        first = max(first_slot - market.first_slot, 0)
+        slots = min(last_slot - market.first_slot + 1, market.horizon_slots) - first
+        useful = tuple(option for option in undominated(options) if option.delay_slots < slots)
+        if not useful or int(demand.samples.max()) * (slots - useful[0].delay_slots) < demand.work_samples:
+            return None
+        columns = slice(first, first + slots)
+        sums = reachable_sums(demand.samples, demand.work_samples, slots)
+        return cls(
+            columns=columns,
+            slots=slots,
+            operational=market.operational(demand)[columns],
+            sums=sums,
+            following=transitions(sums, demand.samples),
+            options=useful,
+        )
+
+
+def undominated(options: list[VendorOption]) -> list[VendorOption]:
+    """The options that no other undercuts in both price and delay, by delay; ties by vendor id."""
+    kept: list[VendorOption] = []
+    for option in sorted(options, key=lambda o: (o.delay_slots, o.price_micros, o.vendor or "")):
+        if not kept or option.price_micros < kept[-1].price_micros:
+            kept.append(option)
+    return kept

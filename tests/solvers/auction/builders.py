@@ -1,0 +1,120 @@
+"""Small markets and demands for the tests of the auction."""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from hypothesis import strategies as st
+
+from schemas.cells import HOURS_PER_DAY, Tariff
+from solvers.auction.demand import Demand
+from solvers.auction.fleet import Fleet, NodeClass
+from solvers.auction.market import Market, Placement
+from solvers.auction.search import Schedule, describe
+from solvers.auction.window import VendorOption
+
+FLAT = Tariff(name="flat", micros_per_kwh=(0,) * HOURS_PER_DAY)
+
+
+def fleet(*classes: tuple[int, float, float]) -> Fleet:
+    """One class per (nodes, samples per slot, GiB)."""
+    node_classes: list[NodeClass] = []
+    names: list[str] = []
+    for index, (nodes, samples, gib) in enumerate(classes):
+        node_classes.append(
+            NodeClass(f"gpu{index}", FLAT, 1.0, float(samples), gib, len(names), len(names) + nodes)
+        )
+        names += [f"node{index}-{number}" for number in range(nodes)]
+    return Fleet(
+        nodes=tuple(names),
+        classes=tuple(node_classes),
+        row_of={name: row for row, name in enumerate(names)},
+        class_of_row=tuple(index for index, (nodes, _, _) in enumerate(classes) for _ in range(nodes)),
+    )
+
+
+def demand(of: Fleet, work_samples: int, samples: list[int], memory_gib: float) -> Demand:
+    """A demand with the given samples per slot on each class."""
+    return Demand._with(work_samples, np.array(samples, np.int64), memory_gib, of)
+
+
+@st.composite
+def small_cases(draw: st.DrawFn) -> tuple[Market, Demand, list[VendorOption], int, int]:
+    """A market of up to two classes, four nodes and five slots in a random state, and a task for it."""
+    shapes = draw(
+        st.lists(st.tuples(st.integers(1, 2), st.integers(6, 12), st.integers(4, 8)), min_size=1, max_size=2)
+    )
+    of = fleet(*[(nodes, float(samples), float(gib)) for nodes, samples, gib in shapes])
+    slots = draw(st.integers(1, 5))
+    costs = draw(st.lists(st.integers(0, 9), min_size=slots * len(shapes), max_size=slots * len(shapes)))
+    market = Market(of, slots, 3, lambda index, slot: float(costs[(slot - 3) * len(shapes) + index]))
+    levels = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.5, 7.0])
+    for slot in range(slots):
+        for row, index in enumerate(of.class_of_row):
+            market.compute_price[slot, row] = draw(levels)
+            market.memory_price[slot, row] = draw(levels)
+            market.free_samples[slot, row] = draw(st.integers(0, int(of.classes[index].capacity_samples)))
+            market.free_gib[slot, row] = draw(st.integers(0, int(of.classes[index].capacity_gib)))
+    market.node_up[:] = draw(st.lists(st.booleans(), min_size=len(of.nodes), max_size=len(of.nodes)))
+    wanted = demand(
+        of,
+        draw(st.integers(1, 20)),
+        [draw(st.integers(0 if index else 1, 5)) for index in range(len(shapes))],
+        float(draw(st.integers(1, 4))),
+    )
+    options = [
+        VendorOption(f"vendor{number}", draw(st.integers(0, 12)), draw(st.integers(0, slots)))
+        for number in range(draw(st.integers(1, 3)))
+    ]
+    first = draw(st.integers(1, 5))
+    return market, wanted, options, first, draw(st.integers(first, 9))
+
+
+def every_schedule(
+    market: Market,
+    wanted: Demand,
+    options: list[VendorOption],
+    first_slot: int,
+    last_slot: int,
+    room_only: bool = True,
+) -> Iterator[Schedule]:
+    """All plans that satisfy constraints 4a to 4e (and, with `room_only`, have room), by brute force."""
+    begin, end = (
+        max(first_slot, market.first_slot),
+        min(last_slot, market.first_slot + market.horizon_slots - 1),
+    )
+    slots = range(begin, end + 1)
+    choices: list[list[int | None]] = []
+    for slot in slots:
+        column = slot - market.first_slot
+        rows: list[int | None] = [None]
+        for row, index in enumerate(market.fleet.class_of_row):
+            room = (
+                market.node_up[row]
+                and market.free_samples[column, row] >= wanted.samples[index]
+                and market.free_gib[column, row] >= wanted.memory_gib
+            )
+            if wanted.samples[index] > 0 and (room or not room_only):
+                rows.append(row)
+        choices.append(rows)
+    for picks in itertools.product(*choices):
+        taken = [(slot, row) for slot, row in zip(slots, picks, strict=True) if row is not None]
+        done = sum(int(wanted.samples[market.fleet.class_of_row[row]]) for _, row in taken)
+        if done < wanted.work_samples:
+            continue
+        placement = Placement(tuple(slot for slot, _ in taken), tuple(row for _, row in taken))
+        for option in options:
+            if taken[0][0] >= begin + option.delay_slots:
+                yield describe(market, wanted, option, placement)
+
+
+def additive_cost(market: Market, wanted: Demand, schedule: Schedule) -> float:
+    """q + sum(e + s lambda + r phi), cell by cell (constraint 6a)."""
+    prices = []
+    for slot, row in zip(schedule.placement.slots, schedule.placement.rows, strict=True):
+        index = market.fleet.class_of_row[row]
+        column = slot - market.first_slot
+        prices.append(market.compute_price[column, row] * wanted.compute_share[index])
+        prices.append(market.memory_price[column, row] * wanted.memory_share[index])
+    return math.fsum([schedule.vendor_micros, schedule.operational_micros, *prices])

@@ -1,0 +1,104 @@
+"""The schedule search and the certificate's search against brute force (errata P2, P3, P8)."""
+
+import math
+
+import pytest
+from builders import additive_cost, demand, every_schedule, fleet, small_cases
+from hypothesis import given, settings
+
+from solvers.auction.certificate import least_additive_cost
+from solvers.auction.market import Market
+from solvers.auction.room import binding, earliest_last_slot, room_for
+from solvers.auction.search import best_schedule
+from solvers.auction.window import VendorOption, Window, undominated
+
+NO_VENDOR = [VendorOption(None, 0, 0)]
+
+
+@settings(max_examples=1_500, deadline=None)
+@given(small_cases())
+def test_no_schedule_with_room_is_cheaper_than_the_one_found(case):
+    market, wanted, options, first, last = case
+    window = Window.of(market, wanted, options, first, last)
+    found = window and best_schedule(market, wanted, window)
+    least = min((s.critical_micros for s in every_schedule(*case)), default=math.inf)
+    if found is None:
+        assert least == math.inf
+        return
+    assert found.critical_micros == pytest.approx(least, rel=1e-12)
+    market.reserve(found.placement, wanted)
+    assert found.samples >= wanted.work_samples
+
+
+@settings(max_examples=700, deadline=None)
+@given(small_cases())
+def test_no_plan_with_or_without_room_is_cheaper_cell_by_cell_than_the_certificate_says(case):
+    market, wanted, *_ = case
+    every = every_schedule(*case, room_only=False)
+    least = min((additive_cost(market, wanted, schedule) for schedule in every), default=math.inf)
+    window = Window.of(*case)
+    found = math.inf if window is None else least_additive_cost(market, wanted, window)
+    assert found == pytest.approx(least, rel=1e-12)
+
+
+@settings(max_examples=500, deadline=None)
+@given(small_cases())
+def test_the_earliest_last_slot_is_the_least_for_which_a_plan_exists(case):
+    market, wanted, options, _, _ = case
+    end = market.first_slot + market.horizon_slots - 1
+    possible = [
+        last
+        for last in range(market.first_slot, end + 1)
+        if any(every_schedule(market, wanted, options, market.first_slot, last))
+    ]
+    assert earliest_last_slot(market, wanted, options) == (possible[0] if possible else None)
+
+
+def test_the_running_maximum_of_algorithm_2_misses_the_optimum_that_the_search_finds():
+    # Erratum P3: for one sample the table of Algorithm 2 keeps slot 0 (price 2, no cost) and drops slot 1 (no
+    # price, cost 3), although slot 1 wins once a second slot would have to pay the ceiling of slot 0 too.
+    of = fleet((2, 10.0, 10.0))
+    costs = {0: 0.0, 1: 3.0, 2: 0.0}
+    market = Market(of, 3, 0, lambda _, slot: costs[slot] * 10)
+    market.compute_price[0, :] = 20.0
+    market.compute_price[1:, :] = 0.0
+    wanted = demand(of, 2, [1], 1.0)
+    window = Window.of(market, wanted, NO_VENDOR, 0, 2)
+    assert window is not None
+    found = best_schedule(market, wanted, window)
+    assert found is not None
+    assert found.placement.slots == (1, 2)
+    assert found.critical_micros == 3.0
+    assert _algorithm_2(market, wanted) == 4.0
+
+
+def _algorithm_2(market, wanted):
+    """Algorithm 2 as printed, on the first node: dp[t, w] with the running maximum of the price."""
+    table = {0: (0.0, 0.0, 0)}
+    operational = market.operational(wanted)
+    for slot in range(market.horizon_slots):
+        for work in sorted(table, reverse=True):
+            cost, ceiling, cells = table[work]
+            price = max(ceiling, market.compute_price[slot, 0])
+            grown = cost + operational[slot, 0]
+            grown += (price * (cells + 1) - ceiling * cells) * wanted.compute_share[0]
+            if work + 1 not in table or grown < table[work + 1][0]:
+                table[work + 1] = (grown, price, cells + 1)
+    return table[wanted.work_samples][0]
+
+
+def test_a_vendor_dearer_and_slower_than_another_is_never_considered():
+    fast, slow = VendorOption("fast", 9, 1), VendorOption("slow", 9, 2)
+    cheap, worse = VendorOption("cheap", 3, 4), VendorOption("worse", 5, 4)
+    assert undominated([worse, slow, cheap, fast]) == [fast, cheap]
+
+
+def test_a_task_without_room_is_told_which_resource_bound():
+    of = fleet((1, 10.0, 8.0))
+    market = Market(of, 4, 0, lambda *_: 0.0)
+    wanted = demand(of, 4, [2], 4.0)
+    market.free_gib[:3] = 3.0
+    room = room_for(market, wanted, 0, 2)
+    assert (room.with_room, room.without_memory, room.cells) == (0, 3, 3)
+    assert binding(wanted, room, 3, found=False) == "memory"
+    assert binding(wanted, room, 1, found=False) == "time"
