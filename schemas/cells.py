@@ -88,8 +88,8 @@ class Zone(Record):
         classes = {(node.gpu_type, node.tariff) for node in self.nodes}
         if len(classes) > MAX_NODE_CLASSES:
             raise ValueError(
-                f"zone {self.id}: {len(classes)} pairs of gpu type and tariff, at most {MAX_NODE_CLASSES} are "
-                "searched exactly: split the zone"
+                f"zone {self.id}: {len(classes)} pairs of gpu type and tariff, but the exact search takes "
+                f"at most {MAX_NODE_CLASSES}: split the zone"
             )
         _refuse_repeats(f"zone {self.id}: gpu type", [gpu.name for gpu in self.gpu_types])
         _refuse_repeats(f"zone {self.id}: node", [node.id for node in self.nodes])

@@ -16,10 +16,10 @@ from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.decisions import CellAccepted, EventIgnored, JobQuoted, JobRejected
-from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, RejectionReason
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event, Outcome
-from streams.auction_zone import AuctionZone
+from streams.auction.zone import AuctionZone
 from streams.policy import ZonePolicy
 
 SNAPSHOT_VERSION = 1
@@ -56,9 +56,7 @@ class Cell:
             ValueError: if the event's offset is not after the last one folded in.
         """
         if event.offset <= self.offset:
-            raise ValueError(
-                f"cell {self.name}: offset {event.offset} after {self.offset}: events go forward"
-            )
+            raise ValueError(f"cell {self.name}: offset {event.offset} comes after {self.offset}")
         self.offset = event.offset
         envelope = event.envelope
         decisions: list[Decision] = []
@@ -184,35 +182,22 @@ class Cell:
 
     def _judge(self, event: JobSubmitted | JobQuoteRequested) -> Iterator[Outcome]:
         zone = self.zones.get(event.task.zone)
-        detail = f"cell {self.name} has no zone {event.task.zone}"
-        if zone is not None:
-            yield from zone.on_job(event)
-        elif isinstance(event, JobQuoteRequested):
-            yield JobQuoted(
-                quote_id=event.quote_id,
-                zone=event.task.zone,
-                reason="unknown_zone",
-                detail=detail,
-                offer=None,
-            )
+        if zone is None:
+            yield _refused(event, "unknown_zone", f"cell {self.name} has no zone {event.task.zone}")
+        elif isinstance(event, JobSubmitted) and self._zone_that_knows(event.job_id):
+            yield _refused(event, "duplicate_job", f"job {event.job_id} was decided before")
         else:
-            yield JobRejected(
-                job_id=event.job_id,
-                user=event.user,
-                zone=event.task.zone,
-                reason="unknown_zone",
-                detail=detail,
-                bid_micros=event.bid_micros,
-                offer=None,
-                certificate=None,
-            )
+            yield from zone.on_job(event)
+
+    def _zone_that_knows(self, job_id: str) -> ZonePolicy | None:
+        return next((zone for zone in self.zones.values() if zone.knows_job(job_id)), None)
 
     def _withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
-        for zone in self.zones.values():
-            if zone.knows_job(event.job_id):
-                yield from zone.on_job(event)
-                return
-        yield EventIgnored(reason="unknown_job", detail=f"no zone knows job {event.job_id}")
+        zone = self._zone_that_knows(event.job_id)
+        if zone is None:
+            yield EventIgnored(reason="unknown_job", detail=f"no zone knows job {event.job_id}")
+        else:
+            yield from zone.on_job(event)
 
     def _quote(self, event: VendorQuoted | VendorLeft) -> Iterator[Outcome]:
         assert self.configuration is not None
@@ -221,3 +206,21 @@ class Cell:
             return
         for zone in self.zones.values():
             yield from zone.on_quote(event)
+
+
+def _refused(event: JobSubmitted | JobQuoteRequested, reason: RejectionReason, detail: str) -> Outcome:
+    """The answer to a task that no zone has judged."""
+    if isinstance(event, JobQuoteRequested):
+        return JobQuoted(
+            quote_id=event.quote_id, zone=event.task.zone, reason=reason, detail=detail, offer=None
+        )
+    return JobRejected(
+        job_id=event.job_id,
+        user=event.user,
+        zone=event.task.zone,
+        reason=reason,
+        detail=detail,
+        bid_micros=event.bid_micros,
+        offer=None,
+        certificate=None,
+    )

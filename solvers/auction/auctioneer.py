@@ -63,7 +63,7 @@ class Auctioneer:
     ) -> Appraisal:
         """Find the best plan of a task and what stands in its way. Changes nothing and knows no bid."""
         window = Window.of(self.market, demand, options, first_slot, last_slot)
-        schedule = window and best_schedule(self.market, demand, window)
+        schedule = None if window is None else best_schedule(self.market, demand, window)
         room = room_for(self.market, demand, first_slot, last_slot)
         slots = last_slot - max(first_slot, self.market.first_slot) + 1
         return Appraisal(
@@ -94,30 +94,37 @@ class Auctioneer:
         return Award(schedule, self._payment(schedule), density)
 
     def replan(
-        self, demand: Demand, kept: Placement, density_micros: float, first_slot: int, last_slot: int
+        self,
+        demand: Demand,
+        held: Placement,
+        held_demand: Demand,
+        density_micros: float,
+        first_slot: int,
+        last_slot: int,
     ) -> Schedule | None:
         """Plan the rest of an admitted task again, at no charge to its user.
 
         Args:
             demand: for the work that remains.
-            kept: the cells still held for it, which are given up first; only cells beyond them raise prices.
+            held, held_demand: the cells still held for it, and the demand that they were reserved with. They
+                are given up first; only cells beyond them raise prices.
             density_micros: b-bar_il of the task's award.
 
         Returns:
-            The new schedule, its room taken; None, with `kept` given up all the same, if there is none.
+            The new schedule, its room taken; None, with `held` given up all the same, if there is none.
         """
-        self.market.release(kept, demand)
+        self.market.release(held, held_demand)
         options = [VendorOption(None, 0, 0)]
         window = Window.of(self.market, demand, options, first_slot, last_slot)
-        schedule = window and best_schedule(self.market, demand, window)
+        schedule = None if window is None else best_schedule(self.market, demand, window)
         if schedule is None:
             return None
         self.market.reserve(schedule.placement, demand)
-        held = set(zip(kept.slots, kept.rows, strict=True))
+        before = set(zip(held.slots, held.rows, strict=True))
         fresh = [
             cell
             for cell in zip(schedule.placement.slots, schedule.placement.rows, strict=True)
-            if cell not in held
+            if cell not in before
         ]
         added = Placement(tuple(slot for slot, _ in fresh), tuple(row for _, row in fresh))
         self._raise_prices(added, demand, density_micros)

@@ -36,8 +36,8 @@ class Demand:
     """r_i / (C_km - r_b)."""
 
     @classmethod
-    def of(cls, task: Task, zone: Zone, fleet: Fleet, slot_s: float) -> Self:
-        """The demand of a task in a zone.
+    def of(cls, task: Task, work_samples: int, zone: Zone, fleet: Fleet, slot_s: float) -> Self:
+        """The demand of `work_samples` of a task in a zone: all of its work, or what is left of it.
 
         Raises:
             UnjudgeableError: if the speed of the task is unknown, or no node of the zone could ever hold it.
@@ -47,21 +47,18 @@ class Demand:
         for index, node_class in enumerate(fleet.classes):
             per_slot = math.floor(speeds.get(node_class.gpu_type, 0.0) * slot_s)
             if per_slot <= node_class.capacity_samples and memory_gib <= node_class.capacity_gib:
-                samples[index] = min(per_slot, task.work_samples)
+                samples[index] = min(per_slot, work_samples)
         if not samples.any():
             raise UnjudgeableError(
                 "larger_than_a_node",
                 f"no node of zone {zone.id} holds {memory_gib} GiB and at least one but at most a node's "
                 f"capacity of samples per slot, at speeds {speeds} samples/s",
             )
-        return cls._with(task.work_samples, samples, memory_gib, fleet)
-
-    def remaining(self, work_samples: int, fleet: Fleet) -> Self:
-        """The same demand for what is left of the work."""
-        return self._with(work_samples, np.minimum(self.samples, work_samples), self.memory_gib, fleet)
+        return cls.sized(work_samples, samples, memory_gib, fleet)
 
     @classmethod
-    def _with(cls, work_samples: int, samples: NDArray[np.int64], memory_gib: float, fleet: Fleet) -> Self:
+    def sized(cls, work_samples: int, samples: NDArray[np.int64], memory_gib: float, fleet: Fleet) -> Self:
+        """A demand with its shares of the fleet's nodes worked out."""
         return cls(
             work_samples=work_samples,
             samples=samples,

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from builders import additive_cost, demand, every_schedule, fleet, small_cases
 from hypothesis import given, settings
 
 from solvers.auction.certificate import least_additive_cost
@@ -11,6 +10,7 @@ from solvers.auction.market import Market
 from solvers.auction.room import binding, earliest_last_slot, room_for
 from solvers.auction.search import best_schedule
 from solvers.auction.window import VendorOption, Window, undominated
+from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
 
 NO_VENDOR = [VendorOption(None, 0, 0)]
 

@@ -36,7 +36,7 @@ def fleet(*classes: tuple[int, float, float]) -> Fleet:
 
 def demand(of: Fleet, work_samples: int, samples: list[int], memory_gib: float) -> Demand:
     """A demand with the given samples per slot on each class."""
-    return Demand._with(work_samples, np.array(samples, np.int64), memory_gib, of)
+    return Demand.sized(work_samples, np.array(samples, np.int64), memory_gib, of)
 
 
 @st.composite

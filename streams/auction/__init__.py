@@ -1,0 +1,1 @@
+"""A zone under the auction policy: bids, plans, slots, runs and nodes."""

@@ -1,0 +1,212 @@
+"""The admitted jobs of a zone: plans kept, made again, given up and completed."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from schemas.cells import Zone
+from schemas.commands import RunCancelled, RunOrder, SlotAssigned
+from schemas.decisions import JobCompleted, JobRefunded, JobReplanned, JobWithdrawn
+from schemas.fleet import RunFinished
+from schemas.registry import Outcome
+from solvers.auction.auctioneer import Auctioneer
+from solvers.auction.demand import Demand
+from streams.auction.calendar import Calendar
+from streams.auction.job import Job
+from streams.auction.offers import certificate_of, plan_of
+
+Setback = Literal["node_lost", "behind_plan", "run_failed"]
+
+
+class JobBook:
+    """Jobs by id in the order of their admission."""
+
+    def __init__(self, zone: Zone, auctioneer: Auctioneer, calendar: Calendar) -> None:
+        self.jobs: dict[str, Job] = {}
+        self._zone = zone
+        self._auctioneer = auctioneer
+        self._market = auctioneer.market
+        self._fleet = auctioneer.market.fleet
+        self._calendar = calendar
+
+    @property
+    def present_slot(self) -> int:
+        """The slot whose commands are out; -1 before the first."""
+        return self._market.first_slot - 1
+
+    def assignments(self) -> Iterator[SlotAssigned]:
+        """What each node trains in the present slot, for the nodes that train anything."""
+        slot = self.present_slot
+        orders: dict[int, list[RunOrder]] = {}
+        for job in self.jobs.values():
+            row = job.rows.get(slot)
+            if row is not None and job.quotas[slot] and job.remaining_samples:
+                orders.setdefault(row, []).append(
+                    RunOrder(
+                        job_id=job.job_id,
+                        work_samples=job.task.work_samples,
+                        quota_samples=job.quotas[slot],
+                        resume_samples=job.samples_done,
+                        dataset=job.task.dataset,
+                        hyperparameters=job.task.hyperparameters,
+                    )
+                )
+        for row in sorted(orders):
+            yield SlotAssigned(
+                zone=self._zone.id,
+                base_model=self._zone.base_model,
+                node=self._fleet.nodes[row],
+                slot=slot,
+                slot_start_s=self._calendar.start_s(slot),
+                slot_end_s=self._calendar.start_s(slot + 1),
+                runs=tuple(orders[row]),
+            )
+
+    def check_lapsed(self) -> Iterator[Outcome]:
+        """Plan again what slots before the last left undone; a slot's report is waited for one slot long."""
+        lapsed = self.present_slot - 1
+        for job in list(self.jobs.values()):
+            if any(job.reported_slot < slot < lapsed for slot in job.rows):
+                yield from self.check(job, "behind_plan")
+
+    def check(self, job: Job, setback: Setback) -> Iterator[Outcome]:
+        """Plan the rest of a job again if the cells ahead of it no longer suffice."""
+        ahead = sum(quota for slot, quota in job.quotas.items() if slot > self.present_slot)
+        if job.remaining_samples - self._in_flight(job) > ahead:
+            yield from self._replan(job, setback)
+
+    def lose_node(self, row: int) -> Iterator[Outcome]:
+        """Plan again every job with a cell on a node that is down, the present slot's included."""
+        slot = self.present_slot
+        for job in list(self.jobs.values()):
+            interrupted = job.rows.get(slot) == row and job.reported_slot < slot
+            if interrupted:
+                job.quotas[slot] = 0
+            if any(job.rows[ahead] == row for ahead in job.rows if ahead > slot):
+                yield from self._replan(job, "node_lost")
+            elif interrupted:
+                yield from self.check(job, "node_lost")
+
+    def fail(self, job: Job, slot: int, error: str, permanent: bool) -> Iterator[Outcome]:
+        """Count a slot's run as lost; give the job up if it can run nowhere."""
+        job.quotas[slot] = 0
+        if permanent:
+            yield from self._refund(job, "run_failed", error, cancel=False)
+        else:
+            yield from self.check(job, "run_failed")
+
+    def complete(self, job: Job, report: RunFinished) -> Iterator[Outcome]:
+        """Close a job whose work is done and free what it did not need."""
+        self._give_up_cells(job)
+        del self.jobs[job.job_id]
+        yield JobCompleted(
+            job_id=job.job_id,
+            user=job.user,
+            zone=self._zone.id,
+            reason="work_done",
+            node=report.node,
+            samples_done=report.samples_done,
+            loss=report.loss,
+            adapter_path=report.adapter_path,
+            adapter_digest=report.adapter_digest,
+            certificate=certificate_of(self._auctioneer),
+        )
+
+    def withdraw(self, job: Job, refundable_micros: int) -> Iterator[Outcome]:
+        """Close an unstarted job at its user's wish, and give back what is refundable."""
+        self._give_up_cells(job)
+        self._auctioneer.welfare_micros -= job.bid_micros
+        del self.jobs[job.job_id]
+        yield JobWithdrawn(
+            job_id=job.job_id,
+            user=job.user,
+            zone=self._zone.id,
+            reason="user_request",
+            returned_micros=refundable_micros,
+            retained_micros=job.payment_micros - refundable_micros,
+            certificate=certificate_of(self._auctioneer),
+        )
+
+    def operational_ahead_micros(self, job: Job) -> int:
+        """What the cells ahead of a job cost to run: not yet spent."""
+        return self._auctioneer.operational_micros(job.demand, job.ahead(self._market.first_slot))
+
+    def state(self) -> list[dict[str, Any]]:
+        """Everything, of types that msgpack writes."""
+        return [job.state() for job in self.jobs.values()]
+
+    def restore(self, state: list[dict[str, Any]]) -> None:
+        """Take the jobs that `state` was taken of."""
+        self.jobs = {entry["job_id"]: Job.restore(entry) for entry in state}
+
+    def _in_flight(self, job: Job) -> int:
+        """Samples of the present and the last slot that are planned and not yet reported."""
+        expected = 0
+        for slot in (self.present_slot - 1, self.present_slot):
+            if slot > job.reported_slot:
+                done = job.samples_done - job.run_base_samples if slot == job.run_slot else 0
+                expected += max(job.quotas.get(slot, 0) - done, 0)
+        return expected
+
+    def _replan(self, job: Job, setback: Setback) -> Iterator[Outcome]:
+        first_slot = self._market.first_slot
+        held = job.ahead(first_slot)
+        before = self._auctioneer.operational_micros(job.demand, held)
+        missing = job.remaining_samples - self._in_flight(job)
+        job.forget(first_slot)
+        if missing <= 0:
+            self._market.release(held, job.demand)
+            self._auctioneer.welfare_micros += before
+            return
+        demand = Demand.of(job.task, missing, self._zone, self._fleet, self._calendar.slot_s)
+        schedule = self._auctioneer.replan(
+            demand, held, job.demand, job.density_micros, max(first_slot, job.ready_slot), job.last_slot
+        )
+        if schedule is None:
+            self._auctioneer.welfare_micros += before
+            late = job.last_slot < first_slot
+            yield from self._refund(
+                job,
+                "deadline_passed" if late else setback,
+                f"{missing} samples are left and no plan trains them by slot {job.last_slot} ({setback})",
+                cancel=True,
+            )
+            return
+        job.plan(schedule.placement, demand, self._fleet.class_of_row)
+        extra = schedule.operational_micros - before
+        self._auctioneer.welfare_micros -= extra
+        yield JobReplanned(
+            job_id=job.job_id,
+            zone=self._zone.id,
+            reason=setback,
+            remaining_samples=missing,
+            plan=plan_of(schedule, self._fleet.nodes),
+            extra_operational_micros=extra,
+            certificate=certificate_of(self._auctioneer),
+        )
+
+    def _refund(
+        self, job: Job, reason: Setback | Literal["deadline_passed"], detail: str, cancel: bool
+    ) -> Iterator[Outcome]:
+        self._give_up_cells(job)
+        self._auctioneer.welfare_micros -= job.bid_micros
+        del self.jobs[job.job_id]
+        yield JobRefunded(
+            job_id=job.job_id,
+            user=job.user,
+            zone=self._zone.id,
+            reason=reason,
+            detail=detail,
+            remaining_samples=job.remaining_samples,
+            refund_micros=job.payment_micros,
+            certificate=certificate_of(self._auctioneer),
+        )
+        row = job.rows.get(self.present_slot)
+        if cancel and row is not None:
+            yield RunCancelled(zone=self._zone.id, node=self._fleet.nodes[row], job_id=job.job_id)
+
+    def _give_up_cells(self, job: Job) -> None:
+        """Free the cells ahead of a job; their operational cost is not spent."""
+        first_slot = self._market.first_slot
+        self._auctioneer.welfare_micros += self.operational_ahead_micros(job)
+        self._market.release(job.ahead(first_slot), job.demand)
+        job.forget(first_slot)

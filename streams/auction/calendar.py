@@ -1,0 +1,29 @@
+"""Slots and the seconds they stand for."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """Slot t runs from epoch_s + t slot_s to epoch_s + (t + 1) slot_s."""
+
+    epoch_s: float
+    slot_s: float
+
+    def start_s(self, slot: int) -> float:
+        """When a slot begins."""
+        return self.epoch_s + slot * self.slot_s
+
+    def slot_at(self, time_s: float) -> int:
+        """The slot that `time_s` falls in; -1 or less before the epoch. Exact at the boundaries."""
+        slot = math.floor((time_s - self.epoch_s) / self.slot_s)
+        while self.start_s(slot + 1) <= time_s:
+            slot += 1
+        while self.start_s(slot) > time_s:
+            slot -= 1
+        return slot
+
+    def last_slot_by(self, deadline_s: float) -> int:
+        """The last slot that ends no later than a deadline."""
+        return self.slot_at(deadline_s) - 1

@@ -1,0 +1,126 @@
+"""An admitted job, from its award to its end."""
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from schemas.jobs import Task
+from solvers.auction.demand import Demand
+from solvers.auction.market import Placement
+
+
+@dataclass
+class Job:
+    """What the cell knows of an admitted job that is not over."""
+
+    job_id: str
+    user: str
+    task: Task
+    bid_micros: int
+    payment_micros: int
+    density_micros: float
+    """b-bar_il of the award, for the prices of cells added later."""
+    ready_slot: int
+    """First slot in which it may train: its vendor has delivered by then."""
+    last_slot: int
+    """Last slot that ends by its deadline."""
+    demand: Demand
+    """What the cells ahead were reserved with."""
+    rows: dict[int, int] = field(default_factory=dict)
+    """Node row by slot, past slots too (x_ikt = 1)."""
+    quotas: dict[int, int] = field(default_factory=dict)
+    """Samples planned by slot."""
+    samples_done: int = 0
+    """As last reported."""
+    reported_slot: int = -1
+    """The last slot that was reported complete."""
+    run_slot: int = -1
+    """The last slot whose run was reported to have started."""
+    run_base_samples: int = 0
+    """What was done when it did."""
+
+    @property
+    def remaining_samples(self) -> int:
+        """Work not yet reported done."""
+        return max(self.task.work_samples - self.samples_done, 0)
+
+    def start_run(self, slot: int, samples_done: int) -> None:
+        """A run of this slot has begun at `samples_done`, which may be less than what was reported before."""
+        self.samples_done, self.run_slot, self.run_base_samples = samples_done, slot, samples_done
+
+    def report(self, slot: int, samples_done: int, slot_complete: bool) -> None:
+        """A run of this slot has come this far."""
+        self.samples_done = samples_done
+        if slot_complete:
+            self.reported_slot = max(self.reported_slot, slot)
+
+    def plan(self, placement: Placement, demand: Demand, class_of_row: tuple[int, ...]) -> None:
+        """Hold a placement for the slots ahead, reserved with `demand`."""
+        self.demand = demand
+        for slot, row in zip(placement.slots, placement.rows, strict=True):
+            self.rows[slot] = row
+            self.quotas[slot] = int(demand.samples[class_of_row[row]])
+
+    def ahead(self, first_slot: int) -> Placement:
+        """The cells held from `first_slot` on."""
+        slots = sorted(slot for slot in self.rows if slot >= first_slot)
+        return Placement(tuple(slots), tuple(self.rows[slot] for slot in slots))
+
+    def forget(self, first_slot: int) -> None:
+        """Drop the cells from `first_slot` on from the plan."""
+        for slot in [slot for slot in self.rows if slot >= first_slot]:
+            del self.rows[slot], self.quotas[slot]
+
+    def started(self, first_slot: int) -> bool:
+        """Whether a slot before `first_slot` was assigned to a node."""
+        return any(slot < first_slot for slot in self.rows)
+
+    def state(self) -> dict[str, Any]:
+        """Everything, of types that msgpack writes."""
+        return {
+            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
+            "task": self.task.model_dump_json(),
+            "rows": list(self.rows.items()),
+            "quotas": list(self.quotas.items()),
+            "demand": [
+                self.demand.work_samples,
+                self.demand.samples.tolist(),
+                self.demand.compute_share.tolist(),
+                self.demand.memory_gib,
+                self.demand.memory_share.tolist(),
+            ],
+        }
+
+    @classmethod
+    def restore(cls, state: dict[str, Any]) -> Self:
+        """The job that `state` was taken of."""
+        work_samples, samples, compute_share, memory_gib, memory_share = state["demand"]
+        return cls(
+            **{name: state[name] for name in _PLAIN_FIELDS},
+            task=Task.model_validate_json(state["task"]),
+            rows=dict(state["rows"]),
+            quotas=dict(state["quotas"]),
+            demand=Demand(
+                work_samples=work_samples,
+                samples=np.array(samples, np.int64),
+                compute_share=np.array(compute_share),
+                memory_gib=memory_gib,
+                memory_share=np.array(memory_share),
+            ),
+        )
+
+
+_PLAIN_FIELDS = (
+    "job_id",
+    "user",
+    "bid_micros",
+    "payment_micros",
+    "density_micros",
+    "ready_slot",
+    "last_slot",
+    "samples_done",
+    "reported_slot",
+    "run_slot",
+    "run_base_samples",
+)

@@ -1,0 +1,57 @@
+"""From the auctioneer's numbers to what travels."""
+
+from schemas.decisions import Certificate, Offer, Plan, PlannedSlot, PriceParts, Room
+from solvers.auction.auctioneer import Appraisal, Auctioneer
+from solvers.auction.search import Schedule
+from streams.auction.calendar import Calendar
+
+
+def plan_of(schedule: Schedule, nodes: tuple[str, ...]) -> Plan:
+    """A schedule with its nodes' names."""
+    return Plan(
+        vendor=schedule.vendor,
+        slots=tuple(
+            PlannedSlot(slot=slot, node=nodes[row])
+            for slot, row in zip(schedule.placement.slots, schedule.placement.rows, strict=True)
+        ),
+        samples=schedule.samples,
+    )
+
+
+def price_of(schedule: Schedule) -> PriceParts:
+    """What a schedule costs, part by part."""
+    return PriceParts(
+        vendor_micros=schedule.vendor_micros,
+        operational_micros=schedule.operational_micros,
+        compute_micros=schedule.compute_micros,
+        memory_micros=schedule.memory_micros,
+    )
+
+
+def offer_of(appraisal: Appraisal, nodes: tuple[str, ...], calendar: Calendar) -> Offer:
+    """An appraisal as an offer."""
+    schedule, room, earliest = appraisal.schedule, appraisal.room, appraisal.earliest_last_slot
+    return Offer(
+        price=None if schedule is None else price_of(schedule),
+        lowest_winning_bid_micros=None if schedule is None else schedule.lowest_winning_bid_micros,
+        plan=None if schedule is None else plan_of(schedule, nodes),
+        earliest_deadline_s=None if earliest is None else calendar.start_s(earliest + 1),
+        room=Room(
+            cells=room.cells,
+            cells_with_room=room.with_room,
+            cells_node_down=room.node_down,
+            cells_without_compute=room.without_compute,
+            cells_without_memory=room.without_memory,
+            binding=appraisal.binding,
+        ),
+    )
+
+
+def certificate_of(auctioneer: Auctioneer) -> Certificate:
+    """How good the zone's decisions so far are proven to be."""
+    welfare, bound = auctioneer.welfare_micros, auctioneer.dual_bound.micros
+    return Certificate(
+        welfare_micros=welfare,
+        dual_bound_micros=bound,
+        proven_ratio=bound / welfare if welfare > 0 else None,
+    )

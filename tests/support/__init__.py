@@ -1,0 +1,1 @@
+"""Builders, invariants and process helpers that the tests share."""

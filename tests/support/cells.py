@@ -1,0 +1,186 @@
+"""Small cells and events for the tests of the cell."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.cells import HOURS_PER_DAY, AuctionPolicy, CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.clock import ClockTicked
+from schemas.codec import Decision, Envelope
+from schemas.fleet import (
+    NodeHeartbeat,
+    NodeOffline,
+    NodeOnline,
+    RunFailed,
+    RunFinished,
+    RunProgressed,
+    RunStarted,
+)
+from schemas.jobs import Dataset, JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, Task
+from schemas.quotes import VendorLeft, VendorQuoted
+from schemas.registry import Event, Outcome
+from streams.cell import Cell, LedgerEvent
+
+SLOT_S = 10.0
+EPOCH_S = 1_000.0
+UNIT = 1_000_000
+
+
+def configuration(**changes: Any) -> CellConfigured:
+    """A cell "c" of one zone "z": nodes a1, a2 (fast) and b1 (slow), six slots ahead, two vendors."""
+    fields: dict[str, Any] = {
+        "cell": "c",
+        "epoch_s": EPOCH_S,
+        "slot_s": SLOT_S,
+        "node_timeout_s": 15.0,
+        "tariffs": (Tariff(name="t", micros_per_kwh=(360 * UNIT,) * HOURS_PER_DAY),),
+        "zones": (zone(),),
+        "vendors": ("slow", "fast"),
+    }
+    return CellConfigured(**{**fields, **changes})
+
+
+def zone(**changes: Any) -> Zone:
+    """See `configuration`. A full fast node costs 1 unit of money per slot, a slow one half of it."""
+    fields: dict[str, Any] = {
+        "id": "z",
+        "base_model": "tiny",
+        "base_model_memory_gib": 2.0,
+        "horizon_slots": 6,
+        "gpu_types": (
+            GpuType(name="fast", samples_per_s=10.0, memory_gib=10.0, power_kw=1.0),
+            GpuType(name="slow", samples_per_s=5.0, memory_gib=6.0, power_kw=0.5),
+        ),
+        "nodes": (
+            Node(id="a1", gpu_type="fast", tariff="t"),
+            Node(id="a2", gpu_type="fast", tariff="t"),
+            Node(id="b1", gpu_type="slow", tariff="t"),
+        ),
+        "policy": AuctionPolicy(
+            money_unit_micros=UNIT,
+            max_value_per_compute_micros=4 * UNIT,
+            max_value_per_memory_micros=4 * UNIT,
+        ),
+    }
+    return Zone(**{**fields, **changes})
+
+
+def task(**changes: Any) -> Task:
+    """200 samples at 5 per second on either type: four slots of half a fast node, within all six slots."""
+    fields: dict[str, Any] = {
+        "zone": "z",
+        "work_samples": 200,
+        "deadline_s": EPOCH_S + 60.0,
+        "dataset": Dataset(path="d.jsonl", samples=1_000),
+        "memory_gib": 2.0,
+        "speed_samples_per_s": {"fast": 5.0, "slow": 5.0},
+    }
+    return Task(**{**fields, **changes})
+
+
+def bid(job_id: str = "j", units: float = 50.0, user: str = "u", **changes: Any) -> JobSubmitted:
+    """A bid of so many units of money for a `task`."""
+    return JobSubmitted(
+        cell="c", job_id=job_id, user=user, bid_micros=int(units * UNIT), task=task(**changes)
+    )
+
+
+def ask(**changes: Any) -> JobQuoteRequested:
+    """A request for a quote of a `task`."""
+    return JobQuoteRequested(cell="c", quote_id="q", task=task(**changes))
+
+
+def withdraw(job_id: str = "j", user: str = "u") -> JobWithdrawalRequested:
+    return JobWithdrawalRequested(cell="c", job_id=job_id, user=user)
+
+
+def vendor(name: str, units: float, delay_s: float) -> VendorQuoted:
+    """A standing quote that does not depend on the size of the data."""
+    return VendorQuoted(
+        cell="c",
+        vendor=name,
+        fixed_price_micros=int(units * UNIT),
+        price_per_thousand_samples_micros=0,
+        fixed_delay_s=delay_s,
+        delay_per_thousand_samples_s=0.0,
+    )
+
+
+def vendor_left(name: str) -> VendorLeft:
+    return VendorLeft(cell="c", vendor=name)
+
+
+def tick(slot: float) -> ClockTicked:
+    """It is the beginning of `slot` (or some way into it)."""
+    return ClockTicked(cell="c", time_s=EPOCH_S + slot * SLOT_S)
+
+
+def online(node: str, base_model: str = "tiny") -> NodeOnline:
+    return NodeOnline(cell="c", node=node, base_model=base_model)
+
+
+def offline(node: str) -> NodeOffline:
+    return NodeOffline(cell="c", node=node)
+
+
+def heartbeat(node: str) -> NodeHeartbeat:
+    return NodeHeartbeat(cell="c", node=node)
+
+
+def started(node: str, slot: int, done: int, job_id: str = "j") -> RunStarted:
+    return RunStarted(cell="c", node=node, slot=slot, job_id=job_id, samples_done=done)
+
+
+def progressed(node: str, slot: int, done: int, complete: bool = True, job_id: str = "j") -> RunProgressed:
+    return RunProgressed(
+        cell="c", node=node, slot=slot, job_id=job_id, samples_done=done, loss=1.0, slot_complete=complete
+    )
+
+
+def finished(node: str, slot: int, done: int = 200, job_id: str = "j") -> RunFinished:
+    return RunFinished(
+        cell="c",
+        node=node,
+        slot=slot,
+        job_id=job_id,
+        samples_done=done,
+        loss=0.5,
+        adapter_path=f"{job_id}/adapter",
+        adapter_digest="0" * 64,
+    )
+
+
+def failed(node: str, slot: int, done: int, permanent: bool, job_id: str = "j") -> RunFailed:
+    return RunFailed(
+        cell="c", node=node, slot=slot, job_id=job_id, samples_done=done, error="boom", permanent=permanent
+    )
+
+
+@dataclass
+class Bench:
+    """A cell and the ledger that was fed to it."""
+
+    cell: Cell = field(default_factory=lambda: Cell("c"))
+    ledger: list[LedgerEvent] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+
+    @classmethod
+    def configured(cls, **changes: Any) -> "Bench":
+        bench = cls()
+        bench.send(configuration(**changes))
+        return bench
+
+    def send(self, *events: Event) -> list[Outcome]:
+        """Feed events to the cell; what it decides because of them."""
+        outcomes: list[Outcome] = []
+        for event in events:
+            offset = len(self.ledger)
+            entry = LedgerEvent(offset, Envelope(f"e{offset}", "test", "", event))
+            self.ledger.append(entry)
+            decided = self.cell.handle(entry)
+            self.decisions += decided
+            outcomes += [decision.outcome for decision in decided]
+        return outcomes
+
+    @property
+    def zone(self) -> Any:
+        return self.cell.zones["z"]
