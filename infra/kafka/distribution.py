@@ -58,7 +58,7 @@ def _folder_name() -> str:
 
 
 def _fetch(jars: Path, timeout_s: float) -> None:
-    """Fill `jars`; the caller holds the cache's lock, so what lies in staging was left by a killed process."""
+    # The caller holds the cache's lock: what lies in staging was left by a process that was killed.
     for leftover in jars.parent.glob(f"{_STAGING_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix=_STAGING_PREFIX) as staging:
@@ -94,9 +94,8 @@ def _run_maven(output_dir: Path, timeout_s: float) -> None:
             "check the network, or raise MILLRACE_BROKER_DOWNLOAD_TIMEOUT_S"
         ) from error
     if answer.returncode != 0:
-        reason = next(
-            (line for line in answer.stdout.splitlines() if line.startswith("[ERROR]")), "no reason given"
-        )
+        errors = (line for line in answer.stdout.splitlines() if line.startswith("[ERROR]"))
+        reason = next(errors, "no reason given")
         raise BrokerError(
             f"Maven could not fetch Kafka {kafka_version()} ({reason.removeprefix('[ERROR] ')}): "
             "check the network and Maven's settings"

@@ -1,4 +1,4 @@
-"""The error that a person reads when there is no broker."""
+"""The errors that a person reads when there is no broker, or not the right topics on it."""
 
 
 class BrokerError(RuntimeError):
@@ -6,3 +6,7 @@ class BrokerError(RuntimeError):
 
     The first line is complete by itself. Further lines, if any, are the end of the broker's own log.
     """
+
+
+class TopicError(BrokerError):
+    """Topics cannot be created, or are not what they must be; the message lists every difference."""

@@ -5,12 +5,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import psutil
-
 from infra.kafka.client import wait_until_answering
+from infra.kafka.data_directory import DataDirectory
 from infra.kafka.distribution import kafka_jars
 from infra.kafka.errors import BrokerError
-from infra.kafka.file_lock import FileLock, LockedError
 from infra.kafka.java import find_java
 from infra.kafka.ports import reserve_port
 from infra.kafka.process import SupervisedProcess
@@ -32,9 +30,8 @@ class LocalKafka:
     """
 
     def __init__(self, data_dir: Path, settings: BrokerSettings | None = None) -> None:
-        self.data_dir = data_dir.absolute()
+        self._data = DataDirectory(data_dir)
         self._settings = settings or BrokerSettings()
-        self._lock = FileLock(self.data_dir / "lock")
         self._broker_port = self._settings.broker_port
         self._controller_port = 0
         self._reservations: list[socket.socket] = []
@@ -53,7 +50,7 @@ class LocalKafka:
     @property
     def log_path(self) -> Path:
         """The broker's log."""
-        return self.data_dir / "broker.log"
+        return self._data.log
 
     def start(self) -> None:
         """Start the broker and return when it answers; nothing happens when it runs already.
@@ -65,7 +62,8 @@ class LocalKafka:
         if self.pid is not None:
             return
         try:
-            self._lock_data()
+            if not self._data.lock.is_held:
+                self._data.acquire(self._settings.broker_stop_timeout_s + _ORPHAN_MARGIN_S)
             self._reserve_ports()
             self._launch()
             self._wait_until_ready()
@@ -80,7 +78,7 @@ class LocalKafka:
             self._process = None
         while self._reservations:
             self._reservations.pop().close()
-        self._lock.release()
+        self._data.lock.release()
 
     def kill(self) -> None:
         """Kill the broker as a crash would (SIGKILL); its ports and data stay reserved for `start()`."""
@@ -96,32 +94,6 @@ class LocalKafka:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    def _lock_data(self) -> None:
-        if self._lock.is_held:
-            return
-        try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
-            self._acquire_lock()
-        except LockedError as error:
-            raise BrokerError(
-                f"The data directory {self.data_dir} is in use by process {error.holder}: "
-                "stop that one, or set MILLRACE_BROKER_DATA_DIR to another directory"
-            ) from error
-        except OSError as error:
-            raise BrokerError(
-                f"Cannot write to the data directory {self.data_dir} ({error.strerror}): "
-                "set MILLRACE_BROKER_DATA_DIR to one that can be written"
-            ) from error
-
-    def _acquire_lock(self) -> None:
-        try:
-            self._lock.acquire()
-        except LockedError as error:
-            if error.holder is not None and psutil.pid_exists(error.holder):
-                raise
-            # That process was killed, and the broker it leaves behind is on its way out.
-            self._lock.acquire(self._settings.broker_stop_timeout_s + _ORPHAN_MARGIN_S)
 
     def _reserve_ports(self) -> None:
         if not self._reservations:
@@ -141,22 +113,22 @@ class LocalKafka:
             "-classpath",
             f"{kafka_jars(self._settings)}/*",
         ]
-        storage_dir = self.data_dir / "storage"
-        properties = self._properties(storage_dir)
-        format_storage(kafka, storage_dir, properties)
-        properties_path = self.data_dir / "server.properties"
-        write_properties(properties_path, properties)
+        properties = self._properties()
+        format_storage(kafka, self._data.storage, properties)
+        write_properties(self._data.server_properties, properties)
         self._process = SupervisedProcess(
-            [*kafka, "kafka.Kafka", str(properties_path)],
-            working_dir=self.data_dir,
-            console_path=self._console_path,
+            [*kafka, "kafka.Kafka", str(self._data.server_properties)],
+            working_dir=self._data.path,
+            console_path=self._data.console,
             stop_timeout_s=self._settings.broker_stop_timeout_s,
             # So that the data stays locked until the broker is gone, even when this process is killed.
-            inherited=self._lock.fileno(),
+            inherited=self._data.lock.fileno(),
         )
 
-    def _properties(self, storage_dir: Path) -> dict[str, str]:
-        properties = server_properties(LOOPBACK, self._broker_port, self._controller_port, str(storage_dir))
+    def _properties(self) -> dict[str, str]:
+        properties = server_properties(
+            LOOPBACK, self._broker_port, self._controller_port, str(self._data.storage)
+        )
         # A quorum formatted with --standalone has the controller's address in the data, and the
         # controller puts the present one there as it takes office: the port may change between runs.
         properties["controller.quorum.bootstrap.servers"] = f"{LOOPBACK}:{self._controller_port}"
@@ -174,14 +146,10 @@ class LocalKafka:
         if self._process and self._process.exit_status is not None:
             raise BrokerError(f"The local Kafka broker ended with status {self._process.exit_status}")
 
-    @property
-    def _console_path(self) -> Path:
-        return self.data_dir / "console.log"
-
     def _log_tail(self) -> str:
         lines = [
             line
-            for path in (self._console_path, self.log_path)
+            for path in (self._data.console, self._data.log)
             if path.exists()
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
         ]

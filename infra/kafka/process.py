@@ -13,8 +13,8 @@ _KILL_MARGIN_S = 5
 class SupervisedProcess:
     """Runs `command` under a supervisor, in a session of its own that Ctrl-C in the terminal does not reach.
 
-    What the command prints goes to `console_path`, which is emptied first. `inherited` are the
-    descriptors that it gets besides.
+    What the command prints goes to `console_path`, which is emptied first. `inherited` is a
+    descriptor that it gets besides.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ class BrokerSettings(BaseSettings):
     bootstrap_servers: str | None = Field(
         None, min_length=1, description="A running cluster to use as it is."
     )
+    bootstrap_timeout_s: float = Field(15.0, gt=0, description="For that cluster to answer.")
     broker_data_dir: Path = Field(
         default_factory=lambda: user_data_path("millrace") / "broker",
         description="Where our own broker keeps its data between runs.",
