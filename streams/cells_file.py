@@ -25,21 +25,25 @@ def load_cells(path: Path, epoch_s: float | None = None) -> tuple[CellConfigured
         CellsFileError: the file cannot be read, is too large, or describes no valid cells.
     """
     document = _read(path)
-    if not isinstance(document, dict) or set(document) != {"cells"} or not isinstance(document["cells"], list):
-        raise CellsFileError(f"{path}: expected `cells:` with a list of cells, and nothing beside it")
+    if not isinstance(document, dict) or list(document) != ["cells"]:
+        raise CellsFileError(f"{path}: expected `cells:` and nothing beside it")
+    entries = document["cells"]
+    if not isinstance(entries, list) or not entries:
+        raise CellsFileError(f"{path}: cells: expected a list of at least one cell")
     cells: list[CellConfigured] = []
     faults: list[str] = []
-    for index, fields in enumerate(document["cells"]):
+    for index, fields in enumerate(entries):
+        place = f"{path}: cells[{index}]"
         try:
-            cells.append(_cell(fields, epoch_s))
+            cell = _cell(fields, epoch_s)
         except ValidationError as error:
-            faults += [f"{path}: cells[{index}]{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors()]
+            faults += [f"{place}{_location(fault['loc'])}: {fault['msg']}" for fault in error.errors()]
         except ValueError as error:
-            faults.append(f"{path}: cells[{index}]: {error}")
-    names = [cell.cell for cell in cells]
-    faults += [f"{path}: cell {name} is given twice" for name in sorted({n for n in names if names.count(n) > 1})]
-    if not document["cells"]:
-        faults.append(f"{path}: there is no cell")
+            faults.append(f"{place}: {error}")
+        else:
+            if any(cell.cell == known.cell for known in cells):
+                faults.append(f"{place}: cell {cell.cell} is given twice")
+            cells.append(cell)
     if faults:
         raise CellsFileError("\n".join(faults))
     return tuple(cells)
@@ -65,50 +69,45 @@ def _read(path: Path) -> Any:
     if len(content) > MAX_FILE_BYTES:
         raise CellsFileError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
     try:
-        faults = list(_faults_of_form(content))
-        if faults:
-            raise CellsFileError("\n".join(f"{path}: {fault}" for fault in faults))
+        _refuse_bombs(content)
+        root = yaml.compose(content, Loader=yaml.SafeLoader)
+        repeated = [] if root is None else list(_repeated_keys(root))
+        if repeated:
+            raise ValueError(f"given twice: {', '.join(repeated)}")
         return yaml.safe_load(content)
     except (yaml.YAMLError, ValueError) as error:
-        if isinstance(error, CellsFileError):
-            raise
         raise CellsFileError(f"{path}: {' '.join(str(error).split())}") from None
 
 
-def _faults_of_form(content: bytes) -> Iterator[str]:
-    """What YAML allows and a configuration must not have.
-
-    An alias may blow a small file up to any size, and of a repeated key all but the last would be lost.
-    """
-    keys: list[set[str] | None] = []
-    expects_key: list[bool] = []
+def _refuse_bombs(content: bytes) -> None:
+    """Aliases may blow a small file up to any size, and deep nesting exhausts the stack."""
+    depth = 0
     for event in yaml.parse(content, Loader=yaml.SafeLoader):
-        line = event.start_mark.line + 1
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
-            yield f"line {line}: aliases are not allowed"
-            return
-        if isinstance(event, yaml.CollectionEndEvent):
-            keys.pop()
-            expects_key.pop()
-            continue
-        if not isinstance(event, yaml.NodeEvent):
-            continue
-        in_mapping = bool(keys) and keys[-1] is not None
-        if in_mapping:
-            if expects_key[-1] and isinstance(event, yaml.ScalarEvent):
-                known = keys[-1]
-                assert known is not None
-                if event.value in known:
-                    yield f"line {line}: key {event.value!r} is given twice"
-                known.add(event.value)
-            expects_key[-1] = not expects_key[-1]
-        if isinstance(event, yaml.CollectionStartEvent):
-            if len(keys) == MAX_DEPTH:
-                yield f"line {line}: nested deeper than {MAX_DEPTH}"
-                return
-            keys.append(set() if isinstance(event, yaml.MappingStartEvent) else None)
-            expects_key.append(True)
+            raise ValueError(f"aliases are not allowed{_line(event)}")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH}{_line(event)}")
 
 
-def _place(location: tuple[int | str, ...]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+def _repeated_keys(node: yaml.Node) -> Iterator[str]:
+    """Keys of which YAML would silently keep the last."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    yield f"{key.value}{_line(key)}"
+                seen.add(key.value)
+            yield from _repeated_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _repeated_keys(value)
+
+
+def _line(marked: yaml.Node | yaml.Event) -> str:
+    return "" if marked.start_mark is None else f" (line {marked.start_mark.line + 1})"
+
+
+def _location(parts: tuple[int | str, ...]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)

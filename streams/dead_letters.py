@@ -24,7 +24,9 @@ def dead_letter(record: ReadRecord, topic: str, reason: str) -> SentRecord:
     kept: SentHeaders = [
         (name, value)
         for name, value in record.headers[:MAX_KEPT_HEADERS]
-        if value is not None and len(name) + len(value) <= MAX_KEPT_HEADER_BYTES and not name.startswith("dlt_")
+        if value is not None
+        and len(name) + len(value) <= MAX_KEPT_HEADER_BYTES
+        and not name.startswith("dlt_")
     ]
     value = None if record.value is None else record.value[:MAX_KEPT_VALUE_BYTES]
     key = record.key if record.key is None or len(record.key) <= MAX_KEPT_HEADER_BYTES else None

@@ -15,7 +15,9 @@ def read_ledger(record: ReadRecord) -> LedgerEvent:
         InvalidRecordError: with what is wrong.
     """
     if not any(name == "ce_type" for name, _ in record.headers):
-        raise InvalidRecordError("a ledger record has its CloudEvents attributes in headers, this one has none")
+        raise InvalidRecordError(
+            "a ledger record has its CloudEvents attributes in headers, this one has none"
+        )
     envelope = decode_event(record.value, record.headers)
     if record.key != envelope.event.cell.encode():
         raise InvalidRecordError(f"an event of cell {envelope.event.cell} lies under another key")

@@ -33,7 +33,10 @@ class Publication:
         state = job_state(decision)
         if state is not None:
             yield SentRecord(
-                self._topic(JOBS_STATE), state.job_id.encode(), state.model_dump_json().encode(), headers
+                self._topic(JOBS_STATE),
+                state.job_id.encode(),
+                state.model_dump_json().encode(),
+                [("content-type", b"application/json")],
             )
 
     def _topic(self, name: str) -> str:
