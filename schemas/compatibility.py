@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 Schema: TypeAlias = bool | dict[str, Any]
 """JSON Schema 2020-12: `True` accepts everything, `False` nothing."""
 
-_ANNOTATIONS = frozenset({"$comment", "$defs", "default", "deprecated", "description", "examples", "title"})
+_ANNOTATIONS = frozenset({"$comment", "$defs", "default", "deprecated", "description", "examples"})
 _VERBATIM = ("format", "multipleOf", "pattern", "uniqueItems")
 """Keywords whose values cannot be compared: they may be dropped, but neither added nor changed."""
 
@@ -50,7 +50,7 @@ _LIMITS = (
 )
 _JUDGED = frozenset(
     {"additionalProperties", "const", "enum", "items", "patternProperties", "properties", "propertyNames"}
-    | {"required", "type"}
+    | {"required", "title", "type"}
     | set(_VERBATIM)
     | {keyword for limit in _LIMITS for keyword in (limit.inclusive, limit.exclusive) if keyword}
 )
