@@ -41,7 +41,7 @@ def asyncapi() -> dict[str, Any]:
             "version": DOCUMENT_VERSION,
             "description": (
                 "A market and a scheduler for fine-tuning fleets, driven by events on Kafka. Messages follow "
-                "the Kafka binding of CloudEvents in binary mode; structured mode is read on the input topics. "
+                "the Kafka binding of CloudEvents in binary mode; structured mode is read on input topics. "
                 f"The prefix `{_PREFIX}` of the topics is a setting of the deployment."
             ),
             "license": {"name": "Apache-2.0"},

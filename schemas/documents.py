@@ -64,7 +64,9 @@ def check(directory: Path = SPEC) -> list[str]:
     the models refuse what a released version accepted."""
     texts, committed = _texts(), _committed(directory)
     faults = [f"{name} is missing: write the documents anew" for name in sorted(texts.keys() - committed)]
-    faults += [f"{name} is of no known type: write anew" for name in sorted(committed - texts.keys())]
+    faults += [
+        f"{name} is of no known type: write the documents anew" for name in sorted(committed - texts.keys())
+    ]
     for name in sorted(texts.keys() & committed):
         if (directory / name).read_text(encoding="utf-8") != texts[name]:
             faults.append(f"{name} differs from the models: write the documents anew")
