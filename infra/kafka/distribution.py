@@ -80,7 +80,7 @@ def _run_maven(output_dir: Path, timeout_s: float) -> None:
         "--quiet",
         "--strict-checksums",
         f"--file={_POM}",
-        "dependency:copy-dependencies",
+        "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies",
         "-DincludeScope=runtime",
         f"-DoutputDirectory={output_dir}",
     ]
@@ -94,9 +94,14 @@ def _run_maven(output_dir: Path, timeout_s: float) -> None:
             "check the network, or raise MILLRACE_BROKER_DOWNLOAD_TIMEOUT_S"
         ) from error
     if answer.returncode != 0:
-        errors = (line for line in answer.stdout.splitlines() if line.startswith("[ERROR]"))
-        reason = next(errors, "no reason given")
+        reason = _first_error(answer.stdout)
         raise BrokerError(
-            f"Maven could not fetch Kafka {kafka_version()} ({reason.removeprefix('[ERROR] ')}): "
+            f"Maven could not fetch Kafka {kafka_version()} ({reason}): "
             "check the network and Maven's settings"
         )
+
+
+def _first_error(output: str) -> str:
+    # Colour codes may come before the mark, even in batch mode.
+    errors = (line.partition("[ERROR] ")[2].removesuffix(" -> [Help 1]") for line in output.splitlines())
+    return next(filter(None, errors), "no reason given")

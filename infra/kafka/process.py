@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from infra.kafka import supervisor
@@ -38,8 +39,8 @@ class SupervisedProcess:
                 pass_fds=[inherited],
             )
         assert self._supervisor.stdout is not None
-        line = self._supervisor.stdout.readline()
-        self._pid = int(line) if line else None
+        with self._supervisor.stdout as pid_line:
+            self._pid = int(pid_line.readline() or 0) or None
 
     @property
     def pid(self) -> int | None:
@@ -60,9 +61,13 @@ class SupervisedProcess:
         self._end(supervisor.KILL, _KILL_MARGIN_S)
 
     def _end(self, request: bytes, timeout_s: float) -> None:
+        assert self._supervisor.stdin is not None
+        if not self._supervisor.stdin.closed:
+            with suppress(BrokenPipeError), self._supervisor.stdin as control:
+                control.write(request)
         try:
-            self._supervisor.communicate(request, timeout=timeout_s)
+            self._supervisor.wait(timeout_s)
         except subprocess.TimeoutExpired:
             # The kernel kills the command with its supervisor.
             self._supervisor.kill()
-            self._supervisor.communicate()
+            self._supervisor.wait()

@@ -16,9 +16,16 @@ def send(bootstrap_servers: str, topic: str, value: bytes, **producer_settings: 
 
 def values(bootstrap_servers: str, topic: str, count: int) -> list[bytes]:
     """Return the first `count` records of partition 0."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "none", "log_level": 0})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        return [record.value() for record in consumer.consume(count, TIMEOUT_S)]
+        return [record.value() or b"" for record in consumer.consume(count, TIMEOUT_S)]
     finally:
         consumer.close()
