@@ -25,12 +25,13 @@ from infra.broker import broker
 from infra.topics import ensure_topics
 from schemas.cells import CellConfigured
 from schemas.codec import Envelope
+from schemas.decisions import CellAccepted, JobAdmitted, JobRejected
 from schemas.registry import EVENTS_BY_TOPIC, Event
 from schemas.topics import DECISIONS, topic_name, topics
 
 NODES = 100
 PREFIX = "bench"
-DECIDED = ("millrace.job.admitted.v1", "millrace.job.rejected.v1")
+DECIDED = (JobAdmitted.TYPE, JobRejected.TYPE)
 _TOPIC_OF = {model: name for name, models in EVENTS_BY_TOPIC.items() for model in models}
 
 
@@ -64,9 +65,23 @@ class Pipeline:
         self.producer.poll(0)
         return envelope.id
 
-    def decisions(self) -> "Decisions":
-        """The decisions of the cell from the first on."""
-        return Decisions(self.bootstrap_servers)
+    def open(self, timeout_s: float = 90) -> "Decisions":
+        """Wait for the cell to be configured and let its vendors quote; the decisions from then on.
+
+        Raises:
+            TimeoutError: if no worker answers.
+        """
+        decisions = Decisions(self.bootstrap_servers)
+        deadline = time.monotonic() + timeout_s
+        while not decisions.configured(0.1):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no worker took the cell's configuration for {timeout_s} s")
+        for quote in vendor_quotes(random.Random(0)):
+            self.produce(quote)
+        self.producer.flush(10)
+        # Topics are read side by side: a bid right behind might overtake the quotes.
+        time.sleep(1)
+        return decisions
 
     @contextmanager
     def worker(self) -> Iterator[psutil.Process]:
@@ -112,6 +127,13 @@ class Decisions:
         document = json.loads(message.value())
         return {document["cause"]: (document["type"], now)} if document["type"] in DECIDED else {}
 
+    def configured(self, timeout_s: float) -> bool:
+        """Whether the next record, if one comes in time, tells that the cell is configured."""
+        message = self._consumer.poll(timeout_s)
+        if message is None or message.error() is not None:
+            return False
+        return bool(json.loads(message.value())["type"] == CellAccepted.TYPE)
+
     def read(self, until: int, timeout_s: float) -> dict[str, tuple[str, float]]:
         """As `poll`, until there are so many.
 
@@ -144,8 +166,6 @@ def pipeline(cell: CellConfigured) -> Iterator[Pipeline]:
         ensure_topics(address, topics(PREFIX, partitions=1))
         line = Pipeline(address, folder)
         line.produce(cell)
-        for quote in vendor_quotes(random.Random(0)):
-            line.produce(quote)
         line.producer.flush(10)
         yield line
 
@@ -156,9 +176,7 @@ def measure_kafka(quick: bool, seed: int) -> list[Measurement]:
     burst = 3_000 if quick else 15_000
     paced = 1_000 if quick else 6_000
     with pipeline(configuration(NODES)) as line, line.worker():
-        decisions = line.decisions()
-        first = line.produce(bid(rng, "first", now_s=0.0))
-        assert first in decisions.read(1, timeout_s=90)
+        decisions = line.open()
         start = time.monotonic()
         for number in range(burst):
             line.produce(bid(rng, f"burst{number}", now_s=0.0))

@@ -22,8 +22,8 @@ def measure_recovery(quick: bool, seed: int) -> list[Measurement]:
     rng = random.Random(seed)
     jobs, events = (QUICK_JOBS, QUICK_EVENTS) if quick else (JOBS, EVENTS)
     with pipeline(configuration(NODES)) as line:
-        decisions = line.decisions()
         with line.worker() as worker:
+            decisions = line.open()
             admitted = sent = 0
             while admitted < jobs:
                 for number in range(_BATCH):
