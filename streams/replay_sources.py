@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -92,6 +92,16 @@ def export(
     return written, written_decisions
 
 
+def _stored_event(line: bytes, fields: dict[str, Any]) -> bytes | None:
+    """The event's bytes in a line that `export` wrote; None where a line has another form."""
+    _, _, rest = line.rstrip().partition(b',"data":')
+    stored = rest[:-1]
+    try:
+        return stored if json.loads(stored) == fields["data"] else None
+    except ValueError:
+        return None
+
+
 def read_ledger_file(path: Path) -> Iterator[LedgerEvent]:
     """The events of a ledger file, in its order.
 
@@ -104,7 +114,7 @@ def read_ledger_file(path: Path) -> Iterator[LedgerEvent]:
             offset = fields.pop("offset")
             if type(offset) is not int or offset < 0:
                 raise InvalidRecordError("offset is not a number from 0 on")
-            envelope = decode_event_line(json.dumps(fields))
+            envelope = replace(decode_event_line(json.dumps(fields)), stored=_stored_event(line, fields))
         except (InvalidRecordError, ValueError, KeyError, AttributeError, RecursionError) as error:
             raise ReplayError(f"{path}:{number}: not a ledger event with an offset: {error}") from None
         yield LedgerEvent(offset, envelope)
