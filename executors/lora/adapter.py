@@ -83,6 +83,9 @@ class AdapterLayout:
         for pair in self._factors.values():
             yield from pair
 
+    def __contains__(self, site: str) -> bool:
+        return site in self._factors
+
     def factors(self, site: str) -> tuple[Factor, Factor]:
         """Return (down, up) of one layer."""
         return self._factors[site]

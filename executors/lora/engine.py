@@ -151,18 +151,19 @@ class FusedEngine:
         """Tell each layer which adapters apply to which rows."""
         chosen: dict[tuple[tuple[int, ...], bool], SegmentProducts] = {}
         for site, layer in self._base.sites.items():
-            members = tuple(i for i, r in enumerate(residents) if site in r.layout.sites)
+            members = tuple(i for i, r in enumerate(residents) if site in r.layout)
             if not members:
                 continue
+            adapters = tuple(residents[i].site_adapter(site, batch.task_rows[i]) for i in members)
             aligned = is_aligned_for_grouping(*layer.weight.shape, layer.weight.dtype)
             if (members, aligned) not in chosen:
                 chosen[members, aligned] = choose_products(
-                    [batch.task_rows[i] for i in members],
-                    [residents[i].task.rank for i in members],
+                    [adapter.rows for adapter in adapters],
+                    [adapter.rank for adapter in adapters],
+                    [adapter.gain for adapter in adapters],
                     device=self._device,
                     grouped=aligned,
                 )
-            adapters = tuple(residents[i].site_adapter(site, batch.task_rows[i]) for i in members)
             layer.batch = SiteBatch(batch.input_ids.shape[1], adapters, chosen[members, aligned])
 
     def _precision(self) -> AbstractContextManager[None]:

@@ -38,6 +38,11 @@ class SiteAdapter:
     rows: Rows
 
     @property
+    def rank(self) -> int:
+        """Width of the update."""
+        return self.down.shape[0]
+
+    @property
     def gain(self) -> float:
         """Scale of the update, with the factor that makes up for dropped features."""
         return self.scaling / (1.0 - self.dropout)
@@ -127,30 +132,30 @@ class _FusedLinearFunction(torch.autograd.Function):
     ) -> Tensor:
         dtype, products = inputs.dtype, batch.products
         weight = weight.to(dtype)
-        downs, ups = _halves(factors)
-        down = products.gather([(d * a.gain).to(dtype) for d, a in zip(downs, batch.adapters, strict=True)])
-        up = products.gather([u.to(dtype) for u in ups])
+        downs, ups = _halves([factor.to(dtype) for factor in factors])
+        down, up = products.gather(downs), products.gather(ups)
         mask = batch.draw_mask(*inputs.shape, inputs.device)
         narrow = products.multiply(products.parts(_kept(inputs, mask)), products.transpose(down))
+        products.scale_(narrow)
         outputs = linear(inputs, weight, None if bias is None else bias.to(dtype))
         products.add_multiply_(products.parts(outputs), narrow, products.transpose(up))
         ctx.save_for_backward(inputs, weight, mask)
         # Neither inputs nor outputs of this function, so they may simply ride along.
-        ctx.batch, ctx.down, ctx.up, ctx.narrow = batch, down, up, narrow
+        ctx.products, ctx.down, ctx.up, ctx.narrow = products, down, up, narrow
+        ctx.shapes = [factor.shape for factor in factors]
         return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, output_gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight, mask = ctx.saved_tensors
-        batch, products = ctx.batch, ctx.batch.products
-        adapters = batch.adapters
+        products = ctx.products
         output_gradient = output_gradient.contiguous()
         output_parts = products.parts(output_gradient)
-        narrow_gradient = products.multiply(output_parts, ctx.up)
         up_gradients = products.outer(output_parts, ctx.narrow)
-        kept_parts = products.parts(_kept(inputs, mask))
-        down_gradients = products.outer(narrow_gradient, kept_parts)
+        narrow_gradient = products.multiply(output_parts, ctx.up)
+        products.scale_(narrow_gradient)
+        down_gradients = products.outer(narrow_gradient, products.parts(_kept(inputs, mask)))
 
         input_gradient = None
         if ctx.needs_input_grad[0]:
@@ -159,14 +164,8 @@ class _FusedLinearFunction(torch.autograd.Function):
             products.add_multiply_(products.parts(through_adapters), narrow_gradient, ctx.down)
             if mask is not None:
                 input_gradient.add_(through_adapters.mul_(mask))
-        return (
-            input_gradient,
-            None,
-            None,
-            None,
-            *(_fit(g, a.down) * a.gain for g, a in zip(down_gradients, adapters, strict=True)),
-            *(_fit(g, a.up) for g, a in zip(up_gradients, adapters, strict=True)),
-        )
+        factor_gradients = map(_without_padding, (*down_gradients, *up_gradients), ctx.shapes)
+        return input_gradient, None, None, None, *factor_gradients
 
 
 def _halves(factors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
@@ -178,7 +177,5 @@ def _kept(inputs: Tensor, mask: Tensor | None) -> Tensor:
     return inputs if mask is None else inputs * mask
 
 
-def _fit(gradient: Tensor, factor: Tensor) -> Tensor:
-    """Cut padding off a gradient and give it the factor's precision."""
-    rows, columns = factor.shape
-    return gradient[:rows, :columns].to(factor.dtype)
+def _without_padding(gradient: Tensor, shape: torch.Size) -> Tensor:
+    return gradient if gradient.shape == shape else gradient[: shape[0], : shape[1]]

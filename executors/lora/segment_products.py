@@ -40,6 +40,9 @@ class SegmentProducts(Protocol):
     def multiply(self, parts: Any, matrices: Any) -> Any:
         """Return ``parts[k] @ matrices[k]`` for each segment k, as parts."""
 
+    def scale_(self, parts: Any) -> None:
+        """Multiply each segment k by its gain in place."""
+
     def add_multiply_(self, target: Any, parts: Any, matrices: Any) -> None:
         """Add ``parts[k] @ matrices[k]`` to ``target[k]`` in place."""
 
@@ -50,8 +53,9 @@ class SegmentProducts(Protocol):
 class SeparateProducts:
     """One product for each segment, of any length and rank."""
 
-    def __init__(self, segments: Sequence[Rows]) -> None:
+    def __init__(self, segments: Sequence[Rows], gains: Sequence[float]) -> None:
         self._segments = segments
+        self._gains = gains
 
     def parts(self, rows: Tensor) -> tuple[Tensor, ...]:
         return tuple(rows[start:stop] for start, stop in self._segments)
@@ -64,6 +68,10 @@ class SeparateProducts:
 
     def multiply(self, parts: tuple[Tensor, ...], matrices: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple(part @ matrix for part, matrix in zip(parts, matrices, strict=True))
+
+    def scale_(self, parts: tuple[Tensor, ...]) -> None:
+        for part, gain in zip(parts, self._gains, strict=True):
+            part.mul_(gain)
 
     def add_multiply_(
         self, target: tuple[Tensor, ...], parts: tuple[Tensor, ...], matrices: tuple[Tensor, ...]
@@ -78,9 +86,10 @@ class SeparateProducts:
 class BatchedProducts:
     """One batched product for neighbouring segments of equal length and rank."""
 
-    def __init__(self, segments: Sequence[Rows]) -> None:
+    def __init__(self, segments: Sequence[Rows], gains: Sequence[float], device: torch.device) -> None:
         self._start, self._stop = segments[0][0], segments[-1][1]
         self._count = len(segments)
+        self._gains = torch.tensor(gains, device=device).view(-1, 1, 1)
 
     def parts(self, rows: Tensor) -> Tensor:
         return rows[self._start : self._stop].unflatten(0, (self._count, -1))
@@ -93,6 +102,9 @@ class BatchedProducts:
 
     def multiply(self, parts: Tensor, matrices: Tensor) -> Tensor:
         return torch.bmm(parts, matrices)
+
+    def scale_(self, parts: Tensor) -> None:
+        parts.mul_(self._gains)
 
     def add_multiply_(self, target: Tensor, parts: Tensor, matrices: Tensor) -> None:
         target.baddbmm_(parts, matrices)
@@ -107,10 +119,12 @@ class GroupedProducts:
     Smaller ranks are padded with zeros, which add exactly nothing.
     """
 
-    def __init__(self, segments: Sequence[Rows], device: torch.device) -> None:
+    def __init__(self, segments: Sequence[Rows], gains: Sequence[float], device: torch.device) -> None:
         self._start, self._stop = segments[0][0], segments[-1][1]
         ends = [stop - self._start for _, stop in segments]
         self._ends = torch.tensor(ends, dtype=torch.int32, device=device)
+        lengths = torch.tensor([stop - start for start, stop in segments])
+        self._gains = torch.tensor(gains).repeat_interleave(lengths).unsqueeze(1).to(device)
 
     def parts(self, rows: Tensor) -> Tensor:
         return rows[self._start : self._stop]
@@ -126,6 +140,9 @@ class GroupedProducts:
     def multiply(self, parts: Tensor, matrices: Tensor) -> Tensor:
         return grouped_mm(parts, matrices, offs=self._ends)
 
+    def scale_(self, parts: Tensor) -> None:
+        parts.mul_(self._gains)
+
     def add_multiply_(self, target: Tensor, parts: Tensor, matrices: Tensor) -> None:
         target.add_(grouped_mm(parts, matrices, offs=self._ends))
 
@@ -134,21 +151,26 @@ class GroupedProducts:
 
 
 def choose_products(
-    segments: Sequence[Rows], ranks: Sequence[int], *, device: torch.device, grouped: bool
+    segments: Sequence[Rows],
+    ranks: Sequence[int],
+    gains: Sequence[float],
+    *,
+    device: torch.device,
+    grouped: bool,
 ) -> SegmentProducts:
-    """Pick the class for ``segments`` and the adapters' ``ranks``.
+    """Pick the class for the adapters' row ranges, ranks and gains.
 
     ``grouped`` says that the layer suits grouped_mm: bfloat16, and feature counts that keep rows aligned.
     """
     neighbours = all(left[1] == right[0] for left, right in pairwise(segments))
     alike = len({stop - start for start, stop in segments}) == 1 and len(set(ranks)) == 1
     if len(segments) == 1 or not neighbours:
-        return SeparateProducts(segments)
+        return SeparateProducts(segments, gains)
     if alike:
-        return BatchedProducts(segments)
+        return BatchedProducts(segments, gains, device)
     if grouped and device.type == "cuda":
-        return GroupedProducts(segments, device)
-    return SeparateProducts(segments)
+        return GroupedProducts(segments, gains, device)
+    return SeparateProducts(segments, gains)
 
 
 def is_aligned_for_grouping(in_features: int, out_features: int, dtype: torch.dtype) -> bool:
