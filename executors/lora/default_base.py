@@ -144,7 +144,7 @@ def _llama_config(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> LlamaCo
 def _train(model: LlamaForCausalLM, token_ids: Tensor, recipe: Recipe) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.peak_learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=recipe.peak_learning_rate, total_steps=recipe.steps, pct_start=0.1
+        optimizer, max_lr=recipe.peak_learning_rate, total_steps=recipe.steps, pct_start=0.2
     )
     generator = torch.Generator().manual_seed(recipe.seed)
     last_start = len(token_ids) - recipe.sequence_length
