@@ -23,7 +23,7 @@ TINY = Recipe(
     heads=2,
     longest_sequence_tokens=128,
     text_bytes=60_000,
-    steps=20,
+    steps=150,
     sequence_length=32,
 )
 
@@ -83,7 +83,7 @@ def base(llama_directory: Path) -> SharedBase:
 
 @pytest.fixture(scope="session")
 def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two datasets: ``long``, texts of 64 tokens or more; ``ragged``, prompts and completions of any length."""
+    """Two datasets: ``long`` has texts of 64 tokens or more, ``ragged`` pairs of any length."""
     folder = tmp_path_factory.mktemp("datasets")
     words = ["def", "class", "return", "self", "import", "value", "error", "raise", "range", "lambda"]
     draw = random.Random(5)
