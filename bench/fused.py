@@ -11,7 +11,7 @@ import torch
 
 from bench.fused_memory import measure_peaks_mib
 from bench.fused_workload import BATCH_SIZE, RANK, SEQUENCE_LENGTH, make_engine, write_dataset
-from executors.lora.base_model import load_base
+from executors.lora.default_base import default_base_directory
 
 SPEEDUP_GOAL = 1.3
 
@@ -29,27 +29,31 @@ class Figure(TypedDict):
     note: str
 
 
-def measure_fused(adapters: int = 4, quick: bool = False, seed: int = 0) -> list[Figure]:
-    """Measure ``fused_speedup`` and ``fused_memory_ratio`` on the default base, on a CPU with one thread.
+def measure_fused(
+    adapters: int = 4, quick: bool = False, seed: int = 0, base_directory: Path | None = None
+) -> list[Figure]:
+    """Measure ``fused_speedup`` and ``fused_memory_ratio`` on a CPU with one thread.
 
     Args:
         adapters: how many tasks share the base; at least 2.
         quick: fewer rounds.
         seed: decides data and adapters.
+        base_directory: a local Llama-like model; the default base if not given.
     """
     if adapters < 2:
         raise ValueError("fusion needs at least two adapters")
     with TemporaryDirectory() as name:
         folder = Path(name)
         write_dataset(folder, seed)
-        speedup = _measure_speedup(folder, adapters, 20 if quick else 100, seed)
-        return [speedup, _measure_memory(folder, adapters, seed)]
+        directory = base_directory or default_base_directory()
+        speedup = _measure_speedup(folder, adapters, 20 if quick else 100, seed, directory)
+        return [speedup, _measure_memory(folder, adapters, seed, directory)]
 
 
-def _measure_speedup(folder: Path, adapters: int, rounds: int, seed: int) -> Figure:
+def _measure_speedup(folder: Path, adapters: int, rounds: int, seed: int, base_directory: Path) -> Figure:
     threads = torch.get_num_threads()
     try:
-        engine = make_engine(folder, adapters, seed, load_base())
+        engine = make_engine(folder, adapters, seed, base_directory)
 
         def one_after_another() -> None:
             for job_id in engine.job_ids:
@@ -68,7 +72,7 @@ def _measure_speedup(folder: Path, adapters: int, rounds: int, seed: int) -> Fig
         met=speedup >= SPEEDUP_GOAL,
         note=(
             f"{adapters} adapters of rank {RANK}, one step each on {BATCH_SIZE} x {SEQUENCE_LENGTH} tokens, "
-            f"one CPU thread, default base: {fused_ms:.1f} ms fused, {separate_ms:.1f} ms one after another "
+            f"one CPU thread, base {base_directory.name}: {fused_ms:.1f} ms fused, {separate_ms:.1f} ms one after another "
             f"on the same base and engine; medians of {rounds} interleaved rounds"
         ),
     )
@@ -92,8 +96,8 @@ def _time_in_turn(
     return times
 
 
-def _measure_memory(folder: Path, adapters: int, seed: int) -> Figure:
-    fused_mib, *single_mib = measure_peaks_mib(folder, [adapters] + [1] * adapters, seed)
+def _measure_memory(folder: Path, adapters: int, seed: int, base_directory: Path) -> Figure:
+    fused_mib, *single_mib = measure_peaks_mib(folder, [adapters] + [1] * adapters, seed, base_directory)
     return Figure(
         name="fused_memory_ratio",
         value=fused_mib / sum(single_mib),
@@ -102,7 +106,7 @@ def _measure_memory(folder: Path, adapters: int, seed: int) -> Figure:
         met=None,
         note=(
             f"peak RSS of one process that trains {adapters} adapters ({fused_mib:.0f} MiB) over the sum for "
-            f"{adapters} processes with one each ({sum(single_mib):.0f} MiB), default base; each forked with "
+            f"{adapters} processes with one each ({sum(single_mib):.0f} MiB), base {base_directory.name}; each forked with "
             "its libraries loaded. Most of each is torch itself, and RSS counts shared pages in each"
         ),
     )

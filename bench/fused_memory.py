@@ -15,18 +15,20 @@ _ROOT = Path(__file__).resolve().parents[1]
 _STEPS = 5
 
 
-def measure_peaks_mib(folder: Path, adapters_by_process: Sequence[int], seed: int) -> list[float]:
+def measure_peaks_mib(
+    folder: Path, adapters_by_process: Sequence[int], seed: int, base_directory: Path
+) -> list[float]:
     """Run a process for each entry, which trains that many adapters, and return their peak RSS in MiB."""
-    command = [sys.executable, "-m", "bench.fused_memory", str(folder), str(seed)]
+    command = [sys.executable, "-m", "bench.fused_memory", str(folder), str(seed), str(base_directory)]
     command += map(str, adapters_by_process)
     environment = environ | {"PYTHONPATH": str(_ROOT)}
     output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
     return json.loads(output.stdout)
 
 
-def train_and_measure(folder: Path, seed: int, adapters: int) -> float:
+def train_and_measure(folder: Path, seed: int, base_directory: Path, adapters: int) -> float:
     """Train a few steps in this process and return its peak RSS in MiB."""
-    engine = make_engine(folder, adapters, seed)
+    engine = make_engine(folder, adapters, seed, base_directory)
     for _ in range(_STEPS):
         engine.step()
     # Not ru_maxrss, which a process inherits from the one that started it.
@@ -36,9 +38,9 @@ def train_and_measure(folder: Path, seed: int, adapters: int) -> float:
     raise OSError("the system does not say this process's peak memory")
 
 
-def main(folder: str, seed: str, *adapters_by_process: str) -> None:
+def main(folder: str, seed: str, base_directory: str, *adapters_by_process: str) -> None:
     """Print the peaks as JSON. Each process is forked with everything imported, to import it only once."""
-    measure = partial(train_and_measure, Path(folder), int(seed))
+    measure = partial(train_and_measure, Path(folder), int(seed), Path(base_directory))
     with multiprocessing.get_context("fork").Pool(processes=1, maxtasksperchild=1) as pool:
         peaks_mib = pool.map(measure, map(int, adapters_by_process), chunksize=1)
     sys.stdout.write(json.dumps(peaks_mib))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
 from executors.lora.host_memory import keep_freed_memory
@@ -35,11 +35,11 @@ def write_dataset(folder: Path, seed: int) -> None:
             file.write(json.dumps({"text": text[start : start + _RECORD_CHARACTERS]}) + "\n")
 
 
-def make_engine(folder: Path, adapters: int, seed: int, base: SharedBase | None = None) -> FusedEngine:
-    """Attach ``adapters`` tasks to an engine, in this process set up as an executor's: one thread."""
+def make_engine(folder: Path, adapters: int, seed: int, base_directory: Path | None) -> FusedEngine:
+    """Attach ``adapters`` tasks to an engine, in a process set up like an executor's: one thread."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    engine = FusedEngine(base or load_base(), DatasetRoot(folder))
+    engine = FusedEngine(load_base(base_directory), DatasetRoot(folder))
     for k in range(adapters):
         task = LoraTask(
             job_id=f"job-{k}",
