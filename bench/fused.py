@@ -72,8 +72,8 @@ def _measure_speedup(folder: Path, adapters: int, rounds: int, seed: int, base_d
         met=speedup >= SPEEDUP_GOAL,
         note=(
             f"{adapters} adapters of rank {RANK}, one step each on {BATCH_SIZE} x {SEQUENCE_LENGTH} tokens, "
-            f"one CPU thread, base {base_directory.name}: {fused_ms:.1f} ms fused, {separate_ms:.1f} ms one after another "
-            f"on the same base and engine; medians of {rounds} interleaved rounds"
+            f"one CPU thread, {base_directory.name}: {fused_ms:.1f} ms fused, {separate_ms:.1f} ms one after "
+            f"another on the same base and engine; medians of {rounds} interleaved rounds"
         ),
     )
 
@@ -106,7 +106,7 @@ def _measure_memory(folder: Path, adapters: int, seed: int, base_directory: Path
         met=None,
         note=(
             f"peak RSS of one process that trains {adapters} adapters ({fused_mib:.0f} MiB) over the sum for "
-            f"{adapters} processes with one each ({sum(single_mib):.0f} MiB), base {base_directory.name}; each forked with "
-            "its libraries loaded. Most of each is torch itself, and RSS counts shared pages in each"
+            f"{adapters} processes with one each ({sum(single_mib):.0f} MiB), {base_directory.name}; each is "
+            "forked with its libraries loaded. Most of it is torch itself; RSS counts shared pages in each"
         ),
     )
