@@ -145,7 +145,6 @@ class Adapter:
     """
 
     def __init__(self, layout: AdapterLayout, parameters: Tensor, device: torch.device) -> None:
-        self._layout = layout
         self.vector = nn.Parameter(parameters.to(device, torch.float32, copy=True))
         self.vector.grad = torch.zeros_like(self.vector)
         self._matrices = {site: self._leaves(layout.factors(site)) for site in layout.sites}
