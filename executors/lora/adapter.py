@@ -1,7 +1,7 @@
 """One task's adapter: where it sits in the base model, and its parameters as one flat vector."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -142,24 +142,26 @@ class Adapter:
 
     Attributes:
         vector: all parameters, float32; what the optimizer steps.
+        gradient: their gradients, in the same places; the same tensor for as long as the adapter lives.
     """
 
     def __init__(self, layout: AdapterLayout, parameters: Tensor, device: torch.device) -> None:
         self.vector = nn.Parameter(parameters.to(device, torch.float32, copy=True))
-        self.vector.grad = torch.zeros_like(self.vector)
-        self._matrices = {site: self._leaves(layout.factors(site)) for site in layout.sites}
+        self.gradient = torch.zeros_like(self.vector, requires_grad=False)
+        self.vector.grad = self.gradient
+        self._matrices = {}
+        for site in layout.sites:
+            down, up = layout.factors(site)
+            self._matrices[site] = self._leaf(down), self._leaf(up)
 
     def matrices(self, site: str) -> tuple[Tensor, Tensor]:
         """Return the leaves (down, up) of one layer."""
         return self._matrices[site]
 
-    def _leaves(self, factors: Sequence[Factor]) -> tuple[Tensor, ...]:
-        leaves = []
-        for factor in factors:
-            leaf = factor.view(self.vector.detach()).requires_grad_()
-            leaf.grad = factor.view(self.vector.grad)
-            leaves.append(leaf)
-        return tuple(leaves)
+    def _leaf(self, factor: Factor) -> Tensor:
+        leaf = factor.view(self.vector.detach()).requires_grad_()
+        leaf.grad = factor.view(self.gradient)
+        return leaf
 
 
 def _is_target(name: str, target: str) -> bool:
