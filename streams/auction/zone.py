@@ -62,6 +62,7 @@ class AuctionZone:
             Market(self.fleet, zone.horizon_slots, 0, self._full_cost),
             Pricing(
                 payment=policy.payment,
+                order=policy.order,
                 alpha=policy.max_value_per_compute_micros / policy.money_unit_micros,
                 beta=policy.max_value_per_memory_micros / policy.money_unit_micros,
             ),
@@ -309,7 +310,7 @@ def _vendor_price(quote: VendorQuoted, task: Task) -> int:
 def _why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, str]:
     """Why a bid loses against an appraisal."""
     schedule, room = appraisal.schedule, appraisal.room
-    if schedule is not None:
+    if schedule is not None and bid_micros <= schedule.critical_micros:
         return (
             "price_not_below_bid",
             f"the bid of {bid_micros} does not exceed the price: {schedule.lowest_winning_bid_micros} wins",
