@@ -46,6 +46,7 @@ from streams.auction.calendar import Calendar
 from streams.auction.job import Job
 from streams.auction.nodes import NodeWatch
 from streams.auction.offers import certificate_of, offer_of
+from streams.auction.prices import priced
 
 _DIGEST_BYTES = 16
 
@@ -124,6 +125,7 @@ class AuctionZone:
             self.auctioneer.market.advance(slot + 1)
             yield from self.book.check_lapsed()
             yield from self.book.assignments()
+            yield priced(self.zone.id, self.auctioneer, len(self.book.jobs))
 
     def state(self) -> dict[str, Any]:
         return {
