@@ -1,6 +1,7 @@
 """Where replay reads a ledger and its decisions: Kafka, up to the present end, or files of JSON lines."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,15 @@ from streams.replay import DecisionRecord, Verdict, verify
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 _POLL_S = 10.0
+_PASSING = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._TRANSPORT,
+}
+_PATIENCE_S = 10.0
+"""How long a question is asked again while a partition is without its leader."""
+_RETRY_AFTER_S = 0.1
 
 
 class ReplayError(Exception):
@@ -175,11 +185,15 @@ class KafkaReader:
         return low, high
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        try:
-            return question()
-        except KafkaException as error:
-            reason: KafkaError = error.args[0]
-            raise ReplayError(f"Kafka at {self._bootstrap_servers}: {reason.str()}") from None
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return question()
+            except KafkaException as error:
+                reason: KafkaError = error.args[0]
+                if reason.code() not in _PASSING or time.monotonic() > deadline_s:
+                    raise ReplayError(f"Kafka at {self._bootstrap_servers}: {reason.str()}") from None
+                time.sleep(_RETRY_AFTER_S)
 
 
 def _ledger_events(
