@@ -40,7 +40,7 @@ def test_restored_partition_decides_the_same_bytes(cut: int) -> None:
     first = LedgerPartition(0, 0, {})
 
     before = fold(first, ledger[:cut])
-    snapshots = dict(first.capture())
+    snapshots = dict(first.capture().records())
     after = fold(LedgerPartition(0, cut, snapshots), ledger[cut:])
 
     assert before + after == undisturbed
@@ -50,7 +50,7 @@ def test_events_up_to_the_snapshot_are_passed_over() -> None:
     ledger = records("alpha", "beta")
     first = LedgerPartition(0, 0, {})
     fold(first, ledger[:40])
-    snapshots = dict(first.capture())
+    snapshots = dict(first.capture().records())
 
     again = LedgerPartition(0, 25, snapshots)
 
@@ -63,9 +63,9 @@ def test_snapshots_without_their_coverage_are_taken_up_too() -> None:
     ledger = records("alpha", "beta")
     first = LedgerPartition(0, 0, {})
     before = fold(first, ledger[:20])
-    snapshots = dict(first.capture())
+    snapshots = dict(first.capture().records())
     fold(first, ledger[20:30])
-    snapshots[b"alpha"] = dict(first.capture())[b"alpha"]
+    snapshots[b"alpha"] = dict(first.capture().records())[b"alpha"]
 
     again = fold(LedgerPartition(0, 20, snapshots), ledger[20:])
 
@@ -82,9 +82,9 @@ def test_quiet_cell_keeps_its_old_snapshot() -> None:
     renumbered = [replace(record, offset=offset) for offset, record in enumerate(quiet)]
     first = LedgerPartition(0, 0, {})
     fold(first, renumbered[:10])
-    snapshots = dict(first.capture())
+    snapshots = dict(first.capture().records())
     fold(first, renumbered[10:])
-    captured = first.capture()
+    captured = first.capture().records()
     snapshots |= dict(captured)
 
     assert [key for key, _ in captured] == [b"alpha", b"/0"]
@@ -99,7 +99,7 @@ def test_gap_before_the_first_event_is_fatal(first_offset: int) -> None:
     if first_offset > 1:
         first = LedgerPartition(0, 0, {})
         fold(first, ledger[:20])
-        snapshots = dict(first.capture())
+        snapshots = dict(first.capture().records())
 
     with pytest.raises(LedgerGapError, match=f"the first event delivered is {first_offset}"):
         LedgerPartition(0, first_offset, snapshots)
@@ -119,9 +119,9 @@ def test_snapshot_older_than_the_coverage_is_fatal() -> None:
     ledger = records("alpha", "beta")
     partition = LedgerPartition(0, 0, {})
     fold(partition, ledger[:10])
-    stale = dict(partition.capture())[b"alpha"]
+    stale = dict(partition.capture().records())[b"alpha"]
     fold(partition, ledger[10:20])
-    snapshots = {**dict(partition.capture()), b"alpha": stale}
+    snapshots = {**dict(partition.capture().records()), b"alpha": stale}
 
     successor = LedgerPartition(0, 20, snapshots)
 
@@ -133,7 +133,7 @@ def test_lost_snapshot_is_fatal() -> None:
     ledger = records("alpha")
     partition = LedgerPartition(0, 0, {})
     fold(partition, ledger[:10])
-    snapshots = dict(partition.capture())
+    snapshots = dict(partition.capture().records())
     del snapshots[b"alpha"]
 
     with pytest.raises(LedgerGapError, match="there is none"):
@@ -148,7 +148,7 @@ def test_bad_record_is_refused_and_leaves_no_gap() -> None:
     with pytest.raises(InvalidRecordError, match="another key"):
         partition.fold(replace(ledger[5], key=b"beta"))
 
-    assert Coverage.from_bytes(dict(partition.capture())[b"/0"]).offset == 5
+    assert Coverage.from_bytes(dict(partition.capture().records())[b"/0"]).offset == 5
     assert partition.fold(ledger[6])
 
 
