@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test bench lint lock schemas clean
+.PHONY: demo test storm bench lint lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -24,6 +24,10 @@ lint: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest
+
+# Minutes long: `make storm MILLRACE_STORM_KILLS=50`
+storm: $(STAMP)
+	MILLRACE_STORM_KILLS=$(or $(MILLRACE_STORM_KILLS),20) $(BIN)/python -m pytest -m storm
 
 bench: $(STAMP)
 	$(BIN)/millrace bench spine --json

@@ -106,13 +106,14 @@ class CellProcessor:
             captured = {number: await asyncio.to_thread(capture.records) for number, capture in captures}
             await asyncio.gather(*progress.confirmations)
             self._refuse_after_suspension()
-            await asyncio.gather(
-                *(
-                    self._snapshots.send_changelog(number, key, value)
-                    for number, records in captured.items()
-                    for key, value in records
-                )
-            )
+            changelog = self._snapshots.changelog_topic.get_topic_name()
+            # Through the table itself nobody could wait for the broker.
+            sent = [
+                await self._publisher.send(SentRecord(changelog, key, value, partition=number))
+                for number, records in captured.items()
+                for key, value in records
+            ]
+            await asyncio.gather(*sent)
             for records in captured.values():
                 for key, value in records:
                     self._snapshots.data[key] = value

@@ -1,5 +1,7 @@
 """What must hold on the broker before a worker starts. Only the snapshots topic is the worker's to create."""
 
+import time
+
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
@@ -12,6 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from schemas.topics import COMMANDS, LEDGER, topic_name, topics
 from streams.settings import MAX_SNAPSHOT_BYTES, WorkerSettings
 
+_POLL_S = 0.05
 _SEGMENT_BYTES = 128 * 1024 * 1024
 _SEGMENT_MS = 10 * 60 * 1000
 
@@ -38,7 +41,8 @@ def prepare(settings: WorkerSettings, snapshots_topic: str, timeout_s: float = 1
         partitions = len(ledger.partitions)
         if snapshots_topic not in found:
             _create_snapshots(admin, snapshots_topic, partitions, timeout_s)
-        elif len(found[snapshots_topic].partitions) != partitions:
+            return partitions
+        if len(found[snapshots_topic].partitions) != partitions:
             raise PreflightError(
                 f"topic {snapshots_topic} has {len(found[snapshots_topic].partitions)} partitions and the "
                 f"ledger {partitions}: a cell's snapshot and its events must lie in the same one"
@@ -79,6 +83,15 @@ def _create_snapshots(admin: AdminClient, name: str, partitions: int, timeout_s:
             # Another worker may have been quicker.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+    deadline_s = time.monotonic() + timeout_s
+    while not _has_leaders(admin.list_topics(timeout=timeout_s).topics.get(name)):
+        if time.monotonic() > deadline_s:
+            raise PreflightError(f"topic {name} was created and got no leader within {timeout_s} s")
+        time.sleep(_POLL_S)
+
+
+def _has_leaders(topic: TopicMetadata | None) -> bool:
+    return topic is not None and all(partition.leader >= 0 for partition in topic.partitions.values())
 
 
 def _check_snapshots(admin: AdminClient, name: str, timeout_s: float) -> None:

@@ -164,7 +164,8 @@ class Deployment:
 
     def ledger_ids(self) -> list[str]:
         """Ids of the events in the ledger, repetitions included."""
-        return [dict(record.headers)["ce_id"].decode() for record in self.records(LEDGER)]  # type: ignore[union-attr]
+        ids = (dict(record.headers).get("ce_id") for record in self.records(LEDGER))
+        return [id.decode() for id in ids if id is not None]
 
     def proven(self, patience_s: float = PATIENCE_S) -> Verdict:
         """Wait until everything sent is in the ledger and decided, byte by byte as an undisturbed fold would.
