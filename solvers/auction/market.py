@@ -11,6 +11,7 @@ from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Market:
         self._full_cost = full_cost
         shape = (horizon_slots, len(fleet.nodes))
         self.class_bounds = np.array([c.start for c in fleet.classes] + [len(fleet.nodes)], np.int64)
+        self._class_of_row = np.array(fleet.class_of_row, np.int64)
         self._capacity_samples = np.array([fleet.classes[c].capacity_samples for c in fleet.class_of_row])
         self._capacity_gib = np.array([fleet.classes[c].capacity_gib for c in fleet.class_of_row])
         self.compute_price = np.zeros(shape)
@@ -87,11 +89,11 @@ class Market:
 
     def has_room(self, placement: Placement, demand: Demand) -> bool:
         """Whether every cell of a placement is on a node that is up and has room for the task."""
-        return all(
-            self.node_up[row]
-            and self.free_samples[column, row] >= demand.samples[index]
-            and self.free_gib[column, row] >= demand.memory_gib
-            for column, row, index in self._cells(placement)
+        columns, rows, classes = self._cells(placement)
+        return bool(
+            self.node_up[rows].all()
+            and (self.free_samples[columns, rows] >= demand.samples[classes]).all()
+            and (self.free_gib[columns, rows] >= demand.memory_gib).all()
         )
 
     def reserve(self, placement: Placement, demand: Demand) -> None:
@@ -102,17 +104,15 @@ class Market:
         """
         if not self.has_room(placement, demand):
             raise ValueError(f"slots {placement.slots} on rows {placement.rows} have no room for the task")
-        for column, row, index in self._cells(placement):
-            self.free_samples[column, row] -= demand.samples[index]
-            self.free_gib[column, row] -= demand.memory_gib
+        columns, rows, classes = self._cells(placement)
+        self.free_samples[columns, rows] -= demand.samples[classes]
+        self.free_gib[columns, rows] -= demand.memory_gib
 
     def release(self, placement: Placement, demand: Demand) -> None:
-        """Give back the room of a placement; slots before the window are left alone. Prices stay (they never
-        fall)."""
-        for column, row, index in self._cells(placement):
-            if column >= 0:
-                self.free_samples[column, row] += demand.samples[index]
-                self.free_gib[column, row] += demand.memory_gib
+        """Give back the room of a placement in the window. Prices stay: they never fall."""
+        columns, rows, classes = self._cells(placement)
+        self.free_samples[columns, rows] += demand.samples[classes]
+        self.free_gib[columns, rows] += demand.memory_gib
 
     def raise_prices(
         self, placement: Placement, demand: Demand, density_micros: float, alpha: float, beta: float
@@ -122,15 +122,15 @@ class Market:
         Returns:
             Every rise, in micros per node-slot: what the dual objective grows by.
         """
+        columns, rows, classes = self._cells(placement)
         rises: list[float] = []
-        for column, row, index in self._cells(placement):
-            for price, share, factor in (
-                (self.compute_price, float(demand.compute_share[index]), alpha),
-                (self.memory_price, float(demand.memory_share[index]), beta),
-            ):
-                rise = float(price[column, row]) * share + factor * density_micros * share
-                price[column, row] += rise
-                rises.append(rise)
+        for price, share, factor in (
+            (self.compute_price, demand.compute_share[classes], alpha),
+            (self.memory_price, demand.memory_share[classes], beta),
+        ):
+            rise = price[columns, rows] * share + factor * density_micros * share
+            price[columns, rows] += rise
+            rises += rise.tolist()
         return rises
 
     def state(self) -> dict[str, Any]:
@@ -150,12 +150,10 @@ class Market:
             cells[:] = np.frombuffer(state[name], "<f8").reshape(cells.shape)
         self.full_costs = self._costs_from(self.first_slot, self.horizon_slots)
 
-    def _cells(self, placement: Placement) -> list[tuple[int, int, int]]:
-        """(column, row, class) of each cell."""
-        return [
-            (slot - self.first_slot, row, self.fleet.class_of_row[row])
-            for slot, row in zip(placement.slots, placement.rows, strict=True)
-        ]
+    def _cells(self, placement: Placement) -> tuple[Ints, Ints, Ints]:
+        """Columns, rows and classes of a placement's cells, all within the window."""
+        rows = np.array(placement.rows, np.int64)
+        return np.array(placement.slots, np.int64) - self.first_slot, rows, self._class_of_row[rows]
 
     def _costs_from(self, first_slot: int, slots: int) -> Floats:
         return np.array(
