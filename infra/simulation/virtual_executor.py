@@ -1,0 +1,67 @@
+"""An executor that trains nothing and reports as one that does."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from schemas.commands import RunOrder, SlotAssigned
+from schemas.fleet import NodeHeartbeat, NodeOnline, RunFinished, RunProgressed, RunStarted
+from schemas.registry import Event
+
+NO_LOSS = 0.0
+"""Nothing is trained, so no loss is measured; no summary shows it."""
+
+
+@dataclass
+class VirtualExecutor:
+    """One node. Checkpoints are shared, as they are by the executors of a zone: `samples_done` is all nodes'."""
+
+    cell: str
+    node: str
+    base_model: str
+    pace: float
+    """Its speed, as a part of the speed that the zone plans with."""
+    samples_done: dict[str, int] = field(repr=False)
+    """By job."""
+
+    def online(self) -> NodeOnline:
+        """What it says when it starts."""
+        return NodeOnline(cell=self.cell, node=self.node, base_model=self.base_model)
+
+    def heartbeat(self) -> NodeHeartbeat:
+        """What it says when there is nothing else to say."""
+        return NodeHeartbeat(cell=self.cell, node=self.node)
+
+    def carry_out(self, command: SlotAssigned) -> Iterator[tuple[float, Event]]:
+        """What it reports of a slot, and when: each run's start, and its end with the slot or with its work."""
+        for order in command.runs:
+            yield from self._run(command, order)
+
+    def _run(self, command: SlotAssigned, order: RunOrder) -> Iterator[tuple[float, Event]]:
+        start_s, end_s = command.slot_start_s, command.slot_end_s
+        base = self.samples_done.get(order.job_id, 0)
+        place = {"cell": self.cell, "node": self.node, "slot": command.slot, "job_id": order.job_id}
+        yield start_s, RunStarted(**place, samples_done=base)
+        goal = min(_whole_batches(base, order), order.work_samples)
+        speed = self.pace * order.quota_samples / (end_s - start_s)
+        done = min(goal, base + int(speed * (end_s - start_s)))
+        self.samples_done[order.job_id] = done
+        if done < order.work_samples:
+            yield end_s, RunProgressed(**place, samples_done=done, loss=NO_LOSS, slot_complete=True)
+            return
+        yield (
+            min(start_s + (done - base) / speed, end_s),
+            RunFinished(
+                **place,
+                samples_done=done,
+                loss=NO_LOSS,
+                adapter_path=f"{order.job_id}/adapter",
+                adapter_digest=hashlib.blake2b(order.job_id.encode(), digest_size=32).hexdigest(),
+            ),
+        )
+
+
+def _whole_batches(base: int, order: RunOrder) -> int:
+    """Where a slot's part ends: with the first whole batch at or after the quota."""
+    batch = order.hyperparameters.batch_size
+    return -(-(base + order.quota_samples) // batch) * batch
