@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import NoReturn
 
+import uvloop
 from pydantic import ValidationError
 
 from schemas.codec import describe
@@ -40,6 +41,8 @@ def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
     except (CellsFileError, PreflightError) as error:
         _end(EXIT_UNFIT, str(error))
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Faust's consumer runs a second loop, in a thread of its own.
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     try:
         asyncio.run(_serve(settings, cells, partitions))
     except Exception as error:
