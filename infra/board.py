@@ -1,0 +1,150 @@
+"""What a watcher sees: jobs, nodes and prices as they stand, folded from the log."""
+
+from dataclasses import dataclass, field
+
+from schemas.cells import CellConfigured
+from schemas.clock import ClockTicked
+from schemas.codec import Decision
+from schemas.commands import SlotAssigned
+from schemas.decisions import (
+    JobAdmitted,
+    JobCompleted,
+    JobRefunded,
+    JobRejected,
+    JobReplanned,
+    JobWithdrawn,
+    NodeStatusChanged,
+)
+from schemas.fleet import NodeOnline, RunFinished, RunProgressed, RunStarted
+from schemas.jobs import JobSubmitted
+from schemas.registry import Event
+
+
+@dataclass
+class JobRow:
+    """A job as it stands."""
+
+    job_id: str
+    user: str
+    bid_micros: int
+    work_samples: int
+    deadline_s: float
+    state: str = "submitted"
+    reason: str = ""
+    price_micros: int | None = None
+    """What it pays, or the least bid that would have won."""
+    node: str | None = None
+    """Where it trains now."""
+    samples_done: int = 0
+    first_loss: float | None = None
+    loss: float | None = None
+    replanned: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can happen to the job."""
+        return self.state not in ("submitted", "admitted", "running")
+
+
+@dataclass
+class NodeRow:
+    """A node as it stands."""
+
+    node: str
+    gpu_type: str
+    status: str = "not seen yet"
+    slot: int | None = None
+    jobs: tuple[str, ...] = ()
+
+
+@dataclass
+class Board:
+    """One cell, folded from its ledger events and decisions, each given in their order."""
+
+    cell: str
+    time_s: float | None = None
+    jobs: dict[str, JobRow] = field(default_factory=dict)
+    nodes: dict[str, NodeRow] = field(default_factory=dict)
+    welfare_micros: int = 0
+    proven_ratio: float | None = None
+    revenue_micros: int = 0
+
+    def take_event(self, event: Event) -> None:
+        """Take a ledger event."""
+        match event:
+            case CellConfigured() if not self.nodes:
+                self.nodes = {
+                    node.id: NodeRow(node.id, node.gpu_type) for zone in event.zones for node in zone.nodes
+                }
+            case ClockTicked():
+                self.time_s = max(self.time_s or 0.0, event.time_s)
+            case JobSubmitted():
+                row = JobRow(
+                    event.job_id, event.user, event.bid_micros, event.task.work_samples, event.task.deadline_s
+                )
+                self.jobs.setdefault(event.job_id, row)
+            case NodeOnline() if event.node in self.nodes:
+                self.nodes[event.node].status = "up"
+            case RunStarted() | RunProgressed() | RunFinished() if event.job_id in self.jobs:
+                self._run(self.jobs[event.job_id], event)
+
+    def take_decision(self, decision: Decision) -> None:
+        """Take a decision."""
+        outcome = decision.outcome
+        certificate = getattr(outcome, "certificate", None)
+        if certificate is not None:
+            self.welfare_micros = certificate.welfare_micros
+            self.proven_ratio = certificate.proven_ratio
+        match outcome:
+            case NodeStatusChanged() if outcome.node in self.nodes:
+                self.nodes[outcome.node].status = outcome.status
+                if outcome.status == "down":
+                    self.nodes[outcome.node].jobs = ()
+            case SlotAssigned() if outcome.node in self.nodes:
+                node = self.nodes[outcome.node]
+                node.slot, node.jobs = outcome.slot, tuple(run.job_id for run in outcome.runs)
+            case JobAdmitted() | JobRejected() | JobReplanned() | JobRefunded() | JobWithdrawn() | JobCompleted():
+                # A decision may be read before the bid that it is about: two topics keep no common order.
+                row = self.jobs.setdefault(
+                    outcome.job_id, JobRow(outcome.job_id, getattr(outcome, "user", ""), 0, 0, 0.0)
+                )
+                self._decide(row, outcome)
+
+    def _decide(
+        self,
+        row: JobRow,
+        outcome: JobAdmitted | JobRejected | JobReplanned | JobRefunded | JobWithdrawn | JobCompleted,
+    ) -> None:
+        match outcome:
+            case JobAdmitted():
+                row.state, row.price_micros, row.bid_micros = "admitted", outcome.payment_micros, outcome.bid_micros
+                self.revenue_micros += outcome.payment_micros
+            case JobRejected(reason="duplicate_job"):
+                pass
+            case JobRejected():
+                row.state, row.reason, row.bid_micros = "rejected", outcome.reason, outcome.bid_micros
+                row.price_micros = outcome.offer and outcome.offer.lowest_winning_bid_micros
+            case JobReplanned():
+                row.replanned += 1
+                row.reason = outcome.reason
+            case JobRefunded():
+                row.state, row.reason, row.node = "refunded", outcome.reason, None
+                self.revenue_micros -= outcome.refund_micros
+            case JobWithdrawn():
+                row.state, row.node = "withdrawn", None
+                self.revenue_micros -= outcome.returned_micros
+            case JobCompleted():
+                row.state, row.node = "completed", None
+                row.samples_done, row.loss = outcome.samples_done, outcome.loss
+
+    def _run(self, row: JobRow, report: RunStarted | RunProgressed | RunFinished) -> None:
+        row.samples_done = report.samples_done
+        if isinstance(report, RunStarted):
+            if not row.is_over:
+                row.state, row.node = "running", report.node
+            return
+        if row.first_loss is None:
+            row.first_loss = report.loss
+        row.loss = report.loss
+        if isinstance(report, RunFinished) or report.slot_complete:
+            row.node = None
