@@ -7,6 +7,7 @@ from schemas.clock import ClockTicked
 from schemas.codec import Decision
 from schemas.commands import SlotAssigned
 from schemas.decisions import (
+    Certificate,
     JobAdmitted,
     JobCompleted,
     JobRefunded,
@@ -25,10 +26,10 @@ class JobRow:
     """A job as it stands."""
 
     job_id: str
-    user: str
-    bid_micros: int
-    work_samples: int
-    deadline_s: float
+    user: str = ""
+    bid_micros: int = 0
+    work_samples: int = 0
+    deadline_s: float = 0.0
     state: str = "submitted"
     reason: str = ""
     price_micros: int | None = None
@@ -43,7 +44,7 @@ class JobRow:
     @property
     def is_over(self) -> bool:
         """Whether nothing more can happen to the job."""
-        return self.state not in ("submitted", "admitted", "running")
+        return self.state not in ("submitted", "admitted")
 
 
 @dataclass
@@ -65,9 +66,20 @@ class Board:
     time_s: float | None = None
     jobs: dict[str, JobRow] = field(default_factory=dict)
     nodes: dict[str, NodeRow] = field(default_factory=dict)
-    welfare_micros: int = 0
-    proven_ratio: float | None = None
     revenue_micros: int = 0
+    certificates: dict[str, Certificate] = field(default_factory=dict)
+    """The latest of each zone."""
+
+    @property
+    def welfare_micros(self) -> int:
+        """Of all zones."""
+        return sum(certificate.welfare_micros for certificate in self.certificates.values())
+
+    @property
+    def proven_ratio(self) -> float | None:
+        """Dual bound over welfare, of all zones; None while the welfare is not positive."""
+        bound = sum(certificate.dual_bound_micros for certificate in self.certificates.values())
+        return bound / self.welfare_micros if self.welfare_micros > 0 else None
 
     def take_event(self, event: Event) -> None:
         """Take a ledger event."""
@@ -79,22 +91,21 @@ class Board:
             case ClockTicked():
                 self.time_s = max(self.time_s or 0.0, event.time_s)
             case JobSubmitted():
-                row = JobRow(
-                    event.job_id, event.user, event.bid_micros, event.task.work_samples, event.task.deadline_s
-                )
-                self.jobs.setdefault(event.job_id, row)
+                row = self._row(event.job_id)
+                if not row.work_samples:  # else another bid under the same id
+                    row.user, row.bid_micros = event.user, event.bid_micros
+                    row.work_samples, row.deadline_s = event.task.work_samples, event.task.deadline_s
             case NodeOnline() if event.node in self.nodes:
                 self.nodes[event.node].status = "up"
-            case RunStarted() | RunProgressed() | RunFinished() if event.job_id in self.jobs:
-                self._run(self.jobs[event.job_id], event)
+            case RunStarted() | RunProgressed() | RunFinished():
+                self._run(self._row(event.job_id), event)
 
     def take_decision(self, decision: Decision) -> None:
         """Take a decision."""
         outcome = decision.outcome
         certificate = getattr(outcome, "certificate", None)
         if certificate is not None:
-            self.welfare_micros = certificate.welfare_micros
-            self.proven_ratio = certificate.proven_ratio
+            self.certificates[outcome.zone] = certificate
         match outcome:
             case NodeStatusChanged() if outcome.node in self.nodes:
                 self.nodes[outcome.node].status = outcome.status
@@ -104,11 +115,11 @@ class Board:
                 node = self.nodes[outcome.node]
                 node.slot, node.jobs = outcome.slot, tuple(run.job_id for run in outcome.runs)
             case JobAdmitted() | JobRejected() | JobReplanned() | JobRefunded() | JobWithdrawn() | JobCompleted():
-                # A decision may be read before the bid that it is about: two topics keep no common order.
-                row = self.jobs.setdefault(
-                    outcome.job_id, JobRow(outcome.job_id, getattr(outcome, "user", ""), 0, 0, 0.0)
-                )
-                self._decide(row, outcome)
+                self._decide(self._row(outcome.job_id), outcome)
+
+    def _row(self, job_id: str) -> JobRow:
+        """A decision may be read before the bid that it is about: two topics keep no common order."""
+        return self.jobs.setdefault(job_id, JobRow(job_id))
 
     def _decide(
         self,
@@ -140,8 +151,7 @@ class Board:
     def _run(self, row: JobRow, report: RunStarted | RunProgressed | RunFinished) -> None:
         row.samples_done = report.samples_done
         if isinstance(report, RunStarted):
-            if not row.is_over:
-                row.state, row.node = "running", report.node
+            row.node = None if row.is_over else report.node
             return
         if row.first_loss is None:
             row.first_loss = report.loss

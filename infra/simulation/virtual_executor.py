@@ -42,15 +42,13 @@ class VirtualExecutor:
         base = self.samples_done.get(order.job_id, 0)
         place = {"cell": self.cell, "node": self.node, "slot": command.slot, "job_id": order.job_id}
         yield start_s, RunStarted(**place, samples_done=base)
-        goal = min(_whole_batches(base, order), order.work_samples)
-        speed = self.pace * order.quota_samples / (end_s - start_s)
-        done = min(goal, base + int(speed * (end_s - start_s)))
+        done = min(base + self._reach(base, order), order.work_samples)
         self.samples_done[order.job_id] = done
         if done < order.work_samples:
             yield end_s, RunProgressed(**place, samples_done=done, loss=NO_LOSS, slot_complete=True)
             return
         yield (
-            min(start_s + (done - base) / speed, end_s),
+            start_s + (end_s - start_s) * min((done - base) / (self.pace * order.quota_samples), 1.0),
             RunFinished(
                 **place,
                 samples_done=done,
@@ -60,8 +58,9 @@ class VirtualExecutor:
             ),
         )
 
-
-def _whole_batches(base: int, order: RunOrder) -> int:
-    """Where a slot's part ends: with the first whole batch at or after the quota."""
-    batch = order.hyperparameters.batch_size
-    return -(-(base + order.quota_samples) // batch) * batch
+    def _reach(self, base: int, order: RunOrder) -> int:
+        """Samples trained in a whole slot: batch by batch, to the first one at or after the quota."""
+        batch = order.hyperparameters.batch_size
+        if self.pace < 1:
+            return int(self.pace * order.quota_samples) // batch * batch
+        return -(-(base + order.quota_samples) // batch) * batch - base
