@@ -1,0 +1,151 @@
+"""A task's state as files: the adapter in PEFT's own format, everything else in safetensors and JSON."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from peft import LoraConfig
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from executors.lora.adapter import AdapterLayout
+from executors.lora.base_model import SharedBase
+from executors.lora.checkpoint_store import CheckpointStore
+from executors.lora.dataset import Cursor
+from executors.lora.task import LoraTask
+from executors.lora.task_state import TaskState
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_TENSORS = "adapter_model.safetensors"
+OPTIMIZER_TENSORS = "optimizer.safetensors"
+TRAINING_STATE = "training_state.json"
+
+_PEFT_PREFIX = "base_model.model."
+_FIRST_MOMENT_PREFIX = "exp_avg."
+_SECOND_MOMENT_PREFIX = "exp_avg_sq."
+
+
+class TrainingState(BaseModel):
+    """What the tensors do not say: the fields of ``TaskState`` of the same names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: LoraTask
+    optimizer_steps: NonNegativeInt
+    micro_batches: NonNegativeInt
+    samples_done: NonNegativeInt
+    epoch: NonNegativeInt
+    position: NonNegativeInt
+    dataset_digest: str
+
+
+class TaskCheckpoints:
+    """Saves and loads the tasks of one base model. The write order is that of ``CheckpointStore``."""
+
+    def __init__(self, root: Path, base: SharedBase) -> None:
+        self._store = CheckpointStore(root)
+        self._base = base
+
+    def save(self, state: TaskState, slot: int) -> Path:
+        """Write a checkpoint and return its folder, which ``PeftModel.from_pretrained`` loads.
+
+        Args:
+            slot: the writer's fencing token.
+
+        Raises:
+            StaleWriterError: a higher token has written already.
+        """
+        files = encode_state(state, self._base)
+        return self._store.save(state.task.job_id, slot, state.samples_done, files)
+
+    def load(self, job_id: str) -> TaskState | None:
+        """Return the state in the newest checkpoint that verifies, or ``None`` if there is none.
+
+        Raises:
+            ValueError: the checkpoint is sound, but of another base model or format.
+        """
+        checkpoint = self._store.newest(job_id)
+        return None if checkpoint is None else decode_state(checkpoint.files, self._base)
+
+
+def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
+    """Turn a state into the content of a checkpoint's files, by name."""
+    layout = AdapterLayout(state.task, base.sites)
+    moments = {
+        **_named(layout, state.first_moment, _FIRST_MOMENT_PREFIX),
+        **_named(layout, state.second_moment, _SECOND_MOMENT_PREFIX),
+    }
+    training = TrainingState(
+        task=state.task,
+        optimizer_steps=state.optimizer_steps,
+        micro_batches=state.micro_batches,
+        samples_done=state.samples_done,
+        epoch=state.cursor.epoch,
+        position=state.cursor.position,
+        dataset_digest=state.dataset_digest,
+    )
+    # The metadata is what PEFT's own loader and others of its kind expect.
+    adapter = save_tensors(_named(layout, state.parameters, _PEFT_PREFIX), metadata={"format": "pt"})
+    return {
+        ADAPTER_CONFIG: _json_bytes(_peft_config(state.task, layout, base)),
+        ADAPTER_TENSORS: adapter,
+        OPTIMIZER_TENSORS: save_tensors(moments),
+        TRAINING_STATE: _json_bytes(training.model_dump(mode="json")),
+    }
+
+
+def decode_state(files: Mapping[str, bytes], base: SharedBase) -> TaskState:
+    """Turn the content of a checkpoint's files back into the state.
+
+    Raises:
+        ValueError: a file is missing, or the content does not fit the base model.
+    """
+    missing = {ADAPTER_TENSORS, OPTIMIZER_TENSORS, TRAINING_STATE} - files.keys()
+    if missing:
+        raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}")
+    training = TrainingState.model_validate_json(files[TRAINING_STATE])
+    layout = AdapterLayout(training.task, base.sites)
+    moments = load_tensors(files[OPTIMIZER_TENSORS])
+    return TaskState(
+        task=training.task,
+        parameters=layout.join(_without_prefix(load_tensors(files[ADAPTER_TENSORS]), _PEFT_PREFIX)),
+        first_moment=layout.join(_without_prefix(moments, _FIRST_MOMENT_PREFIX)),
+        second_moment=layout.join(_without_prefix(moments, _SECOND_MOMENT_PREFIX)),
+        optimizer_steps=training.optimizer_steps,
+        micro_batches=training.micro_batches,
+        samples_done=training.samples_done,
+        cursor=Cursor(training.epoch, training.position),
+        dataset_digest=training.dataset_digest,
+    )
+
+
+def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dict[str, object]:
+    config = LoraConfig(
+        r=task.rank,
+        lora_alpha=task.alpha,
+        lora_dropout=task.dropout,
+        target_modules=list(task.target_modules),
+        fan_in_fan_out=any(base.sites[site].is_transposed for site in layout.sites),
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=str(base.directory),
+        inference_mode=True,
+    )
+    fields = config.to_dict()
+    # PEFT keeps these as a set, whose order differs from process to process.
+    fields["target_modules"] = sorted(fields["target_modules"])
+    return fields
+
+
+def _named(layout: AdapterLayout, flat: Tensor, prefix: str) -> dict[str, Tensor]:
+    # Copies, because safetensors refuses tensors that share memory.
+    return {prefix + name: matrix.clone() for name, matrix in layout.split(flat).items()}
+
+
+def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _json_bytes(fields: object) -> bytes:
+    return json.dumps(fields, indent=2, sort_keys=True).encode()

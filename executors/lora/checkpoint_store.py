@@ -1,0 +1,193 @@
+"""Checkpoints as folders of files: written whole or not at all, verified before they are trusted.
+
+Layout: ``<root>/<job_id>/<token>-<samples_done>/``, with a ``manifest.json`` that lists every other file.
+The folder's token is a fencing token: a writer that was replaced holds a lower one and is refused.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from executors.lora.task import JobId
+
+MANIFEST = "manifest.json"
+
+_FOLDER = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)")
+_UNFINISHED_PREFIX = ".unfinished-"
+
+_log = logging.getLogger(__name__)
+
+
+class StaleWriterError(RuntimeError):
+    """A writer whose fencing token is lower than one that has already written."""
+
+
+class FileEntry(BaseModel):
+    """Size in bytes and BLAKE2b digest (hex) of one file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: int
+    blake2b: str
+
+    @classmethod
+    def of(cls, content: bytes) -> "FileEntry":
+        """Describe ``content``."""
+        return cls(size=len(content), blake2b=blake2b(content, digest_size=32).hexdigest())
+
+
+class Manifest(BaseModel):
+    """What a checkpoint consists of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job_id: JobId
+    slot: int
+    samples_done: int
+    files: dict[str, FileEntry]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint. ``files`` are the very bytes that were verified."""
+
+    path: Path
+    slot: int
+    samples_done: int
+    files: Mapping[str, bytes]
+
+
+class CheckpointStore:
+    """Keeps the last checkpoints of each job below one folder."""
+
+    def __init__(self, root: Path, keep: int = 2) -> None:
+        """Keep the newest ``keep`` (at least 1) trustworthy checkpoints of each job below ``root``."""
+        if keep < 1:
+            raise ValueError("at least one checkpoint must be kept")
+        self._root = root
+        self._keep = keep
+
+    def save(self, job_id: str, slot: int, samples_done: int, files: Mapping[str, bytes]) -> Path:
+        """Write a checkpoint and prune old ones. Writing the same one again changes nothing.
+
+        The files go to a hidden folder and to disk one by one, the manifest last; only then is the folder
+        renamed. A crash leaves the checkpoints before it as they were.
+
+        Args:
+            slot: the writer's fencing token, not negative.
+            files: content by plain file name.
+
+        Raises:
+            StaleWriterError: a higher token has written already.
+            OSError: the disk failed; nothing was published.
+        """
+        folder = self._job_folder(job_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        newest_slot = max((token for token, _ in self._published(folder)), default=slot)
+        if slot < newest_slot:
+            raise StaleWriterError(f"{job_id}: slot {slot} was replaced by slot {newest_slot}")
+        target = folder / f"{slot}-{samples_done}"
+        if self._verify(target, job_id) is None:
+            # A folder of that name that does not verify is torn; its place is needed.
+            shutil.rmtree(target, ignore_errors=True)
+            manifest = Manifest(
+                job_id=job_id,
+                slot=slot,
+                samples_done=samples_done,
+                files={name: FileEntry.of(content) for name, content in sorted(files.items())},
+            )
+            _publish(target, files, manifest)
+        self._prune(folder, job_id, slot)
+        return target
+
+    def newest(self, job_id: str) -> Checkpoint | None:
+        """Return the newest that verifies, or ``None``. Newest is the highest slot, then the most samples."""
+        return next(self._trustworthy(self._job_folder(job_id), job_id), None)
+
+    def _job_folder(self, job_id: str) -> Path:
+        return self._root / TypeAdapter(JobId).validate_python(job_id)
+
+    @staticmethod
+    def _published(folder: Path) -> list[tuple[int, int]]:
+        """List (slot, samples done) of all checkpoints, newest first, trustworthy or not."""
+        names = (_FOLDER.fullmatch(path.name) for path in folder.glob("*") if path.is_dir())
+        return sorted(((int(name[1]), int(name[2])) for name in names if name), reverse=True)
+
+    def _trustworthy(self, folder: Path, job_id: str) -> Iterator[Checkpoint]:
+        for slot, samples_done in self._published(folder):
+            path = folder / f"{slot}-{samples_done}"
+            if checkpoint := self._verify(path, job_id):
+                yield checkpoint
+            else:
+                _log.warning("checkpoint %s does not verify and is passed over", path)
+
+    @staticmethod
+    def _verify(path: Path, job_id: str) -> Checkpoint | None:
+        try:
+            manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
+            if (manifest.job_id, f"{manifest.slot}-{manifest.samples_done}") != (job_id, path.name):
+                return None
+            files = {}
+            for name, entry in manifest.files.items():
+                if Path(name).name != name:
+                    return None
+                files[name] = (path / name).read_bytes()
+                if FileEntry.of(files[name]) != entry:
+                    return None
+        except (OSError, ValueError):
+            return None
+        return Checkpoint(path, manifest.slot, manifest.samples_done, files)
+
+    def _prune(self, folder: Path, job_id: str, slot: int) -> None:
+        """Delete what is older than the last ``keep`` trustworthy ones, and what crashed writers left."""
+        kept = list(islice(self._trustworthy(folder, job_id), self._keep))
+        if len(kept) == self._keep:
+            oldest = (kept[-1].slot, kept[-1].samples_done)
+            for token, samples_done in self._published(folder):
+                if (token, samples_done) < oldest:
+                    shutil.rmtree(folder / f"{token}-{samples_done}", ignore_errors=True)
+        for path in folder.glob(f"{_UNFINISHED_PREFIX}*"):
+            token = path.name.removeprefix(_UNFINISHED_PREFIX).partition("-")[0]
+            if token.isdecimal() and int(token) <= slot:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _publish(target: Path, files: Mapping[str, bytes], manifest: Manifest) -> None:
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED_PREFIX}{target.name}-", dir=target.parent))
+    try:
+        for name, content in files.items():
+            _write_to_disk(unfinished / name, content)
+        text = json.dumps(manifest.model_dump(), indent=2, sort_keys=True)
+        _write_to_disk(unfinished / MANIFEST, text.encode())
+        unfinished.chmod(0o755)
+        _sync_folder(unfinished)
+        unfinished.rename(target)
+        _sync_folder(target.parent)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _write_to_disk(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,172 @@
+"""The engine: one forward and backward over the shared base for every task on the device."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from executors.lora.adapter import AdapterLayout
+from executors.lora.base_model import SharedBase
+from executors.lora.batch import PackedBatch, pack
+from executors.lora.dataset import DatasetRoot
+from executors.lora.fused_linear import SiteBatch
+from executors.lora.resident import ResidentTask, new_state
+from executors.lora.segment_products import SegmentProducts, choose_products, is_aligned_for_grouping
+from executors.lora.task import LoraTask
+from executors.lora.task_state import TaskState
+
+
+class FusedEngine:
+    """Trains many LoRA adapters at once on one frozen base model (ASPEN/mLoRA, arXiv 2312.02515).
+
+    A step packs one micro-batch of each task into one sequence of rows, and runs the base once on all of
+    them; each adapter sees its own task's rows only. What is minimised is the sum of the tasks' mean token
+    losses, and since no term of it depends on two adapters, each gradient is that of the task alone.
+
+    One engine at a time may step on a base.
+    """
+
+    def __init__(self, base: SharedBase, datasets: DatasetRoot, device: torch.device | str = "cpu") -> None:
+        """Put an engine on a base that was loaded for ``device``."""
+        self._base = base
+        self._datasets = datasets
+        self._device = torch.device(device)
+        self._residents: dict[str, ResidentTask] = {}
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """The attached tasks, in the order in which they came."""
+        return tuple(self._residents)
+
+    def attach(self, task: LoraTask, state: TaskState | None = None) -> None:
+        """Bring a task to the device, anew or from where ``state`` left it.
+
+        Raises:
+            ValueError: the task is attached already, does not suit the base, or ``state`` is not its own.
+            DatasetError: the dataset is unfit.
+        """
+        if task.job_id in self._residents:
+            raise ValueError(f"{task.job_id}: already attached")
+        if state is not None and state.task != task:
+            raise ValueError(f"{task.job_id}: the state is of another task, or of other settings")
+        if task.sequence_length > self._base.longest_sequence_tokens:
+            raise ValueError(
+                f"{task.job_id}: sequences of {task.sequence_length} tokens, "
+                f"but the base model takes {self._base.longest_sequence_tokens}"
+            )
+        layout = AdapterLayout(task, self._base.sites)
+        dataset = self._datasets.open(task.dataset)
+        try:
+            state = state or new_state(task, layout, dataset.digest)
+            self._residents[task.job_id] = ResidentTask(state, layout, dataset, self._device)
+        except BaseException:
+            dataset.close()
+            raise
+
+    def detach(self, job_id: str) -> TaskState:
+        """Take a task off the device and return its state, from which ``attach`` goes on.
+
+        Raises:
+            KeyError: no such task is attached.
+        """
+        resident = self._residents.pop(job_id)
+        resident.close()
+        return resident.state()
+
+    def state(self, job_id: str) -> TaskState:
+        """Copy the state of an attached task, for a checkpoint while it goes on.
+
+        Raises:
+            KeyError: no such task is attached.
+        """
+        return self._residents[job_id].state()
+
+    def samples_done(self, job_id: str) -> int:
+        """Sequences that an attached task has used.
+
+        Raises:
+            KeyError: no such task is attached.
+        """
+        return self._residents[job_id].samples_done
+
+    def gradients(self, job_id: str) -> dict[str, Tensor]:
+        """Copy the gradients of a task's last step, clipped as they were used, by matrix name.
+
+        Raises:
+            KeyError: no such task is attached.
+        """
+        return self._residents[job_id].gradients()
+
+    def step(self, job_ids: Sequence[str] | None = None) -> dict[str, float]:
+        """Advance tasks by one micro-batch each, all in one pass; other tasks stay as they are.
+
+        Args:
+            job_ids: the tasks; all attached ones if not given.
+
+        Returns:
+            each task's mean token loss before the update. A loss that is not finite has updated nothing.
+
+        Raises:
+            KeyError: a task is not attached.
+            ValueError: no task is given, one is given twice, or one has used all its samples.
+        """
+        names = self.job_ids if job_ids is None else tuple(job_ids)
+        residents = [self._residents[name] for name in names]
+        if not names or len(set(names)) != len(names):
+            raise ValueError("a step needs tasks, each of them once")
+        for resident in residents:
+            if resident.finished:
+                raise ValueError(f"{resident.task.job_id}: has used all its samples")
+        batch = pack([r.next_micro_batch(self._base.tokenizer) for r in residents], self._device)
+        for resident in residents:
+            resident.begin_step()
+        losses = self._backward(residents, batch)
+        for resident in residents:
+            resident.finish_step()
+        return dict(zip(names, losses.tolist(), strict=True))
+
+    def _backward(self, residents: Sequence[ResidentTask], batch: PackedBatch) -> Tensor:
+        """Leave each task's gradient in its adapter and return the tasks' losses, float32 ``[tasks]``."""
+        self._place_adapters(residents, batch)
+        try:
+            with self._precision():
+                logits = self._base.model(
+                    input_ids=batch.input_ids,
+                    position_ids=batch.position_ids,
+                    sequence_runs=batch.sequence_runs,
+                    logits_to_keep=batch.loss_rows,
+                    use_cache=False,
+                ).logits[0]
+            token_losses = cross_entropy(logits.float(), batch.labels, reduction="none")
+            losses = torch.stack([part.mean() for part in token_losses.split(batch.loss_counts)])
+            losses.sum().backward()
+        finally:
+            for layer in self._base.sites.values():
+                layer.batch = None
+        return losses.detach()
+
+    def _place_adapters(self, residents: Sequence[ResidentTask], batch: PackedBatch) -> None:
+        """Tell each layer which adapters apply to which rows."""
+        chosen: dict[tuple[tuple[int, ...], bool], SegmentProducts] = {}
+        for site, layer in self._base.sites.items():
+            members = tuple(i for i, r in enumerate(residents) if site in r.layout)
+            if not members:
+                continue
+            adapters = tuple(residents[i].site_adapter(site, batch.task_rows[i]) for i in members)
+            aligned = is_aligned_for_grouping(*layer.weight.shape, layer.weight.dtype)
+            if (members, aligned) not in chosen:
+                chosen[members, aligned] = choose_products(
+                    [adapter.rows for adapter in adapters],
+                    [adapter.rank for adapter in adapters],
+                    [adapter.gain for adapter in adapters],
+                    device=self._device,
+                    grouped=aligned,
+                )
+            layer.batch = SiteBatch(batch.input_ids.shape[1], adapters, chosen[members, aligned])
+
+    def _precision(self) -> AbstractContextManager[None]:
+        if self._device.type == "cuda":
+            return torch.autocast("cuda", torch.bfloat16)
+        return nullcontext()

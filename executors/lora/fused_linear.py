@@ -1,0 +1,181 @@
+"""A frozen linear layer shared by many LoRA adapters, each of which sees its own rows only.
+
+The idea of one shared base pass for many adapters is that of ASPEN/mLoRA (arXiv 2312.02515).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+from transformers.pytorch_utils import Conv1D
+
+from executors.lora.randomness import keep_mask
+from executors.lora.segment_products import Rows, SegmentProducts
+
+
+@dataclass(frozen=True)
+class SiteAdapter:
+    """One task's adapter at one layer, for one batch.
+
+    Attributes:
+        down: LoRA's A, ``[rank, in_features]``; a leaf that gets the gradient.
+        up: LoRA's B, ``[out_features, rank]``; likewise.
+        scaling: factor on ``up @ down``.
+        dropout: probability of dropping an input feature.
+        generator: the task's own source of dropout masks.
+        rows: the task's token range in the batch.
+    """
+
+    down: Tensor
+    up: Tensor
+    scaling: float
+    dropout: float
+    generator: torch.Generator
+    rows: Rows
+
+    @property
+    def rank(self) -> int:
+        """Width of the update."""
+        return self.down.shape[0]
+
+    @property
+    def gain(self) -> float:
+        """Scale of the update, with the factor that makes up for dropped features."""
+        return self.scaling / (1.0 - self.dropout)
+
+
+@dataclass(frozen=True)
+class SiteBatch:
+    """All adapters that take part in a batch of ``row_count`` rows at one layer.
+
+    ``products`` is how their products are computed.
+    """
+
+    row_count: int
+    adapters: tuple[SiteAdapter, ...]
+    products: SegmentProducts
+
+    def draw_mask(self, rows: int, columns: int, device: torch.device) -> Tensor | None:
+        """Return which inputs ``[rows, columns]`` the adapters keep, or ``None`` if they keep all.
+
+        Each task draws from its own generator and for its own rows only, so that its masks are the same
+        whoever shares the batch.
+        """
+        if not any(adapter.dropout for adapter in self.adapters):
+            return None
+        mask = torch.ones(rows, columns, dtype=torch.bool, device=device)
+        for adapter in self.adapters:
+            if adapter.dropout:
+                start, stop = adapter.rows
+                mask[start:stop] = keep_mask(stop - start, columns, adapter.dropout, adapter.generator)
+        return mask
+
+
+class FusedLinear(nn.Module):
+    """Stands in for a linear layer of the base model and adds the adapters of the current batch.
+
+    Attributes:
+        base_layer: the frozen layer, ``nn.Linear`` or the ``Conv1D`` of GPT-2.
+        batch: the adapters of the current batch; ``None`` leaves the layer as it is.
+    """
+
+    def __init__(self, base_layer: nn.Linear | Conv1D) -> None:
+        super().__init__()
+        self.base_layer = base_layer
+        self.batch: SiteBatch | None = None
+
+    @property
+    def weight(self) -> Tensor:
+        """The frozen weight as ``[out_features, in_features]``."""
+        weight = self.base_layer.weight
+        return weight.t() if self.is_transposed else weight
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether the base layer keeps its weight as ``[in_features, out_features]``."""
+        return isinstance(self.base_layer, Conv1D)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map ``[..., in_features]`` to ``[..., out_features]``; leading dimensions flatten to the rows.
+
+        Raises:
+            RuntimeError: the rows are not those of the batch, as in an expert that a router feeds.
+        """
+        if self.batch is None:
+            return self.base_layer(inputs)
+        if inputs.shape[:-1].numel() != self.batch.row_count:
+            raise RuntimeError("an adapted layer must see every token of the batch exactly once")
+        device_type = inputs.device.type
+        if torch.is_autocast_enabled(device_type):
+            inputs = inputs.to(torch.get_autocast_dtype(device_type))
+        adapters = self.batch.adapters
+        factors = [a.down for a in adapters] + [a.up for a in adapters]
+        bias = self.base_layer.bias
+        outputs = _FusedLinearFunction.apply(inputs.flatten(0, -2), self.weight, bias, self.batch, *factors)
+        return outputs.unflatten(0, inputs.shape[:-1])
+
+
+class _FusedLinearFunction(torch.autograd.Function):
+    """``y = x W^T + b``, plus ``gain_k (mask_k * x_k) A_k^T B_k^T`` on the rows of each task k.
+
+    Written out, because autograd would compute and add each task's update as tensors of their own: here they
+    are added in place, and only the input, the mask and the narrow ``[T, rank]`` products are kept.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, batch: SiteBatch, *factors: Tensor
+    ) -> Tensor:
+        dtype, products = inputs.dtype, batch.products
+        weight = weight.to(dtype)
+        downs, ups = _halves([factor.to(dtype) for factor in factors])
+        down, up = products.gather(downs), products.gather(ups)
+        mask = batch.draw_mask(*inputs.shape, inputs.device)
+        narrow = products.multiply(products.parts(_kept(inputs, mask)), products.transpose(down))
+        products.scale_(narrow)
+        outputs = linear(inputs, weight, None if bias is None else bias.to(dtype))
+        products.add_multiply_(products.parts(outputs), narrow, products.transpose(up))
+        ctx.save_for_backward(inputs, weight, mask)
+        # Neither inputs nor outputs of this function, so they may simply ride along.
+        ctx.products, ctx.down, ctx.up, ctx.narrow = products, down, up, narrow
+        ctx.shapes = [factor.shape for factor in factors]
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, output_gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight, mask = ctx.saved_tensors
+        products = ctx.products
+        output_gradient = output_gradient.contiguous()
+        output_parts = products.parts(output_gradient)
+        up_gradients = products.outer(output_parts, ctx.narrow)
+        narrow_gradient = products.multiply(output_parts, ctx.up)
+        products.scale_(narrow_gradient)
+        down_gradients = products.outer(narrow_gradient, products.parts(_kept(inputs, mask)))
+
+        input_gradient = None
+        if ctx.needs_input_grad[0]:
+            input_gradient = output_gradient @ weight
+            through_adapters = input_gradient if mask is None else torch.zeros_like(input_gradient)
+            products.add_multiply_(products.parts(through_adapters), narrow_gradient, ctx.down)
+            if mask is not None:
+                input_gradient.add_(through_adapters.mul_(mask))
+        factor_gradients = map(_without_padding, (*down_gradients, *up_gradients), ctx.shapes)
+        return input_gradient, None, None, None, *factor_gradients
+
+
+def _halves(factors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    middle = len(factors) // 2
+    return factors[:middle], factors[middle:]
+
+
+def _kept(inputs: Tensor, mask: Tensor | None) -> Tensor:
+    return inputs if mask is None else inputs * mask
+
+
+def _without_padding(gradient: Tensor, shape: torch.Size) -> Tensor:
+    return gradient if gradient.shape == shape else gradient[: shape[0], : shape[1]]

@@ -1,0 +1,141 @@
+"""One task while it is on the device."""
+
+import torch
+from torch import Tensor
+
+from executors.lora.adapter import Adapter, AdapterLayout, initial_parameters
+from executors.lora.batch import Tokenizer, TokenSequence, tokenize
+from executors.lora.dataset import Cursor, JsonlDataset, take
+from executors.lora.fused_linear import SiteAdapter
+from executors.lora.randomness import derive_seed
+from executors.lora.segment_products import Rows
+from executors.lora.task import LoraTask
+from executors.lora.task_state import TaskState
+
+
+def new_state(task: LoraTask, layout: AdapterLayout, dataset_digest: str) -> TaskState:
+    """Return the state of a task that has not begun."""
+    return TaskState(
+        task=task,
+        parameters=initial_parameters(layout, task.seed),
+        first_moment=torch.zeros(layout.size),
+        second_moment=torch.zeros(layout.size),
+        optimizer_steps=0,
+        micro_batches=0,
+        samples_done=0,
+        cursor=Cursor(),
+        dataset_digest=dataset_digest,
+    )
+
+
+class ResidentTask:
+    """A task's adapter, optimizer and data on one device. Nothing in it is shared with another task.
+
+    Attributes:
+        task: what is trained.
+        layout: where the adapter sits.
+        samples_done: sequences used so far.
+    """
+
+    def __init__(
+        self, state: TaskState, layout: AdapterLayout, dataset: JsonlDataset, device: torch.device
+    ) -> None:
+        """Bring ``state`` to the device.
+
+        Raises:
+            ValueError: the state does not fit the layout, or the data has changed since.
+        """
+        sizes = {len(state.parameters), len(state.first_moment), len(state.second_moment)}
+        if sizes != {layout.size}:
+            raise ValueError(f"{state.task.job_id}: the state does not fit the base model and the task")
+        if state.dataset_digest != dataset.digest:
+            raise ValueError(f"{state.task.job_id}: {dataset.name} has changed since the task was suspended")
+        self.task = state.task
+        self.layout = layout
+        self.samples_done = state.samples_done
+        self._micro_batches = state.micro_batches
+        self._cursor = state.cursor
+        self._dataset = dataset
+        self._adapter = Adapter(layout, state.parameters, device)
+        self._masks = torch.Generator(device)
+        self._optimizer = torch.optim.AdamW(
+            [self._adapter.vector],
+            lr=self.task.learning_rate,
+            weight_decay=self.task.weight_decay,
+            fused=True,
+        )
+        self._optimizer.state[self._adapter.vector] = {
+            "step": torch.tensor(float(state.optimizer_steps), device=device),
+            "exp_avg": state.first_moment.to(device, copy=True),
+            "exp_avg_sq": state.second_moment.to(device, copy=True),
+        }
+
+    @property
+    def finished(self) -> bool:
+        """Whether all samples are used."""
+        return self.samples_done >= self.task.total_samples
+
+    def next_micro_batch(self, tokenizer: Tokenizer) -> list[TokenSequence]:
+        """Return the sequences of the next step; the cursor moves only when the step is taken.
+
+        The last micro-batch is smaller if need be, so that no sample beyond the total is used.
+        """
+        indices, _ = self._upcoming()
+        records = (self._dataset[index] for index in indices)
+        return [tokenize(record, tokenizer, self.task.sequence_length) for record in records]
+
+    def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
+        """Return the adapter at one layer for the rows ``rows`` of a batch."""
+        down, up = self._adapter.matrices(site)
+        return SiteAdapter(down, up, self.task.scaling, self.task.dropout, self._masks, rows)
+
+    def begin_step(self) -> None:
+        """Clear the gradient and set the masks of this step, which depend on its number alone."""
+        self._adapter.vector.grad.zero_()
+        self._masks.manual_seed(derive_seed(self.task.seed, "dropout", self._micro_batches))
+
+    def finish_step(self) -> None:
+        """Clip this adapter's gradient, update the adapter and move on in the data.
+
+        A gradient that is not finite updates nothing.
+        """
+        vector = self._adapter.vector
+        limit = self.task.max_gradient_norm
+        norm = torch.nn.utils.clip_grad_norm_([vector], float("inf") if limit is None else limit)
+        if torch.isfinite(norm):
+            self._optimizer.step()
+        indices, self._cursor = self._upcoming()
+        self.samples_done += len(indices)
+        self._micro_batches += 1
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return copies of the gradients of the last step, as they were used, by the matrices' names."""
+        return {name: g.clone() for name, g in self.layout.split(self._adapter.vector.grad).items()}
+
+    def state(self) -> TaskState:
+        """Copy the task's state to host memory, pinned if the device is a GPU, so that it returns fast."""
+        moments = self._optimizer.state[self._adapter.vector]
+        return TaskState(
+            task=self.task,
+            parameters=_to_host(self._adapter.vector.detach()),
+            first_moment=_to_host(moments["exp_avg"]),
+            second_moment=_to_host(moments["exp_avg_sq"]),
+            optimizer_steps=int(moments["step"]),
+            micro_batches=self._micro_batches,
+            samples_done=self.samples_done,
+            cursor=self._cursor,
+            dataset_digest=self._dataset.digest,
+        )
+
+    def close(self) -> None:
+        """Release the dataset."""
+        self._dataset.close()
+
+    def _upcoming(self) -> tuple[list[int], Cursor]:
+        count = min(self.task.batch_size, self.task.total_samples - self.samples_done)
+        return take(len(self._dataset), self.task.seed, self._cursor, count)
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return host.copy_(tensor)

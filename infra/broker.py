@@ -1,0 +1,93 @@
+"""One Kafka for everything that needs one: yours, one in Docker, or one run from here."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from infra.kafka.client import wait_until_answering
+from infra.kafka.data_directory import DataDirectory
+from infra.kafka.docker import docker_answers, docker_kafka
+from infra.kafka.errors import BrokerError
+from infra.kafka.local import LocalKafka
+from infra.kafka.settings import BrokerSettings
+
+__all__ = ["BrokerError", "BrokerSettings", "LocalKafka", "broker"]
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def broker(settings: BrokerSettings | None = None, *, ephemeral: bool = False) -> Iterator[str]:
+    """Yield the bootstrap servers of the first that works: MILLRACE_BOOTSTRAP_SERVERS, Docker, local Kafka.
+
+    A cluster named in the settings is used as it is. A broker that we start ourselves runs for the length
+    of the block; its data stays in `broker_data_dir`, or is deleted at the end when `ephemeral`.
+
+    Raises:
+        BrokerError: the named cluster does not answer, or no broker can be started here.
+    """
+    settings = settings or BrokerSettings()
+    with ExitStack() as stack:
+        if settings.bootstrap_servers:
+            yield _named_cluster(settings.bootstrap_servers, settings.bootstrap_timeout_s)
+        elif ephemeral:
+            data_dir = Path(stack.enter_context(TemporaryDirectory(prefix="millrace-broker-")))
+            docker = docker_kafka(settings, volume=None)
+            yield _first_that_works(stack, docker, _local_broker(settings, data_dir))
+        else:
+            yield _lasting_broker(stack, settings)
+
+
+def _named_cluster(bootstrap_servers: str, timeout_s: float) -> str:
+    try:
+        wait_until_answering(bootstrap_servers, timeout_s)
+    except BrokerError as error:
+        # Never a broker of our own instead: whoever names a cluster wants that one.
+        raise BrokerError(f"{error}: start it, or correct or unset MILLRACE_BOOTSTRAP_SERVERS") from error
+    return bootstrap_servers
+
+
+def _lasting_broker(stack: ExitStack, settings: BrokerSettings) -> str:
+    """Start the broker that wrote the data which is there: any other would come up without it."""
+    data = DataDirectory(settings.broker_data_dir)
+    local = _local_broker(settings, data.path)
+    docker = _lasting_docker_broker(settings, data)
+    if data.storage.exists():
+        return stack.enter_context(local)
+    if not data.docker_volume.exists():
+        return _first_that_works(stack, docker, local)
+    if not docker_answers():
+        raise BrokerError(
+            f"The data of {data.path} is in the Docker volume {data.docker_volume_name}, and Docker does not "
+            "answer: start Docker, or set MILLRACE_BROKER_DATA_DIR to another directory"
+        )
+    return stack.enter_context(docker)
+
+
+def _first_that_works(
+    stack: ExitStack, docker: AbstractContextManager[str], local: AbstractContextManager[str]
+) -> str:
+    if docker_answers():
+        try:
+            return stack.enter_context(docker)
+        except BrokerError as error:
+            _log.warning("%s; running Kafka without Docker", error)
+    return stack.enter_context(local)
+
+
+@contextmanager
+def _local_broker(settings: BrokerSettings, data_dir: Path) -> Iterator[str]:
+    with LocalKafka(data_dir, settings) as kafka:
+        yield kafka.bootstrap_servers
+
+
+@contextmanager
+def _lasting_docker_broker(settings: BrokerSettings, data: DataDirectory) -> Iterator[str]:
+    with (
+        data.acquired(orphan_timeout_s=0.0),
+        docker_kafka(settings, data.docker_volume_name) as bootstrap_servers,
+    ):
+        data.docker_volume.write_text(data.docker_volume_name, encoding="utf-8")
+        yield bootstrap_servers

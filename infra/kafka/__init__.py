@@ -1,0 +1,1 @@
+"""One Kafka broker for whoever brings none: the jars, the local process, the Docker container."""

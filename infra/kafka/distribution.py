@@ -1,0 +1,107 @@
+"""Kafka's jars: fetched by Maven as pinned in pom.xml, kept in a cache outside the repository."""
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from infra.kafka.errors import BrokerError
+from infra.kafka.file_lock import FileLock, LockedError
+from infra.kafka.settings import BrokerSettings
+
+_POM = Path(__file__).with_name("pom.xml")
+_STAGING_PREFIX = ".staging-"
+
+
+def kafka_version() -> str:
+    """The Kafka version that pom.xml pins."""
+    version = ElementTree.parse(_POM).findtext("{*}properties/{*}kafka.version")
+    if version is None:
+        raise BrokerError(f"{_POM} has no property kafka.version: restore the file")
+    return version
+
+
+def kafka_jars(settings: BrokerSettings) -> Path:
+    """Return the folder with Kafka's jars, fetched on first use.
+
+    The folder appears under its name in one rename, when it is complete: whoever finds it may trust it.
+
+    Raises:
+        BrokerError: the jars are not in the cache and Maven is missing, fails or takes too long.
+    """
+    jars = settings.cache_dir / _folder_name()
+    if jars.is_dir():
+        return jars
+    try:
+        settings.cache_dir.mkdir(parents=True, exist_ok=True)
+        with FileLock(settings.cache_dir / "lock").held(settings.broker_download_timeout_s):
+            if not jars.is_dir():
+                _fetch(jars, settings.broker_download_timeout_s)
+    except LockedError as error:
+        raise BrokerError(
+            f"Process {error.holder} has been fetching Kafka into {settings.cache_dir} for more than "
+            f"{settings.broker_download_timeout_s:g} s: see whether it is stuck"
+        ) from error
+    except OSError as error:
+        raise BrokerError(
+            f"Cannot keep Kafka's jars in {settings.cache_dir} ({error.strerror}): "
+            "set MILLRACE_CACHE_DIR to a folder that can be written"
+        ) from error
+    return jars
+
+
+def _folder_name() -> str:
+    # The digest tells two sets of jars apart that share a Kafka version, when another pin has moved.
+    return f"kafka-{kafka_version()}-{hashlib.sha256(_POM.read_bytes()).hexdigest()[:8]}"
+
+
+def _fetch(jars: Path, timeout_s: float) -> None:
+    # The caller holds the cache's lock: what lies in staging was left by a process that was killed.
+    for leftover in jars.parent.glob(f"{_STAGING_PREFIX}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=jars.parent, prefix=_STAGING_PREFIX) as staging:
+        complete = Path(staging) / "jars"
+        _run_maven(complete, timeout_s)
+        complete.rename(jars)
+
+
+def _run_maven(output_dir: Path, timeout_s: float) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise BrokerError(
+            f"Kafka {kafka_version()} is not in the cache {output_dir.parent.parent}: install Maven (mvn) "
+            "to fetch it, start Docker, or set MILLRACE_BOOTSTRAP_SERVERS to a running broker"
+        )
+    command = [
+        maven,
+        "--batch-mode",
+        "--quiet",
+        "--strict-checksums",
+        f"--file={_POM}",
+        "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies",
+        "-DincludeScope=runtime",
+        f"-DoutputDirectory={output_dir}",
+    ]
+    try:
+        answer = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BrokerError(
+            f"Maven did not fetch Kafka {kafka_version()} within {timeout_s:g} s: "
+            "check the network, or raise MILLRACE_BROKER_DOWNLOAD_TIMEOUT_S"
+        ) from error
+    if answer.returncode != 0:
+        reason = _first_error(answer.stdout)
+        raise BrokerError(
+            f"Maven could not fetch Kafka {kafka_version()} ({reason}): "
+            "check the network and Maven's settings"
+        )
+
+
+def _first_error(output: str) -> str:
+    # Colour codes may come before the mark, even in batch mode.
+    errors = (line.partition("[ERROR] ")[2].removesuffix(" -> [Help 1]") for line in output.splitlines())
+    return next(filter(None, errors), "no reason given")

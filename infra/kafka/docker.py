@@ -1,0 +1,88 @@
+"""A Kafka broker in a container of a Docker engine on this machine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from infra.kafka.client import wait_until_answering
+from infra.kafka.distribution import kafka_version
+from infra.kafka.errors import BrokerError
+from infra.kafka.ports import reserve_port
+from infra.kafka.properties import LOOPBACK, NODE_ID, server_properties
+from infra.kafka.settings import BrokerSettings
+
+if TYPE_CHECKING:
+    from testcontainers.core.container import DockerContainer
+
+_PING_TIMEOUT_S = 3
+_STORAGE_DIR = "/var/lib/kafka/data"
+_CONTROLLER_PORT = 9093  # seen inside the container only
+
+
+def docker_answers() -> bool:
+    """Whether a Docker engine answers."""
+    # Imported here, as below: a third of a second that most starts need not spend.
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        client = docker.from_env(timeout=_PING_TIMEOUT_S)
+    except DockerException:
+        return False
+    try:
+        return bool(client.ping())
+    except (DockerException, OSError):
+        return False
+    finally:
+        client.close()
+
+
+@contextmanager
+def docker_kafka(settings: BrokerSettings, volume: str | None) -> Iterator[str]:
+    """Run Kafka in a container and yield its bootstrap servers.
+
+    The data is in the Docker volume `volume`, or goes with the container when that is None. Testcontainers'
+    reaper removes the container when this process is killed.
+
+    Raises:
+        BrokerError: the image cannot be had, or the container does not start or answer.
+    """
+    with reserve_port(settings.broker_port) as reservation:
+        port = reservation.getsockname()[1]
+    container = _start(settings, port, volume)
+    servers = f"{LOOPBACK}:{port}"
+    try:
+        wait_until_answering(servers, settings.broker_start_timeout_s)
+        yield servers
+    finally:
+        container.get_wrapped_container().stop(timeout=round(settings.broker_stop_timeout_s))
+        container.stop()
+
+
+def _start(settings: BrokerSettings, port: int, volume: str | None) -> "DockerContainer":
+    from docker.errors import DockerException
+    from testcontainers.core.container import DockerContainer
+
+    image = f"apache/kafka:{kafka_version()}"
+    try:
+        container = DockerContainer(image).with_envs(**_environment(settings, port))
+        # Published on loopback alone: this broker asks nobody who they are.
+        container.ports[f"{port}/tcp"] = (LOOPBACK, port)  # type: ignore[assignment]
+        if volume is not None:
+            container.with_volume_mapping(volume, _STORAGE_DIR, mode="rw")
+        return container.start()
+    # Testcontainers lets the errors of requests (an OSError) through and adds some RuntimeErrors.
+    except (DockerException, OSError, RuntimeError) as error:
+        raise BrokerError(f"Docker could not start {image} ({error}): pull it by hand to see why") from error
+
+
+def _environment(settings: BrokerSettings, port: int) -> dict[str, str]:
+    """The broker's configuration as the image reads it."""
+    # The same port inside and outside: the broker, too, reaches itself at the advertised address.
+    properties = server_properties("0.0.0.0", port, _CONTROLLER_PORT, _STORAGE_DIR)
+    # The image formats its storage for static voters.
+    properties["controller.quorum.voters"] = f"{NODE_ID}@{LOOPBACK}:{_CONTROLLER_PORT}"
+    return {
+        "KAFKA_HEAP_OPTS": f"-Xmx{settings.broker_heap_mib}m",
+        **{f"KAFKA_{name.replace('.', '_').upper()}": value for name, value in properties.items()},
+    }

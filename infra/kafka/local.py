@@ -1,0 +1,156 @@
+"""A Kafka broker in a process of its own on this machine."""
+
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from infra.kafka.client import wait_until_answering
+from infra.kafka.data_directory import DataDirectory
+from infra.kafka.distribution import kafka_jars
+from infra.kafka.errors import BrokerError
+from infra.kafka.java import find_java
+from infra.kafka.ports import reserve_port
+from infra.kafka.process import SupervisedProcess
+from infra.kafka.properties import LOOPBACK, server_properties
+from infra.kafka.settings import BrokerSettings
+from infra.kafka.storage import format_storage, write_properties
+
+_LOG4J_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+_LOG_TAIL_LINES = 15
+# Beyond its time to stop, for the broker of a killed process to be gone.
+_ORPHAN_MARGIN_S = 5
+
+
+class LocalKafka:
+    """A single-node Kafka in KRaft mode that keeps its data in `data_dir`.
+
+    It dies with the process that started it, however that one dies, and may be started again after
+    `stop()` or `kill()`, on the same ports. As a context manager it runs for the length of the block.
+    """
+
+    def __init__(self, data_dir: Path, settings: BrokerSettings | None = None) -> None:
+        self._data = DataDirectory(data_dir)
+        self._settings = settings or BrokerSettings()
+        self._broker_port = self._settings.broker_port
+        self._controller_port = 0
+        self._reservations: list[socket.socket] = []
+        self._process: SupervisedProcess | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect; known from the first start on."""
+        return f"{LOOPBACK}:{self._broker_port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running Java virtual machine; None when there is none."""
+        return self._process.pid if self._process else None
+
+    @property
+    def log_path(self) -> Path:
+        """The broker's log."""
+        return self._data.log
+
+    def start(self) -> None:
+        """Start the broker and return when it answers; nothing happens when it runs already.
+
+        Raises:
+            BrokerError: Java or Kafka's jars are missing, the data directory is in use or cannot be
+                written, the port is taken, or the broker does not come up.
+        """
+        if self.pid is not None:
+            return
+        try:
+            if not self._data.lock.is_held:
+                self._data.acquire(self._settings.broker_stop_timeout_s + _ORPHAN_MARGIN_S)
+            self._reserve_ports()
+            self._launch()
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the broker in order, or kill it when that takes too long, and let go of ports and data."""
+        if self._process:
+            self._process.stop()
+            self._process = None
+        while self._reservations:
+            self._reservations.pop().close()
+        self._data.lock.release()
+
+    def kill(self) -> None:
+        """Kill the broker as a crash would (SIGKILL); its ports and data stay reserved for `start()`."""
+        if self._process:
+            self._process.kill()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _reserve_ports(self) -> None:
+        if not self._reservations:
+            self._reservations.append(reserve_port(self._broker_port))
+            self._reservations.append(reserve_port(self._controller_port))
+            self._broker_port, self._controller_port = (
+                reservation.getsockname()[1] for reservation in self._reservations
+            )
+
+    def _launch(self) -> None:
+        kafka = [
+            str(find_java()),
+            f"-Xmx{self._settings.broker_heap_mib}m",
+            "-XX:+UseSerialGC",
+            f"-Dlog4j2.configurationFile={_LOG4J_CONFIGURATION}",
+            f"-Dmillrace.broker.log={self.log_path}",
+            "-classpath",
+            f"{kafka_jars(self._settings)}/*",
+        ]
+        properties = self._properties()
+        format_storage(kafka, self._data.storage, properties)
+        write_properties(self._data.server_properties, properties)
+        self._process = SupervisedProcess(
+            [*kafka, "kafka.Kafka", str(self._data.server_properties)],
+            working_dir=self._data.path,
+            console_path=self._data.console,
+            stop_timeout_s=self._settings.broker_stop_timeout_s,
+            # So that the data stays locked until the broker is gone, even when this process is killed.
+            inherited=self._data.lock.fileno(),
+        )
+
+    def _properties(self) -> dict[str, str]:
+        properties = server_properties(
+            LOOPBACK, self._broker_port, self._controller_port, str(self._data.storage)
+        )
+        # A quorum formatted with --standalone has the controller's address in the data, and the
+        # controller puts the present one there as it takes office: the port may change between runs.
+        properties["controller.quorum.bootstrap.servers"] = f"{LOOPBACK}:{self._controller_port}"
+        return properties
+
+    def _wait_until_ready(self) -> None:
+        try:
+            wait_until_answering(
+                self.bootstrap_servers, self._settings.broker_start_timeout_s, self._check_alive
+            )
+        except BrokerError as error:
+            raise BrokerError(f"{error}; see {self.log_path}\n{self._log_tail()}") from error
+
+    def _check_alive(self) -> None:
+        if self._process and self._process.exit_status is not None:
+            raise BrokerError(f"The local Kafka broker ended with status {self._process.exit_status}")
+
+    def _log_tail(self) -> str:
+        lines = [
+            line
+            for path in (self._data.console, self._data.log)
+            if path.exists()
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+        ]
+        return "\n".join(lines)

@@ -1,0 +1,73 @@
+"""A child process that dies with its parent."""
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from infra.kafka import supervisor
+
+# What the supervisor needs, beyond the command's own time to stop, to kill it and to end.
+_KILL_MARGIN_S = 5
+
+
+class SupervisedProcess:
+    """Runs `command` under a supervisor, in a session of its own that Ctrl-C in the terminal does not reach.
+
+    What the command prints goes to `console_path`, which is emptied first. `inherited` is a
+    descriptor that it gets besides.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        working_dir: Path,
+        console_path: Path,
+        stop_timeout_s: float,
+        inherited: int,
+    ) -> None:
+        self._stop_timeout_s = stop_timeout_s
+        with console_path.open("wb") as console:
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-I", supervisor.__file__, str(stop_timeout_s), *command],
+                cwd=working_dir,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=console,
+                start_new_session=True,
+                pass_fds=[inherited],
+            )
+        assert self._supervisor.stdout is not None
+        with self._supervisor.stdout as pid_line:
+            self._pid = int(pid_line.readline() or 0) or None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the command; None once it has ended."""
+        return self._pid if self._supervisor.poll() is None else None
+
+    @property
+    def exit_status(self) -> int | None:
+        """Exit status of the command, 128 + n after signal n; None while it runs."""
+        return self._supervisor.poll()
+
+    def stop(self) -> None:
+        """Ask the command to stop, kill it after the timeout, and return when it is gone."""
+        self._end(b"", self._stop_timeout_s + _KILL_MARGIN_S)
+
+    def kill(self) -> None:
+        """Kill the command and return when it is gone."""
+        self._end(supervisor.KILL, _KILL_MARGIN_S)
+
+    def _end(self, request: bytes, timeout_s: float) -> None:
+        assert self._supervisor.stdin is not None
+        if not self._supervisor.stdin.closed:
+            with suppress(BrokenPipeError), self._supervisor.stdin as control:
+                control.write(request)
+        try:
+            self._supervisor.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            # The kernel kills the command with its supervisor.
+            self._supervisor.kill()
+            self._supervisor.wait()

@@ -1,0 +1,30 @@
+"""Settings of the broker, from the environment."""
+
+from pathlib import Path
+
+from platformdirs import user_cache_path, user_data_path
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class BrokerSettings(BaseSettings):
+    """Where the broker is, or how to run one: each field is the environment variable `MILLRACE_<FIELD>`."""
+
+    model_config = SettingsConfigDict(env_prefix="MILLRACE_", frozen=True)
+
+    bootstrap_servers: str | None = Field(
+        None, min_length=1, description="A running cluster to use as it is."
+    )
+    bootstrap_timeout_s: float = Field(15.0, gt=0, description="For that cluster to answer.")
+    broker_data_dir: Path = Field(
+        default_factory=lambda: user_data_path("millrace") / "broker",
+        description="Where our own broker keeps its data between runs.",
+    )
+    cache_dir: Path = Field(
+        default_factory=lambda: user_cache_path("millrace"), description="Where Kafka's jars are kept."
+    )
+    broker_port: int = Field(0, ge=0, le=65535, description="Port on 127.0.0.1; 0 takes a free one.")
+    broker_heap_mib: int = Field(512, ge=256, description="Heap of the local broker.")
+    broker_start_timeout_s: float = Field(60.0, gt=0, description="From start to the first answer.")
+    broker_stop_timeout_s: float = Field(10.0, gt=0, description="For an orderly stop, before it is killed.")
+    broker_download_timeout_s: float = Field(600.0, gt=0, description="For Maven to fetch Kafka's jars.")

@@ -1,0 +1,124 @@
+"""The topics: their names, in one place, and the settings that each is created with."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+CELLS = "cells"
+JOBS = "jobs"
+QUOTES = "quotes"
+FLEET = "fleet"
+CLOCK = "clock"
+LEDGER = "ledger"
+DECISIONS = "decisions"
+COMMANDS = "commands"
+PRICES = "prices"
+JOBS_STATE = "jobs.state"
+
+INPUTS = (CELLS, JOBS, QUOTES, FLEET, CLOCK)
+"""What producers write and intake reads."""
+
+VIEWS = (PRICES, JOBS_STATE)
+"""What is kept by key: the latest record counts."""
+
+INPUT_MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+"""Large enough for intake to see an oversized record, and to say so in the dead letter."""
+
+HEADERS_MAX_BYTES = 1024 * 1024
+"""What intake and dead letters may add to a record on its way."""
+
+FOR_EVER = -1
+
+_DAY_MS = 24 * 60 * 60 * 1000
+_INPUT_RETENTION_MS = 7 * _DAY_MS
+_COMMAND_RETENTION_MS = 7 * _DAY_MS
+_DEAD_LETTER_RETENTION_MS = 30 * _DAY_MS
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True)
+class TopicSpec:
+    """A topic as it must be. Sizes of messages are those of a batch of records on the broker's disk.
+
+    Raises:
+        ValueError: Kafka would refuse the name, or there is no partition.
+    """
+
+    name: str
+    partitions: int
+    retention_ms: int
+    max_message_bytes: int = INPUT_MAX_MESSAGE_BYTES
+    cleanup_policy: Literal["delete", "compact"] = "delete"
+    compression_type: Literal["producer", "uncompressed"] = "producer"
+    retention_bytes: int = FOR_EVER
+
+    def __post_init__(self) -> None:
+        if not _LEGAL_NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is no topic name: use 1 to 249 letters, digits, '.', '_' or '-'")
+        if self.partitions < 1:
+            raise ValueError(f"topic {self.name} needs at least one partition, not {self.partitions}")
+
+    def config(self) -> dict[str, str]:
+        """The topic's settings under Kafka's names."""
+        return {
+            "cleanup.policy": self.cleanup_policy,
+            "retention.ms": str(self.retention_ms),
+            "retention.bytes": str(self.retention_bytes),
+            "max.message.bytes": str(self.max_message_bytes),
+            "compression.type": self.compression_type,
+        }
+
+
+def topic_name(prefix: str, name: str) -> str:
+    """The full name of a topic, such as `millrace.jobs`."""
+    return f"{prefix}.{name}"
+
+
+def dead_letter_name(topic: str) -> str:
+    """The name of the topic that takes the bad records of `topic`."""
+    return f"{topic}.dlt"
+
+
+def topics(
+    prefix: str = "millrace", partitions: int = 4, command_partitions: int = 16
+) -> tuple[TopicSpec, ...]:
+    """Return every topic. All are partitioned by cell, save for `commands`, which is by node."""
+    inputs = tuple(_input(topic_name(prefix, name), partitions) for name in INPUTS)
+    ledger = TopicSpec(
+        topic_name(prefix, LEDGER),
+        partitions,
+        retention_ms=FOR_EVER,
+        # Whatever an input topic took must fit, with what intake adds.
+        max_message_bytes=INPUT_MAX_MESSAGE_BYTES + HEADERS_MAX_BYTES,
+    )
+    decisions = TopicSpec(topic_name(prefix, DECISIONS), partitions, retention_ms=FOR_EVER)
+    commands = TopicSpec(topic_name(prefix, COMMANDS), command_partitions, retention_ms=_COMMAND_RETENTION_MS)
+    views = tuple(_view(topic_name(prefix, name), partitions) for name in VIEWS)
+    dead_letters = tuple(_dead_letter(source) for source in (*inputs, ledger))
+    return (*inputs, ledger, decisions, commands, *views, *dead_letters)
+
+
+def _input(name: str, partitions: int) -> TopicSpec:
+    return TopicSpec(
+        name,
+        partitions,
+        retention_ms=_INPUT_RETENTION_MS,
+        max_message_bytes=INPUT_MAX_MESSAGE_BYTES,
+        # The broker itself expands what comes compressed, and refuses what is then too large: no consumer
+        # ever expands a bomb.
+        compression_type="uncompressed",
+    )
+
+
+def _view(name: str, partitions: int) -> TopicSpec:
+    return TopicSpec(name, partitions, retention_ms=FOR_EVER, cleanup_policy="compact")
+
+
+def _dead_letter(source: TopicSpec) -> TopicSpec:
+    return TopicSpec(
+        dead_letter_name(source.name),
+        source.partitions,
+        retention_ms=_DEAD_LETTER_RETENTION_MS,
+        max_message_bytes=source.max_message_bytes + HEADERS_MAX_BYTES,
+    )

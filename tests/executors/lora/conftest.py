@@ -1,0 +1,125 @@
+"""Tiny base models and datasets that the engine's tests share."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from executors.lora.base_model import SharedBase, load_base
+from executors.lora.dataset import DatasetRoot
+from executors.lora.default_base import Recipe, default_base_directory
+from executors.lora.engine import FusedEngine
+from executors.lora.task import LoraTask
+
+TINY = Recipe(
+    vocabulary_size=320,
+    hidden_features=32,
+    intermediate_features=64,
+    layers=2,
+    heads=2,
+    longest_sequence_tokens=128,
+    text_bytes=60_000,
+    steps=150,
+    sequence_length=32,
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def llama_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLRACE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        return default_base_directory(TINY)
+
+
+@pytest.fixture(scope="session")
+def grouped_query_directory(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama whose four heads share two key heads, with biases."""
+    directory = tmp_path_factory.mktemp("grouped-query")
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        attention_bias=True,
+        initializer_range=0.2,
+    )
+    LlamaForCausalLM(config).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(llama_directory).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def gpt2_directory(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("gpt2")
+    torch.manual_seed(2)
+    config = GPT2Config(
+        vocab_size=320, n_embd=32, n_layer=2, n_head=2, n_positions=128, initializer_range=0.2
+    )
+    GPT2LMHeadModel(config).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(llama_directory).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def base(llama_directory: Path) -> SharedBase:
+    return load_base(llama_directory)
+
+
+@pytest.fixture(scope="session")
+def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two datasets: ``long`` has texts of 64 tokens or more, ``ragged`` pairs of any length."""
+    folder = tmp_path_factory.mktemp("datasets")
+    words = ["def", "class", "return", "self", "import", "value", "error", "raise", "range", "lambda"]
+    draw = random.Random(5)
+
+    def text(fewest: int, most: int) -> str:
+        return " ".join(draw.choices(words, k=draw.randint(fewest, most)))
+
+    long = [{"text": text(70, 90)} for _ in range(24)]
+    ragged = [{"prompt": text(1, 6), "completion": text(1, 25)} for _ in range(24)]
+    for name, records in (("long", long), ("ragged", ragged)):
+        lines = (json.dumps(record) + "\n" for record in records)
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def datasets(dataset_folder: Path) -> DatasetRoot:
+    return DatasetRoot(dataset_folder)
+
+
+@pytest.fixture
+def engine(base: SharedBase, datasets: DatasetRoot) -> FusedEngine:
+    return FusedEngine(base, datasets)
+
+
+@pytest.fixture(scope="session")
+def make_task() -> Callable[..., LoraTask]:
+    def make(job_id: str, **fields: object) -> LoraTask:
+        defaults = {
+            "rank": 4,
+            "batch_size": 2,
+            "sequence_length": 24,
+            "dataset": "long.jsonl",
+            "total_samples": 10_000,
+            "learning_rate": 1e-2,
+        }
+        return LoraTask(job_id=job_id, **(defaults | fields))
+
+    return make

@@ -1,0 +1,90 @@
+"""Only local, pickle-free models are loaded; the default one is made once and is the same each time."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from executors.lora.base_model import BaseModelError, SharedBase, load_base
+from executors.lora.default_base import Recipe, cache_directory, default_base_directory
+
+SMALL = Recipe(
+    vocabulary_size=300,
+    hidden_features=16,
+    intermediate_features=16,
+    layers=1,
+    heads=1,
+    text_bytes=20_000,
+    steps=10,
+    batch_size=2,
+    sequence_length=16,
+)
+
+
+def test_pickled_weights_are_refused(llama_directory: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "pickled"
+    shutil.copytree(llama_directory, directory)
+    weights = directory / "model.safetensors"
+    weights.rename(directory / "pytorch_model.bin")
+    with pytest.raises(BaseModelError, match="pickled weights are refused"):
+        load_base(directory)
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BaseModelError, match=r"config\.json is missing"):
+        load_base(tmp_path)
+
+
+def test_the_base_is_frozen_and_its_head_stays_plain(base: SharedBase) -> None:
+    assert not any(parameter.requires_grad for parameter in base.model.parameters())
+    assert not base.model.training
+    assert "lm_head" not in base.sites
+    assert len(base.sites) == 2 * 7
+
+
+def test_the_default_base_is_kept_and_made_again_to_the_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = []
+    for name in ("one", "two"):
+        monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path / name))
+        assert cache_directory() == tmp_path / name
+        directory = default_base_directory(SMALL)
+        written = (directory / "model.safetensors").stat().st_mtime_ns
+        assert default_base_directory(SMALL) == directory
+        assert (directory / "model.safetensors").stat().st_mtime_ns == written
+        weights.append(load_file(directory / "model.safetensors"))
+    assert weights[0].keys() == weights[1].keys()
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name])
+
+
+def test_the_default_base_leaves_global_random_state_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path))
+    before = torch.get_rng_state()
+    default_base_directory(SMALL)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_processes_that_race_for_the_default_base_agree_on_one(tmp_path: Path) -> None:
+    program = (
+        "from executors.lora.default_base import Recipe, default_base_directory\n"
+        f"print(default_base_directory({SMALL!r}))"
+    )
+    environment = os.environ | {"MILLRACE_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
+    racers = [
+        subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    answers = {racer.communicate(timeout=120)[0] for racer in racers}
+    assert [racer.returncode for racer in racers] == [0, 0]
+    assert len(answers) == 1
+    assert load_base(Path(answers.pop().strip())).longest_sequence_tokens == 1024
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1

@@ -1,0 +1,219 @@
+"""A checkpoint is whole or is not there, belongs to its writer, and is PEFT's own."""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from executors.lora.base_model import SharedBase, load_base
+from executors.lora.batch import tokenize
+from executors.lora.checkpoint import TaskCheckpoints
+from executors.lora.checkpoint_store import CheckpointStore, StaleWriterError
+from executors.lora.dataset import Cursor, DatasetRoot, take
+from executors.lora.engine import FusedEngine
+from executors.lora.task import GPT2_TARGET_MODULES, LoraTask
+
+MakeTask = Callable[..., LoraTask]
+
+FILES = {"weights.bin": b"weights" * 100, "state.json": b"{}"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path)
+
+
+def test_a_resumed_task_goes_on_to_the_bit(
+    base: SharedBase, datasets: DatasetRoot, make_task: MakeTask, tmp_path: Path
+) -> None:
+    checkpoints = TaskCheckpoints(tmp_path, base)
+    task = make_task("job", dropout=0.25, weight_decay=0.01, dataset="ragged.jsonl", batch_size=5)
+    engine = FusedEngine(base, datasets)
+    engine.attach(task)
+    for _ in range(7):
+        engine.step()
+    checkpoints.save(engine.state("job"), slot=3)
+    expected = [engine.step() for _ in range(4)]
+
+    state = checkpoints.load("job")
+    resumed = FusedEngine(base, datasets)
+    resumed.attach(task, state)
+    assert resumed.samples_done("job") == 35
+    assert [resumed.step() for _ in range(4)] == expected
+    assert torch.equal(resumed.state("job").parameters, engine.state("job").parameters)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_peft_loads_the_adapter_and_gives_the_same_logits(
+    family: str, datasets: DatasetRoot, make_task: MakeTask, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    directory = request.getfixturevalue(f"{family}_directory")
+    base = load_base(directory)
+    targets = {"target_modules": (*GPT2_TARGET_MODULES, "c_fc")} if family == "gpt2" else {}
+    task = make_task("job", **targets)
+    engine = FusedEngine(base, datasets)
+    engine.attach(make_task("other", seed=1, dataset="ragged.jsonl", **targets))
+    engine.attach(task)
+    for _ in range(3):
+        engine.step()
+    path = TaskCheckpoints(tmp_path, base).save(engine.state("job"), slot=0)
+    seen: list[torch.Tensor] = []
+    hook = base.model.get_output_embeddings().register_forward_hook(lambda *call: seen.append(call[2]))
+    engine.step(["other", "job"])
+    hook.remove()
+
+    plain = AutoModelForCausalLM.from_pretrained(directory).eval()
+    with datasets.open(task.dataset) as dataset, torch.no_grad():
+        indices, _ = take(len(dataset), task.seed, Cursor(0, 6), 2)
+        input_ids = torch.tensor(
+            [tokenize(dataset[i], base.tokenizer, task.sequence_length).token_ids for i in indices]
+        )
+        untuned = plain(input_ids=input_ids).logits[:, :-1].flatten(0, 1)
+        tuned = PeftModel.from_pretrained(plain, path)(input_ids=input_ids).logits[:, :-1].flatten(0, 1)
+    assert (tuned - untuned).abs().max() > 0.1
+    torch.testing.assert_close(seen[0].flatten(0, -2)[-len(tuned) :], tuned, rtol=1e-4, atol=1e-4)
+
+
+def test_no_file_is_a_pickle(
+    base: SharedBase, engine: FusedEngine, make_task: MakeTask, tmp_path: Path
+) -> None:
+    engine.attach(make_task("job"))
+    path = TaskCheckpoints(tmp_path, base).save(engine.state("job"), slot=0)
+    assert sorted(file.name for file in path.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "manifest.json",
+        "optimizer.safetensors",
+        "training_state.json",
+    ]
+    for file in path.glob("*.json"):
+        json.loads(file.read_text())
+
+
+def test_a_checkpoint_of_another_base_is_refused(
+    base: SharedBase,
+    grouped_query_directory: Path,
+    engine: FusedEngine,
+    make_task: MakeTask,
+    tmp_path: Path,
+) -> None:
+    engine.attach(make_task("job"))
+    TaskCheckpoints(tmp_path, base).save(engine.state("job"), slot=0)
+    with pytest.raises(ValueError, match="do not fit the base model"):
+        TaskCheckpoints(tmp_path, load_base(grouped_query_directory)).load("job")
+
+
+def test_the_newest_is_the_highest_slot_then_the_most_samples(store: CheckpointStore) -> None:
+    assert store.newest("job") is None
+    store.save("job", 9, 500, FILES)
+    store.save("job", 10, 40, FILES)
+    store.save("job", 10, 100, FILES)
+    newest = store.newest("job")
+    assert (newest.slot, newest.samples_done, dict(newest.files)) == (10, 100, FILES)
+
+
+def test_only_the_last_two_are_kept(store: CheckpointStore, tmp_path: Path) -> None:
+    for samples in (8, 16, 24, 32):
+        store.save("job", 1, samples, FILES)
+    store.save("other", 1, 8, FILES)
+    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["1-24", "1-32"]
+
+
+def test_a_stale_writer_is_refused_even_when_the_newer_checkpoint_is_corrupt(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    store.save("job", 4, 8, FILES)
+    newer = store.save("job", 5, 4, FILES)
+    with pytest.raises(StaleWriterError, match="slot 4 was replaced by slot 5"):
+        store.save("job", 4, 16, FILES)
+    (newer / "manifest.json").write_bytes(b"")
+    with pytest.raises(StaleWriterError):
+        store.save("job", 4, 16, FILES)
+    assert store.newest("job").samples_done == 8
+
+
+def test_every_single_damaged_byte_is_noticed(store: CheckpointStore) -> None:
+    store.save("job", 1, 8, FILES)
+    path = store.save("job", 1, 16, FILES)
+    draw = random.Random(0)
+    for name in FILES:
+        sound = (path / name).read_bytes()
+        for _ in range(20):
+            damaged = bytearray(sound)
+            damaged[draw.randrange(len(sound))] ^= 1 << draw.randrange(8)
+            (path / name).write_bytes(damaged)
+            assert store.newest("job").samples_done == 8
+        (path / name).write_bytes(sound)
+        assert store.newest("job").samples_done == 16
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "weights.bin", "state.json"])
+@pytest.mark.parametrize("damage", ["cut", "grown", "gone"])
+def test_a_torn_checkpoint_gives_way_to_the_one_before(
+    store: CheckpointStore, name: str, damage: str
+) -> None:
+    store.save("job", 1, 8, FILES)
+    file = store.save("job", 1, 16, FILES) / name
+    content = file.read_bytes()
+    file.unlink()
+    if damage != "gone":
+        file.write_bytes(content[:-1] if damage == "cut" else content + b"}")
+    assert store.newest("job").samples_done == 8
+    store.save("job", 1, 16, FILES)
+    assert store.newest("job").samples_done == 16
+
+
+def test_a_checkpoint_moved_to_another_name_or_job_is_not_trusted(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    path = store.save("job", 1, 8, FILES)
+    shutil.copytree(path, tmp_path / "job" / "7-8")
+    shutil.copytree(path, tmp_path / "thief" / "1-8")
+    assert store.newest("job").slot == 1
+    assert store.newest("thief") is None
+
+
+def test_a_manifest_cannot_name_files_elsewhere(store: CheckpointStore, tmp_path: Path) -> None:
+    path = store.save("job", 1, 8, FILES)
+    (tmp_path / "job" / "outside").write_bytes(FILES["state.json"])
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"]["../outside"] = manifest["files"].pop("state.json")
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert store.newest("job") is None
+
+
+def test_a_crash_at_any_write_leaves_the_checkpoint_before_and_no_litter_for_ever(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save("job", 1, 8, FILES)
+    sync = os.fsync
+    # Two files, the manifest, the folder: what reaches the disk before the folder gets its name.
+    for survived in range(4):
+        left = iter(range(survived))
+
+        def failing(descriptor: int, left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise OSError("disk gone")
+            sync(descriptor)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing)
+            with pytest.raises(OSError, match="disk gone"):
+                store.save("job", 1, 16, FILES)
+        assert store.newest("job").samples_done == 8
+    (tmp_path / "job" / ".unfinished-1-12-killed").mkdir()
+    store.save("job", 2, 24, FILES)
+    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["1-8", "2-24"]
+
+
+@pytest.mark.parametrize("job_id", ["", "..", ".hidden", "a/b", "/abs", "a\0b", "a\n", "x" * 200])
+def test_a_job_id_cannot_lead_elsewhere(store: CheckpointStore, job_id: str) -> None:
+    with pytest.raises(ValueError, match="should match pattern"):
+        store.save(job_id, 1, 8, FILES)

@@ -1,0 +1,31 @@
+"""Writing to and reading from a real broker, as the tests of the broker need it."""
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+TIMEOUT_S = 60
+
+
+def send(bootstrap_servers: str, topic: str, value: bytes, **producer_settings: object) -> KafkaError | None:
+    """Send one record to partition 0 and return the error that the broker answered with, if any."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "log_level": 0, **producer_settings})
+    errors: list[KafkaError | None] = []
+    producer.produce(topic, value, partition=0, on_delivery=lambda error, record: errors.append(error))
+    assert producer.flush(TIMEOUT_S) == 0
+    return errors[0]
+
+
+def values(bootstrap_servers: str, topic: str, count: int) -> list[bytes]:
+    """Return the first `count` records of partition 0."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return [record.value() for record in consumer.consume(count, TIMEOUT_S)]
+    finally:
+        consumer.close()
