@@ -23,8 +23,8 @@ class RunProgress(BaseModel):
 
     base_samples: NonNegativeInt
     """What was done when the slot of the checkpoint began."""
-    loss: Loss
-    """Of the last step."""
+    loss: Loss | None
+    """Of the last step; None before the first."""
 
 
 @dataclass(frozen=True)

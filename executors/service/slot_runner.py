@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from executors.lora.checkpoint_store import Checkpoint, StaleWriterError
 from executors.lora.engine import FusedEngine
@@ -121,11 +121,14 @@ class SlotRunner:
         self._next_look_s = now_s + _CHECKPOINT_POLL_S
         for order in list(self._waiting.values()):
             newest = self._workshop.checkpoints.newest(order.job_id)
-            if now_s >= self._wait_until_s or not self._is_behind(order, newest):
+            if newest is not None and newest.slot > self.assignment.slot:
+                self._drop(order.job_id)
+                self._say("run replaced", order.job_id, newest_slot=newest.slot)
+            elif now_s >= self._wait_until_s or not self._is_behind(order, newest):
                 self._begin(order, newest)
 
     def _is_behind(self, order: RunOrder, newest: Checkpoint | None) -> bool:
-        """Whether a predecessor must have come further than `newest`. A checkpoint of this slot is our own."""
+        """Whether a predecessor has come further than `newest`; what is of this slot is our own."""
         if newest is None:
             return order.resume_samples > 0
         return newest.slot < self.assignment.slot and newest.samples_done < order.resume_samples
@@ -199,8 +202,8 @@ class SlotRunner:
 
     def _save(self, run: Run) -> SavedRun | None:
         """Checkpoint a run; None if it is over thereby, for having been replaced or for want of a store."""
+        saved = self._capture(run)
         try:
-            saved = self._capture(run)
             self._workshop.checkpoints.save(saved)
         except StaleWriterError as error:
             self._drop(run.job_id)
@@ -231,15 +234,14 @@ class SlotRunner:
         if saved is None:
             return
         if run.samples_done >= run.order.work_samples:
-            self._finish(run, saved)
+            self._finish(run, saved, run.loss)
             return
         self._drop(run.job_id)
-        if reason != "node_stops":
-            self._workshop.checkpoints.park(saved)
+        self._workshop.checkpoints.park(saved)
         self._report_progress(run, slot_complete=True)
         self._say("run stopped", run.job_id, reason=reason, samples_done=run.samples_done, loss=run.loss)
 
-    def _finish(self, run: Run, saved: SavedRun) -> None:
+    def _finish(self, run: Run, saved: SavedRun, loss: float) -> None:
         try:
             adapter = self._workshop.adapters.publish(saved.state)
         except OSError as error:
@@ -250,12 +252,12 @@ class SlotRunner:
             RunFinished(
                 **self._identity(run.job_id),
                 samples_done=run.samples_done,
-                loss=run.loss,
+                loss=loss,
                 adapter_path=adapter.path,
                 adapter_digest=adapter.digest,
             )
         )
-        self._say("run finished", run.job_id, samples_done=run.samples_done, loss=run.loss)
+        self._say("run finished", run.job_id, samples_done=run.samples_done, loss=loss)
 
     def _fail_training(self, run: Run, error: Exception) -> None:
         """Give a run up; one that may go on elsewhere is to find there what it has learned here."""
@@ -297,7 +299,7 @@ class SlotRunner:
                 )
             )
 
-    def _identity(self, job_id: str) -> dict[str, object]:
+    def _identity(self, job_id: str) -> dict[str, Any]:
         return {
             "cell": self._workshop.cell,
             "node": self.assignment.node,
