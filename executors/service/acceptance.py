@@ -25,19 +25,22 @@ def accept(
     """Return the command in a record; None, with a line in the log, if there is nothing to apply."""
     try:
         decision = _decode(record.value)
+        command = _command_in(decision)
     except InvalidRecordError as error:
         _log.warning(
             "command unreadable topic=%s partition=%d offset=%d error=%s",
             *(journal.topic, journal.partition, record.offset, error),
         )
         return None
-    reason = _reason_to_skip(decision, journal, cell, node, now_s)
-    if reason is not None:
-        level = logging.DEBUG if reason == "of another node" else logging.INFO
-        _log.log(level, "command skipped id=%s offset=%d reason=%s", decision.id, record.offset, reason)
+    if (decision.cell, command.node) != (cell, node):
+        # Nodes may share a partition.
         return None
-    _log.info("command accepted id=%s offset=%d type=%s", decision.id, record.offset, decision.outcome.TYPE)
-    return AcceptedCommand(decision.id, decision.outcome)
+    reason = _reason_to_skip(decision.id, command, journal, now_s)
+    if reason is not None:
+        _log.info("command skipped id=%s offset=%d reason=%s", decision.id, record.offset, reason)
+        return None
+    _log.info("command accepted id=%s offset=%d type=%s", decision.id, record.offset, command.TYPE)
+    return AcceptedCommand(decision.id, command)
 
 
 def _decode(value: bytes | None) -> Decision:
@@ -45,18 +48,18 @@ def _decode(value: bytes | None) -> Decision:
         raise InvalidRecordError("the record has no value")
     if len(value) > MAX_VALUE_BYTES:
         raise InvalidRecordError(f"the value has {len(value)} bytes, at most {MAX_VALUE_BYTES} are read")
-    decision = decode_decision(value)
+    return decode_decision(value)
+
+
+def _command_in(decision: Decision) -> Command:
     if not isinstance(decision.outcome, SlotAssigned | RunCancelled):
         raise InvalidRecordError(f"{decision.outcome.TYPE} is no command")
-    return decision
+    return decision.outcome
 
 
-def _reason_to_skip(decision: Decision, journal: Journal, cell: str, node: str, now_s: float) -> str | None:
-    command, present = decision.outcome, journal.assignment
-    if (decision.cell, command.node) != (cell, node):
-        # Nodes may share a partition.
-        return "of another node"
-    if decision.id in journal.applied:
+def _reason_to_skip(id: str, command: Command, journal: Journal, now_s: float) -> str | None:
+    present = journal.assignment
+    if id in journal.applied:
         return "applied already"
     if isinstance(command, SlotAssigned):
         if command.slot_end_s <= now_s:

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from executors.service.settings import ExecutorSettings
 from schemas.partitions import command_partition
@@ -94,10 +94,11 @@ class CommandLog:
         records = []
         message = self._consumer.poll(timeout_s)
         while message is not None:
-            if message.error() is None:
+            error = message.error()
+            if error is None:
                 records.append(CommandRecord(message.offset(), message.value()))
             else:
-                self._on_error(message)
+                self._on_error(error)
             if len(records) == _MAX_RECORDS_AT_ONCE:
                 break
             message = self._consumer.poll(0)
@@ -107,8 +108,7 @@ class CommandLog:
         """Leave the broker."""
         self._consumer.close()
 
-    def _on_error(self, message: Message) -> None:
-        error = message.error()
+    def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             self.caught_up = True
         elif error.fatal() or error.code() in (
