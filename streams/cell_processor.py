@@ -1,0 +1,160 @@
+"""The Faust side of the cells: ledger events in, decisions out, and snapshots between.
+
+The order that makes a crash harmless: what was decided is confirmed by the broker, then the snapshots are
+written and confirmed, and only then the events are acknowledged. Folding goes on meanwhile.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from faust.streams import Stream
+from faust.types.tables import TableT
+from faust.types.tuples import Message
+
+from schemas.codec import InvalidRecordError
+from streams.dead_letters import dead_letter
+from streams.faust_records import read_record
+from streams.partition import LedgerPartition
+from streams.publication import Publication
+from streams.publisher import Confirmation, Publisher
+from streams.records import ReadRecord, SentRecord
+
+
+class SuspendedError(Exception):
+    """The process stood still for so long that its cells may belong to another worker by now."""
+
+
+@dataclass
+class _Progress:
+    """What was folded and is not yet acknowledged."""
+
+    messages: list[Message] = field(default_factory=list)
+    confirmations: list[Confirmation] = field(default_factory=list)
+
+
+class CellProcessor:
+    """Folds the ledger partitions assigned to this worker."""
+
+    def __init__(
+        self,
+        snapshots: TableT[bytes, bytes],
+        publisher: Publisher,
+        acknowledge: Callable[[Message], None],
+        publication: Publication,
+        ledger_dead_letters: str,
+        snapshot_every_events: int,
+        suspension_limit_s: float,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._snapshots = snapshots
+        self._publisher = publisher
+        self._acknowledge = acknowledge
+        self._publication = publication
+        self._ledger_dead_letters = ledger_dead_letters
+        self._snapshot_every_events = snapshot_every_events
+        self._suspension_limit_s = suspension_limit_s
+        self._monotonic_s = monotonic_s
+        self._alive_at_s = monotonic_s()
+        self._partitions: dict[int, LedgerPartition] = {}
+        self._progress = _Progress()
+        self._folding = asyncio.Lock()
+        self._snapshotting = asyncio.Lock()
+        self._many_events = asyncio.Event()
+
+    async def run(self, stream: Stream[bytes]) -> None:
+        """Fold every event of `stream`, in order. Never returns.
+
+        Raises:
+            LedgerGapError: if events are missing.
+            ValueError: if a snapshot is of another version.
+        """
+        async for event in stream.noack().events():
+            async with self._folding:
+                await self._fold(read_record(event.message))
+                self._progress.messages.append(event.message)
+            waiting = len(self._progress.messages)
+            if waiting >= self._snapshot_every_events:
+                self._many_events.set()
+            if waiting >= 2 * self._snapshot_every_events:
+                await self.snapshot()
+
+    async def snapshot_regularly(self, every_s: float) -> None:
+        """Write snapshots every so many events or seconds, whichever is first. Never returns."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._many_events.wait(), every_s)
+            self._many_events.clear()
+            await self.snapshot()
+
+    async def snapshot(self) -> None:
+        """Secure everything folded so far, then acknowledge it.
+
+        Raises:
+            KafkaError: if the broker does not confirm a record.
+            SuspendedError: if this process stood still for too long to be trusted.
+        """
+        async with self._snapshotting:
+            async with self._folding:
+                progress, self._progress = self._progress, _Progress()
+                if not progress.messages:
+                    return
+                folded = sorted({message.partition for message in progress.messages})
+                captured = {number: self._partitions[number].capture() for number in folded}
+            await asyncio.gather(*progress.confirmations)
+            self._refuse_after_suspension()
+            await asyncio.gather(
+                *(
+                    self._snapshots.send_changelog(number, key, value)
+                    for number, records in captured.items()
+                    for key, value in records
+                )
+            )
+            for records in captured.values():
+                for key, value in records:
+                    self._snapshots.data[key] = value
+            for message in progress.messages:
+                self._acknowledge(message)
+
+    async def release(self) -> None:
+        """Forget every cell: the partitions are assigned anew, and restored from the snapshots.
+
+        What is not acknowledged by now will be delivered again, here or elsewhere.
+        """
+        async with self._folding:
+            self._partitions.clear()
+            self._progress = _Progress()
+
+    async def watch_for_suspension(self, every_s: float) -> None:
+        """Note regularly that this process runs. Never returns."""
+        while True:
+            await asyncio.sleep(every_s)
+            self._refuse_after_suspension()
+            self._alive_at_s = self._monotonic_s()
+
+    def _refuse_after_suspension(self) -> None:
+        silent_s = self._monotonic_s() - self._alive_at_s
+        if silent_s > self._suspension_limit_s:
+            raise SuspendedError(
+                f"the process stood still for {silent_s:.1f} s, and another worker may have its cells: "
+                "start it again"
+            )
+
+    async def _fold(self, record: ReadRecord) -> None:
+        partition = self._partitions.get(record.partition)
+        if partition is None:
+            partition = LedgerPartition(record.partition, record.offset, self._snapshots.data)
+            self._partitions[record.partition] = partition
+        try:
+            decisions = partition.fold(record)
+        except InvalidRecordError as refusal:
+            await self._send(dead_letter(record, self._ledger_dead_letters, str(refusal)))
+            return
+        for decision in decisions:
+            for sent in self._publication.records(decision):
+                await self._send(sent)
+
+    async def _send(self, record: SentRecord) -> None:
+        self._progress.confirmations.append(await self._publisher.send(record))

@@ -1,0 +1,24 @@
+"""Reading the ledger. The worker and replay share it, so that both fold exactly the same events."""
+
+from schemas.codec import InvalidRecordError, decode_event
+from streams.cell import LedgerEvent
+from streams.records import ReadRecord
+
+
+def read_ledger(record: ReadRecord) -> LedgerEvent:
+    """The event of a ledger record.
+
+    Intake writes nothing that this refuses; a record from elsewhere may be. What is refused depends on the
+    record alone, never on the settings of a deployment, so that every replay leaves out the same records.
+
+    Raises:
+        InvalidRecordError: with what is wrong.
+    """
+    if not any(name == "ce_type" for name, _ in record.headers):
+        raise InvalidRecordError(
+            "a ledger record has its CloudEvents attributes in headers, this one has none"
+        )
+    envelope = decode_event(record.value, record.headers)
+    if record.key != envelope.event.cell.encode():
+        raise InvalidRecordError(f"an event of cell {envelope.event.cell} lies under another key")
+    return LedgerEvent(record.offset, envelope)

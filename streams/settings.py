@@ -1,0 +1,60 @@
+"""The settings of a worker: environment variables `MILLRACE_*`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from platformdirs import user_data_path
+from pydantic import Field, StringConstraints
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from schemas.base import Identifier
+
+MAX_SNAPSHOT_BYTES = 32 * 1024 * 1024
+"""The largest snapshot of a cell: the snapshots topic and both of the worker's clients are sized for it."""
+
+TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+
+
+class WorkerSettings(BaseSettings):
+    """How one worker process runs. Units are in the names."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="MILLRACE_", frozen=True, extra="ignore", use_attribute_docstrings=True
+    )
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    """Kafka's addresses, `host:port`, separated by commas."""
+    topic_prefix: TopicPrefix = "millrace"
+    data_dir: Path = Field(default_factory=lambda: user_data_path("millrace"))
+    """Where Faust keeps its files; the worker's state is on Kafka alone."""
+    cells_file: Path = Path("cells.yaml")
+    """The cells that this deployment serves; events of any other cell are refused."""
+
+    worker_group: Identifier = "cells"
+    """Workers of one group share the cells among them; the consumer group is `<prefix>.<group>`."""
+    worker_name: Identifier | None = None
+    """A lasting name, one per worker at a time: a worker that is started again under it takes its partitions
+    back at once, without waiting for the session timeout. On the other hand nobody else takes them before,
+    not even when the worker stops in good order."""
+    session_timeout_s: Annotated[float, Field(ge=1, le=60)] = 8.0
+    """A worker that is silent for longer is taken for dead, and its cells move."""
+    heartbeat_s: Annotated[float, Field(gt=0, le=20)] = 2.0
+    standby_replicas: Annotated[int, Field(ge=0, le=4)] = 0
+    """Workers that keep a warm copy of each snapshot; leave it at 0 with a single worker."""
+
+    snapshot_every_events: Annotated[int, Field(ge=1, le=100_000)] = 2_000
+    """Ledger events of this worker after which the changed cells are written down at the latest."""
+    snapshot_every_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+    """Seconds after which the changed cells are written down at the latest."""
+    delivery_timeout_s: Annotated[float, Field(ge=10, le=600)] = 60.0
+    """A record that the broker does not confirm for longer ends the worker; nothing is acknowledged."""
+    stop_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
+    """How long an orderly stop may take to flush, snapshot and acknowledge."""
+    intake_buffer_events: Annotated[int, Field(ge=1, le=100_000)] = 4_096
+    """Events between intake and the broker's confirmation; more wait to be read."""
+
+    node_partitions: dict[Identifier, Annotated[int, Field(ge=0)]] = {}
+    """Partition of `commands` by node; the hash of the node's id where it is not given."""
+    web_enabled: bool = False
+    """Serve Faust's own web pages."""
+    log_level: Annotated[str, StringConstraints(pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")] = "WARNING"

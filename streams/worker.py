@@ -1,0 +1,80 @@
+"""The worker process: intake and cells, from start to an orderly stop. `python -m streams.worker` runs it."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from typing import NoReturn
+
+import uvloop
+from pydantic import ValidationError
+
+from schemas.codec import describe
+from schemas.topics import topic_name
+from streams.cells_file import CellsFileError, load_cells
+from streams.faust_app import SNAPSHOTS, CellsApp
+from streams.preflight import PreflightError, prepare
+from streams.settings import WorkerSettings
+
+EXIT_FAILED = 1
+"""Something went wrong underway; started again, the worker resumes where it was."""
+EXIT_UNFIT = 2
+"""Settings, the cells' file or the broker's topics are not fit; starting again does not help."""
+
+_ANY_EPOCH_S = 0.0
+
+
+def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
+    """Run a worker until SIGTERM or SIGINT, and end the process.
+
+    The exit status is 0 after an orderly stop, `EXIT_UNFIT` if the worker cannot start as it is set up, and
+    `EXIT_FAILED` if it cannot go on; the last two with the reason on standard error, a line for each fault.
+    """
+    try:
+        settings = settings or WorkerSettings()
+        # Only the names matter here: the configuration itself comes by the ledger.
+        cells = frozenset(cell.cell for cell in load_cells(settings.cells_file, _ANY_EPOCH_S))
+        partitions = prepare(settings, topic_name(settings.topic_prefix, SNAPSHOTS))
+    except ValidationError as error:
+        _end(EXIT_UNFIT, f"settings: {describe(error)}")
+    except (CellsFileError, PreflightError) as error:
+        _end(EXIT_UNFIT, str(error))
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Faust's consumer runs a second loop, in a thread of its own.
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    try:
+        asyncio.run(_serve(settings, cells, partitions))
+    except Exception as error:
+        logging.getLogger(__name__).debug("the worker failed", exc_info=error)
+        _end(EXIT_FAILED, f"{type(error).__name__}: {error}")
+    _end(0)
+
+
+async def _serve(settings: WorkerSettings, cells: frozenset[str], partitions: int) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    app = CellsApp(settings, cells, partitions)
+    running = asyncio.create_task(app.run())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        # No orderly stop after a failure: nothing may be sent or acknowledged any more.
+        await running
+    async with asyncio.timeout(settings.stop_timeout_s):
+        await app.close()
+
+
+def _end(status: int, message: str = "") -> NoReturn:
+    """End the process at once: after a failure nothing may be flushed, and Faust's threads would linger."""
+    for line in message.splitlines():
+        sys.stderr.write(f"millrace worker: {line}\n")
+    sys.stderr.flush()
+    logging.shutdown()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    run_worker()
