@@ -69,23 +69,25 @@ class Cell:
             self._extend_chain(envelope.canonical, b"")
         return decisions
 
-    def snapshot(self) -> bytes:
-        """The whole state as one record, from which `restore` goes on as if nothing had happened."""
-        return zlib.compress(
-            msgpack.packb(
-                {
-                    "version": SNAPSHOT_VERSION,
-                    "name": self.name,
-                    "offset": self.offset,
-                    "chain": self.chain,
-                    "time_s": self.time_s,
-                    "configuration": self.configuration and self.configuration.model_dump_json(),
-                    "recent": b"".join(self._recent),
-                    "zones": {id: zone.state() for id, zone in self.zones.items()},
-                }
-            ),
-            level=1,
+    def packed(self) -> bytes:
+        """The whole state in msgpack: cheap enough to take between two events."""
+        packed: bytes = msgpack.packb(
+            {
+                "version": SNAPSHOT_VERSION,
+                "name": self.name,
+                "offset": self.offset,
+                "chain": self.chain,
+                "time_s": self.time_s,
+                "configuration": self.configuration and self.configuration.model_dump_json(),
+                "recent": b"".join(self._recent),
+                "zones": {id: zone.state() for id, zone in self.zones.items()},
+            }
         )
+        return packed
+
+    def snapshot(self) -> bytes:
+        """The whole state as one compressed record, from which `restore` goes on undisturbed."""
+        return compress(self.packed())
 
     @classmethod
     def restore(cls, snapshot: bytes) -> "Cell":
@@ -206,6 +208,11 @@ class Cell:
             return
         for zone in self.zones.values():
             yield from zone.on_quote(event)
+
+
+def compress(packed: bytes) -> bytes:
+    """Turn a packed state into a snapshot. Frees the interpreter while it runs, so a thread may do it."""
+    return zlib.compress(packed, level=1)
 
 
 def _refused(event: JobSubmitted | JobQuoteRequested, reason: RejectionReason, detail: str) -> Outcome:

@@ -106,11 +106,11 @@ def read_ledger_file(path: Path) -> Iterator[LedgerEvent]:
     for number, line in _lines(path):
         try:
             fields = json.loads(line)
-            offset = fields.pop("offset")
+            offset = fields.pop("offset") if isinstance(fields, dict) else None
             if type(offset) is not int or offset < 0:
-                raise InvalidRecordError("offset is not a number from 0 on")
+                raise InvalidRecordError("no offset from 0 on")
             envelope = decode_event_line(json.dumps(fields))
-        except (InvalidRecordError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, RecursionError) as error:
             raise ReplayError(f"{path}:{number}: not a ledger event with an offset: {error}") from None
         yield LedgerEvent(offset, envelope)
 

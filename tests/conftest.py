@@ -8,6 +8,14 @@ import pytest
 from infra.broker import broker
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_java() -> Iterator[None]:
+    """Brokers that live for seconds spend most of them compiling: the first compiler will do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+        yield
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[str]:
     """Bootstrap servers of the broker that all tests share, started for the first that asks."""

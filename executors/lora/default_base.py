@@ -46,6 +46,7 @@ class Recipe:
     batch_size: int = 8
     sequence_length: int = 96
     peak_learning_rate: float = 4e-3
+    warm_up_share: float = 0.2
 
     def digest(self) -> str:
         """Name of this recipe together with the text and the software that it depends on."""
@@ -144,7 +145,10 @@ def _llama_config(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> LlamaCo
 def _train(model: LlamaForCausalLM, token_ids: Tensor, recipe: Recipe) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.peak_learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=recipe.peak_learning_rate, total_steps=recipe.steps, pct_start=0.2
+        optimizer,
+        max_lr=recipe.peak_learning_rate,
+        total_steps=recipe.steps,
+        pct_start=recipe.warm_up_share,
     )
     generator = torch.Generator().manual_seed(recipe.seed)
     last_start = len(token_ids) - recipe.sequence_length

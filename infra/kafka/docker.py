@@ -70,7 +70,7 @@ def _start(settings: BrokerSettings, port: int, volume: str | None) -> "DockerCo
         container.ports[f"{port}/tcp"] = (LOOPBACK, port)  # type: ignore[assignment]
         if volume is not None:
             container.with_volume_mapping(volume, _STORAGE_DIR, mode="rw")
-        return container.start()
+        return container.__enter__()  # unlike start(), removes what it has made when it fails
     # Testcontainers lets the errors of requests (an OSError) through and adds some RuntimeErrors.
     except (DockerException, OSError, RuntimeError) as error:
         raise BrokerError(f"Docker could not start {image} ({error}): pull it by hand to see why") from error

@@ -84,10 +84,12 @@ def _lower_bound(
 ) -> float:
     """Least cost over the minimal counts, if each class had its own cheapest slots of those offered.
 
-    Exact for one class; for more it ignores that two classes may want the same slot.
+    Exact for one class; for more it minds that all cells need slots of their own, but not which class gets
+    a slot that two of them want.
     """
-    classes = operational.shape[1]
+    slots, classes = operational.shape
     offered = np.zeros(classes, np.int64)
+    usable = np.zeros(slots, np.bool_)
     for index in range(classes):
         prefix[index, 0] = 0.0
         for slot in by_cost[index]:
@@ -97,8 +99,12 @@ def _lower_bound(
             if _offered(start, compute, memory, group, ceilings[0], ceilings[1]) >= 0:
                 prefix[index, offered[index] + 1] = prefix[index, offered[index]] + operational[slot, index]
                 offered[index] += 1
+                usable[slot] = True
+    usable_slots = usable.sum()
     least = np.inf
     for row in range(counts.shape[0]):
+        if counts[row].sum() > usable_slots:
+            continue
         cost = floors[0] * compute_used[row] + floors[1] * memory_used[row]
         for index in range(classes):
             if counts[row, index] > offered[index]:

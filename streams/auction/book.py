@@ -1,7 +1,7 @@
 """The admitted jobs of a zone: plans kept, made again, given up and completed."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from schemas.cells import Zone
 from schemas.commands import RunCancelled, RunOrder, SlotAssigned
@@ -80,7 +80,7 @@ class JobBook:
         for job in list(self.jobs.values()):
             interrupted = job.rows.get(slot) == row and job.reported_slot < slot
             if interrupted:
-                job.quotas[slot] = 0
+                job.lose_slot(slot)
             if any(job.rows[ahead] == row for ahead in job.rows if ahead > slot):
                 yield from self._replan(job, "node_lost")
             elif interrupted:
@@ -88,7 +88,7 @@ class JobBook:
 
     def fail(self, job: Job, slot: int, error: str, permanent: bool) -> Iterator[Outcome]:
         """Count a slot's run as lost; give the job up if it can run nowhere."""
-        job.quotas[slot] = 0
+        job.lose_slot(slot)
         if permanent:
             yield from self._refund(job, "run_failed", error, cancel=False)
         else:
@@ -130,13 +130,13 @@ class JobBook:
         """What the cells ahead of a job cost to run: not yet spent."""
         return self._auctioneer.operational_micros(job.demand, job.ahead(self._market.first_slot))
 
-    def state(self) -> list[dict[str, Any]]:
+    def state(self) -> list[bytes]:
         """Everything, of types that msgpack writes."""
-        return [job.state() for job in self.jobs.values()]
+        return [job.packed() for job in self.jobs.values()]
 
-    def restore(self, state: list[dict[str, Any]]) -> None:
+    def restore(self, state: list[bytes]) -> None:
         """Take the jobs that `state` was taken of."""
-        self.jobs = {entry["job_id"]: Job.restore(entry) for entry in state}
+        self.jobs = {job.job_id: job for job in map(Job.unpack, state)}
 
     def _in_flight(self, job: Job) -> int:
         """Samples of the present and the last slot that are planned and not yet reported."""

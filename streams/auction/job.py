@@ -1,8 +1,9 @@
 """An admitted job, from its award to its end."""
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
+import msgpack
 import numpy as np
 
 from schemas.jobs import Task
@@ -39,6 +40,8 @@ class Job:
     """The last slot whose run was reported to have started."""
     run_base_samples: int = 0
     """What was done when it did."""
+    _packed: bytes | None = None
+    """See `packed`; None after a change."""
 
     @property
     def remaining_samples(self) -> int:
@@ -48,16 +51,24 @@ class Job:
     def start_run(self, slot: int, samples_done: int) -> None:
         """A run of this slot has begun at `samples_done`, which may be less than what was reported before."""
         self.samples_done, self.run_slot, self.run_base_samples = samples_done, slot, samples_done
+        self._packed = None
 
     def report(self, slot: int, samples_done: int, slot_complete: bool) -> None:
         """A run of this slot has come this far."""
         self.samples_done = samples_done
         if slot_complete:
             self.reported_slot = max(self.reported_slot, slot)
+        self._packed = None
+
+    def lose_slot(self, slot: int) -> None:
+        """Nothing more is to be expected of this slot's run."""
+        self.quotas[slot] = 0
+        self._packed = None
 
     def plan(self, placement: Placement, demand: Demand, class_of_row: tuple[int, ...]) -> None:
         """Hold a placement for the slots ahead, reserved with `demand`."""
         self.demand = demand
+        self._packed = None
         for slot, row in zip(placement.slots, placement.rows, strict=True):
             self.rows[slot] = row
             self.quotas[slot] = int(demand.samples[class_of_row[row]])
@@ -71,30 +82,36 @@ class Job:
         """Drop the cells from `first_slot` on from the plan."""
         for slot in [slot for slot in self.rows if slot >= first_slot]:
             del self.rows[slot], self.quotas[slot]
+        self._packed = None
 
     def started(self, first_slot: int) -> bool:
         """Whether a slot before `first_slot` was assigned to a node."""
         return any(slot < first_slot for slot in self.rows)
 
-    def state(self) -> dict[str, Any]:
-        """Everything, of types that msgpack writes."""
-        return {
-            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
-            "task": self.task.model_dump_json(),
-            "rows": list(self.rows.items()),
-            "quotas": list(self.quotas.items()),
-            "demand": [
-                self.demand.work_samples,
-                self.demand.samples.tolist(),
-                self.demand.compute_share.tolist(),
-                self.demand.memory_gib,
-                self.demand.memory_share.tolist(),
-            ],
-        }
+    def packed(self) -> bytes:
+        """Everything in msgpack, kept until the next change: most jobs stay the same between snapshots."""
+        if self._packed is None:
+            self._packed = msgpack.packb(
+                {
+                    **{name: getattr(self, name) for name in _PLAIN_FIELDS},
+                    "task": self.task.model_dump_json(),
+                    "rows": list(self.rows.items()),
+                    "quotas": list(self.quotas.items()),
+                    "demand": [
+                        self.demand.work_samples,
+                        self.demand.samples.tolist(),
+                        self.demand.compute_share.tolist(),
+                        self.demand.memory_gib,
+                        self.demand.memory_share.tolist(),
+                    ],
+                }
+            )
+        return self._packed
 
     @classmethod
-    def restore(cls, state: dict[str, Any]) -> Self:
-        """The job that `state` was taken of."""
+    def unpack(cls, packed: bytes) -> Self:
+        """The job that `packed` came from."""
+        state = msgpack.unpackb(packed)
         work_samples, samples, compute_share, memory_gib, memory_share = state["demand"]
         return cls(
             **{name: state[name] for name in _PLAIN_FIELDS},

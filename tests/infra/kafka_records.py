@@ -26,6 +26,6 @@ def values(bootstrap_servers: str, topic: str, count: int) -> list[bytes]:
     )
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        return [record.value() for record in consumer.consume(count, TIMEOUT_S)]
+        return [record.value() or b"" for record in consumer.consume(count, TIMEOUT_S)]
     finally:
         consumer.close()

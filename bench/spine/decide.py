@@ -1,0 +1,59 @@
+"""What one decision costs, the cell included: time against size, without Kafka."""
+
+import math
+import time
+from itertools import count
+
+import numpy as np
+
+from bench.figures import Measurement
+from bench.spine.cells import SLOTS, Fed, bid, half_full
+from schemas.jobs import JobSubmitted
+
+SIZES = (100, 200, 400, 1_000)
+QUICK_SIZES = (50, 100, 200)
+DECISIONS = 3_000
+QUICK_DECISIONS = 500
+ROUNDS = 10
+_FULL_SIZE = 100
+
+
+def measure_decide(quick: bool, seed: int) -> list[Measurement]:
+    """Median and 99th percentile at 100 nodes x 144 slots, and the growth of the median with nodes x slots.
+
+    The sizes take turns, so that a machine whose speed drifts drifts for all of them.
+    """
+    sizes = QUICK_SIZES if quick else SIZES
+    decisions = QUICK_DECISIONS if quick else DECISIONS
+    cells = {nodes: half_full(nodes, seed) for nodes in sizes}
+    times_s: dict[int, list[float]] = {nodes: [] for nodes in sizes}
+    numbers = count()
+    for _ in range(ROUNDS):
+        for nodes, (fed, rng, _) in cells.items():
+            for _ in range(decisions // ROUNDS):
+                times_s[nodes].append(_time_one(fed, bid(rng, f"timed{next(numbers)}", now_s=0.0)))
+    main = np.array(times_s[_FULL_SIZE]) * 1_000
+    medians = [float(np.median(times_s[nodes])) for nodes in sizes]
+    exponent = _slope([math.log(nodes * SLOTS) for nodes in sizes], [math.log(m) for m in medians])
+    setting = (
+        f"{_FULL_SIZE} nodes x {SLOTS} slots, two GPU types, five vendors, "
+        f"{cells[_FULL_SIZE][0].used_share():.0%} of the compute taken, {main.size} bids, one thread"
+    )
+    by_size = ", ".join(f"{n}: {m * 1_000:.2f} ms" for n, m in zip(sizes, medians, strict=True))
+    return [
+        Measurement("decide_median_ms", float(np.median(main)), setting),
+        Measurement("decide_p99_ms", float(np.percentile(main, 99)), setting),
+        Measurement("decide_growth_exponent", exponent, f"median by nodes at {SLOTS} slots: {by_size}"),
+    ]
+
+
+def _time_one(fed: Fed, event: JobSubmitted) -> float:
+    entry = fed.envelope(event)
+    start = time.perf_counter()
+    fed.cell.handle(entry)
+    return time.perf_counter() - start
+
+
+def _slope(x: list[float], y: list[float]) -> float:
+    """Least-squares slope of y over x."""
+    return float(np.polyfit(x, y, 1)[0])

@@ -1,0 +1,125 @@
+"""Eqs. 7 and 8, Lemma 2 and the dual certificate against the offline optimum."""
+
+import itertools
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from solvers.auction.auctioneer import Auctioneer, Pricing
+from solvers.auction.market import Market, Placement
+from solvers.auction.window import VendorOption
+from tests.support.markets import additive_cost, demand, every_schedule, fleet
+
+NO_VENDOR = [VendorOption(None, 0, 0)]
+
+
+def test_prices_rise_as_equations_7_and_8_say_in_normalised_units():
+    of = fleet((1, 10.0, 8.0))
+    market = Market(of, 2, 0, lambda *_: 0.0)
+    wanted = demand(of, 5, [5], 2.0)
+    rises = market.raise_prices(Placement((1,), (0,)), wanted, 6.0, alpha=4.0, beta=2.0)
+    # Shares are 1/2 and 1/4: first 0 (1 + 1/2) + 4 x 6 x 1/2, and 0 (1 + 1/4) + 2 x 6 x 1/4.
+    assert (market.compute_price[1, 0], market.memory_price[1, 0]) == (12.0, 3.0)
+    assert rises == [12.0, 3.0]
+    market.raise_prices(Placement((1,), (0,)), wanted, 6.0, alpha=4.0, beta=2.0)
+    assert (market.compute_price[1, 0], market.memory_price[1, 0]) == (12 * 1.5 + 12, 3 * 1.25 + 3)
+    assert market.compute_price[0, 0] == 0.0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 10), st.floats(1.0, 9.0)), min_size=1, max_size=30))
+def test_a_full_cell_is_dearer_than_any_bid_within_the_declared_bound(uses):
+    # Lemma 2: with b-bar at least the money unit (1), use of the whole capacity lifts the price to alpha.
+    of = fleet((1, 10.0, 8.0))
+    market = Market(of, 1, 0, lambda *_: 0.0)
+    used = 0
+    for samples, density in uses:
+        wanted = demand(of, samples, [samples], 1.0)
+        market.raise_prices(Placement((0,), (0,)), wanted, density, alpha=5.0, beta=5.0)
+        used += samples
+    assume(used >= 10)
+    assert market.compute_price[0, 0] >= 5.0 * (1 - 1e-12)
+
+
+def offline_optimum(cases, capacity_samples, capacity_gib, build):
+    """The best welfare in hindsight, by trying every combination of plans."""
+    choices = []
+    for bid_micros, wanted, first, last in cases:
+        plans = [
+            (bid_micros - s.operational_micros, s.placement, wanted)
+            for s in every_schedule(build(), wanted, NO_VENDOR, first, last)
+        ]
+        choices.append([(0, None, wanted), *plans])
+    best = 0
+    for picks in itertools.product(*choices):
+        used: dict[tuple[int, int], list[float]] = {}
+        for _, placement, wanted in picks:
+            if placement is not None:
+                for cell in zip(placement.slots, placement.rows, strict=True):
+                    held = used.setdefault(cell, [0, 0])
+                    held[0] += int(wanted.samples[0])
+                    held[1] += wanted.memory_gib
+        if all(s <= capacity_samples and m <= capacity_gib for s, m in used.values()):
+            best = max(best, sum(welfare for welfare, _, _ in picks))
+    return best
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4), st.integers(0, 1)),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 2),
+    st.sampled_from([0.0, 0.3, 1.0, 4.0]),
+)
+def test_the_dual_bound_is_never_below_the_offline_optimum(tasks, nodes, alpha):
+    of = fleet((nodes, 6.0, 6.0))
+
+    def build():
+        return Market(of, 2, 0, lambda _, slot: float(slot))
+
+    auctioneer = Auctioneer(build(), Pricing("critical", alpha, alpha))
+    cases = []
+    for bid_micros, work, gib, first in tasks:
+        wanted = demand(of, work, [min(work, 4)], float(gib))
+        cases.append((bid_micros, wanted, first, 1))
+        appraisal = auctioneer.appraise(wanted, NO_VENDOR, first, 1)
+        auctioneer.decide(bid_micros, wanted, appraisal)
+    optimum = offline_optimum(cases, 6.0, 6.0, build)
+    assert auctioneer.welfare_micros <= optimum <= auctioneer.dual_bound.micros
+
+
+def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
+    # Erratum P8: mu = max(0, F) prices both cells at the dearer one's price; constraint 6a prices each at its
+    # own, so a plan is left whose surplus exceeds the printed mu: the printed dual point is infeasible.
+    of = fleet((1, 10.0, 8.0))
+    auctioneer = Auctioneer(Market(of, 2, 0, lambda *_: 0.0), Pricing("critical", 1.0, 1.0))
+    auctioneer.market.compute_price[0, 0] = 40.0
+    wanted = demand(of, 10, [5], 1.0)
+    appraisal = auctioneer.appraise(wanted, NO_VENDOR, 0, 1)
+    assert appraisal.schedule is not None
+    bid_micros = 45
+    printed = max(0.0, bid_micros - appraisal.schedule.critical_micros)
+    surplus = max(
+        bid_micros - additive_cost(auctioneer.market, wanted, plan)
+        for plan in every_schedule(auctioneer.market, wanted, NO_VENDOR, 0, 1)
+    )
+    assert printed == pytest.approx(5.0)
+    assert surplus == pytest.approx(25.0)
+    assert bid_micros - appraisal.least_additive_cost == pytest.approx(surplus)
+
+
+def test_a_task_refused_for_lack_of_room_raises_no_price():
+    # Erratum P2: Algorithm 1 as printed raises prices first and checks capacity after.
+    of = fleet((1, 6.0, 6.0))
+    auctioneer = Auctioneer(Market(of, 1, 0, lambda *_: 0.0), Pricing("critical", 1.0, 1.0))
+    wanted = demand(of, 4, [4], 1.0)
+    appraisal = auctioneer.appraise(wanted, NO_VENDOR, 0, 0)
+    assert auctioneer.decide(10, wanted, appraisal) is not None
+    before = auctioneer.market.compute_price.copy()
+    appraisal = auctioneer.appraise(wanted, NO_VENDOR, 0, 0)
+    assert auctioneer.decide(10**9, wanted, appraisal) is None
+    assert (auctioneer.market.compute_price == before).all()
