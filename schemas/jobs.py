@@ -98,6 +98,7 @@ RejectionReason = Literal[
     "no_room_before_deadline",
     "deadline_too_soon",
     "no_vendor",
+    "cell_not_configured",
     "unknown_zone",
     "unknown_gpu_type",
     "no_throughput_known",

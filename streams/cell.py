@@ -124,6 +124,8 @@ class Cell:
                 self._configure(event)
                 self._remember(envelope.id)
                 yield CellAccepted(reason="first_configuration", zones=tuple(self.zones))
+            elif isinstance(event, JobSubmitted | JobQuoteRequested):
+                yield _refused(event, "cell_not_configured", f"cell {self.name} has no configuration yet")
             else:
                 yield EventIgnored(
                     reason="cell_not_configured", detail=f"{event.TYPE} before any configuration"

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from schemas.codec import describe
 from schemas.topics import topic_name
+from solvers.auction.warm_up import warm_up
 from streams.cells_file import CellsFileError, load_cells
 from streams.faust_app import SNAPSHOTS, CellsApp
 from streams.preflight import PreflightError, prepare
@@ -41,6 +42,7 @@ def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
     except (CellsFileError, PreflightError) as error:
         _end(EXIT_UNFIT, str(error))
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    warm_up()
     # Faust's consumer runs a second loop, in a thread of its own.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     try:

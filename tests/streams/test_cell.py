@@ -301,7 +301,11 @@ def test_a_withdrawal_is_refused(bench):
 
 def test_the_first_event_configures_and_nothing_is_decided_before():
     bench = Bench()
-    early, accepted, again = bench.send(bid(), configuration(), configuration(slot_s=5.0))
+    refused, early, accepted, again = bench.send(
+        bid(), heartbeat("a1"), configuration(), configuration(slot_s=5.0)
+    )
+    assert isinstance(refused, JobRejected)
+    assert refused.reason == "cell_not_configured"
     assert early.reason == "cell_not_configured"
     assert accepted == CellAccepted(reason="first_configuration", zones=("z",))
     assert again.reason == "cell_already_configured"
