@@ -49,7 +49,8 @@ def read_bids(file: str, now_s: float, default_cell: str | None = None) -> list[
         BidsFileError: the file cannot be read, is too large, or an entry is no bid.
     """
     return [
-        _parse(file, entry, JobSubmitted, _bid_fields(file, entry, now_s, default_cell)) for entry in _entries(file)
+        _parse(file, entry, JobSubmitted, _bid_fields(file, entry, now_s, default_cell))
+        for entry in _entries(file)
     ]
 
 
@@ -102,7 +103,10 @@ def _micros(file: str, entry: _Entry, bid: Any) -> int:
             raise InvalidOperation
     except InvalidOperation:
         raise _fault(
-            file, entry, ("bid",), f"not an amount from 0 to {MAX_MICROS // _MICROS_PER_UNIT}, to six decimals"
+            file,
+            entry,
+            ("bid",),
+            f"not an amount from 0 to {MAX_MICROS // _MICROS_PER_UNIT}, to six decimals",
         ) from None
     return int(micros)
 

@@ -114,7 +114,14 @@ class Board:
             case SlotAssigned() if outcome.node in self.nodes:
                 node = self.nodes[outcome.node]
                 node.slot, node.jobs = outcome.slot, tuple(run.job_id for run in outcome.runs)
-            case JobAdmitted() | JobRejected() | JobReplanned() | JobRefunded() | JobWithdrawn() | JobCompleted():
+            case (
+                JobAdmitted()
+                | JobRejected()
+                | JobReplanned()
+                | JobRefunded()
+                | JobWithdrawn()
+                | JobCompleted()
+            ):
                 self._decide(self._row(outcome.job_id), outcome)
 
     def _row(self, job_id: str) -> JobRow:
@@ -128,7 +135,11 @@ class Board:
     ) -> None:
         match outcome:
             case JobAdmitted():
-                row.state, row.price_micros, row.bid_micros = "admitted", outcome.payment_micros, outcome.bid_micros
+                row.state, row.price_micros, row.bid_micros = (
+                    "admitted",
+                    outcome.payment_micros,
+                    outcome.bid_micros,
+                )
                 self.revenue_micros += outcome.payment_micros
             case JobRejected(reason="duplicate_job"):
                 pass

@@ -8,7 +8,6 @@ import os
 import sys
 from typing import NoReturn
 
-import click
 import typer
 
 from infra.commands import (
@@ -33,6 +32,7 @@ app = typer.Typer(
     name="millrace",
     help="A market and a scheduler for fine-tuning fleets, driven by events on Kafka.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -54,10 +54,11 @@ def run(arguments: list[str] | None = None) -> int:
     """Run a command and return its status."""
     try:
         return app(args=arguments, prog_name="millrace", standalone_mode=False) or 0
-    except click.ClickException as error:
-        _say(error.format_message())
+    except typer.TyperException as error:
+        if error.format_message():  # without any arguments, the help has been shown instead
+            _say(error.format_message())
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever reads our output has seen enough. Nothing more may be written, not at exit either.

@@ -79,6 +79,7 @@ def _serve(
         with Heartbeat(reports, NodeHeartbeat(**identity), settings.node_heartbeat_s):
             with stop.at_once():
                 workshop = _load(settings, clock)
+            _log.info("node ready node=%s", settings.node)
             # As heavy as the workshop: it knows the engine.
             from executors.service.node import Node
 

@@ -11,7 +11,9 @@ app = typer.Typer(help="Print, write and check the schemas of everything that tr
 def print_schema(
     ce_type: Annotated[
         str | None,
-        typer.Argument(help="A CloudEvents type; all of them if none is given.", metavar="TYPE", show_default=False),
+        typer.Argument(
+            help="A CloudEvents type; all of them if none is given.", metavar="TYPE", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Print a type's JSON Schema, or the list of types."""

@@ -33,7 +33,12 @@ def progress(what: str) -> Iterator[Callable[[float], None]]:
 
     stderr = Console(stderr=True)
     with Progress(
-        TextColumn(what), BarColumn(), TimeElapsedColumn(), console=stderr, disable=not stderr.is_terminal, transient=True
+        TextColumn(what),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=stderr,
+        disable=not stderr.is_terminal,
+        transient=True,
     ) as bar:
         task = bar.add_task(what, total=1.0)
         yield lambda part: bar.update(task, completed=part)

@@ -15,7 +15,10 @@ _SOURCE = "millrace/quote"
 
 def quote(
     file: Annotated[
-        str, typer.Argument(help="The tasks to ask about, written as bids; `-` is standard input.", metavar="FILE")
+        str,
+        typer.Argument(
+            help="The tasks to ask about, written as bids; `-` is standard input.", metavar="FILE"
+        ),
     ],
     cell: CellName = None,
     timeout_s: Annotated[

@@ -17,7 +17,9 @@ DECISIONS_FILE = "decisions.jsonl"
 def replay(
     ledger: Annotated[
         Path | None,
-        typer.Option("--from", help="A ledger file in place of Kafka.", metavar="FILE.jsonl", show_default=False),
+        typer.Option(
+            "--from", help="A ledger file in place of Kafka.", metavar="FILE.jsonl", show_default=False
+        ),
     ] = None,
     decisions: Annotated[
         Path | None,

@@ -18,9 +18,8 @@ EPOCH_S = 1_704_067_200.0
 
 
 def simulate(
-    cells: Annotated[
-        Path, typer.Option(help="YAML file of cells.", metavar="CELLS.yaml")
-    ] = CELLS_DIRECTORY / "fleet.yaml",
+    cells: Annotated[Path, typer.Option(help="YAML file of cells.", metavar="CELLS.yaml")] = CELLS_DIRECTORY
+    / "fleet.yaml",
     cell: CellName = None,
     trace: Annotated[
         Path | None,
@@ -36,7 +35,8 @@ def simulate(
         float, typer.Option(min=0.001, help="Median work, in slots on the slowest GPU type.")
     ] = 3.0,
     pace: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Executors' speed, as a part of what the zones plan with.")
+        float,
+        typer.Option(min=0.01, max=1.0, help="Executors' speed, as a part of what the zones plan with."),
     ] = 1.0,
     seed: Seed = 0,
     out: Annotated[
@@ -59,7 +59,7 @@ def simulate(
     from infra.workloads.workload import draw_workload
 
     configuration = _chosen(cells_of(cells, EPOCH_S), cell)
-    arrivals = _arrivals(trace, jobs, span_slots * configuration.slot_s, seed)
+    arrivals = arrivals_of(trace, jobs, span_slots * configuration.slot_s, seed)
     demands = Demands(median_work_slots=median_work_slots)
     workload = draw_workload(configuration, arrivals, configuration.epoch_s, seed, demands)
     with progress("simulating") as done:
@@ -87,7 +87,12 @@ def _chosen(cells: "tuple[CellConfigured, ...]", name: str | None) -> "CellConfi
     raise CommandError(f"the file has no cell {name}, it has {names}")
 
 
-def _arrivals(trace: Path | None, jobs: int, span_s: float, seed: int) -> "list[Arrival]":
+def arrivals_of(trace: Path | None, jobs: int, span_s: float, seed: int) -> "list[Arrival]":
+    """Arrivals from a trace if one is given, else generated.
+
+    Raises:
+        CommandError: the file is no trace, or too short a one.
+    """
     from infra.errors import CommandError
     from infra.workloads.arrivals import cut_from_trace, generate
     from infra.workloads.trace import read_trace

@@ -1,7 +1,7 @@
 """Asking through the log: events are sent, and what is decided because of them comes back."""
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -31,11 +31,20 @@ class Answers:
         self._dead_letters = target.dead_letters(input_topic)
         self._reader = LogReader(target, [target.topic(DECISIONS), self._dead_letters], "end")
 
-    def to(self, event_ids: Collection[str], timeout_s: float) -> Iterator[Decision | Refusal]:
-        """The first answer to each event as it comes; ends when all are there or after `timeout_s` without any."""
+    def to(
+        self,
+        event_ids: Collection[str],
+        timeout_s: float,
+        check_alive: Callable[[], None] = lambda: None,
+    ) -> Iterator[Decision | Refusal]:
+        """The first answer to each event as it comes; ends when all are there or after `timeout_s` without any.
+
+        `check_alive` is called again and again; what it raises ends the wait.
+        """
         waiting = set(event_ids)
         deadline_s = time.monotonic() + timeout_s
         while waiting and time.monotonic() < deadline_s:
+            check_alive()
             for record in self._reader.poll(_POLL_S):
                 answer = self._answer(record)
                 event_id = answer.cause if isinstance(answer, Decision) else answer and answer.event_id

@@ -67,9 +67,7 @@ class Simulation:
             on_progress((time_s - self._start_s) / (self._end_s - self._start_s))
         return SimulatedRun(self._ledger, self._decisions)
 
-    def _plan(
-        self, cell: CellConfigured, bids: Sequence[TimedBid], quotes: Sequence[VendorQuoted]
-    ) -> None:
+    def _plan(self, cell: CellConfigured, bids: Sequence[TimedBid], quotes: Sequence[VendorQuoted]) -> None:
         self._agenda.add(cell.epoch_s, Rank.SET_UP, cell)
         for executor in self._executors.values():
             self._agenda.add(cell.epoch_s, Rank.SET_UP, executor.online())

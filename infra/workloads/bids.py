@@ -132,7 +132,9 @@ class BidDraw:
             needs_preprocessing=prepared,
         )
         markup = MEDIAN_MARKUP * math.exp(draws.gauss(0, LOG_MARKUP_DEVIATION))
-        return task, self._within_bounds(row, work_s, (self._cost_micros(row, work_s) + vendor_micros) * markup)
+        return task, self._within_bounds(
+            row, work_s, (self._cost_micros(row, work_s) + vendor_micros) * markup
+        )
 
     def _dataset(self, draws: random.Random) -> Dataset:
         if self.demands.datasets:
@@ -144,7 +146,9 @@ class BidDraw:
         """What the vendors ask and how long they take for a dataset, on average."""
         thousands = dataset.samples / 1_000
         return (
-            fmean(q.fixed_price_micros + q.price_per_thousand_samples_micros * thousands for q in self.quotes),
+            fmean(
+                q.fixed_price_micros + q.price_per_thousand_samples_micros * thousands for q in self.quotes
+            ),
             fmean(q.fixed_delay_s + q.delay_per_thousand_samples_s * thousands for q in self.quotes),
         )
 

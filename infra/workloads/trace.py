@@ -94,7 +94,9 @@ def _job(path: Path, row_number: int, row: list[str]) -> TraceJob:
     fields = dict(zip(COLUMNS, row, strict=True))
 
     def fault(column: str, wanted: str) -> TraceError:
-        return TraceError(f"{path}: row {row_number}: column {column}: {fields[column][:40]!r} is not {wanted}")
+        return TraceError(
+            f"{path}: row {row_number}: column {column}: {fields[column][:40]!r} is not {wanted}"
+        )
 
     def number(column: str, most: float) -> float:
         try:

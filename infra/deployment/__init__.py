@@ -1,0 +1,1 @@
+"""A deployment on one machine: broker, topics, worker, executors and clock, in their order, ended together."""
