@@ -1,4 +1,4 @@
-"""Reading bids as people write them: YAML or JSON lines, many at a time, each fault with its file and line."""
+"""Bids as people write them, YAML or JSON lines, many at a time; each fault with its file and line."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from schemas.base import MAX_MICROS, Record
+from schemas.base import MAX_MICROS
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -41,9 +41,9 @@ class _Entry:
 def read_bids(file: str, now_s: float, default_cell: str | None = None) -> list[JobSubmitted]:
     """Read the bids of a file, or of standard input for `-`.
 
-    Beside the fields of `JobSubmitted`, a bid may say `bid` (units of money, at most six decimals) in place of
-    `bid_micros`, and its task `deadline_in_s` (from `now_s` on) in place of `deadline_s`; a job without id is
-    given one, and one without cell is for `default_cell`.
+    Beside the fields of `JobSubmitted`, a bid may say `bid` (units of money, to six decimals) in place of
+    `bid_micros`, and its task `deadline_in_s` (from `now_s` on) in place of `deadline_s`; a job without id
+    is given one, and one without cell is for `default_cell`.
 
     Raises:
         BidsFileError: the file cannot be read, is too large, or an entry is no bid.

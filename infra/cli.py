@@ -1,7 +1,7 @@
 """The command line: `millrace`. Every command lives in a module of `infra.commands`.
 
-Whatever goes wrong is one line on standard error and a status that is not 0: 2 for a command line that cannot be
-understood, 1 for everything else, 130 after Ctrl-C.
+Whatever goes wrong is one line on standard error and a status that is not 0: 2 for a command line that
+cannot be understood, 1 for everything else, 130 after Ctrl-C.
 """
 
 import os

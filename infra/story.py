@@ -10,7 +10,6 @@ from schemas.decisions import (
     JobCompleted,
     JobRefunded,
     JobRejected,
-    JobReplanned,
     JobWithdrawn,
 )
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted

@@ -46,29 +46,29 @@ def happening(decision: Decision) -> str | None:
     outcome = decision.outcome
     match outcome:
         case CellAccepted():
-            text = f"cell {decision.cell} accepted"
+            return f"cell {decision.cell} accepted"
         case JobAdmitted():
-            text = f"{outcome.job_id} admitted: bid {units(outcome.bid_micros)}, pays {units(outcome.payment_micros)}"
+            bid, price = units(outcome.bid_micros), units(outcome.payment_micros)
+            return f"{outcome.job_id} admitted: bid {bid}, pays {price}"
         case JobRejected():
             lowest = outcome.offer and outcome.offer.lowest_winning_bid_micros
             price = "" if lowest is None else f", {units(lowest)} would have won"
-            text = f"{outcome.job_id} rejected ({outcome.reason}): bid {units(outcome.bid_micros)}{price}"
+            return f"{outcome.job_id} rejected ({outcome.reason}): bid {units(outcome.bid_micros)}{price}"
         case JobReplanned():
             text = (
                 f"{outcome.job_id} planned again ({outcome.reason}): {outcome.remaining_samples} samples left"
             )
         case JobRefunded():
-            text = f"{outcome.job_id} refunded {units(outcome.refund_micros)} ({outcome.reason})"
+            return f"{outcome.job_id} refunded {units(outcome.refund_micros)} ({outcome.reason})"
         case JobWithdrawn():
-            text = f"{outcome.job_id} withdrawn"
+            return f"{outcome.job_id} withdrawn"
         case JobCompleted():
-            text = f"{outcome.job_id} completed on {outcome.node}: {outcome.samples_done} samples, loss {outcome.loss:.3f}"
+            trained = f"{outcome.samples_done} samples, loss {outcome.loss:.3f}"
+            return f"{outcome.job_id} completed on {outcome.node}: {trained}"
         case NodeStatusChanged():
-            text = f"{outcome.node} is {outcome.status} ({outcome.reason})"
+            return f"{outcome.node} is {outcome.status} ({outcome.reason})"
         case _:
             return None
-    time = "" if decision.time_s is None else f"{decision.time_s:.1f} s: "
-    return f"{time}{text}"
 
 
 def _chosen(board: Board, most_jobs: int) -> list[JobRow]:

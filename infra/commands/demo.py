@@ -18,18 +18,18 @@ def demo(
     trace: Annotated[
         Path | None,
         typer.Option(
-            help=f"CSV of a real trace to take arrivals from; by default {_TRACE} where it is, else they are generated.",
+            help=f"CSV of a real trace to take arrivals from; by default {_TRACE} where it is, else none.",
             metavar="FILE.csv",
             show_default=False,
         ),
     ] = None,
     bids: Annotated[int, typer.Option(min=10, max=200, help="Number of bids.")] = 40,
-    span_s: Annotated[float, typer.Option("--span", min=10, help="Seconds over which they arrive.")] = 75.0,
+    span_s: Annotated[float, typer.Option("--span", min=10, help="Seconds over which they arrive.")] = 60.0,
     seed: Seed = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Keep log, adapters and datasets.")] = False,
     json: Json = False,
 ) -> None:
-    """Show it all in four minutes: bids, prices, adapters trained, a crash, and the proof of every decision."""
+    """Show it all in four minutes: bids, prices, adapters trained, a crash, and the proof."""
     started_s = time.monotonic()
     from rich.console import Console
 

@@ -106,7 +106,8 @@ def _describe(record: Any) -> list[str]:
         case commands.SlotAssigned():
             (order,) = record.runs
             return [
-                f"slot {record.slot} on {record.node}: {order.quota_samples} samples, from {order.resume_samples}"
+                f"slot {record.slot} on {record.node}: {order.quota_samples} samples, "
+                f"from {order.resume_samples}"
             ]
         case fleet.RunStarted():
             return [f"{record.node} starts slot {record.slot} at {record.samples_done} samples"]
@@ -126,7 +127,8 @@ def _describe(record: Any) -> list[str]:
             return [f"refunded {units(record.refund_micros)} ({record.reason}): {record.detail}"]
         case decisions.JobWithdrawn():
             return [
-                f"withdrawn: {units(record.returned_micros)} returned, {units(record.retained_micros)} retained"
+                f"withdrawn: {units(record.returned_micros)} returned, "
+                f"{units(record.retained_micros)} retained"
             ]
         case decisions.JobCompleted():
             return [

@@ -97,7 +97,7 @@ def clock(
 
 
 def _configurations(target: "Target", names: set[str], stop: threading.Event) -> "list[CellConfigured]":
-    """The cells as their ledgers have them: slots begin by the ledger's epoch. Waits for those that have none yet."""
+    """The cells as their ledgers have them, whose epoch slots begin by; waits for those not configured yet."""
     from infra.deployment.configuring import ledger_configurations
 
     while True:

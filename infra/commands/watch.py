@@ -21,7 +21,7 @@ def watch(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Watch bids, prices, who runs and losses falling; `--json` streams every event and decision as a line."""
+    """Watch bids, prices, who runs, losses falling; `--json` streams every event and decision."""
     from infra.commands.options import target_of
     from infra.log.following import BoardFollower
 
@@ -82,7 +82,7 @@ def _show_live(follower: "BoardFollower", cell: str | None, jobs: int) -> None:
             for record in records:
                 line = happening(record) if isinstance(record, Decision) else None
                 if line and cell in (None, record.cell):
-                    typer.echo(line)
+                    typer.echo(f"{_clock(record.time_s)}  {record.cell}  {line}")
             records = follower.poll(_POLL_S)
     follower.catch_up()
     with Live(console=screen, refresh_per_second=4) as live:
@@ -90,3 +90,9 @@ def _show_live(follower: "BoardFollower", cell: str | None, jobs: int) -> None:
             follower.poll(_POLL_S)
             boards = [board for name, board in sorted(follower.boards.items()) if cell in (None, name)]
             live.update(Group(*(board_view(board, jobs) for board in boards)))
+
+
+def _clock(time_s: float | None) -> str:
+    from datetime import UTC, datetime
+
+    return "--:--:--" if time_s is None else f"{datetime.fromtimestamp(time_s, UTC):%H:%M:%S}"

@@ -4,7 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -33,7 +33,13 @@ LEAST_ADAPTERS = 6
 MARKET_LIMIT_S = 200.0
 _LEAD_S = 1.0
 _QUIET_S = 1.0
-_DEMANDS = Demands(median_work_slots=3.0, longest_work_slots=6.0)
+_DEMANDS = Demands(
+    median_work_slots=4.0,
+    longest_work_slots=6.0,
+    # High, and on every layer: in so few steps the losses shall be seen to fall.
+    learning_rates=(5e-3, 1e-2),
+    target_modules=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ def run_demo(
             show.say(f"broker answers at {bootstrap_servers}")
             target = Target(bootstrap_servers, "millrace")
             deployment = Deployment(Layout(cells_file, folders, target), show.say)
-            demands = Demands(_DEMANDS.median_work_slots, _DEMANDS.longest_work_slots, datasets)
+            demands = replace(_DEMANDS, datasets=datasets)
             with (
                 EventPublisher(target, "millrace/demo") as publisher,
                 deployment.running(),

@@ -45,10 +45,10 @@ class PlainShow:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._stood_s = time.monotonic()
+        self._start_s = self._stood_s = time.monotonic()
 
     def say(self, line: str) -> None:
-        self._console.print(line, markup=False)
+        self._console.print(f"{time.monotonic() - self._start_s:6.1f} s  {line}", markup=False)
 
     def update(self, board: Board | None, records: Sequence[Envelope | Decision]) -> None:
         for record in records:

@@ -12,7 +12,7 @@ from infra.deployment.folders import Folders, default_data_dir
 
 
 def running_address() -> str | None:
-    """Bootstrap servers of the deployment in `MILLRACE_DATA_DIR`, or in the default folder; None if none runs."""
+    """Bootstrap servers of the deployment in `MILLRACE_DATA_DIR` or the default folder; None if none runs."""
     root = Path(os.environ.get("MILLRACE_DATA_DIR") or default_data_dir())
     try:
         address = json.loads(Folders(root).address.read_text(encoding="utf-8"))

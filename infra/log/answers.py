@@ -37,7 +37,7 @@ class Answers:
         timeout_s: float,
         check_alive: Callable[[], None] = lambda: None,
     ) -> Iterator[Decision | Refusal]:
-        """The first answer to each event as it comes; ends when all are there or after `timeout_s` without any.
+        """The first answer to each event as it comes, until all are there or none comes for `timeout_s`.
 
         `check_alive` is called again and again; what it raises ends the wait.
         """

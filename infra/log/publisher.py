@@ -21,8 +21,9 @@ class PublishError(RuntimeError):
 
 
 class EventPublisher:
-    """An idempotent producer of events, keyed by cell, with CloudEvents headers. Leaving the block waits for the
-    broker to confirm all that was sent.
+    """An idempotent producer of events, keyed by cell, with CloudEvents headers.
+
+    Leaving the block waits for the broker to confirm all that was sent.
     """
 
     def __init__(self, target: Target, source: str) -> None:

@@ -1,8 +1,9 @@
 """Reading topics from their beginning, or from now on."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -11,6 +12,12 @@ from streams.records import ReadRecord
 
 _TIMEOUT_S = 15.0
 _BATCH_RECORDS = 1_000
+_RETRY_S = 0.2
+_NOT_READY = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
 
 
 class ReadError(RuntimeError):
@@ -53,7 +60,7 @@ class LogReader:
             ]
         )
 
-    def to_end(self, on_progress: Callable[[float], None] = lambda part: None) -> Iterator[ReadRecord]:
+    def to_end(self, on_progress: Callable[[float], None] = lambda _part: None) -> Iterator[ReadRecord]:
         """Every record up to the topics' ends as they were when this reader was made.
 
         Raises:
@@ -93,14 +100,15 @@ class LogReader:
         self._consumer.close()
 
     def _partitions(self, topic: str) -> list[int]:
-        found = self._consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+        found = _patiently(lambda: self._consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic])
         if found.error is not None or not found.partitions:
             raise ReadError(f"there is no topic {topic}: `millrace topics create` makes it")
         return sorted(found.partitions)
 
     def _end(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset and the one after the last."""
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)
+        place = TopicPartition(topic, partition)
+        low, high = _patiently(lambda: self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S))
         return low, high
 
     def _position(self, place: tuple[str, int]) -> int:
@@ -113,6 +121,22 @@ class LogReader:
             return []
         messages = [first, *self._consumer.consume(_BATCH_RECORDS, 0)]
         return [_record(message) for message in messages]
+
+
+def _patiently(question: Callable[[], Any]) -> Any:
+    """Ask again while the broker says that it is not ready, as it does for topics just made.
+
+    Raises:
+        KafkaException: it says something else, or says so for too long.
+    """
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            return question()
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_READY or time.monotonic() > deadline_s:
+                raise
+        time.sleep(_RETRY_S)
 
 
 def _record(message: Message) -> ReadRecord:

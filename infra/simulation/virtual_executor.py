@@ -14,7 +14,7 @@ NO_LOSS = 0.0
 
 @dataclass
 class VirtualExecutor:
-    """One node. Checkpoints are shared, as they are by the executors of a zone: `samples_done` is all nodes'."""
+    """One node. As a zone's executors share their checkpoints, `samples_done` is that of all nodes."""
 
     cell: str
     node: str
@@ -33,7 +33,7 @@ class VirtualExecutor:
         return NodeHeartbeat(cell=self.cell, node=self.node)
 
     def carry_out(self, command: SlotAssigned) -> Iterator[tuple[float, Event]]:
-        """What it reports of a slot, and when: each run's start, and its end with the slot or with its work."""
+        """What it reports of a slot, and when: each run's start, and its end with the slot or its work."""
         for order in command.runs:
             yield from self._run(command, order)
 

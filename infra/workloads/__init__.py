@@ -1,1 +1,1 @@
-"""What is asked of a cell: arrivals, taken from real traces or generated like them, and the bids drawn for them."""
+"""What is asked of a cell: arrivals, from real traces or generated like them, and bids drawn for them."""

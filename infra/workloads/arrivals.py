@@ -47,7 +47,7 @@ class Arrival:
 
 
 def cut_from_trace(jobs: Sequence[TraceJob], count: int, span_s: float, seed: int) -> list[Arrival]:
-    """A run of `count` consecutive jobs from a seeded place in the trace, its time scaled linearly to `span_s`.
+    """A run of `count` jobs from a seeded place in the trace, its time scaled linearly to `span_s`.
 
     One factor scales every gap, so the burstiness of the trace is kept.
 

@@ -27,7 +27,7 @@ PREPROCESSING_SHARE = 0.25
 """Probability that a job needs a labour vendor, in a cell that has any."""
 
 LEARNING_RATES = (3e-4, 3e-3)
-"""Log-uniform between these."""
+"""Log-uniform between these, unless the demands say otherwise."""
 
 MEDIAN_DATASET_SAMPLES = 2_000
 LOG_DATASET_DEVIATION = 1.0
@@ -57,6 +57,8 @@ class Demands:
     """On the slowest GPU type. The GPU time of the arrivals is scaled so that its median takes this long."""
     longest_work_slots: float = math.inf
     """Longer jobs are cut to it, as they are to `MOST_WORK_TO_HORIZON`."""
+    learning_rates: tuple[float, float] = LEARNING_RATES
+    target_modules: tuple[str, ...] = ("q_proj", "v_proj")
     datasets: tuple[Dataset, ...] = ()
     """What to choose from; empty draws sizes of datasets that exist nowhere."""
 
@@ -124,7 +126,8 @@ class BidDraw:
             hyperparameters=LoraHyperparameters(
                 rank=row.rank,
                 alpha=2.0 * row.rank,
-                learning_rate=math.exp(draws.uniform(*map(math.log, LEARNING_RATES))),
+                target_modules=self.demands.target_modules,
+                learning_rate=math.exp(draws.uniform(*map(math.log, self.demands.learning_rates))),
                 batch_size=row.batch_size,
                 sequence_length=row.sequence_length,
                 seed=draws.randrange(2**31),

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 COLUMNS = ("job_id", "user", "submit_time_s", "duration_s", "gpus", "gpu_type", "status", "model")
 MAX_TRACE_BYTES = 512 * 1024 * 1024
 """Of the text, unpacked: a small archive may hold any amount of it."""
 MAX_TRACE_JOBS = 5_000_000
+MAX_LINE_LENGTH = 4_096
 MAX_GPUS = 100_000
 MAX_SECONDS = 1e10
 UNKNOWN_USER = "unknown"
@@ -45,7 +47,7 @@ class TraceJob:
 
 
 def read_trace(path: Path) -> list[TraceJob]:
-    """Read a CSV file, gzipped or plain; the jobs come in the order of their submission, ties in that of the file.
+    """Read a CSV file, gzipped or plain; jobs come by time of submission, ties as in the file.
 
     Raises:
         TraceError: the file cannot be read, or a row of it is no job.
@@ -77,14 +79,15 @@ def _text(path: Path) -> Iterator[Iterable[str]]:
         raise TraceError(f"{path}: {error}") from None
 
 
-def _bounded(path: Path, lines: Iterable[str]) -> Iterator[str]:
+def _bounded(path: Path, text: TextIO) -> Iterator[str]:
     characters = 0
-    for number, line in enumerate(lines):
+    lines = iter(lambda: text.readline(MAX_LINE_LENGTH + 1), "")
+    for number, line in enumerate(lines, start=1):
         characters += len(line)
+        if len(line) > MAX_LINE_LENGTH:
+            raise TraceError(f"{path}: row {number}: longer than {MAX_LINE_LENGTH} characters")
         if characters > MAX_TRACE_BYTES or number > MAX_TRACE_JOBS:
-            raise TraceError(
-                f"{path}: row {number + 1}: more than {MAX_TRACE_BYTES} bytes or {MAX_TRACE_JOBS} jobs"
-            )
+            raise TraceError(f"{path}: row {number}: more than {MAX_TRACE_BYTES} bytes or {MAX_TRACE_JOBS} rows")
         yield line
 
 
