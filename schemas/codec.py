@@ -6,7 +6,7 @@ The bytes are canonical: fields in the order of the model, no spaces. They are w
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -37,11 +37,14 @@ class Envelope:
     time: str
     """RFC 3339, as the producer wrote it; no decision depends on it."""
     event: Event
+    stored: bytes | None = field(default=None, repr=False, compare=False)
+    """The event as the ledger has it. A later version of its model might write it otherwise, and the chain
+    is over what was written."""
 
     @cached_property
     def value(self) -> bytes:
         """The canonical JSON of the event itself: the Kafka record's value."""
-        return self.event.model_dump_json().encode()
+        return self.event.model_dump_json().encode() if self.stored is None else self.stored
 
     @cached_property
     def canonical(self) -> bytes:
@@ -96,6 +99,8 @@ class Decision:
     outcome: Outcome
     chain: str
     """BLAKE2b-256(previous chain, event bytes, decision bytes), in hexadecimal."""
+    encoded: bytes | None = field(default=None, repr=False, compare=False)
+    """What `body` gives, where it is at hand already."""
 
     @staticmethod
     def body(id: str, cell: str, cause: str, time_s: float | None, outcome: Outcome) -> bytes:
@@ -109,7 +114,7 @@ class Decision:
     @cached_property
     def canonical(self) -> bytes:
         """The whole decision as one JSON object: the Kafka record's value, and a line of a file."""
-        body = self.body(self.id, self.cell, self.cause, self.time_s, self.outcome)
+        body = self.encoded or self.body(self.id, self.cell, self.cause, self.time_s, self.outcome)
         return body + b',"chain":"' + self.chain.encode() + b'"}'
 
     def headers(self) -> list[tuple[str, bytes]]:
@@ -138,6 +143,18 @@ def decode_event(value: bytes | None, headers: Headers) -> Envelope:
         return decode_event_line(value)
     _json_object(value)
     return _envelope(attributes, value)
+
+
+def decode_stored_event(value: bytes | None, headers: Headers) -> Envelope:
+    """Read an event from a record that `Envelope.value` and `Envelope.headers` wrote, and keep its bytes.
+
+    Raises:
+        InvalidRecordError: with what is wrong.
+    """
+    attributes = _attributes(headers)
+    if value is None or "type" not in attributes:
+        raise InvalidRecordError("the record has no value, or no CloudEvents attributes in its headers")
+    return _envelope(attributes, value, stored=value)
 
 
 def decode_event_line(line: bytes | str) -> Envelope:
@@ -229,7 +246,7 @@ def _json_bytes(value: Any) -> bytes:
         raise InvalidRecordError("nested too deeply") from None
 
 
-def _envelope(attributes: Mapping[str, Any], value: bytes) -> Envelope:
+def _envelope(attributes: Mapping[str, Any], value: bytes, stored: bytes | None = None) -> Envelope:
     kind = attributes.get("type")
     model = EVENT_TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
@@ -243,6 +260,7 @@ def _envelope(attributes: Mapping[str, Any], value: bytes) -> Envelope:
             source=_attribute(attributes, "source", least_length=0),
             time=_attribute({"time": "", **attributes}, "time", least_length=0),
             event=model.model_validate_json(value),
+            stored=stored,
         )
     except ValidationError as error:
         raise InvalidRecordError(f"{kind}: {describe(error)}") from None

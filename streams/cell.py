@@ -64,7 +64,8 @@ class Cell:
             id = f"{self.name}-{event.offset}-{index}"
             body = Decision.body(id, self.name, envelope.id, self.time_s, outcome)
             self._extend_chain(envelope.canonical, body)
-            decisions.append(Decision(id, self.name, envelope.id, self.time_s, outcome, self.chain.hex()))
+            chain = self.chain.hex()
+            decisions.append(Decision(id, self.name, envelope.id, self.time_s, outcome, chain, encoded=body))
         if not decisions:
             self._extend_chain(envelope.canonical, b"")
         return decisions

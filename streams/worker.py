@@ -25,6 +25,8 @@ EXIT_UNFIT = 2
 
 _ANY_EPOCH_S = 0.0
 
+log = logging.getLogger(__name__)
+
 
 def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
     """Run a worker until SIGTERM or SIGINT, and end the process.
@@ -45,15 +47,11 @@ def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
     warm_up()
     # Faust's consumer runs a second loop, in a thread of its own.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    try:
-        asyncio.run(_serve(settings, cells, partitions))
-    except Exception as error:
-        logging.getLogger(__name__).debug("the worker failed", exc_info=error)
-        _end(EXIT_FAILED, f"{type(error).__name__}: {error}")
-    _end(0)
+    asyncio.run(_serve(settings, cells, partitions))
+    raise AssertionError("a worker ends its process itself")
 
 
-async def _serve(settings: WorkerSettings, cells: frozenset[str], partitions: int) -> None:
+async def _serve(settings: WorkerSettings, cells: frozenset[str], partitions: int) -> NoReturn:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -62,15 +60,24 @@ async def _serve(settings: WorkerSettings, cells: frozenset[str], partitions: in
     running = asyncio.create_task(app.run())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
-    if running.done():
-        # No orderly stop after a failure: nothing may be sent or acknowledged any more.
-        await running
-    async with asyncio.timeout(settings.stop_timeout_s):
-        await app.close()
+    try:
+        if running.done():
+            await running
+        async with asyncio.timeout(settings.stop_timeout_s):
+            await app.close()
+    except TimeoutError:
+        _end(EXIT_FAILED, f"not stopped within {settings.stop_timeout_s} s")
+    except Exception as error:
+        log.debug("the worker failed", exc_info=error)
+        _end(EXIT_FAILED, f"{type(error).__name__}: {error}")
+    _end(0)
 
 
 def _end(status: int, message: str = "") -> NoReturn:
-    """End the process at once: after a failure nothing may be flushed, and Faust's threads would linger."""
+    """End the process at once.
+
+    After a failure nothing may be sent or acknowledged any more, and Faust's threads and tasks would go on.
+    """
     for line in message.splitlines():
         sys.stderr.write(f"millrace worker: {line}\n")
     sys.stderr.flush()

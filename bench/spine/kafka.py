@@ -19,7 +19,7 @@ import psutil
 import yaml
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from bench.figures import Measurement
+from bench.figures import Measurement, Result, Table
 from bench.spine.cells import bid, configuration, vendor_quotes
 from infra.broker import broker
 from infra.topics import ensure_topics
@@ -170,23 +170,24 @@ def pipeline(cell: CellConfigured) -> Iterator[Pipeline]:
         yield line
 
 
-def measure_kafka(quick: bool, seed: int) -> list[Measurement]:
+def measure_kafka(quick: bool, seed: int) -> Result:
     """Sustained bids per second, latency at 100 bids per second, and the worker's memory."""
     rng = random.Random(seed)
     burst = 3_000 if quick else 15_000
     paced = 1_000 if quick else 6_000
     with pipeline(configuration(NODES)) as line, line.worker():
         decisions = line.open()
+        bids = [bid(rng, f"burst{number}", now_s=0.0) for number in range(burst)]
         start = time.monotonic()
-        for number in range(burst):
-            line.produce(bid(rng, f"burst{number}", now_s=0.0))
+        for one in bids:
+            line.produce(one)
         line.producer.flush(60)
         arrivals = decisions.read(burst, timeout_s=60)
         rate = burst / (max(at for _, at in arrivals.values()) - start)
         latencies_ms = _latencies_ms(line, decisions, rng, paced)
         decisions.close()
     setting = f"one worker, {NODES} nodes x 144 slots, one broker on the same machine"
-    return [
+    measurements = (
         Measurement("kafka_bids_per_s", rate, f"{burst} bids at once, {setting}"),
         Measurement(
             "kafka_latency_p50_ms",
@@ -194,7 +195,9 @@ def measure_kafka(quick: bool, seed: int) -> list[Measurement]:
             f"{paced} bids at 100 per second, {setting}",
         ),
         Measurement("kafka_latency_p99_ms", float(np.percentile(latencies_ms, 99)), "same run as the median"),
-    ]
+    )
+    rows = list(enumerate(latencies_ms))
+    return Result(measurements, (Table("kafka_latency", ("bid", "latency_ms"), rows),))
 
 
 def _latencies_ms(line: Pipeline, decisions: Decisions, rng: random.Random, bids: int) -> list[float]:

@@ -3,7 +3,7 @@
 import random
 import time
 
-from bench.figures import Measurement
+from bench.figures import Measurement, Result
 from bench.spine.cells import bid, configuration
 from bench.spine.kafka import Pipeline, pipeline
 from schemas.fleet import NodeHeartbeat
@@ -17,7 +17,7 @@ _WORK_SCALE = 0.25
 _BATCH = 500
 
 
-def measure_recovery(quick: bool, seed: int) -> list[Measurement]:
+def measure_recovery(quick: bool, seed: int) -> Result:
     """Fill a cell with jobs and its ledger with events, weigh the worker, kill it, and time its return."""
     rng = random.Random(seed)
     jobs, events = (QUICK_JOBS, QUICK_EVENTS) if quick else (JOBS, EVENTS)
@@ -45,10 +45,12 @@ def measure_recovery(quick: bool, seed: int) -> list[Measurement]:
             recovery_s = time.monotonic() - start
         decisions.close()
     setting = f"{NODES} nodes x 144 slots, {admitted} live jobs, ledger of {max(events, sent)} events"
-    return [
-        Measurement("recovery_s", recovery_s, f"from start of the process after a SIGKILL, {setting}"),
-        Measurement("worker_rss_mb", rss_mb, f"resident set of the worker, {setting}"),
-    ]
+    return Result(
+        (
+            Measurement("recovery_s", recovery_s, f"from start of the process after a SIGKILL, {setting}"),
+            Measurement("worker_rss_mb", rss_mb, f"resident set of the worker, {setting}"),
+        )
+    )
 
 
 def _fill_ledger(line: Pipeline, events: int) -> None:

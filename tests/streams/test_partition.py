@@ -1,4 +1,4 @@
-"""A ledger partition: restored anywhere it goes on as if nothing had happened, and no event is ever skipped."""
+"""A ledger partition: restored, it goes on as if nothing had happened, and no event is ever skipped."""
 
 import json
 from dataclasses import replace
