@@ -21,6 +21,9 @@ from schemas.fleet import FleetEvent
 from tests.support.executors import BASE_MODEL, CELL, TINY_RECIPE, write_dataset
 
 
+CADENCE = Cadence(checkpoint_steps=3, checkpoint_s=60.0, checkpoint_wait_s=10.0, progress_s=5.0)
+
+
 @dataclass
 class ManualClock:
     """Time as the test has it."""
@@ -39,7 +42,7 @@ class Bench:
     root: Path
     clock: ManualClock = field(default_factory=ManualClock)
     reports: list[FleetEvent] = field(default_factory=list)
-    cadence: Cadence = Cadence(checkpoint_steps=3, checkpoint_s=60.0, checkpoint_wait_s=10.0, progress_s=5.0)
+    cadence: Cadence = CADENCE
 
     @property
     def datasets(self) -> Path:
