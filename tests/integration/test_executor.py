@@ -1,10 +1,14 @@
 """Executors as their users have them: processes on a broker, commands in, reports and adapters out."""
 
+import os
 import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
 from hashlib import blake2b
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,9 +21,8 @@ from executors.lora.checkpoint import ADAPTER_TENSORS, encode_state
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine
-from executors.service.command_log import CommandLog, CommandLogError
+from executors.service import EXIT_UNFIT
 from executors.service.runs import task_of
-from executors.service.settings import ExecutorSettings
 from infra.topics import ensure_topics
 from schemas.commands import RunCancelled, RunOrder
 from schemas.fleet import (
@@ -36,6 +39,8 @@ from tests.support.executor_processes import Executors, executors
 from tests.support.executors import CELL, TINY_RECIPE, order, write_dataset
 
 pytestmark = pytest.mark.integration
+
+REPOSITORY = Path(__file__).parents[2]
 
 LONG = 1_200
 """Samples that take seconds."""
@@ -179,7 +184,34 @@ def test_a_terminated_executor_leaves_in_good_order(fleet: Executors) -> None:
     assert fleet.journal("n2").over == ("parked",)
 
 
-def test_an_executor_without_topics_says_so(kafka: str, topic_prefix: str) -> None:
-    settings = ExecutorSettings(bootstrap_servers=kafka, topic_prefix=topic_prefix, cell=CELL, node="n1")
-    with pytest.raises(CommandLogError, match="create the topics first"):
-        CommandLog.connect(settings)
+def run_from_shell(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "executors.service", *arguments],
+        cwd=REPOSITORY,
+        env={"PATH": os.environ["PATH"], "MILLRACE_DATASET_ROOT": str(tmp_path), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_an_executor_that_cannot_start_says_why(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    fields = {
+        "MILLRACE_CELL": CELL,
+        "MILLRACE_BOOTSTRAP_SERVERS": kafka,
+        "MILLRACE_TOPIC_PREFIX": topic_prefix,
+        "MILLRACE_OUTPUT_ROOT": str(tmp_path / "adapters"),
+        "MILLRACE_STATE_ROOT": str(tmp_path / "state"),
+    }
+    no_node = run_from_shell(tmp_path, **fields)
+    assert (no_node.returncode, no_node.stderr) == (
+        EXIT_UNFIT,
+        "millrace executor: settings: node: Field required\n",
+    )
+    no_topics = run_from_shell(tmp_path, "--node", "n1", **fields)
+    assert no_topics.returncode == EXIT_UNFIT
+    assert "create the topics first" in no_topics.stderr
+    no_model = run_from_shell(tmp_path, "--node", "n1", **fields, MILLRACE_BASE_MODEL_DIR=str(tmp_path))
+    assert no_model.returncode == EXIT_UNFIT
+    assert "no Hugging Face model directory" in no_model.stderr

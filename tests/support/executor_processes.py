@@ -1,17 +1,19 @@
 """Real executors on a real broker, and the cell's part of the conversation."""
 
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeVar
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from executors.service import ExecutorSettings, main
 from executors.service.journal import Journal
 from schemas.codec import Decision, Envelope, decode_event
 from schemas.commands import Command, RunOrder
@@ -19,7 +21,11 @@ from schemas.fleet import FleetEvent
 from schemas.topics import COMMANDS, FLEET, topic_name
 from tests.support.executors import BASE_MODEL, CELL, assignment
 
-REPOSITORY = Path(__file__).parents[2]
+# Torch and transformers take each process ten seconds of a core or more: the executors are forked from one
+# process that has imported them, and has done nothing else.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["executors.service.loading", "executors.service.node"])
+
 TIMEOUT_S = 90.0
 
 T = TypeVar("T")
@@ -32,22 +38,23 @@ class Executors:
         self.root = root
         self.slot = 0
         self.events: list[Envelope] = []
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, BaseProcess] = {}
         self._sent = 0
         self._commands_topic = topic_name(topic_prefix, COMMANDS)
-        self._environment = {
-            "MILLRACE_BOOTSTRAP_SERVERS": bootstrap_servers,
-            "MILLRACE_TOPIC_PREFIX": topic_prefix,
-            "MILLRACE_CELL": CELL,
-            "MILLRACE_BASE_MODEL": BASE_MODEL,
-            "MILLRACE_BASE_MODEL_DIR": str(base_model_dir),
-            "MILLRACE_DATASET_ROOT": str(root / "datasets"),
-            "MILLRACE_OUTPUT_ROOT": str(root / "adapters"),
-            "MILLRACE_STATE_ROOT": str(root / "state"),
-            "MILLRACE_NODE_HEARTBEAT_S": "0.2",
-            "MILLRACE_PROGRESS_S": "0.1",
-            "MILLRACE_CHECKPOINT_STEPS": "20",
-        }
+        self._settings = ExecutorSettings(
+            bootstrap_servers=bootstrap_servers,
+            topic_prefix=topic_prefix,
+            cell=CELL,
+            node="any",
+            base_model=BASE_MODEL,
+            base_model_dir=base_model_dir,
+            dataset_root=root / "datasets",
+            output_root=root / "adapters",
+            state_root=root / "state",
+            node_heartbeat_s=0.2,
+            progress_s=0.1,
+            checkpoint_steps=20,
+        )
         self._producer = Producer(
             {"bootstrap.servers": bootstrap_servers, "partitioner": "murmur2_random", "log_level": 0}
         )
@@ -58,32 +65,26 @@ class Executors:
 
     # Processes
 
-    def start(self, node: str) -> subprocess.Popen[bytes]:
-        with (self.root / f"{node}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "executors.service", "--node", node],
-                cwd=REPOSITORY,
-                env=os.environ | self._environment,
-                stdout=log,
-                stderr=log,
-            )
-        self.processes[node] = process
-        return process
+    def start(self, node: str) -> None:
+        settings = self._settings.model_copy(update={"node": node})
+        self.processes[node] = _CONTEXT.Process(target=_serve, args=(settings, self._log_path(node)))
+        self.processes[node].start()
 
-    def stop(self, node: str, number: signal.Signals) -> int:
-        """Send a signal and return the exit status."""
+    def stop(self, node: str, number: signal.Signals) -> int | None:
+        """Send a signal and return the exit status; None if the process goes on regardless."""
         process = self.processes.pop(node)
-        process.send_signal(number)
-        return process.wait(TIMEOUT_S)
+        os.kill(process.pid, number)
+        process.join(TIMEOUT_S)
+        return process.exitcode
 
     def close(self) -> None:
         for process in self.processes.values():
             process.kill()
-            process.wait(TIMEOUT_S)
+            process.join(TIMEOUT_S)
         self._consumer.close()
 
     def log(self, node: str) -> str:
-        return (self.root / f"{node}.log").read_text()
+        return self._log_path(node).read_text()
 
     def journal(self, node: str) -> Journal:
         path = self.root / "state" / CELL / "nodes" / node / "journal.json"
@@ -113,6 +114,9 @@ class Executors:
         self._producer.produce(self._commands_topic, value, node.encode())
         assert self._producer.flush(TIMEOUT_S) == 0
 
+    def _log_path(self, node: str) -> Path:
+        return self.root / f"{node}.log"
+
     # Listening
 
     def told(self, kind: type[FleetEvent], **fields: object) -> list[FleetEvent]:
@@ -130,7 +134,7 @@ class Executors:
         """Listen until the condition holds, and return what it says."""
         deadline_s = time.monotonic() + TIMEOUT_S
         while not (value := condition()):
-            died = [node for node, process in self.processes.items() if process.poll() is not None]
+            died = [node for node, process in self.processes.items() if not process.is_alive()]
             assert not died, self.log(died[0])
             assert time.monotonic() < deadline_s, [envelope.event for envelope in self.events[-20:]]
             self.listen(0.05)
@@ -143,6 +147,13 @@ class Executors:
             if message.error() is None:
                 self.events.append(decode_event(message.value(), message.headers()))
             message = self._consumer.poll(0)
+
+
+def _serve(settings: ExecutorSettings, log_path: Path) -> None:
+    with log_path.open("ab") as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    main(settings)
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from schemas.commands import RunOrder, SlotAssigned
 from schemas.fleet import FleetEvent
 from tests.support.executors import BASE_MODEL, CELL, TINY_RECIPE, write_dataset
 
-
 CADENCE = Cadence(checkpoint_steps=3, checkpoint_s=60.0, checkpoint_wait_s=10.0, progress_s=5.0)
 
 
