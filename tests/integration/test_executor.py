@@ -184,6 +184,13 @@ def test_a_terminated_executor_leaves_in_good_order(fleet: Executors) -> None:
     assert fleet.journal("n2").over == ("parked",)
 
 
+def test_an_executor_can_be_terminated_while_it_loads(fleet: Executors) -> None:
+    fleet.start("n3")
+    fleet.await_event(NodeOnline, node="n3")
+    assert fleet.stop("n3", signal.SIGTERM) == 0
+    fleet.await_event(NodeOffline, node="n3")
+
+
 def run_from_shell(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "executors.service", *arguments],
