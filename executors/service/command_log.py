@@ -65,7 +65,8 @@ class CommandLog:
                 "enable.partition.eof": True,
                 "allow.auto.create.topics": False,
                 "reconnect.backoff.max.ms": 1_000,
-            }
+            },
+            logger=_log,
         )
         topic = topic_name(settings.topic_prefix, COMMANDS)
         metadata = consumer.list_topics(timeout=_METADATA_TIMEOUT_S)

@@ -20,7 +20,7 @@ class ReportError(RuntimeError):
 
 
 class FleetReports:
-    """Sends events under ids `<node>-<boot>-<sequence>`. May be used from several threads."""
+    """Sends events with ids `<node>-<boot>-<sequence>`. May be used from several threads."""
 
     def __init__(self, settings: ExecutorSettings, boot: int, clock: Clock) -> None:
         """Connect lazily; `boot` must differ from that of every earlier start of the node."""
@@ -35,7 +35,8 @@ class FleetReports:
                 "message.timeout.ms": int(settings.delivery_timeout_s * 1_000),
                 "reconnect.backoff.max.ms": 1_000,
                 "linger.ms": 5,
-            }
+            },
+            logger=_log,
         )
         self._topic = topic_name(settings.topic_prefix, FLEET)
         self._key = settings.cell.encode()
