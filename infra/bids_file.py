@@ -116,7 +116,9 @@ def _parse(file: str, entry: _Entry, model: type[Request], fields: dict[str, Any
         # By way of JSON, which the strict models are made for.
         return model.model_validate_json(json.dumps(fields, allow_nan=False))
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        faults = error.errors(include_url=False, include_input=False, include_context=False)
+        # A field that is written wrong is also missed under its right name: say the former.
+        fault = min(faults, key=lambda fault: fault["type"] != "extra_forbidden")
         raise _fault(file, entry, fault["loc"], fault["msg"]) from None
     except (TypeError, ValueError) as error:
         raise BidsFileError(f"{file}:{entry.line}: {error}") from None

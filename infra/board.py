@@ -8,6 +8,7 @@ from schemas.codec import Decision
 from schemas.commands import SlotAssigned
 from schemas.decisions import (
     Certificate,
+    ClassPrices,
     JobAdmitted,
     JobCompleted,
     JobRefunded,
@@ -15,10 +16,13 @@ from schemas.decisions import (
     JobReplanned,
     JobWithdrawn,
     NodeStatusChanged,
+    ZonePriced,
 )
 from schemas.fleet import NodeOnline, RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.registry import Event
+
+NOT_SEEN = "not seen yet"
 
 
 @dataclass
@@ -52,9 +56,12 @@ class NodeRow:
     """A node as it stands."""
 
     node: str
-    gpu_type: str
-    status: str = "not seen yet"
+    gpu_type: str = ""
+    tariff: str = ""
+    status: str = NOT_SEEN
     slot: int | None = None
+    prices: ClassPrices | None = None
+    """Of the nodes of its class, for the slots ahead."""
     jobs: tuple[str, ...] = ()
 
 
@@ -84,10 +91,8 @@ class Board:
     def take_event(self, event: Event) -> None:
         """Take a ledger event."""
         match event:
-            case CellConfigured() if not self.nodes:
-                self.nodes = {
-                    node.id: NodeRow(node.id, node.gpu_type) for zone in event.zones for node in zone.nodes
-                }
+            case CellConfigured():
+                self._configure(event)
             case ClockTicked():
                 self.time_s = max(self.time_s or 0.0, event.time_s)
             case JobSubmitted():
@@ -95,8 +100,10 @@ class Board:
                 if not row.work_samples:  # else another bid under the same id
                     row.user, row.bid_micros = event.user, event.bid_micros
                     row.work_samples, row.deadline_s = event.task.work_samples, event.task.deadline_s
-            case NodeOnline() if event.node in self.nodes:
-                self.nodes[event.node].status = "up"
+            case NodeOnline():
+                row = self._node(event.node)
+                # Of a node that was lost, it is a decision that says when it is back.
+                row.status = "up" if row.status == NOT_SEEN else row.status
             case RunStarted() | RunProgressed() | RunFinished():
                 self._run(self._row(event.job_id), event)
 
@@ -107,12 +114,14 @@ class Board:
         if certificate is not None:
             self.certificates[outcome.zone] = certificate
         match outcome:
-            case NodeStatusChanged() if outcome.node in self.nodes:
-                self.nodes[outcome.node].status = outcome.status
-                if outcome.status == "down":
-                    self.nodes[outcome.node].jobs = ()
-            case SlotAssigned() if outcome.node in self.nodes:
-                node = self.nodes[outcome.node]
+            case NodeStatusChanged():
+                node = self._node(outcome.node)
+                node.status = outcome.status
+                node.jobs = () if outcome.status == "down" else node.jobs
+            case ZonePriced():
+                self._price(outcome)
+            case SlotAssigned():
+                node = self._node(outcome.node)
                 node.slot, node.jobs = outcome.slot, tuple(run.job_id for run in outcome.runs)
             case (
                 JobAdmitted()
@@ -123,6 +132,20 @@ class Board:
                 | JobCompleted()
             ):
                 self._decide(self._row(outcome.job_id), outcome)
+
+    def _configure(self, cell: CellConfigured) -> None:
+        for node in (node for zone in cell.zones for node in zone.nodes):
+            row = self._node(node.id)
+            # Only a cell's first configuration holds.
+            row.gpu_type, row.tariff = row.gpu_type or node.gpu_type, row.tariff or node.tariff
+
+    def _node(self, node: str) -> NodeRow:
+        return self.nodes.setdefault(node, NodeRow(node))
+
+    def _price(self, zone: ZonePriced) -> None:
+        classes = {(prices.gpu_type, prices.tariff): prices for prices in zone.classes}
+        for node in self.nodes.values():
+            node.prices = classes.get((node.gpu_type, node.tariff), node.prices)
 
     def _row(self, job_id: str) -> JobRow:
         """A decision may be read before the bid that it is about: two topics keep no common order."""

@@ -24,6 +24,7 @@ from infra.commands import (
     watch,
 )
 from infra.commands.faults import fault_line
+from infra.commands.plugins import add_plugins
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -36,13 +37,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up.up, demo.demo, submit.submit, watch.watch, explain.explain, quote.quote, replay.replay):
-    app.command()(command)
+app.command()(up.up)
+app.command()(demo.demo)
+app.command()(submit.submit)
+app.command()(watch.watch)
+app.command()(explain.explain)
+app.command()(quote.quote)
+app.command()(replay.replay)
 app.command()(simulate.simulate)
 app.add_typer(topics.app, name="topics")
 app.add_typer(documents.app, name="schemas")
-for command in (services.worker, services.executor, services.clock):
-    app.command()(command)
+app.command()(services.worker)
+app.command()(services.executor)
+app.command()(services.clock)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -52,6 +59,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run a command and return its status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    add_plugins(app, arguments)
     try:
         return app(args=arguments, prog_name="millrace", standalone_mode=False) or 0
     except typer.TyperException as error:

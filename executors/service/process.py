@@ -69,20 +69,23 @@ def _serve(
     journal: Journal,
     reports: FleetReports,
 ) -> None:
-    """Bring the node online, load what it works with, obey commands, and bring it offline."""
+    """Load what the node works with, bring it online, obey commands, and bring it offline.
+
+    Online only once it can train: a node that is heard gets slots, and those of one that loads for long would
+    pass unused, one after another.
+    """
     identity = {"cell": settings.cell, "node": settings.node}
-    reports.send(NodeOnline(**identity, base_model=settings.base_model))
-    reports.flush()
-    _log.info("node online node=%s boot=%d", settings.node, journal.boot)
     node = None
     try:
-        with Heartbeat(reports, NodeHeartbeat(**identity), settings.node_heartbeat_s):
-            with stop.at_once():
-                workshop = _load(settings, clock)
-            _log.info("node ready node=%s", settings.node)
-            # As heavy as the workshop: it knows the engine.
-            from executors.service.node import Node
+        with stop.at_once():
+            workshop = _load(settings, clock)
+        # As heavy as the workshop: it knows the engine.
+        from executors.service.node import Node
 
+        reports.send(NodeOnline(**identity, base_model=settings.base_model))
+        reports.flush()
+        _log.info("node online node=%s boot=%d", settings.node, journal.boot)
+        with Heartbeat(reports, NodeHeartbeat(**identity), settings.node_heartbeat_s):
             commands.start(journal.next_offset)
             node = Node(settings.node, workshop, commands, reports, journal_file, journal, stop)
             node.serve()
@@ -121,7 +124,7 @@ def _boot(journal_file: JournalFile, commands: CommandLog, clock: Clock) -> Jour
 
 
 def _load(settings: ExecutorSettings, clock: Clock) -> "Workshop":
-    """Load torch and the base model: seconds to minutes, in which the node already beats."""
+    """Load torch and the base model: seconds to minutes."""
     try:
         from executors.service.loading import load_workshop
 

@@ -24,11 +24,21 @@ _BAR_CELLS = 10
 
 def board_view(board: Board, most_jobs: int) -> RenderableType:
     """Nodes, and the jobs of most interest: those that train, then those to come, then the latest others."""
-    nodes = Table("node", "type", "status", "slot", "trains")
+    nodes = Table("node", "type", "status", "compute price", "used ahead", "slot", "trains")
     for node in board.nodes.values():
         style = "red" if node.status == "down" else ""
         slot = "–" if node.slot is None else str(node.slot)
-        nodes.add_row(node.node, node.gpu_type, Text(node.status, style), slot, ", ".join(node.jobs) or "–")
+        price = node.prices and node.prices.mean_compute_price_micros
+        used = "–" if node.prices is None else f"{node.prices.compute_used_share:.0%}"
+        nodes.add_row(
+            node.node,
+            node.gpu_type,
+            Text(node.status, style),
+            units(price),
+            used,
+            slot,
+            ", ".join(node.jobs) or "–",
+        )
     jobs = Table("job", "user", "bid", "price", "state", "node", "done", "loss", "by")
     for row in _chosen(board, most_jobs):
         jobs.add_row(*_cells(board, row))
@@ -55,9 +65,8 @@ def happening(decision: Decision) -> str | None:
             price = "" if lowest is None else f", {units(lowest)} would have won"
             return f"{outcome.job_id} rejected ({outcome.reason}): bid {units(outcome.bid_micros)}{price}"
         case JobReplanned():
-            text = (
-                f"{outcome.job_id} planned again ({outcome.reason}): {outcome.remaining_samples} samples left"
-            )
+            left = f"{outcome.remaining_samples} samples left"
+            return f"{outcome.job_id} planned again ({outcome.reason}): {left}"
         case JobRefunded():
             return f"{outcome.job_id} refunded {units(outcome.refund_micros)} ({outcome.reason})"
         case JobWithdrawn():

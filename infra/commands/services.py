@@ -97,7 +97,7 @@ def clock(
 
 
 def _configurations(target: "Target", names: set[str], stop: threading.Event) -> "list[CellConfigured]":
-    """The cells as their ledgers have them, whose epoch slots begin by; waits for those not configured yet."""
+    """The cells as their ledgers have them, by whose epoch slots begin; waits for those to come."""
     from infra.deployment.configuring import ledger_configurations
 
     while True:

@@ -80,8 +80,10 @@ def _show_live(follower: "BoardFollower", cell: str | None, jobs: int) -> None:
         records = follower.catch_up()
         while True:
             for record in records:
-                line = happening(record) if isinstance(record, Decision) else None
-                if line and cell in (None, record.cell):
+                if not isinstance(record, Decision) or cell not in (None, record.cell):
+                    continue
+                line = happening(record)
+                if line is not None:
                     typer.echo(f"{_clock(record.time_s)}  {record.cell}  {line}")
             records = follower.poll(_POLL_S)
     follower.catch_up()

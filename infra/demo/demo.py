@@ -31,6 +31,9 @@ from streams.replay_sources import verify_kafka
 
 LEAST_ADAPTERS = 6
 MARKET_LIMIT_S = 200.0
+NODES_READY_S = 180.0
+"""The first start ever makes the base model."""
+
 _LEAD_S = 1.0
 _QUIET_S = 1.0
 _DEMANDS = Demands(
@@ -124,8 +127,7 @@ def _trade(
 ) -> bool:
     """Run the market from the moment that all executors can train until every job is over."""
     market.show.say("executors load torch and the base model")
-    market.deployment.await_executors()
-    market.records += market.follower.catch_up()
+    market.await_nodes(NODES_READY_S)
     workload: Workload = draw_workload(cell, arrivals, time.time() + _LEAD_S, seed, demands)
     for quote in workload.quotes:
         market.publisher.publish(quote)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from infra.board import Board
 from infra.demo.show import Show
 from infra.deployment.deployment import Deployment
+from infra.errors import CommandError
 from infra.log.following import BoardFollower
 from infra.log.publisher import EventPublisher
 from infra.workloads.bids import TimedBid
@@ -38,6 +39,21 @@ class Market:
     def board(self) -> Board:
         """The cell as it stands."""
         return self.follower.boards[self.cell]
+
+    def await_nodes(self, limit_s: float) -> None:
+        """Return when every node is online.
+
+        Raises:
+            CommandError: one is not in time, or its executor cannot be kept running.
+            ReadError: the log cannot be read.
+        """
+        deadline_s = time.monotonic() + limit_s
+        self.records += self.follower.catch_up()
+        while waiting := [node.node for node in self.board.nodes.values() if node.status != "up"]:
+            if time.monotonic() > deadline_s:
+                raise CommandError(f"not online within {limit_s:g} s: {', '.join(waiting)}")
+            self.deployment.keep_running()
+            self.read(_POLL_S)
 
     def run(self, bids: Sequence[TimedBid], limit_s: float) -> bool:
         """Submit each bid at its time and wait until every job is over; False if that takes beyond `limit_s`.

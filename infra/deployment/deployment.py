@@ -20,10 +20,7 @@ from schemas.cells import CellConfigured
 from schemas.topics import topics
 
 WORKER_READY_S = 120.0
-EXECUTOR_READY_S = 180.0
-"""The first start makes the base model."""
 
-_NODE_READY = "node ready"
 _HEARTBEATS_PER_NODE_TIMEOUT = 4
 _REPORTS_PER_SLOT = 2
 
@@ -94,15 +91,6 @@ class Deployment:
         for service in self.services:
             if service.keep_running():
                 self.say(f"{service.name} died and is started again")
-
-    def await_executors(self) -> None:
-        """Return when every executor has loaded its base model.
-
-        Raises:
-            CommandError: one has not in time.
-        """
-        for service in self.executors.values():
-            service.await_line(_NODE_READY, EXECUTOR_READY_S)
 
     def _configure(self) -> None:
         layout = self.layout

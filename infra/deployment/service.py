@@ -17,8 +17,6 @@ RESTART_WINDOW_S = 60.0
 STOP_TIMEOUT_S = 25.0
 """A little more than the services themselves take to stop in order."""
 
-_WAIT_POLL_S = 0.1
-
 
 class Service:
     """Runs a command, which dies with this process, and keeps it running."""
@@ -83,19 +81,6 @@ class Service:
         """
         if self._process is None or self._process.exit_status is not None:
             raise CommandError(f"{self.name} has ended: {self.last_line()}")
-
-    def await_line(self, text: str, timeout_s: float) -> None:
-        """Return when its log has a line with `text` since its last start.
-
-        Raises:
-            CommandError: it has ended, or says nothing of the kind in time.
-        """
-        deadline_s = time.monotonic() + timeout_s
-        while text not in self._log():
-            self.check_alive()
-            if time.monotonic() > deadline_s:
-                raise CommandError(f"{self.name} is not ready within {timeout_s:g} s, see {self.log_path}")
-            time.sleep(_WAIT_POLL_S)
 
     def stop(self) -> None:
         """Stop it in order, or kill it when that takes too long."""

@@ -58,7 +58,7 @@ class EventPublisher:
                 self._target.topic(_TOPICS[type(event)]),
                 key=event.cell.encode(),
                 value=envelope.value,
-                headers=envelope.headers(),
+                headers=list(envelope.headers()),
                 on_delivery=self._note,
             )
         except (KafkaException, BufferError) as error:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from infra.log.target import Target
 from streams.records import ReadRecord
@@ -139,7 +139,7 @@ def _patiently(question: Callable[[], Any]) -> Any:
         time.sleep(_RETRY_S)
 
 
-def _record(message: Message) -> ReadRecord:
+def _record(message: Any) -> ReadRecord:
     error = message.error()
     if error is not None:
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -153,5 +153,5 @@ def _record(message: Message) -> ReadRecord:
         timestamp_ms=timestamp_ms,
         key=message.key(),
         value=message.value(),
-        headers=message.headers() or (),
+        headers=tuple(message.headers() or ()),
     )

@@ -60,7 +60,7 @@ class Simulation:
         self._plan(cell, bids, quotes)
 
     def run(self, on_progress: Callable[[float], None] = lambda _part: None) -> SimulatedRun:
-        """Feed the cell until nothing is left to happen; `on_progress` is told the part of it that is over."""
+        """Feed the cell until nothing is left to happen; `on_progress` is told how much is over."""
         while self._agenda:
             time_s, event = self._agenda.pop()
             self._feed(time_s, event)

@@ -87,7 +87,8 @@ def _bounded(path: Path, text: TextIO) -> Iterator[str]:
         if len(line) > MAX_LINE_LENGTH:
             raise TraceError(f"{path}: row {number}: longer than {MAX_LINE_LENGTH} characters")
         if characters > MAX_TRACE_BYTES or number > MAX_TRACE_JOBS:
-            raise TraceError(f"{path}: row {number}: more than {MAX_TRACE_BYTES} bytes or {MAX_TRACE_JOBS} rows")
+            most = f"{MAX_TRACE_BYTES} bytes or {MAX_TRACE_JOBS} rows"
+            raise TraceError(f"{path}: row {number}: more than {most}")
         yield line
 
 
