@@ -90,7 +90,7 @@ def export(
         with _open(ledger_file, "wb") as file:
             written = 0
             for _, event in _ledger_events(reader, ledger, cell):
-                file.write(b'{"offset":%d,%s\n' % (event.offset, event.envelope.canonical[1:]))
+                file.write(ledger_line(event))
                 written += 1
         if decisions_file is not None:
             decisions = reader.slice(topic_name(topic_prefix, DECISIONS))
@@ -100,6 +100,11 @@ def export(
                     file.write(record.value.replace(b"\n", b" ") + b"\n")
                     written_decisions += 1
     return written, written_decisions
+
+
+def ledger_line(event: LedgerEvent) -> bytes:
+    """An event as a line of a ledger file."""
+    return b'{"offset":%d,%s\n' % (event.offset, event.envelope.canonical[1:])
 
 
 def _stored_event(line: bytes, fields: dict[str, Any]) -> bytes | None:

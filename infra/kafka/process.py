@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,8 +15,8 @@ _KILL_MARGIN_S = 5
 class SupervisedProcess:
     """Runs `command` under a supervisor, in a session of its own that Ctrl-C in the terminal does not reach.
 
-    What the command prints goes to `console_path`, which is emptied first. `inherited` is a
-    descriptor that it gets besides.
+    What the command prints goes to `console_path`, which is emptied first unless `keep_console`. `inherited`
+    is a descriptor that it gets besides, `environment` what it gets in place of this process's.
     """
 
     def __init__(
@@ -25,10 +26,12 @@ class SupervisedProcess:
         working_dir: Path,
         console_path: Path,
         stop_timeout_s: float,
-        inherited: int,
+        inherited: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        keep_console: bool = False,
     ) -> None:
         self._stop_timeout_s = stop_timeout_s
-        with console_path.open("wb") as console:
+        with console_path.open("ab" if keep_console else "wb") as console:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", supervisor.__file__, str(stop_timeout_s), *command],
                 cwd=working_dir,
@@ -36,7 +39,8 @@ class SupervisedProcess:
                 stdout=subprocess.PIPE,
                 stderr=console,
                 start_new_session=True,
-                pass_fds=[inherited],
+                pass_fds=[] if inherited is None else [inherited],
+                env=environment,
             )
         assert self._supervisor.stdout is not None
         with self._supervisor.stdout as pid_line:

@@ -1,0 +1,49 @@
+"""Finished adapters: where users find them, in PEFT's own format."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from executors.lora.base_model import SharedBase
+from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, encode_state
+from executors.lora.task_state import TaskState
+from executors.service.files import write_folder
+
+
+@dataclass(frozen=True)
+class PublishedAdapter:
+    """An adapter below the output root."""
+
+    path: str
+    """Relative to the output root."""
+    digest: str
+    """BLAKE2b-256 of its tensors' file, in hexadecimal."""
+
+
+class AdapterOutput:
+    """Writes adapters of one base model below one folder."""
+
+    def __init__(self, root: Path, base: SharedBase) -> None:
+        self._root = root
+        self._base = base
+
+    def publish(self, state: TaskState) -> PublishedAdapter:
+        """Write the adapter of a finished task; publishing the same one again changes nothing.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        encoded = encode_state(state, self._base)
+        files = {name: encoded[name] for name in (ADAPTER_CONFIG, ADAPTER_TENSORS)}
+        folder = self._root / state.task.job_id
+        if any(_content(folder / name) != content for name, content in files.items()):
+            write_folder(folder, files)
+        digest = blake2b(files[ADAPTER_TENSORS], digest_size=32).hexdigest()
+        return PublishedAdapter(state.task.job_id, digest)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

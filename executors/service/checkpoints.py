@@ -1,0 +1,95 @@
+"""The states of jobs between their parts: on the shared store, and in memory while nobody has gone on."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from executors.lora.base_model import SharedBase
+from executors.lora.checkpoint import decode_state, encode_state
+from executors.lora.checkpoint_store import Checkpoint, CheckpointStore
+from executors.lora.task_state import TaskState
+from schemas.base import Slot
+from schemas.fleet import Loss
+
+RUN_PROGRESS = "run.json"
+
+
+class RunProgress(BaseModel):
+    """What a checkpoint says besides the task's state, so that whoever resumes it can go on and report."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base_samples: NonNegativeInt
+    """What was done when the slot of the checkpoint began."""
+    loss: Loss | None
+    """Of the last step; None before the first."""
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A checkpoint in memory. The slot is its fencing token."""
+
+    slot: Slot
+    state: TaskState
+    progress: RunProgress
+
+
+class RunCheckpoints:
+    """Saves and restores the runs of one base model."""
+
+    def __init__(self, root: Path, base: SharedBase, parked_runs: int) -> None:
+        """Keep checkpoints below `root`, and the last `parked_runs` of those that were parked in memory."""
+        self._store = CheckpointStore(root)
+        self._base = base
+        self._limit = parked_runs
+        self._parked: OrderedDict[str, SavedRun] = OrderedDict()
+
+    def newest(self, job_id: str) -> Checkpoint | None:
+        """Return the newest checkpoint on the store that verifies, whoever wrote it."""
+        return self._store.newest(job_id)
+
+    def restore(self, checkpoint: Checkpoint) -> SavedRun:
+        """Return what `checkpoint` holds: from memory if it was parked here and nobody has gone on since.
+
+        Raises:
+            ValueError: the checkpoint is of another base model or format.
+        """
+        job_id = checkpoint.path.parent.name
+        parked = self._parked.pop(job_id, None)
+        if parked is not None and (parked.slot, parked.state.samples_done) == (
+            checkpoint.slot,
+            checkpoint.samples_done,
+        ):
+            return parked
+        if RUN_PROGRESS not in checkpoint.files:
+            raise ValueError(f"the checkpoint lacks {RUN_PROGRESS}")
+        return SavedRun(
+            checkpoint.slot,
+            decode_state(checkpoint.files, self._base),
+            RunProgress.model_validate_json(checkpoint.files[RUN_PROGRESS]),
+        )
+
+    def save(self, run: SavedRun) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            StaleWriterError: a later slot has written already.
+            OSError: the store failed; the checkpoint before is still there.
+        """
+        files = encode_state(run.state, self._base)
+        files[RUN_PROGRESS] = run.progress.model_dump_json().encode()
+        self._store.save(run.state.task.job_id, run.slot, run.state.samples_done, files)
+
+    def park(self, run: SavedRun) -> None:
+        """Keep a saved run in memory for its next part."""
+        job_id = run.state.task.job_id
+        self._parked[job_id] = run
+        self._parked.move_to_end(job_id)
+        while len(self._parked) > self._limit:
+            self._parked.popitem(last=False)
+
+    def forget(self, job_id: str) -> None:
+        """Drop a job from memory; its checkpoints stay."""
+        self._parked.pop(job_id, None)

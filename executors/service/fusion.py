@@ -1,0 +1,56 @@
+"""Steps that many tasks share, and that the failure of one does not spoil for the others."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+
+from executors.lora.engine import FusedEngine
+from executors.lora.task import JobId
+from executors.service.failures import TASK_FAILURES, NonFiniteLossError, raise_if_device_is_lost
+
+Outcome = float | Exception
+"""A task's loss in a step, or why it cannot go on."""
+
+_log = logging.getLogger(__name__)
+
+
+class FusedSteps:
+    """Advances tasks together, and each alone once that fails, so that who is at fault fails alone."""
+
+    def __init__(self, engine: FusedEngine) -> None:
+        self._engine = engine
+        self._apart = False
+
+    def step(self, job_ids: Sequence[JobId]) -> Mapping[JobId, Outcome]:
+        """Advance each task by one micro-batch. A task that fails has learned nothing from it.
+
+        Raises:
+            torch.AcceleratorError: the device is lost.
+        """
+        if self._apart or len(job_ids) == 1:
+            return {job_id: self._step_alone(job_id) for job_id in job_ids}
+        before = {job_id: self._engine.samples_done(job_id) for job_id in job_ids}
+        try:
+            losses = self._engine.step(job_ids)
+        except TASK_FAILURES as error:
+            raise_if_device_is_lost(error)
+            _log.warning("step failed jobs=%s error=%r; each goes alone", ",".join(job_ids), error)
+        else:
+            return {job_id: _judged(loss) for job_id, loss in losses.items()}
+        # A failure behind the backward pass may have come after some tasks were updated.
+        unmoved = [job_id for job_id in job_ids if self._engine.samples_done(job_id) == before[job_id]]
+        outcomes = {job_id: self._step_alone(job_id) for job_id in unmoved}
+        # Nobody is at fault: together they are too much for the device.
+        self._apart = not any(isinstance(outcome, Exception) for outcome in outcomes.values())
+        return outcomes
+
+    def _step_alone(self, job_id: JobId) -> Outcome:
+        try:
+            return _judged(self._engine.step([job_id])[job_id])
+        except TASK_FAILURES as error:
+            raise_if_device_is_lost(error)
+            return error.with_traceback(None)
+
+
+def _judged(loss: float) -> Outcome:
+    return loss if math.isfinite(loss) else NonFiniteLossError(f"the loss is {loss}: the training diverged")

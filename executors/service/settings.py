@@ -1,0 +1,65 @@
+"""The settings of an executor: environment variables `MILLRACE_*`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from platformdirs import user_data_path
+from pydantic import Field, StringConstraints
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from schemas.base import Identifier
+
+TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+
+
+class ExecutorSettings(BaseSettings):
+    """How one executor process runs. Units are in the names."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="MILLRACE_", frozen=True, extra="ignore", use_attribute_docstrings=True
+    )
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    """Kafka's addresses, `host:port`, separated by commas."""
+    topic_prefix: TopicPrefix = "millrace"
+    cell: Identifier
+    """The cell whose commands are obeyed."""
+    node: Identifier
+    """The node that this process serves; one process at a time."""
+    node_partitions: dict[Identifier, Annotated[int, Field(ge=0)]] = {}
+    """Partition of `commands` by node, as the worker is told; the hash of the node's id where not given."""
+
+    base_model: Identifier = "tiny-llama"
+    """The base model as the node's zone calls it."""
+    base_model_dir: Path | None = None
+    """Its local Hugging Face directory; a small Llama is made on the first start if not given."""
+    dataset_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "datasets")
+    """Where the datasets of jobs lie. Must exist."""
+    output_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "adapters")
+    """Where finished adapters go, `<job_id>/` each."""
+    state_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "executors")
+    """Checkpoints and what the node has applied. Shared by the executors of a zone, so that jobs can move."""
+
+    device: str = "cpu"
+    """Where torch computes: `cpu`, `cuda` or `cuda:N`."""
+    threads: Annotated[int, Field(ge=1, le=1_024)] = 1
+    """CPU threads of torch."""
+    parked_runs: Annotated[int, Field(ge=0, le=10_000)] = 16
+    """Suspended jobs whose state stays in memory, so that they come back without reading a checkpoint."""
+
+    checkpoint_steps: Annotated[int, Field(ge=1)] = 200
+    """Steps of a job after which it is checkpointed at the latest."""
+    checkpoint_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    """Seconds after which it is checkpointed at the latest."""
+    checkpoint_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
+    """How long a job waits for the checkpoint of the node that it comes from."""
+    progress_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
+    """Seconds between two reports of a job that trains."""
+    node_heartbeat_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
+    """Seconds between two heartbeats; several must fit into the cell's `node_timeout_s`."""
+
+    delivery_timeout_s: Annotated[float, Field(ge=10, le=600)] = 60.0
+    """A report that the broker does not confirm for longer ends the executor; nothing is committed."""
+    stop_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
+    """How long an orderly stop may wait for the broker to confirm the last reports."""
+    log_level: Annotated[str, StringConstraints(pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"

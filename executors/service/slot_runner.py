@@ -1,0 +1,312 @@
+"""One slot on one node: its runs, from their orders to their last reports. Knows no broker."""
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from executors.lora.checkpoint_store import Checkpoint, StaleWriterError
+from executors.lora.engine import FusedEngine
+from executors.service.adapters import AdapterOutput
+from executors.service.checkpoints import RunCheckpoints, RunProgress, SavedRun
+from executors.service.clock import Clock
+from executors.service.failures import TASK_FAILURES, describe, is_permanent, raise_if_device_is_lost
+from executors.service.fusion import FusedSteps
+from executors.service.runs import Run, task_of
+from schemas.commands import RunOrder, SlotAssigned
+from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, RunStarted
+
+Activity = Literal["training", "waiting", "idle"]
+"""Whether more can be done at once, or only after a while, or not at all."""
+
+CloseReason = Literal["slot_end", "newer_slot", "node_stops"]
+
+_CHECKPOINT_POLL_S = 0.25
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often what is done in a slot."""
+
+    checkpoint_steps: int
+    checkpoint_s: float
+    checkpoint_wait_s: float
+    progress_s: float
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What a node trains with, slot after slot."""
+
+    cell: str
+    base_model: str
+    engine: FusedEngine
+    checkpoints: RunCheckpoints
+    adapters: AdapterOutput
+    cadence: Cadence
+    clock: Clock
+
+
+class SlotRunner:
+    """Carries out an assignment, a step at a time, and reports what comes of it.
+
+    A run waits for its predecessor's checkpoint, trains, and is over; one that fails, is cancelled or has
+    been replaced is over at once, and the others do not notice.
+
+    Attributes:
+        assignment: what is carried out.
+        over: the jobs whose part of this slot is over and reported.
+    """
+
+    def __init__(
+        self,
+        assignment: SlotAssigned,
+        over: Collection[str],
+        workshop: Workshop,
+        report: Callable[[FleetEvent], None],
+    ) -> None:
+        """Take an assignment on, save for the jobs that are over; nothing is done before `advance`."""
+        self.assignment = assignment
+        self.over = set(over)
+        self._workshop = workshop
+        self._clock = workshop.clock
+        self._report = report
+        self._steps = FusedSteps(workshop.engine)
+        self._waiting = {order.job_id: order for order in assignment.runs if order.job_id not in self.over}
+        self._training: dict[str, Run] = {}
+        now_s = self._clock.time_s()
+        self._wait_until_s = now_s + workshop.cadence.checkpoint_wait_s
+        self._next_look_s = now_s
+        self._next_progress_s = now_s + workshop.cadence.progress_s
+
+    def advance(self) -> Activity:
+        """Begin the runs that can begin, take one step with all that train, and keep checkpoints going.
+
+        Raises:
+            torch.AcceleratorError: the device is lost.
+        """
+        if self._clock.time_s() >= self.assignment.slot_end_s:
+            self.close("slot_end")
+        self._begin_runs()
+        if self._training:
+            self._step()
+            self._save_and_report()
+        if self._training:
+            return "training"
+        return "waiting" if self._waiting else "idle"
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job that is over for its user; nothing is reported or kept."""
+        self._workshop.checkpoints.forget(job_id)
+        if job_id in self._training or job_id in self._waiting:
+            self._drop(job_id)
+            self._say("run cancelled", job_id)
+
+    def close(self, reason: CloseReason) -> None:
+        """End every run where it is: checkpointed, then reported."""
+        for job_id in self._waiting:
+            self._say("run never began", job_id, reason=reason)
+        self._waiting.clear()
+        for run in list(self._training.values()):
+            self._end_part(run, reason)
+
+    # Beginning
+
+    def _begin_runs(self) -> None:
+        now_s = self._clock.time_s()
+        if not self._waiting or now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + _CHECKPOINT_POLL_S
+        for order in list(self._waiting.values()):
+            newest = self._workshop.checkpoints.newest(order.job_id)
+            if newest is not None and newest.slot > self.assignment.slot:
+                self._drop(order.job_id)
+                self._say("run replaced", order.job_id, newest_slot=newest.slot)
+            elif now_s >= self._wait_until_s or not self._is_behind(order, newest):
+                self._begin(order, newest)
+
+    def _is_behind(self, order: RunOrder, newest: Checkpoint | None) -> bool:
+        """Whether a predecessor has come further than `newest`; what is of this slot is our own."""
+        if newest is None:
+            return order.resume_samples > 0
+        return newest.slot < self.assignment.slot and newest.samples_done < order.resume_samples
+
+    def _begin(self, order: RunOrder, newest: Checkpoint | None) -> None:
+        job_id = order.job_id
+        known_samples = order.resume_samples if newest is None else newest.samples_done
+        try:
+            run = self._attach(order, newest)
+        except TASK_FAILURES as error:
+            raise_if_device_is_lost(error)
+            self._fail(job_id, known_samples, error.with_traceback(None))
+            return
+        del self._waiting[job_id]
+        self._training[job_id] = run
+        if run.samples_done < order.resume_samples:
+            _log.warning(
+                "run behind job=%s slot=%d samples_done=%d resume_samples=%d: no newer checkpoint came",
+                *(job_id, self.assignment.slot, run.samples_done, order.resume_samples),
+            )
+        self._say("run started", job_id, samples_done=run.samples_done, goal_samples=run.goal_samples)
+        self._report(RunStarted(**self._identity(job_id), samples_done=run.samples_done))
+        if run.samples_done >= run.goal_samples:
+            self._end_part(run, "quota")
+
+    def _attach(self, order: RunOrder, newest: Checkpoint | None) -> Run:
+        held, wanted = self._workshop.base_model, self.assignment.base_model
+        if held != wanted:
+            raise RuntimeError(f"the node holds base model {held}, not {wanted}")
+        task = task_of(order)
+        saved = None if newest is None else self._workshop.checkpoints.restore(newest)
+        self._workshop.engine.attach(task, None if saved is None else saved.state)
+        samples_done = base_samples = self._workshop.engine.samples_done(order.job_id)
+        if saved is not None and saved.slot == self.assignment.slot:
+            # The slot began before this process did.
+            base_samples = saved.progress.base_samples
+        return Run(
+            order=order,
+            goal_samples=min(base_samples + order.quota_samples, order.work_samples),
+            samples_done=samples_done,
+            saved_samples=samples_done,
+            base_samples=base_samples,
+            loss=None if saved is None else saved.progress.loss,
+            saved_s=self._clock.time_s(),
+        )
+
+    # Training
+
+    def _step(self) -> None:
+        for job_id, outcome in self._steps.step(tuple(self._training)).items():
+            run = self._training[job_id]
+            if isinstance(outcome, Exception):
+                self._fail_training(run, outcome)
+                continue
+            run.advance(self._workshop.engine.samples_done(job_id), outcome)
+            if run.samples_done >= run.goal_samples:
+                self._end_part(run, "quota")
+
+    def _save_and_report(self) -> None:
+        now_s = self._clock.time_s()
+        cadence = self._workshop.cadence
+        for run in list(self._training.values()):
+            if run.unsaved_steps and (
+                run.unsaved_steps >= cadence.checkpoint_steps or now_s >= run.saved_s + cadence.checkpoint_s
+            ):
+                self._save(run)
+        if now_s >= self._next_progress_s:
+            self._next_progress_s = now_s + cadence.progress_s
+            for run in self._training.values():
+                self._report_progress(run, slot_complete=False)
+
+    def _save(self, run: Run) -> SavedRun | None:
+        """Checkpoint a run; None if it is over thereby, for having been replaced or for want of a store."""
+        saved = self._capture(run)
+        try:
+            self._workshop.checkpoints.save(saved)
+        except StaleWriterError as error:
+            self._drop(run.job_id)
+            self._say("run replaced", run.job_id, error=error)
+            return None
+        except OSError as error:
+            self._fail(run.job_id, run.saved_samples, error)
+            return None
+        run.mark_saved(self._clock.time_s())
+        self._say("run checkpointed", run.job_id, samples_done=run.samples_done, loss=run.loss)
+        return saved
+
+    def _capture(self, run: Run) -> SavedRun:
+        state = self._workshop.engine.state(run.job_id)
+        progress = RunProgress(base_samples=run.base_samples, loss=run.loss)
+        return SavedRun(self.assignment.slot, state, progress)
+
+    # Ending
+
+    def _end_part(self, run: Run, reason: CloseReason | Literal["quota"]) -> None:
+        """Checkpoint, then report: finished if the work is done, and else complete for this slot."""
+        if run.loss is None:
+            # Killed or stopped before its first step of all: there is nothing to keep or to tell.
+            self._drop(run.job_id)
+            self._say("run stopped", run.job_id, reason=reason, samples_done=0)
+            return
+        saved = self._capture(run) if not run.unsaved_steps else self._save(run)
+        if saved is None:
+            return
+        if run.samples_done >= run.order.work_samples:
+            self._finish(run, saved, run.loss)
+            return
+        self._drop(run.job_id)
+        self._workshop.checkpoints.park(saved)
+        self._report_progress(run, slot_complete=True)
+        self._say("run stopped", run.job_id, reason=reason, samples_done=run.samples_done, loss=run.loss)
+
+    def _finish(self, run: Run, saved: SavedRun, loss: float) -> None:
+        try:
+            adapter = self._workshop.adapters.publish(saved.state)
+        except OSError as error:
+            self._fail(run.job_id, run.saved_samples, error)
+            return
+        self._drop(run.job_id)
+        self._report(
+            RunFinished(
+                **self._identity(run.job_id),
+                samples_done=run.samples_done,
+                loss=loss,
+                adapter_path=adapter.path,
+                adapter_digest=adapter.digest,
+            )
+        )
+        self._say("run finished", run.job_id, samples_done=run.samples_done, loss=loss)
+
+    def _fail_training(self, run: Run, error: Exception) -> None:
+        """Give a run up; one that may go on elsewhere is to find there what it has learned here."""
+        if not is_permanent(error) and run.unsaved_steps and self._save(run) is None:
+            return
+        self._fail(run.job_id, run.saved_samples, error)
+
+    def _fail(self, job_id: str, samples_done: int, error: BaseException) -> None:
+        self._workshop.checkpoints.forget(job_id)
+        self._drop(job_id)
+        permanent = is_permanent(error)
+        self._report(
+            RunFailed(
+                **self._identity(job_id),
+                samples_done=samples_done,
+                error=describe(error),
+                permanent=permanent,
+            )
+        )
+        self._say("run failed", job_id, permanent=permanent, error=repr(describe(error)))
+
+    def _drop(self, job_id: str) -> None:
+        """Take a job off the device; its part of the slot is over."""
+        self._waiting.pop(job_id, None)
+        if self._training.pop(job_id, None) is not None:
+            self._workshop.engine.detach(job_id)
+        self.over.add(job_id)
+
+    # Telling
+
+    def _report_progress(self, run: Run, slot_complete: bool) -> None:
+        if run.loss is not None:
+            self._report(
+                RunProgressed(
+                    **self._identity(run.job_id),
+                    samples_done=run.samples_done,
+                    loss=run.loss,
+                    slot_complete=slot_complete,
+                )
+            )
+
+    def _identity(self, job_id: str) -> dict[str, Any]:
+        return {
+            "cell": self._workshop.cell,
+            "node": self.assignment.node,
+            "slot": self.assignment.slot,
+            "job_id": job_id,
+        }
+
+    def _say(self, what: str, job_id: str, **fields: object) -> None:
+        rest = "".join(f" {name}={value}" for name, value in fields.items())
+        _log.info("%s job=%s slot=%d%s", what, job_id, self.assignment.slot, rest)

@@ -1,0 +1,74 @@
+"""`millrace demo`."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from infra.commands.options import CELLS_DIRECTORY, Json, Seed
+
+if TYPE_CHECKING:
+    from infra.demo.demo import DemoResult
+
+_TRACE = Path("../shared/traces/jobs_philly.csv.gz")
+
+
+def demo(
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"CSV of a real trace to take arrivals from; by default {_TRACE} where it is, else none.",
+            metavar="FILE.csv",
+            show_default=False,
+        ),
+    ] = None,
+    bids: Annotated[int, typer.Option(min=10, max=200, help="Number of bids.")] = 40,
+    span_s: Annotated[float, typer.Option("--span", min=10, help="Seconds over which they arrive.")] = 60.0,
+    seed: Seed = 0,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep log, adapters and datasets.")] = False,
+    json: Json = False,
+) -> None:
+    """Show it all in four minutes: bids, prices, adapters trained, a crash, and the proof."""
+    started_s = time.monotonic()
+    from rich.console import Console
+
+    from infra.commands.simulate import arrivals_of
+    from infra.demo.demo import run_demo
+    from infra.demo.show import show
+    from infra.deployment.interrupts import interrupted_by_sigterm
+
+    source = trace or (_TRACE if _TRACE.is_file() else None)
+    arrivals = arrivals_of(source, bids, span_s, seed)
+    console = Console(highlight=False, soft_wrap=True, stderr=json)
+    with interrupted_by_sigterm(), show(console) as stage:
+        stage.say("arrivals " + (f"from {source}" if source else f"generated, seed {seed}"))
+        result = run_demo(CELLS_DIRECTORY / "demo.yaml", arrivals, seed, stage, keep, started_s)
+    _tell(result, json)
+
+
+def _tell(result: "DemoResult", json: bool) -> None:
+    from infra.commands.output import console, print_json
+    from infra.commands.replay import verdict_line
+    from infra.commands.summaries import adapter_table, summary_table
+    from infra.errors import CommandError
+
+    if json:
+        print_json(
+            {
+                **result.summary.as_json(),
+                "replay_ok": result.verdict.ok,
+                "killed_node": result.killed_node,
+                "recovered": result.recovered,
+                "duration_s": result.duration_s,
+            }
+        )
+    else:
+        screen = console()
+        screen.print(adapter_table(result.summary))
+        screen.print(summary_table("The demo", result.summary))
+        screen.print(f"executor killed: {result.killed_node}; came back and trained: {result.recovered}")
+        screen.print(f"replay: {verdict_line(result.verdict)}")
+        screen.print(f"took {result.duration_s:.0f} s")
+    if result.shortcomings:
+        raise CommandError("; ".join(result.shortcomings))

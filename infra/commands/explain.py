@@ -1,0 +1,143 @@
+"""`millrace explain`."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix
+
+if TYPE_CHECKING:
+    from infra.log.target import Target
+    from infra.story import Chapter, Story
+
+
+def explain(
+    job_id: Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")],
+    cell: CellName = None,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Tell the whole story of one job, from the log: bid, price, plan, every slot, progress, result."""
+    from infra.commands.options import target_of
+    from infra.commands.output import print_json
+    from infra.errors import CommandError
+
+    stories = _stories(target_of(bootstrap_servers, topic_prefix), job_id)
+    if cell is not None:
+        stories = {name: story for name, story in stories.items() if name == cell}
+    if not stories:
+        raise CommandError(f"the log knows no job {job_id}" + (f" in cell {cell}" if cell else ""))
+    if len(stories) > 1:
+        raise CommandError(f"job {job_id} is in cells {', '.join(sorted(stories))}: choose with --cell")
+    ((cell_name, story),) = stories.items()
+    if json:
+        print_json({"cell": cell_name, **story.as_json()})
+        return
+    typer.echo(f"Job {job_id} in cell {cell_name}: {story.state}")
+    for chapter in story.chapters:
+        for line in _lines(chapter):
+            typer.echo(line)
+
+
+def _stories(target: "Target", job_id: str) -> "dict[str, Story]":
+    """By cell, what its log says about the job."""
+    from infra.commands.output import progress
+    from infra.log.reader import LogReader
+    from infra.story import Story
+    from schemas.codec import InvalidRecordError, decode_decision, decode_event
+    from schemas.topics import DECISIONS, LEDGER
+
+    ledger = target.topic(LEDGER)
+    mention = job_id.encode()
+    stories: dict[str, Story] = {}
+    with (
+        LogReader(target, [ledger, target.topic(DECISIONS)], "beginning") as reader,
+        progress("reading the log") as done,
+    ):
+        for record in reader.to_end(done):
+            if record.value is None or mention not in record.value:
+                continue
+            cell = (record.key or b"").decode(errors="replace")
+            story = stories.setdefault(cell, Story(job_id))
+            try:
+                if record.topic == ledger:
+                    story.take_event(record.offset, decode_event(record.value, record.headers))
+                else:
+                    story.take_decision(decode_decision(record.value))
+            except InvalidRecordError:
+                continue  # replay is who says so
+    return {cell: story for cell, story in stories.items() if story.chapters}
+
+
+def _lines(chapter: "Chapter") -> Iterator[str]:
+    time = chapter.time
+    when = f"{time:.1f} s" if isinstance(time, float | int) else str(time or "before the first tick")
+    head, *details = _describe(chapter.record)
+    yield f"{when:>26}  {head}"
+    for detail in details:
+        yield f"{'':>26}    {detail}"
+
+
+def _describe(record: Any) -> list[str]:
+    """What happened, on a line, and the numbers behind it on further ones."""
+    from infra.commands.offers import describe_offer, describe_plan
+    from infra.money import units
+    from schemas import commands, decisions, fleet, jobs
+
+    match record:
+        case jobs.JobSubmitted():
+            task = record.task
+            return [
+                f"{record.user} bids {units(record.bid_micros)}",
+                f"{task.work_samples} samples of {task.dataset.path} by {task.deadline_s:.1f} s, rank "
+                f"{task.hyperparameters.rank}, batch size {task.hyperparameters.batch_size}"
+                + (", to be prepared by a vendor" if task.needs_preprocessing else ""),
+            ]
+        case decisions.JobAdmitted():
+            return [
+                f"admitted: pays {units(record.payment_micros)} of the {units(record.bid_micros)} bid",
+                *describe_offer(record.offer),
+            ]
+        case decisions.JobRejected():
+            offer = [] if record.offer is None else list(describe_offer(record.offer))
+            return [f"rejected ({record.reason}): {record.detail}", *offer]
+        case commands.SlotAssigned():
+            (order,) = record.runs
+            return [
+                f"slot {record.slot} on {record.node}: {order.quota_samples} samples, "
+                f"from {order.resume_samples}"
+            ]
+        case fleet.RunStarted():
+            return [f"{record.node} starts slot {record.slot} at {record.samples_done} samples"]
+        case fleet.RunProgressed():
+            done = ", slot complete" if record.slot_complete else ""
+            return [f"{record.node} is at {record.samples_done} samples, loss {record.loss:.4f}{done}"]
+        case fleet.RunFinished():
+            return [f"{record.node} has trained all {record.samples_done} samples, loss {record.loss:.4f}"]
+        case fleet.RunFailed():
+            return [f"{record.node} fails at {record.samples_done} samples: {record.error}"]
+        case decisions.JobReplanned():
+            return [
+                f"planned again ({record.reason}): {record.remaining_samples} samples are left",
+                describe_plan(record.plan),
+            ]
+        case decisions.JobRefunded():
+            return [f"refunded {units(record.refund_micros)} ({record.reason}): {record.detail}"]
+        case decisions.JobWithdrawn():
+            return [
+                f"withdrawn: {units(record.returned_micros)} returned, "
+                f"{units(record.retained_micros)} retained"
+            ]
+        case decisions.JobCompleted():
+            return [
+                f"completed on {record.node}: {record.samples_done} samples, loss {record.loss:.4f}",
+                f"adapter {record.adapter_path}, BLAKE2b {record.adapter_digest}",
+            ]
+        case commands.RunCancelled():
+            return [f"{record.node} is told to stop"]
+        case jobs.JobWithdrawalRequested():
+            return [f"{record.user} gives the job up"]
+        case _:
+            return [record.TYPE]

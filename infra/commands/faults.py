@@ -1,0 +1,42 @@
+"""Which errors are a user's to read, and how they read on one line."""
+
+
+def fault_line(error: Exception) -> str | None:
+    """The line for an error that a command may end with; None for one that is a fault of this program."""
+    if not isinstance(error, _expected()):
+        return None
+    # Some errors bring a line for each fault, or the end of a log, after a first line that is complete.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    more = f" (and {len(lines) - 1} more lines)" if len(lines) > 1 and not _has_log(error) else ""
+    return (lines[0] if lines else type(error).__name__) + more
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    # Imported only when something has gone wrong.
+    from infra.bids_file import BidsFileError
+    from infra.errors import CommandError
+    from infra.kafka.errors import BrokerError
+    from infra.log.publisher import PublishError
+    from infra.log.reader import ReadError
+    from infra.workloads.bids import WorkloadError
+    from infra.workloads.trace import TraceError
+    from streams.cells_file import CellsFileError
+    from streams.replay_sources import ReplayError
+
+    return (
+        BidsFileError,
+        BrokerError,
+        CellsFileError,
+        CommandError,
+        PublishError,
+        ReadError,
+        ReplayError,
+        TraceError,
+        WorkloadError,
+    )
+
+
+def _has_log(error: Exception) -> bool:
+    from infra.kafka.errors import BrokerError
+
+    return isinstance(error, BrokerError)

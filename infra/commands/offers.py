@@ -1,0 +1,46 @@
+"""An offer in words: what was considered, the price part by part, the plan."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from infra.money import units
+from schemas.decisions import Offer, Plan
+
+
+def describe_offer(offer: Offer) -> Iterator[str]:
+    """A line for each thing that the market looked at."""
+    room = offer.room
+    yield (
+        f"considered {room.cells} cells (a node in a slot): {room.cells_with_room} with room, "
+        f"{room.cells_node_down} on nodes that are down, {room.cells_without_compute} without compute, "
+        f"{room.cells_without_memory} without memory; binding: {room.binding}"
+    )
+    if offer.price is not None:
+        price = offer.price
+        yield (
+            f"price: operation {units(price.operational_micros)} + compute {units(price.compute_micros)} "
+            f"+ memory {units(price.memory_micros)} + vendor {units(price.vendor_micros)}"
+        )
+    if offer.plan is not None:
+        yield f"plan: {describe_plan(offer.plan)}"
+
+
+def describe_plan(plan: Plan) -> str:
+    """Which node in which slots."""
+    runs = [
+        (node, [planned.slot for planned in slots])
+        for node, slots in groupby(plan.slots, key=lambda planned: planned.node)
+    ]
+    places = "; ".join(f"{node} in {_ranges(slots)}" for node, slots in runs)
+    vendor = "" if plan.vendor is None else f", data prepared by {plan.vendor}"
+    return f"{plan.samples} samples: {places}{vendor}"
+
+
+def _ranges(slots: list[int]) -> str:
+    parts: list[list[int]] = []
+    for slot in slots:
+        if parts and slot == parts[-1][1] + 1:
+            parts[-1][1] = slot
+        else:
+            parts.append([slot, slot])
+    return ", ".join(f"slot {first}" if first == last else f"slots {first}-{last}" for first, last in parts)

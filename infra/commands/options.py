@@ -1,0 +1,75 @@
+"""Options that several commands share, and what they mean."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from infra.log.target import Target
+    from schemas.cells import CellConfigured
+
+CELLS_DIRECTORY = Path(__file__).parents[1] / "cells"
+
+BootstrapServers = Annotated[
+    str | None,
+    typer.Option(
+        envvar="MILLRACE_BOOTSTRAP_SERVERS",
+        help="Kafka's addresses; by default those of the deployment that `millrace up` started.",
+        show_default=False,
+    ),
+]
+TopicPrefix = Annotated[
+    str, typer.Option(envvar="MILLRACE_TOPIC_PREFIX", help="What the topics' names begin with.")
+]
+DataDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="MILLRACE_DATA_DIR",
+        help="Where a deployment keeps its data; by default the user's data folder.",
+        show_default=False,
+    ),
+]
+CellsFile = Annotated[Path, typer.Argument(help="YAML file of cells.", metavar="CELLS.yaml")]
+CellName = Annotated[str | None, typer.Option("--cell", help="Only this cell.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Seed = Annotated[int, typer.Option(min=0, help="Decides everything that is drawn.")]
+
+DEFAULT_PREFIX = "millrace"
+
+
+def target_of(bootstrap_servers: str | None, topic_prefix: str) -> "Target":
+    """The log to speak to, which answers.
+
+    Raises:
+        CommandError: the prefix is none, or no deployment is known.
+        BrokerError: the cluster does not answer.
+    """
+    from infra.deployment.address import running_address
+    from infra.errors import CommandError
+    from infra.log.target import Target
+    from schemas.topics import TopicSpec
+
+    try:
+        TopicSpec(f"{topic_prefix}.jobs.state", 1, 1)
+    except ValueError as error:
+        raise CommandError(f"--topic-prefix: {error}") from None
+    servers = bootstrap_servers or running_address()
+    if servers is None:
+        raise CommandError(
+            "no deployment runs here: start one with `millrace up`, or give --bootstrap-servers"
+        )
+    target = Target(servers, topic_prefix)
+    target.check()
+    return target
+
+
+def cells_of(path: Path, epoch_s: float) -> "tuple[CellConfigured, ...]":
+    """The cells of a file; `epoch_s` stands in where it gives none.
+
+    Raises:
+        CellsFileError: the file describes no valid cells.
+    """
+    from streams.cells_file import load_cells
+
+    return load_cells(path, epoch_s)

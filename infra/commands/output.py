@@ -1,0 +1,44 @@
+"""What commands print: figures on standard output, remarks and progress on standard error."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on one line of standard output, at once."""
+    sys.stdout.write(json.dumps(value, allow_nan=False, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def console() -> Console:
+    """Standard output for people."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def remark(text: str) -> None:
+    """A line on standard error, where it does not get into anybody's data."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[float], None]]:
+    """A progress bar on standard error, if that is a terminal; yields what takes the part that is done."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    stderr = Console(stderr=True)
+    with Progress(
+        TextColumn(what),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=stderr,
+        disable=not stderr.is_terminal,
+        transient=True,
+    ) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda part: bar.update(task, completed=part)

@@ -1,0 +1,71 @@
+"""`millrace quote`."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix
+
+if TYPE_CHECKING:
+    from schemas.decisions import JobQuoted
+
+_SOURCE = "millrace/quote"
+
+
+def quote(
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="The tasks to ask about, written as bids; `-` is standard input.", metavar="FILE"
+        ),
+    ],
+    cell: CellName = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the next answer.")
+    ] = 30.0,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Ask what tasks would cost now, without buying."""
+    from infra.bids_file import read_quote_requests
+    from infra.commands.options import target_of
+    from infra.commands.output import print_json
+    from infra.errors import CommandError
+    from infra.log.answers import Answers, Refusal
+    from infra.log.publisher import EventPublisher
+    from schemas.decisions import JobQuoted
+    from schemas.topics import JOBS
+
+    requests = read_quote_requests(file, time.time(), cell)
+    target = target_of(bootstrap_servers, topic_prefix)
+    with Answers(target, JOBS) as answers:
+        with EventPublisher(target, _SOURCE) as publisher:
+            waiting = {publisher.publish(request).id: request for request in requests}
+        for answer in answers.to(waiting.keys(), timeout_s):
+            if isinstance(answer, Refusal):
+                raise CommandError(f"{waiting[answer.event_id].quote_id}: refused: {answer.reason}")
+            request = waiting.pop(answer.cause)
+            if not isinstance(answer.outcome, JobQuoted):
+                detail = getattr(answer.outcome, "detail", answer.outcome.TYPE)
+                raise CommandError(f"{request.quote_id}: not answered: {detail}")
+            if json:
+                print_json(answer.outcome.model_dump(mode="json"))
+            else:
+                typer.echo(_text(answer.outcome))
+    if waiting:
+        raise CommandError(f"{len(waiting)} quotes unanswered after {timeout_s:g} s: does a worker run?")
+
+
+def _text(quoted: "JobQuoted") -> str:
+    from infra.commands.offers import describe_offer
+    from infra.money import units
+
+    if quoted.offer is None or quoted.offer.price is None:
+        lines = [f"{quoted.quote_id}: no price ({quoted.reason}): {quoted.detail}"]
+    else:
+        lines = [f"{quoted.quote_id}: a bid of {units(quoted.offer.lowest_winning_bid_micros)} wins now"]
+    if quoted.offer is not None:
+        lines += [f"  {line}" for line in describe_offer(quoted.offer)]
+    return "\n".join(lines)

@@ -1,0 +1,106 @@
+"""`millrace replay`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix
+
+if TYPE_CHECKING:
+    from streams.replay import Verdict
+
+LEDGER_FILE = "ledger.jsonl"
+DECISIONS_FILE = "decisions.jsonl"
+
+
+def replay(
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", help="A ledger file in place of Kafka.", metavar="FILE.jsonl", show_default=False
+        ),
+    ] = None,
+    decisions: Annotated[
+        Path | None,
+        typer.Option(
+            help="The decisions that belong to the ledger file; by default decisions.jsonl beside it.",
+            metavar="FILE.jsonl",
+            show_default=False,
+        ),
+    ] = None,
+    export_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            help="Also write ledger.jsonl and decisions.jsonl there, for `--from`.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    cell: CellName = None,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Fold the ledger again and compare every decision, byte by byte and link by link."""
+    from infra.commands.options import target_of
+    from infra.commands.output import progress
+    from infra.errors import CommandError
+    from streams.replay_sources import export, verify_files, verify_kafka
+
+    if ledger is None and decisions is not None:
+        raise CommandError("--decisions goes with --from")
+    if ledger is not None and export_to is not None:
+        raise CommandError("--export reads Kafka and does not go with --from")
+    with progress("folding the ledger again"):
+        if ledger is not None:
+            verdict = verify_files(ledger, decisions or ledger.with_name(DECISIONS_FILE), cell)
+        else:
+            target = target_of(bootstrap_servers, topic_prefix)
+            if export_to is not None:
+                _make_directory(export_to)
+                servers, ledger_file = target.bootstrap_servers, export_to / LEDGER_FILE
+                export(servers, topic_prefix, ledger_file, export_to / DECISIONS_FILE, cell)
+            verdict = verify_kafka(target.bootstrap_servers, topic_prefix, cell)
+    if cell is not None and not verdict.events:
+        raise CommandError(f"the ledger has no event of cell {cell}")
+    _show(verdict, json)
+    if not verdict.ok:
+        raise CommandError(fault_of(verdict))
+
+
+def verdict_line(verdict: "Verdict") -> str:
+    """A verdict in words."""
+    found = "every decision is the one that the rules demand" if verdict.ok else "NOT VERIFIED"
+    cells = "1 cell" if verdict.cells == 1 else f"{verdict.cells} cells"
+    repeated = f", {verdict.duplicates} repeated records" if verdict.duplicates else ""
+    return f"{found}: {cells}, {verdict.events} events, {verdict.decisions} decisions{repeated}"
+
+
+def fault_of(verdict: "Verdict") -> str:
+    """The first thing that is wrong, and how much more is."""
+    if verdict.first is not None:
+        return f"replay: {verdict.difference_count} differences, the first {verdict.first}"
+    cell, decision = next(iter(verdict.broken_links.items()))
+    return f"replay: the chain of cell {cell} breaks at decision {decision}"
+
+
+def _show(verdict: "Verdict", json: bool) -> None:
+    from dataclasses import asdict
+
+    from infra.commands.output import print_json
+
+    if json:
+        print_json({"ok": verdict.ok, **asdict(verdict), "broken_links": dict(verdict.broken_links)})
+    else:
+        typer.echo(verdict_line(verdict))
+
+
+def _make_directory(directory: Path) -> None:
+    from infra.errors import CommandError
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"{directory}: {error.strerror}") from None

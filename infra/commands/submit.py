@@ -1,0 +1,97 @@
+"""`millrace submit`."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix
+
+if TYPE_CHECKING:
+    from infra.log.answers import Refusal
+    from schemas.codec import Decision
+    from schemas.jobs import JobSubmitted
+
+_SOURCE = "millrace/submit"
+
+
+def submit(
+    file: Annotated[
+        str, typer.Argument(help="Bids, as YAML or JSON lines; `-` is standard input.", metavar="FILE")
+    ],
+    cell: CellName = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the decisions.")] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the next decision.")
+    ] = 30.0,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Submit bids and wait for what is decided about them."""
+    from infra.bids_file import read_bids
+    from infra.commands.options import target_of
+    from infra.log.answers import Answers
+    from infra.log.publisher import EventPublisher
+    from schemas.topics import JOBS
+
+    bids = read_bids(file, time.time(), cell)
+    target = target_of(bootstrap_servers, topic_prefix)
+    if no_wait:
+        with EventPublisher(target, _SOURCE) as publisher:
+            for bid in bids:
+                publisher.publish(bid)
+        for bid in bids:
+            _show(json, {"job_id": bid.job_id, "state": "submitted"}, f"{bid.job_id}: submitted")
+        return
+    with Answers(target, JOBS) as answers:
+        with EventPublisher(target, _SOURCE) as publisher:
+            sent = {publisher.publish(bid).id: bid for bid in bids}
+        for answer in answers.to(sent.keys(), timeout_s):
+            _tell(sent, answer, json)
+    _check_all_decided(sent, timeout_s)
+
+
+def _tell(sent: "dict[str, JobSubmitted]", answer: "Decision | Refusal", json: bool) -> None:
+    from infra.errors import CommandError
+    from infra.log.answers import Refusal
+    from infra.money import units
+    from schemas.decisions import JobAdmitted, JobRejected
+
+    if isinstance(answer, Refusal):
+        raise CommandError(f"{sent[answer.event_id].job_id}: refused: {answer.reason}")
+    bid = sent.pop(answer.cause)
+    outcome = answer.outcome
+    fields: dict[str, Any] = {"job_id": bid.job_id, "decision_id": answer.id}
+    match outcome:
+        case JobAdmitted():
+            slots = outcome.offer.plan.slots if outcome.offer.plan else ()
+            line = f"admitted: pays {units(outcome.payment_micros)} of {units(outcome.bid_micros)}"
+            if slots:
+                line += f", trains in slots {slots[0].slot} to {slots[-1].slot}"
+            fields |= {"state": "admitted", "payment_micros": outcome.payment_micros}
+        case JobRejected():
+            line = f"rejected ({outcome.reason}): {outcome.detail}"
+            fields |= {"state": "rejected", "reason": outcome.reason, "detail": outcome.detail}
+        case _:
+            raise CommandError(f"{bid.job_id}: not decided: {getattr(outcome, 'detail', outcome.TYPE)}")
+    _show(json, fields, f"{bid.job_id}: {line}")
+
+
+def _check_all_decided(left: "dict[str, JobSubmitted]", timeout_s: float) -> None:
+    from infra.errors import CommandError
+
+    if left:
+        first = next(iter(left.values())).job_id
+        raise CommandError(
+            f"no decision about {first} ({len(left)} bids in all) within {timeout_s:g} s: does a worker run?"
+        )
+
+
+def _show(json: bool, fields: dict[str, Any], line: str) -> None:
+    from infra.commands.output import print_json
+
+    if json:
+        print_json(fields)
+    else:
+        typer.echo(line)

@@ -1,0 +1,35 @@
+"""A log's figures as a table."""
+
+from rich.table import Table
+
+from infra.money import units
+from infra.summary import Summary
+
+
+def summary_table(title: str, summary: Summary) -> Table:
+    """One row per figure."""
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_row("bids", str(summary.bids))
+    table.add_row("admitted", str(summary.admitted))
+    for reason, count in summary.rejected.items():
+        table.add_row(f"rejected: {reason}", str(count))
+    table.add_row("planned again", str(summary.replanned))
+    table.add_row("refunded", str(summary.refunded))
+    table.add_row("withdrawn", str(summary.withdrawn))
+    table.add_row("nodes lost", str(summary.nodes_lost))
+    table.add_row("adapters trained", str(len(summary.adapters)))
+    table.add_row("revenue", units(summary.revenue_micros))
+    table.add_row("welfare", units(summary.welfare_micros))
+    ratio = "–" if summary.proven_ratio is None else f"{summary.proven_ratio:.2f}"
+    table.add_row("proven ratio (dual bound / welfare)", ratio)
+    table.add_row("utilisation", f"{summary.utilisation:.1%}")
+    return table
+
+
+def adapter_table(summary: Summary) -> Table:
+    """One row per adapter that was trained to its end."""
+    table = Table("adapter", "node", "samples", "first loss", "last loss", title_justify="left")
+    for adapter in summary.adapters:
+        first = "–" if adapter.first_loss is None else f"{adapter.first_loss:.3f}"
+        table.add_row(adapter.job_id, adapter.node, str(adapter.samples), first, f"{adapter.last_loss:.3f}")
+    return table

@@ -1,0 +1,79 @@
+"""`millrace up`."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from infra.commands.options import CELLS_DIRECTORY, DEFAULT_PREFIX, DataDirectory, TopicPrefix
+
+if TYPE_CHECKING:
+    from infra.deployment.folders import Folders
+    from infra.kafka.settings import BrokerSettings
+
+_SUPERVISE_S = 0.5
+
+
+def up(
+    cells: Annotated[
+        Path, typer.Argument(help="YAML file of cells.", metavar="[CELLS.yaml]")
+    ] = CELLS_DIRECTORY / "default.yaml",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the log and all that was trained.")] = False,
+    executors: Annotated[bool, typer.Option(help="Run one executor per node.")] = True,
+    executor_threads: Annotated[int, typer.Option(min=1, help="CPU threads of each executor.")] = 1,
+    data_dir: DataDirectory = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+) -> None:
+    """Run a whole deployment on this machine until Ctrl-C: broker, topics, worker, executors, clock."""
+    from infra.broker import broker
+    from infra.commands.options import cells_of
+    from infra.commands.output import remark
+    from infra.deployment.deployment import Deployment, Layout, sole_user
+    from infra.deployment.folders import Folders, default_data_dir
+    from infra.deployment.interrupts import interrupted_by_sigterm
+    from infra.log.target import Target
+
+    cells = cells.absolute()
+    cells_of(cells, 0.0)  # so that a bad file is refused before anything starts
+    folders = Folders((data_dir or default_data_dir()).absolute())
+    settings = _broker_settings(folders)
+    with interrupted_by_sigterm(), sole_user(folders):
+        if fresh:
+            _clear(folders, settings)
+        with broker(settings) as bootstrap_servers:
+            remark(f"broker answers at {bootstrap_servers}")
+            layout = Layout(
+                cells, folders, Target(bootstrap_servers, topic_prefix), executor_threads, executors
+            )
+            deployment = Deployment(layout, remark)
+            with deployment.running():
+                remark(f"up: datasets go to {folders.datasets}, logs are in {folders.logs}; Ctrl-C stops")
+                while True:
+                    deployment.keep_running()
+                    time.sleep(_SUPERVISE_S)
+
+
+def _broker_settings(folders: "Folders") -> "BrokerSettings":
+    from pydantic import ValidationError
+
+    from infra.errors import CommandError
+    from infra.kafka.settings import BrokerSettings
+    from schemas.codec import describe
+
+    try:
+        settings = BrokerSettings()
+    except ValidationError as error:
+        raise CommandError(f"settings: {describe(error)}") from None
+    if "broker_data_dir" in settings.model_fields_set:
+        return settings
+    return settings.model_copy(update={"broker_data_dir": folders.broker})
+
+
+def _clear(folders: "Folders", settings: "BrokerSettings") -> None:
+    from infra.errors import CommandError
+
+    if settings.bootstrap_servers is not None or settings.broker_data_dir != folders.broker:
+        raise CommandError("--fresh only clears a broker of its own: use another --topic-prefix instead")
+    folders.clear()
+    folders.create()

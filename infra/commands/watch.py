@@ -1,0 +1,100 @@
+"""`millrace watch`."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix
+
+if TYPE_CHECKING:
+    from infra.log.following import BoardFollower
+    from schemas.codec import Decision, Envelope
+
+_POLL_S = 0.25
+
+
+def watch(
+    cell: CellName = None,
+    once: Annotated[bool, typer.Option("--once", help="Show what there is now, and end.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 20,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Watch bids, prices, who runs, losses falling; `--json` streams every event and decision."""
+    from infra.commands.options import target_of
+    from infra.log.following import BoardFollower
+
+    with BoardFollower(target_of(bootstrap_servers, topic_prefix)) as follower:
+        if json:
+            _stream(follower, cell, once)
+        elif once:
+            _show_once(follower, cell, jobs)
+        else:
+            _show_live(follower, cell, jobs)
+
+
+def _stream(follower: "BoardFollower", cell: str | None, once: bool) -> None:
+    from infra.commands.output import print_json
+
+    for record in follower.catch_up():
+        _print_record(record, cell, print_json)
+    while not once:
+        for record in follower.poll(_POLL_S):
+            _print_record(record, cell, print_json)
+
+
+def _print_record(record: "Envelope | Decision", cell: str | None, print_json: Any) -> None:
+    import json
+
+    from schemas.codec import Decision
+
+    kind, name = ("decision", record.cell) if isinstance(record, Decision) else ("event", record.event.cell)
+    if cell in (None, name):
+        print_json({"kind": kind, **json.loads(record.canonical)})
+
+
+def _show_once(follower: "BoardFollower", cell: str | None, jobs: int) -> None:
+    from infra.commands.boards import board_view
+    from infra.commands.output import console
+    from infra.errors import CommandError
+
+    follower.catch_up()
+    boards = [board for name, board in sorted(follower.boards.items()) if cell in (None, name)]
+    if not boards:
+        raise CommandError("the log is empty" if cell is None else f"the log knows no cell {cell}")
+    for board in boards:
+        console().print(board_view(board, jobs))
+
+
+def _show_live(follower: "BoardFollower", cell: str | None, jobs: int) -> None:
+    from rich.console import Group
+    from rich.live import Live
+
+    from infra.commands.boards import board_view, happening
+    from infra.commands.output import console
+    from schemas.codec import Decision
+
+    screen = console()
+    if not screen.is_terminal:
+        records = follower.catch_up()
+        while True:
+            for record in records:
+                if not isinstance(record, Decision) or cell not in (None, record.cell):
+                    continue
+                line = happening(record)
+                if line is not None:
+                    typer.echo(f"{_clock(record.time_s)}  {record.cell}  {line}")
+            records = follower.poll(_POLL_S)
+    follower.catch_up()
+    with Live(console=screen, refresh_per_second=4) as live:
+        while True:
+            follower.poll(_POLL_S)
+            boards = [board for name, board in sorted(follower.boards.items()) if cell in (None, name)]
+            live.update(Group(*(board_view(board, jobs) for board in boards)))
+
+
+def _clock(time_s: float | None) -> str:
+    from datetime import UTC, datetime
+
+    return "--:--:--" if time_s is None else f"{datetime.fromtimestamp(time_s, UTC):%H:%M:%S}"

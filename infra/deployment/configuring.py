@@ -1,0 +1,94 @@
+"""Telling a worker which cells there are, and waiting until it has accepted them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.errors import CommandError
+from infra.log.answers import Answers, Refusal
+from infra.log.publisher import EventPublisher
+from infra.log.reader import LogReader
+from infra.log.target import Target
+from schemas.cells import CellConfigured
+from schemas.codec import InvalidRecordError, decode_event
+from schemas.decisions import CellAccepted
+from schemas.topics import CELLS, LEDGER
+from streams.cells_file import load_cells
+
+_SOURCE = "millrace/up"
+_CONFIGURED = CellConfigured.TYPE.encode()
+
+
+@dataclass(frozen=True)
+class ConfiguredCell:
+    """A cell as its ledger has it."""
+
+    configuration: CellConfigured
+    is_new: bool
+    """Whether the ledger had none before."""
+    differs: bool
+    """Whether the file says otherwise; the ledger's configuration holds all the same."""
+
+
+def configure_cells(
+    target: Target,
+    cells_file: Path,
+    now_s: float,
+    timeout_s: float,
+    check_alive: Callable[[], None],
+) -> list[ConfiguredCell]:
+    """Publish the configuration of each cell of a file that has none yet, and return when all are accepted.
+
+    `check_alive` is called again and again while a worker is waited for; what it raises ends the wait.
+
+    Raises:
+        CellsFileError: the file describes no valid cells.
+        CommandError: a configuration is refused, or not accepted in time.
+    """
+    wanted = load_cells(cells_file, now_s)
+    held = ledger_configurations(target, {cell.cell for cell in wanted})
+    new = [cell for cell in wanted if cell.cell not in held]
+    if new:
+        _publish(target, new, timeout_s, check_alive)
+    configured = []
+    for cell in wanted:
+        present = held.get(cell.cell, cell)
+        # A file that gives no epoch leaves it to the first start.
+        (asked,) = (c for c in load_cells(cells_file, present.epoch_s) if c.cell == cell.cell)
+        configured.append(ConfiguredCell(present, cell.cell not in held, asked != present))
+    return configured
+
+
+def ledger_configurations(target: Target, cells: set[str]) -> dict[str, CellConfigured]:
+    """The configurations in force of those of `cells` that have one: the first of each in the ledger."""
+    found: dict[str, CellConfigured] = {}
+    with LogReader(target, [target.topic(LEDGER)], "beginning") as reader:
+        for record in reader.to_end():
+            if not any(name == "ce_type" and value == _CONFIGURED for name, value in record.headers):
+                continue
+            try:
+                event = decode_event(record.value, record.headers).event
+            except InvalidRecordError:
+                continue
+            if isinstance(event, CellConfigured) and event.cell in cells:
+                found.setdefault(event.cell, event)
+                if found.keys() == cells:
+                    break
+    return found
+
+
+def _publish(
+    target: Target, cells: list[CellConfigured], timeout_s: float, check_alive: Callable[[], None]
+) -> None:
+    with Answers(target, CELLS) as answers:
+        with EventPublisher(target, _SOURCE) as publisher:
+            waiting = {publisher.publish(cell).id: cell.cell for cell in cells}
+        for answer in answers.to(waiting.keys(), timeout_s, check_alive):
+            if isinstance(answer, Refusal):
+                raise CommandError(f"cell {waiting[answer.event_id]} is refused: {answer.reason}")
+            cell = waiting.pop(answer.cause)
+            if not isinstance(answer.outcome, CellAccepted):
+                raise CommandError(f"cell {cell} is not accepted: {getattr(answer.outcome, 'detail', '')}")
+    if waiting:
+        cells_left = ", ".join(sorted(waiting.values()))
+        raise CommandError(f"no worker has accepted {cells_left} within {timeout_s:g} s")

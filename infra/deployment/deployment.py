@@ -1,0 +1,163 @@
+"""Starting and stopping a whole deployment."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.deployment.address import published_address
+from infra.deployment.configuring import configure_cells
+from infra.deployment.folders import Folders
+from infra.deployment.service import Service
+from infra.errors import CommandError
+from infra.kafka.file_lock import FileLock, LockedError
+from infra.log.target import Target
+from infra.topics import ensure_topics
+from schemas.cells import CellConfigured
+from schemas.topics import topics
+
+WORKER_READY_S = 120.0
+
+_HEARTBEATS_PER_NODE_TIMEOUT = 4
+_REPORTS_PER_SLOT = 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What to run, and where."""
+
+    cells_file: Path
+    folders: Folders
+    target: Target
+    executor_threads: int = 1
+    run_executors: bool = True
+
+
+@dataclass
+class Deployment:
+    """The services of a layout, on a broker that is there already. `running` starts and stops them."""
+
+    layout: Layout
+    say: Callable[[str], None]
+    """Takes a line about what is being done."""
+    cells: list[CellConfigured] = field(default_factory=list)
+    """As their ledgers have them; known once it runs."""
+    worker: Service = field(init=False)
+    clock: Service = field(init=False)
+    executors: dict[str, Service] = field(default_factory=dict)
+    """By node."""
+
+    @property
+    def services(self) -> list[Service]:
+        """In the order of their start."""
+        return [self.worker, *self.executors.values(), self.clock]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run for the length of the block: topics, worker, cells, executors and clock; stopped in reverse.
+
+        Raises:
+            CommandError: a part of it does not come up.
+            BrokerError: the topics are not what they must be.
+        """
+        layout = self.layout
+        ensure_topics(layout.target.bootstrap_servers, topics(layout.target.prefix))
+        with ExitStack() as stack:
+            stack.enter_context(published_address(layout.folders, layout.target.bootstrap_servers))
+            self.worker = self._service("worker", ["streams.worker"], {})
+            stack.callback(self.worker.stop)
+            self.worker.start()
+            self.say("worker starts")
+            self._configure()
+            stack.callback(self._stop_executors)
+            if layout.run_executors:
+                self._start_executors()
+            self.clock = self._service("clock", ["infra.cli", "clock", str(layout.cells_file)], {})
+            stack.callback(self.clock.stop)
+            self.clock.start()
+            self.say("clock runs")
+            yield
+            self.say("stopping")
+
+    def keep_running(self) -> None:
+        """Start again what has died.
+
+        Raises:
+            CommandError: that does not help.
+        """
+        for service in self.services:
+            if service.keep_running():
+                self.say(f"{service.name} died and is started again")
+
+    def _configure(self) -> None:
+        layout = self.layout
+        configured = configure_cells(
+            layout.target, layout.cells_file, time.time(), WORKER_READY_S, self.worker.check_alive
+        )
+        for cell in configured:
+            name = cell.configuration.cell
+            if cell.differs:
+                self.say(f"cell {name} keeps its first configuration: {layout.cells_file} differs from it")
+            elif cell.is_new:
+                self.say(f"cell {name} is configured")
+            else:
+                self.say(f"cell {name} goes on")
+        self.cells = [cell.configuration for cell in configured]
+
+    def _start_executors(self) -> None:
+        for cell in self.cells:
+            for zone in cell.zones:
+                for node in zone.nodes:
+                    environment = self._executor_environment(cell, zone.base_model)
+                    arguments = ["executors.service", "--node", node.id]
+                    service = self._service(f"executor-{node.id}", arguments, environment)
+                    self.executors[node.id] = service
+                    service.start()
+                    self.say(f"executor of {node.id} ({node.gpu_type}) starts")
+
+    def _executor_environment(self, cell: CellConfigured, base_model: str) -> dict[str, str]:
+        folders = self.layout.folders
+        return {
+            "MILLRACE_CELL": cell.cell,
+            "MILLRACE_BASE_MODEL": base_model,
+            "MILLRACE_DATASET_ROOT": str(folders.datasets),
+            "MILLRACE_OUTPUT_ROOT": str(folders.adapters),
+            "MILLRACE_STATE_ROOT": str(folders.executors),
+            "MILLRACE_THREADS": str(self.layout.executor_threads),
+            "MILLRACE_NODE_HEARTBEAT_S": str(cell.node_timeout_s / _HEARTBEATS_PER_NODE_TIMEOUT),
+            "MILLRACE_PROGRESS_S": str(min(cell.slot_s / _REPORTS_PER_SLOT, 5.0)),
+        }
+
+    def _stop_executors(self) -> None:
+        if self.executors:
+            with ThreadPoolExecutor(len(self.executors)) as threads:
+                list(threads.map(Service.stop, self.executors.values()))
+
+    def _service(self, name: str, arguments: list[str], environment: dict[str, str]) -> Service:
+        layout = self.layout
+        common = {
+            "MILLRACE_BOOTSTRAP_SERVERS": layout.target.bootstrap_servers,
+            "MILLRACE_TOPIC_PREFIX": layout.target.prefix,
+            "MILLRACE_DATA_DIR": str(layout.folders.root),
+            "MILLRACE_CELLS_FILE": str(layout.cells_file),
+        }
+        command = [sys.executable, "-m", *arguments]
+        return Service(name, command, {**common, **environment}, layout.folders.logs)
+
+
+@contextmanager
+def sole_user(folders: Folders) -> Iterator[None]:
+    """Hold a deployment's folders for the length of the block.
+
+    Raises:
+        CommandError: another process holds them, or they cannot be made.
+    """
+    folders.create()
+    try:
+        with FileLock(folders.lock).held():
+            yield
+    except LockedError as error:
+        raise CommandError(f"process {error.holder} runs the deployment in {folders.root} already") from None

@@ -1,0 +1,102 @@
+"""One service of a deployment: a process that is started again when it dies."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from infra.errors import CommandError
+from infra.kafka.process import SupervisedProcess
+
+EXIT_UNFIT = 2
+"""The status with which a service says that starting it again does not help."""
+
+MOST_RESTARTS = 5
+RESTART_WINDOW_S = 60.0
+STOP_TIMEOUT_S = 25.0
+"""A little more than the services themselves take to stop in order."""
+
+
+class Service:
+    """Runs a command, which dies with this process, and keeps it running."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], log_folder: Path
+    ) -> None:
+        """Describe the service. `environment` is added to this process's own."""
+        self.name = name
+        self.log_path = log_folder / f"{name}.log"
+        self.restarts = 0
+        self._command = list(command)
+        self._environment = {**os.environ, **environment}
+        self._process: SupervisedProcess | None = None
+        self._recent_restarts: deque[float] = deque(maxlen=MOST_RESTARTS)
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the service itself; None when it does not run."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start it."""
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        self._process = SupervisedProcess(
+            self._command,
+            working_dir=Path.cwd(),
+            console_path=self.log_path,
+            stop_timeout_s=STOP_TIMEOUT_S,
+            environment=self._environment,
+            keep_console=True,
+        )
+
+    def keep_running(self) -> bool:
+        """Start it again if it has died; True if it had.
+
+        Raises:
+            CommandError: it says that this does not help, or it dies again and again.
+        """
+        status = self._process.exit_status if self._process else None
+        if status is None:
+            return False
+        if status == EXIT_UNFIT:
+            raise CommandError(f"{self.name} cannot run: {self.last_line()}")
+        now_s = time.monotonic()
+        if (
+            len(self._recent_restarts) == MOST_RESTARTS
+            and now_s - self._recent_restarts[0] < RESTART_WINDOW_S
+        ):
+            raise CommandError(f"{self.name} dies again and again (status {status}): {self.last_line()}")
+        self._recent_restarts.append(now_s)
+        self.restarts += 1
+        self.start()
+        return True
+
+    def check_alive(self) -> None:
+        """Return if it runs.
+
+        Raises:
+            CommandError: it has ended.
+        """
+        if self._process is None or self._process.exit_status is not None:
+            raise CommandError(f"{self.name} has ended: {self.last_line()}")
+
+    def stop(self) -> None:
+        """Stop it in order, or kill it when that takes too long."""
+        if self._process:
+            self._process.stop()
+            self._process = None
+
+    def last_line(self) -> str:
+        """The last thing it said since it was last started."""
+        lines = [line for line in self._log().splitlines() if line.strip()]
+        return lines[-1] if lines else f"it says nothing, see {self.log_path}"
+
+    def _log(self) -> str:
+        try:
+            with self.log_path.open("rb") as log:
+                log.seek(self._log_start)
+                return log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""

@@ -1,0 +1,74 @@
+"""Asking through the log: events are sent, and what is decided because of them comes back."""
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from infra.log.reader import LogReader
+from infra.log.target import Target
+from schemas.codec import Decision, InvalidRecordError, decode_decision
+from schemas.topics import DECISIONS
+from streams.records import ReadRecord
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Intake did not let an event into the ledger."""
+
+    event_id: str
+    reason: str
+
+
+class Answers:
+    """Listens from its making on, so that no answer to an event sent afterwards is missed."""
+
+    def __init__(self, target: Target, input_topic: str) -> None:
+        """Listen for decisions, and for the dead letters of the input topic that the events go to."""
+        self._dead_letters = target.dead_letters(input_topic)
+        self._reader = LogReader(target, [target.topic(DECISIONS), self._dead_letters], "end")
+
+    def to(
+        self,
+        event_ids: Collection[str],
+        timeout_s: float,
+        check_alive: Callable[[], None] = lambda: None,
+    ) -> Iterator[Decision | Refusal]:
+        """The first answer to each event as it comes, until all are there or none comes for `timeout_s`.
+
+        `check_alive` is called again and again; what it raises ends the wait.
+        """
+        waiting = set(event_ids)
+        deadline_s = time.monotonic() + timeout_s
+        while waiting and time.monotonic() < deadline_s:
+            check_alive()
+            for record in self._reader.poll(_POLL_S):
+                answer = self._answer(record)
+                event_id = answer.cause if isinstance(answer, Decision) else answer and answer.event_id
+                if answer is not None and event_id in waiting:
+                    waiting.remove(event_id)
+                    deadline_s = time.monotonic() + timeout_s
+                    yield answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader.__exit__(kind, error, trace)
+
+    def _answer(self, record: ReadRecord) -> Decision | Refusal | None:
+        if record.topic == self._dead_letters:
+            headers = {name: value or b"" for name, value in record.headers}
+            return Refusal(
+                headers.get("ce_id", b"").decode(errors="replace"),
+                headers.get("dlt_reason", b"").decode(errors="replace"),
+            )
+        try:
+            return decode_decision(record.value or b"")
+        except InvalidRecordError:
+            return None  # replay is who says so

@@ -1,0 +1,51 @@
+"""What happens next in a simulation: events by virtual time."""
+
+import heapq
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from schemas.registry import Event
+
+
+class Rank(IntEnum):
+    """The order of events at the same instant, as an orderly deployment would have it."""
+
+    SET_UP = 0
+    """Configuration, nodes, quotes."""
+    REPORT = 1
+    """What a slot's runs report at its very end, before the tick that opens the next one."""
+    TICK = 2
+    BID = 3
+
+
+@dataclass(order=True)
+class _Entry:
+    time_s: float
+    rank: Rank
+    number: int
+    event: Event = field(compare=False)
+
+
+class Agenda:
+    """Events to come. Ties of time and rank are served in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._heap: list[_Entry] = []
+        self._added = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def add(self, time_s: float, rank: Rank, event: Event) -> None:
+        """Plan an event."""
+        heapq.heappush(self._heap, _Entry(time_s, rank, self._added, event))
+        self._added += 1
+
+    def pop(self) -> tuple[float, Event]:
+        """Take the next event and its time.
+
+        Raises:
+            IndexError: nothing is planned.
+        """
+        entry = heapq.heappop(self._heap)
+        return entry.time_s, entry.event

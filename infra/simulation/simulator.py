@@ -1,0 +1,101 @@
+"""Running a cell through a workload on virtual time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from infra.simulation.agenda import Agenda, Rank
+from infra.simulation.virtual_executor import VirtualExecutor
+from infra.ticks import tick_interval_s
+from infra.workloads.bids import TimedBid
+from schemas.cells import CellConfigured
+from schemas.clock import ClockTicked
+from schemas.codec import Decision, Envelope
+from schemas.commands import SlotAssigned
+from schemas.quotes import VendorQuoted
+from schemas.registry import Event
+from streams.cell import Cell, LedgerEvent
+
+_HEARTBEATS_PER_NODE_TIMEOUT = 4
+_SLOTS_AFTER_LAST_DEADLINE = 2
+"""A slot's report is waited for one slot long."""
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """What came of it: a ledger and a log like any other."""
+
+    ledger: list[LedgerEvent]
+    decisions: list[Decision]
+
+
+class Simulation:
+    """One cell, its nodes and its vendors, from the cell's epoch to the end of its last bid."""
+
+    def __init__(
+        self,
+        cell: CellConfigured,
+        bids: Sequence[TimedBid],
+        quotes: Sequence[VendorQuoted],
+        pace: float = 1.0,
+    ) -> None:
+        """Plan everything that does not depend on the cell's decisions.
+
+        Args:
+            pace: the speed of every executor, as a part of the speed that the zones plan with.
+        """
+        samples_done: dict[str, int] = {}
+        self._executors = {
+            node.id: VirtualExecutor(cell.cell, node.id, zone.base_model, pace, samples_done)
+            for zone in cell.zones
+            for node in zone.nodes
+        }
+        self._start_s = cell.epoch_s
+        last_deadline_s = max((timed.bid.task.deadline_s for timed in bids), default=cell.epoch_s)
+        self._end_s = last_deadline_s + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
+        self._cell = Cell(cell.cell)
+        self._agenda = Agenda()
+        self._ledger: list[LedgerEvent] = []
+        self._decisions: list[Decision] = []
+        self._plan(cell, bids, quotes)
+
+    def run(self, on_progress: Callable[[float], None] = lambda _part: None) -> SimulatedRun:
+        """Feed the cell until nothing is left to happen; `on_progress` is told how much is over."""
+        while self._agenda:
+            time_s, event = self._agenda.pop()
+            self._feed(time_s, event)
+            on_progress((time_s - self._start_s) / (self._end_s - self._start_s))
+        return SimulatedRun(self._ledger, self._decisions)
+
+    def _plan(self, cell: CellConfigured, bids: Sequence[TimedBid], quotes: Sequence[VendorQuoted]) -> None:
+        self._agenda.add(cell.epoch_s, Rank.SET_UP, cell)
+        for executor in self._executors.values():
+            self._agenda.add(cell.epoch_s, Rank.SET_UP, executor.online())
+        for quote in quotes:
+            self._agenda.add(cell.epoch_s, Rank.SET_UP, quote)
+        for timed in bids:
+            self._agenda.add(timed.time_s, Rank.BID, timed.bid)
+        self._plan_ticks(cell)
+
+    def _plan_ticks(self, cell: CellConfigured) -> None:
+        interval_s = tick_interval_s(cell)
+        heartbeat_s = cell.node_timeout_s / _HEARTBEATS_PER_NODE_TIMEOUT
+        heard_s = cell.epoch_s
+        for number in range(int((self._end_s - cell.epoch_s) / interval_s) + 1):
+            time_s = cell.epoch_s + number * interval_s
+            self._agenda.add(time_s, Rank.TICK, ClockTicked(cell=cell.cell, time_s=time_s))
+            if time_s - heard_s >= heartbeat_s:
+                heard_s = time_s
+                for executor in self._executors.values():
+                    self._agenda.add(time_s, Rank.REPORT, executor.heartbeat())
+
+    def _feed(self, time_s: float, event: Event) -> None:
+        offset = len(self._ledger)
+        time = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")
+        entry = LedgerEvent(offset, Envelope(f"simulated-{offset}", "millrace/simulate", time, event))
+        self._ledger.append(entry)
+        for decision in self._cell.handle(entry):
+            self._decisions.append(decision)
+            if isinstance(decision.outcome, SlotAssigned):
+                for report_s, report in self._executors[decision.outcome.node].carry_out(decision.outcome):
+                    self._agenda.add(max(report_s, time_s), Rank.REPORT, report)

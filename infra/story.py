@@ -1,0 +1,114 @@
+"""The whole story of one job, from the log."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from schemas.codec import Decision, Envelope
+from schemas.commands import SlotAssigned
+from schemas.decisions import (
+    JobAdmitted,
+    JobCompleted,
+    JobRefunded,
+    JobRejected,
+    JobWithdrawn,
+)
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
+from schemas.jobs import JobSubmitted, JobWithdrawalRequested
+from schemas.registry import Event, Outcome
+
+StoryState = Literal["unknown", "submitted", "admitted", "rejected", "withdrawn", "refunded", "completed"]
+
+_STATES: dict[type[Outcome], StoryState] = {
+    JobAdmitted: "admitted",
+    JobRejected: "rejected",
+    JobWithdrawn: "withdrawn",
+    JobRefunded: "refunded",
+    JobCompleted: "completed",
+}
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One event or decision about the job."""
+
+    place: tuple[int, int]
+    """Ledger offset, and the index among the decisions about it; the event itself comes before them."""
+    time: str | float | None
+    """An event's as its sender wrote it; a decision's by the cell's clock."""
+    id: str
+    record: Event | Outcome
+    """Of a slot's command, only the job's own order is kept."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "time": self.time,
+            "id": self.id,
+            "type": self.record.TYPE,
+            "data": self.record.model_dump(mode="json"),
+        }
+
+
+@dataclass
+class Story:
+    """Collects what a cell's log says about one job; events and decisions are each given in their order."""
+
+    job_id: str
+    state: StoryState = "unknown"
+    _chapters: list[Chapter] = field(default_factory=list)
+
+    @property
+    def chapters(self) -> list[Chapter]:
+        """All of it in the order of the ledger, each decision behind the event that brought it about."""
+        return sorted(self._chapters, key=lambda chapter: chapter.place)
+
+    @property
+    def bid(self) -> JobSubmitted | None:
+        """The bid as it was first made."""
+        return self._first(JobSubmitted)
+
+    @property
+    def verdict(self) -> JobAdmitted | JobRejected | None:
+        """What was decided about the bid."""
+        return self._first(JobAdmitted) or self._first(JobRejected)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can happen to the job."""
+        return self.state in ("rejected", "withdrawn", "refunded", "completed")
+
+    def take_event(self, offset: int, envelope: Envelope) -> None:
+        """Take a ledger event, if it is about the job."""
+        event = envelope.event
+        about = JobSubmitted | JobWithdrawalRequested | RunStarted | RunProgressed | RunFinished | RunFailed
+        if isinstance(event, about) and event.job_id == self.job_id:
+            if isinstance(event, JobSubmitted) and self.state == "unknown":
+                self.state = "submitted"
+            self._chapters.append(Chapter((offset, -1), envelope.time, envelope.id, event))
+
+    def take_decision(self, decision: Decision) -> None:
+        """Take a decision, if it is about the job."""
+        outcome = decision.outcome
+        if isinstance(outcome, SlotAssigned):
+            orders = tuple(order for order in outcome.runs if order.job_id == self.job_id)
+            if not orders:
+                return
+            outcome = outcome.model_copy(update={"runs": orders})
+        elif getattr(outcome, "job_id", None) != self.job_id:
+            return
+        repeated = isinstance(outcome, JobRejected) and outcome.reason == "duplicate_job"
+        if not repeated:  # else the job under this id is another one, and stands as it did
+            self.state = _STATES.get(type(outcome), self.state)
+        _, offset, index = decision.id.rsplit("-", 2)
+        self._chapters.append(Chapter((int(offset), int(index)), decision.time_s, decision.id, outcome))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "job_id": self.job_id,
+            "state": self.state,
+            "chapters": [chapter.as_json() for chapter in self.chapters],
+        }
+
+    def _first(self, kind: type[Any]) -> Any:
+        return next((chapter.record for chapter in self.chapters if isinstance(chapter.record, kind)), None)

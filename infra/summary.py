@@ -1,0 +1,170 @@
+"""What came of a cell's log, in figures: the end of a simulation and of the demo."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from schemas.cells import CellConfigured
+from schemas.codec import Decision
+from schemas.decisions import (
+    Certificate,
+    JobAdmitted,
+    JobCompleted,
+    JobRefunded,
+    JobRejected,
+    JobReplanned,
+    JobWithdrawn,
+    NodeStatusChanged,
+)
+from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from schemas.jobs import JobSubmitted
+from schemas.registry import Event
+
+
+@dataclass(frozen=True)
+class TrainedAdapter:
+    """An adapter that was trained to its end."""
+
+    job_id: str
+    node: str
+    samples: int
+    first_loss: float | None
+    """As first reported; None where nothing was reported before the end."""
+    last_loss: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counts and sums of one cell's log."""
+
+    bids: int
+    admitted: int
+    rejected: dict[str, int]
+    """By reason."""
+    replanned: int
+    refunded: int
+    withdrawn: int
+    nodes_lost: int
+    revenue_micros: int
+    """Payments less what was given back."""
+    welfare_micros: int
+    """Of all zones, as their last decisions certify it."""
+    dual_bound_micros: int
+    proven_ratio: float | None
+    """Dual bound over welfare; None while the welfare is not positive."""
+    utilisation: float
+    """Samples trained, as parts of what the nodes could have trained from the first tick to the last."""
+    adapters: tuple[TrainedAdapter, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass
+class Tally:
+    """Folds ledger events and decisions of one cell into a summary."""
+
+    configuration: CellConfigured | None = None
+    _bids: int = 0
+    _first_s: float | None = None
+    _last_s: float = 0.0
+    _rejected: Counter[str] = field(default_factory=Counter)
+    _counts: Counter[str] = field(default_factory=Counter)
+    _revenue_micros: int = 0
+    _certificates: dict[str, Certificate] = field(default_factory=dict)
+    _done: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
+    """Samples at the start and at the last report of a run, by job, node and slot."""
+    _first_losses: dict[str, float] = field(default_factory=dict)
+    _adapters: list[TrainedAdapter] = field(default_factory=list)
+
+    def take_event(self, event: Event) -> None:
+        """Count a ledger event."""
+        match event:
+            case CellConfigured() as configuration:
+                self.configuration = self.configuration or configuration
+            case JobSubmitted():
+                self._bids += 1
+            case RunStarted() as run:
+                self._done[run.job_id, run.node, run.slot] = (run.samples_done, run.samples_done)
+            case RunProgressed() | RunFinished() as run:
+                start, _ = self._done.get((run.job_id, run.node, run.slot), (run.samples_done, 0))
+                self._done[run.job_id, run.node, run.slot] = (start, run.samples_done)
+                if isinstance(run, RunProgressed):
+                    self._first_losses.setdefault(run.job_id, run.loss)
+
+    def take_decision(self, decision: Decision) -> None:
+        """Count a decision."""
+        if decision.time_s is not None:
+            self._first_s = decision.time_s if self._first_s is None else self._first_s
+            self._last_s = decision.time_s
+        outcome = decision.outcome
+        certificate = getattr(outcome, "certificate", None)
+        if certificate is not None:
+            self._certificates[outcome.zone] = certificate
+        self._counts[type(outcome).__name__] += 1
+        match outcome:
+            case JobAdmitted():
+                self._revenue_micros += outcome.payment_micros
+            case JobRejected():
+                self._rejected[outcome.reason] += 1
+            case JobRefunded():
+                self._revenue_micros -= outcome.refund_micros
+            case JobWithdrawn():
+                self._revenue_micros -= outcome.returned_micros
+            case NodeStatusChanged(status="down"):
+                self._counts["nodes_lost"] += 1
+            case JobCompleted():
+                self._adapters.append(
+                    TrainedAdapter(
+                        outcome.job_id,
+                        outcome.node,
+                        outcome.samples_done,
+                        self._first_losses.get(outcome.job_id),
+                        outcome.loss,
+                    )
+                )
+
+    def summary(self) -> Summary:
+        """The figures so far."""
+        welfare = sum(certificate.welfare_micros for certificate in self._certificates.values())
+        bound = sum(certificate.dual_bound_micros for certificate in self._certificates.values())
+        return Summary(
+            bids=self._bids,
+            admitted=self._counts[JobAdmitted.__name__],
+            rejected=dict(self._rejected.most_common()),
+            replanned=self._counts[JobReplanned.__name__],
+            refunded=self._counts[JobRefunded.__name__],
+            withdrawn=self._counts[JobWithdrawn.__name__],
+            nodes_lost=self._counts["nodes_lost"],
+            revenue_micros=self._revenue_micros,
+            welfare_micros=welfare,
+            dual_bound_micros=bound,
+            proven_ratio=bound / welfare if welfare > 0 else None,
+            utilisation=self._utilisation(),
+            adapters=tuple(self._adapters),
+        )
+
+    def _utilisation(self) -> float:
+        if self.configuration is None or self._first_s is None or self._last_s <= self._first_s:
+            return 0.0
+        speeds = {
+            node.id: gpu.samples_per_s
+            for zone in self.configuration.zones
+            for gpu in zone.gpu_types
+            for node in zone.nodes
+            if node.gpu_type == gpu.name
+        }
+        busy_s = sum(max(end - start, 0) / speeds[node] for (_, node, _), (start, end) in self._done.items())
+        return busy_s / ((self._last_s - self._first_s) * len(speeds))
+
+
+def summarise(events: Iterable[Event], decisions: Iterable[Decision]) -> Summary:
+    """The figures of one cell's whole log."""
+    tally = Tally()
+    for event in events:
+        tally.take_event(event)
+    for decision in decisions:
+        tally.take_decision(decision)
+    return tally.summary()

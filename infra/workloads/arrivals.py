@@ -1,0 +1,122 @@
+"""When jobs arrive, whose they are and how much GPU time they take: cut from a trace, or generated like one.
+
+The figures come from the Philly trace (80,702 jobs of 2017, CC-BY-4.0); see docs/workloads.md.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infra.workloads.trace import TraceJob
+
+BLOCK_MEAN_GAPS = 10
+"""The arrival rate holds for so many mean gaps, then moves on."""
+
+LOG_RATE_VARIANCE = 1.7
+"""Of the natural logarithm of the arrival rate. It makes the coefficient of variation of the gaps 2.5, as on
+Philly; a Poisson process has 1."""
+
+RATE_MEMORY = 0.5
+"""Autocorrelation of the logarithm of the rate from block to block. It makes that of the arrivals counted by
+ten mean gaps 0.47, as on Philly."""
+
+TENANT_SHARES = (0.505, 0.190, 0.122, 0.091, 0.024, 0.017, 0.017, 0.014, 0.009, 0.005, 0.006)
+"""Shares of the jobs of Philly's virtual clusters, the smallest ones together."""
+
+TENANT_MEMORY = 0.70
+"""Probability that a job is of the tenant before it, whatever the shares. On Philly 80 % of the jobs follow
+one of the same tenant; the shares alone would explain 32 %."""
+
+MEDIAN_DURATION_S = 1_173.0
+LOG_DURATION_DEVIATION = 2.14
+"""Philly's durations: median, and standard deviation of the natural logarithm."""
+
+GPU_COUNTS = {1: 0.9324, 2: 0.0219, 4: 0.0228, 8: 0.0196, 16: 0.0023, 32: 0.0010}
+"""Shares of Philly's jobs by number of GPUs."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A job as far as a trace tells of it."""
+
+    offset_s: float
+    """Since the workload's start."""
+    user: str
+    gpu_s: float
+
+
+def cut_from_trace(jobs: Sequence[TraceJob], count: int, span_s: float, seed: int) -> list[Arrival]:
+    """A run of `count` jobs from a seeded place in the trace, its time scaled linearly to `span_s`.
+
+    One factor scales every gap, so the burstiness of the trace is kept.
+
+    Raises:
+        ValueError: the trace has fewer jobs, or no time passes in the whole of it.
+    """
+    if len(jobs) < count:
+        raise ValueError(f"the trace has {len(jobs)} jobs, {count} are wanted")
+    if count > 1 and jobs[-1].submit_time_s == jobs[0].submit_time_s:
+        raise ValueError("all jobs of the trace are submitted at the same time")
+    place = random.Random(f"{seed}/trace").randrange(len(jobs) - count + 1)
+    run = jobs[place : place + count]
+    while count > 1 and run[-1].submit_time_s == run[0].submit_time_s:
+        # A burst fills the whole run: step back until it has some time in it, or wrap around to the end.
+        place = (place - 1) % (len(jobs) - count + 1)
+        run = jobs[place : place + count]
+    return _scaled([Arrival(job.submit_time_s, job.user, job.gpu_s) for job in run], span_s)
+
+
+def generate(count: int, span_s: float, seed: int) -> list[Arrival]:
+    """So many seeded arrivals within `span_s`, as bursty and as unevenly shared among tenants as the trace.
+
+    Arrivals are a Cox process: Poisson at a rate that is constant for a block of `BLOCK_MEAN_GAPS` and whose
+    logarithm is a stationary Gaussian autoregression.
+    """
+    users = _tenants(count, random.Random(f"{seed}/tenants"))
+    sizes = random.Random(f"{seed}/sizes")
+    times = _cox_times(count, random.Random(f"{seed}/arrivals"))
+    counts, weights = list(GPU_COUNTS), list(GPU_COUNTS.values())
+    arrivals = []
+    for time, user in zip(times, users, strict=True):
+        duration_s = MEDIAN_DURATION_S * math.exp(sizes.gauss(0, LOG_DURATION_DEVIATION))
+        (gpus,) = sizes.choices(counts, weights)
+        arrivals.append(Arrival(time, user, duration_s * gpus))
+    return _scaled(arrivals, span_s)
+
+
+def _cox_times(count: int, draws: random.Random) -> list[float]:
+    """Times of arrival in mean gaps."""
+    innovation = math.sqrt(LOG_RATE_VARIANCE * (1 - RATE_MEMORY**2))
+    log_rate = draws.gauss(0, math.sqrt(LOG_RATE_VARIANCE))
+    times: list[float] = []
+    block = 0
+    while len(times) < count:
+        # Less half the variance, the mean rate is one arrival per unit of time.
+        rate = math.exp(log_rate - LOG_RATE_VARIANCE / 2)
+        time = block * BLOCK_MEAN_GAPS + draws.expovariate(rate)
+        while time < (block + 1) * BLOCK_MEAN_GAPS and len(times) < count:
+            times.append(time)
+            time += draws.expovariate(rate)
+        log_rate = RATE_MEMORY * log_rate + draws.gauss(0, innovation)
+        block += 1
+    return times
+
+
+def _tenants(count: int, draws: random.Random) -> list[str]:
+    names = [f"tenant-{index + 1}" for index in range(len(TENANT_SHARES))]
+    users: list[str] = []
+    for _ in range(count):
+        if users and draws.random() < TENANT_MEMORY:
+            users.append(users[-1])
+        else:
+            users += draws.choices(names, TENANT_SHARES)
+    return users
+
+
+def _scaled(arrivals: list[Arrival], span_s: float) -> list[Arrival]:
+    start_s, end_s = arrivals[0].offset_s, arrivals[-1].offset_s
+    scale = span_s / (end_s - start_s) if end_s > start_s else 0.0
+    return [
+        Arrival((arrival.offset_s - start_s) * scale, arrival.user, arrival.gpu_s) for arrival in arrivals
+    ]

@@ -1,0 +1,217 @@
+"""What no trace tells of a job, drawn from seeded distributions: its shape, size, deadline, data and bid.
+
+The papers leave these distributions open (erratum P7). Each is stated beside its constant, and in
+docs/workloads.md with the reason for it.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from infra.workloads.arrivals import Arrival
+from schemas.cells import CellConfigured, GpuType, ThroughputRow, Zone
+from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
+from schemas.quotes import VendorQuoted
+
+SLACK = (1.5, 6.0)
+"""A deadline leaves a uniform draw of so many times the work's own time on the slowest GPU type."""
+
+MEDIAN_MARKUP = 4.0
+LOG_MARKUP_DEVIATION = 0.8
+"""A bid is the work's operational cost on the slowest GPU type, a vendor's price included, times a lognormal
+markup: one bid in twenty-five is below its own cost."""
+
+PREPROCESSING_SHARE = 0.25
+"""Probability that a job needs a labour vendor, in a cell that has any."""
+
+LEARNING_RATES = (3e-4, 3e-3)
+"""Log-uniform between these, unless the demands say otherwise."""
+
+MEDIAN_DATASET_SAMPLES = 2_000
+LOG_DATASET_DEVIATION = 1.0
+"""Lognormal size of a dataset that exists only in the simulation."""
+
+VENDOR_FIXED_PRICE_UNITS = (0.02, 0.10)
+VENDOR_PRICE_PER_THOUSAND_UNITS = (0.01, 0.05)
+"""Uniform, in money units of the first zone's policy."""
+
+VENDOR_FIXED_DELAY_SLOTS = (0.0, 1.0)
+VENDOR_DELAY_PER_THOUSAND_SLOTS = (0.0, 0.5)
+"""Uniform; the dearest vendor gets the shortest delays."""
+
+MOST_WORK_TO_HORIZON = 0.5
+"""No job takes more than this part of the horizon on the slowest GPU type: the trace's longest are cut."""
+
+
+class WorkloadError(ValueError):
+    """A cell that no workload can be drawn for. The message is one line."""
+
+
+@dataclass(frozen=True)
+class Demands:
+    """How large the drawn jobs are, and what they train on."""
+
+    median_work_slots: float = 3.0
+    """On the slowest GPU type. The GPU time of the arrivals is scaled so that its median takes this long."""
+    longest_work_slots: float = math.inf
+    """Longer jobs are cut to it, as they are to `MOST_WORK_TO_HORIZON`."""
+    learning_rates: tuple[float, float] = LEARNING_RATES
+    target_modules: tuple[str, ...] = ("q_proj", "v_proj")
+    datasets: tuple[Dataset, ...] = ()
+    """What to choose from; empty draws sizes of datasets that exist nowhere."""
+
+
+@dataclass(frozen=True)
+class TimedBid:
+    """A bid and when it is made."""
+
+    time_s: float
+    bid: JobSubmitted
+
+
+@dataclass(frozen=True)
+class BidDraw:
+    """Draws the bids for one zone of a cell; the same seed draws the same bids."""
+
+    cell: CellConfigured
+    zone: Zone
+    quotes: Sequence[VendorQuoted]
+    seed: int
+    demands: Demands = field(default_factory=Demands)
+
+    def bids(self, arrivals: Sequence[Arrival], start_s: float, id_prefix: str = "job") -> list[TimedBid]:
+        """One bid per arrival; the workload's time 0 is `start_s`.
+
+        Raises:
+            WorkloadError: the zone has no throughput table to size the work by.
+        """
+        shapes = _shapes(self.zone)
+        draws = random.Random(f"{self.seed}/bids/{self.zone.id}")
+        middle_gpu_s = median(arrival.gpu_s for arrival in arrivals) or 1.0
+        bids = []
+        for index, arrival in enumerate(arrivals):
+            wanted_slots = self.demands.median_work_slots * arrival.gpu_s / middle_gpu_s
+            time_s = start_s + arrival.offset_s
+            task, price_micros = self._task(draws, draws.choice(shapes), wanted_slots, time_s)
+            bid = JobSubmitted(
+                cell=self.cell.cell,
+                job_id=f"{id_prefix}-{index:04d}",
+                user=arrival.user,
+                bid_micros=price_micros,
+                task=task,
+            )
+            bids.append(TimedBid(time_s, bid))
+        return bids
+
+    def _task(
+        self, draws: random.Random, row: ThroughputRow, wanted_slots: float, time_s: float
+    ) -> tuple[Task, int]:
+        slot_s = self.cell.slot_s
+        most_slots = min(self.demands.longest_work_slots, MOST_WORK_TO_HORIZON * self.zone.horizon_slots)
+        samples = min(wanted_slots, most_slots) * slot_s * row.samples_per_s
+        work_samples = max(round(samples / row.batch_size), 1) * row.batch_size
+        work_s = work_samples / row.samples_per_s
+        dataset = self._dataset(draws)
+        prepared = bool(self.quotes) and draws.random() < PREPROCESSING_SHARE
+        vendor_micros, delay_s = self._vendor(dataset) if prepared else (0.0, 0.0)
+        # A plan starts with the next slot, and a vendor's delay counts in whole ones.
+        earliest_s = time_s + 2 * slot_s + delay_s
+        task = Task(
+            zone=self.zone.id,
+            work_samples=work_samples,
+            deadline_s=earliest_s + work_s * draws.uniform(*SLACK),
+            dataset=dataset,
+            hyperparameters=LoraHyperparameters(
+                rank=row.rank,
+                alpha=2.0 * row.rank,
+                target_modules=self.demands.target_modules,
+                learning_rate=math.exp(draws.uniform(*map(math.log, self.demands.learning_rates))),
+                batch_size=row.batch_size,
+                sequence_length=row.sequence_length,
+                seed=draws.randrange(2**31),
+            ),
+            needs_preprocessing=prepared,
+        )
+        markup = MEDIAN_MARKUP * math.exp(draws.gauss(0, LOG_MARKUP_DEVIATION))
+        return task, self._within_bounds(
+            row, work_s, (self._cost_micros(row, work_s) + vendor_micros) * markup
+        )
+
+    def _dataset(self, draws: random.Random) -> Dataset:
+        if self.demands.datasets:
+            return draws.choice(self.demands.datasets)
+        samples = round(MEDIAN_DATASET_SAMPLES * math.exp(draws.gauss(0, LOG_DATASET_DEVIATION)))
+        return Dataset(path=f"drawn/{draws.randrange(10**6):06d}.jsonl", samples=max(samples, 1))
+
+    def _vendor(self, dataset: Dataset) -> tuple[float, float]:
+        """What the vendors ask and how long they take for a dataset, on average."""
+        thousands = dataset.samples / 1_000
+        return (
+            fmean(
+                q.fixed_price_micros + q.price_per_thousand_samples_micros * thousands for q in self.quotes
+            ),
+            fmean(q.fixed_delay_s + q.delay_per_thousand_samples_s * thousands for q in self.quotes),
+        )
+
+    def _gpu(self, row: ThroughputRow) -> GpuType:
+        return next(gpu for gpu in self.zone.gpu_types if gpu.name == row.gpu_type)
+
+    def _cost_micros(self, row: ThroughputRow, work_s: float) -> float:
+        """Operational cost of the work at the mean tariff of the cell."""
+        gpu = self._gpu(row)
+        micros_per_kwh = fmean(fmean(tariff.micros_per_kwh) for tariff in self.cell.tariffs)
+        return micros_per_kwh * gpu.power_kw * row.samples_per_s / gpu.samples_per_s * work_s / 3_600
+
+    def _within_bounds(self, row: ThroughputRow, work_s: float, bid_micros: float) -> int:
+        """A bid by the declared bounds on value per resource, which the prices' guarantees rest on."""
+        gpu, policy = self._gpu(row), self.zone.policy
+        work_slots = work_s / self.cell.slot_s
+        compute = work_slots * row.samples_per_s / gpu.samples_per_s
+        memory = work_slots * row.memory_gib / (gpu.memory_gib - self.zone.base_model_memory_gib)
+        most_micros = min(
+            policy.max_value_per_compute_micros * compute, policy.max_value_per_memory_micros * memory
+        )
+        return int(min(bid_micros, most_micros))
+
+
+def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:
+    """A standing quote of each of a cell's vendors, the dearer the faster."""
+    draws = random.Random(f"{seed}/vendors")
+    unit_micros = cell.zones[0].policy.money_unit_micros
+
+    def drawn(bounds: tuple[float, float], scale: float) -> list[float]:
+        return sorted(draws.uniform(*bounds) * scale for _ in cell.vendors)
+
+    prices = zip(
+        drawn(VENDOR_FIXED_PRICE_UNITS, unit_micros),
+        drawn(VENDOR_PRICE_PER_THOUSAND_UNITS, unit_micros),
+        reversed(drawn(VENDOR_FIXED_DELAY_SLOTS, cell.slot_s)),
+        reversed(drawn(VENDOR_DELAY_PER_THOUSAND_SLOTS, cell.slot_s)),
+        strict=True,
+    )
+    return [
+        VendorQuoted(
+            cell=cell.cell,
+            vendor=vendor,
+            fixed_price_micros=round(fixed_micros),
+            price_per_thousand_samples_micros=round(sized_micros),
+            fixed_delay_s=fixed_s,
+            delay_per_thousand_samples_s=sized_s,
+        )
+        for vendor, (fixed_micros, sized_micros, fixed_s, sized_s) in zip(cell.vendors, prices, strict=True)
+    ]
+
+
+def _shapes(zone: Zone) -> list[ThroughputRow]:
+    """Of each shape that the throughput table knows, the slowest row."""
+    slowest: dict[tuple[int, int, int], ThroughputRow] = {}
+    for row in zone.throughput:
+        shape = (row.rank, row.batch_size, row.sequence_length)
+        held = slowest.get(shape)
+        if held is None or row.samples_per_s < held.samples_per_s:
+            slowest[shape] = row
+    if not slowest:
+        raise WorkloadError(f"zone {zone.id} has no throughput table to size a workload by")
+    return [slowest[shape] for shape in sorted(slowest)]

@@ -1,0 +1,127 @@
+"""Reading the traces of real clusters: `job_id,user,submit_time_s,duration_s,gpus,gpu_type,status,model`."""
+
+import csv
+import gzip
+import io
+import math
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+COLUMNS = ("job_id", "user", "submit_time_s", "duration_s", "gpus", "gpu_type", "status", "model")
+MAX_TRACE_BYTES = 512 * 1024 * 1024
+"""Of the text, unpacked: a small archive may hold any amount of it."""
+MAX_TRACE_JOBS = 5_000_000
+MAX_LINE_LENGTH = 4_096
+MAX_GPUS = 100_000
+MAX_SECONDS = 1e10
+UNKNOWN_USER = "unknown"
+"""Whose a job is where the trace does not say."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class TraceError(ValueError):
+    """A file that is no trace. The message is one line that names file, row and column."""
+
+
+@dataclass(frozen=True)
+class TraceJob:
+    """One job of a real cluster, so far as the market needs it."""
+
+    job_id: str
+    user: str
+    submit_time_s: float
+    """Since the start of the trace's window."""
+    duration_s: float
+    gpus: int
+
+    @property
+    def gpu_s(self) -> float:
+        """GPU time: what stands for the work of the job."""
+        return self.duration_s * self.gpus
+
+
+def read_trace(path: Path) -> list[TraceJob]:
+    """Read a CSV file, gzipped or plain; jobs come by time of submission, ties as in the file.
+
+    Raises:
+        TraceError: the file cannot be read, or a row of it is no job.
+    """
+    with _text(path) as lines:
+        rows = csv.reader(lines, strict=True)
+        header = next(rows, None)
+        if header is None or tuple(header) != COLUMNS:
+            raise TraceError(f"{path}: row 1: expected the header {','.join(COLUMNS)}")
+        jobs = [_job(path, rows.line_num, row) for row in rows]
+    if not jobs:
+        raise TraceError(f"{path}: holds no job")
+    return sorted(jobs, key=lambda job: job.submit_time_s)
+
+
+@contextmanager
+def _text(path: Path) -> Iterator[Iterable[str]]:
+    """The lines of a file; whatever is wrong with the bytes becomes a `TraceError`."""
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            raw.seek(0)
+            unpacked = gzip.GzipFile(fileobj=raw) if zipped else raw
+            yield _bounded(path, io.TextIOWrapper(unpacked, encoding="utf-8", newline=""))
+    except OSError as error:
+        # gzip's own faults are OSErrors without an errno.
+        raise TraceError(f"{path}: {error.strerror or error}") from None
+    except (EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(f"{path}: {error}") from None
+
+
+def _bounded(path: Path, text: TextIO) -> Iterator[str]:
+    characters = 0
+    lines = iter(lambda: text.readline(MAX_LINE_LENGTH + 1), "")
+    for number, line in enumerate(lines, start=1):
+        characters += len(line)
+        if len(line) > MAX_LINE_LENGTH:
+            raise TraceError(f"{path}: row {number}: longer than {MAX_LINE_LENGTH} characters")
+        if characters > MAX_TRACE_BYTES or number > MAX_TRACE_JOBS:
+            most = f"{MAX_TRACE_BYTES} bytes or {MAX_TRACE_JOBS} rows"
+            raise TraceError(f"{path}: row {number}: more than {most}")
+        yield line
+
+
+def _job(path: Path, row_number: int, row: list[str]) -> TraceJob:
+    if len(row) != len(COLUMNS):
+        raise TraceError(f"{path}: row {row_number}: {len(row)} columns, expected {len(COLUMNS)}")
+    fields = dict(zip(COLUMNS, row, strict=True))
+
+    def fault(column: str, wanted: str) -> TraceError:
+        return TraceError(
+            f"{path}: row {row_number}: column {column}: {fields[column][:40]!r} is not {wanted}"
+        )
+
+    def number(column: str, most: float) -> float:
+        try:
+            value = float(fields[column])
+        except ValueError:
+            raise fault(column, "a number") from None
+        if not (math.isfinite(value) and 0 <= value <= most):
+            raise fault(column, f"between 0 and {most:g}")
+        return value
+
+    fields["user"] = fields["user"] or UNKNOWN_USER
+    for column in ("job_id", "user"):
+        if not _NAME.fullmatch(fields[column]):
+            raise fault(column, "a name of up to 128 letters, digits, '.', '_' or '-'")
+    gpus = number("gpus", MAX_GPUS)
+    if gpus != int(gpus) or gpus < 1:
+        raise fault("gpus", "a whole number of at least 1")
+    return TraceJob(
+        job_id=fields["job_id"],
+        user=fields["user"],
+        submit_time_s=number("submit_time_s", MAX_SECONDS),
+        duration_s=number("duration_s", MAX_SECONDS),
+        gpus=int(gpus),
+    )

@@ -1,0 +1,153 @@
+import io
+import json
+import sys
+
+import pytest
+
+from infra import bids_file
+from infra.bids_file import BidsFileError, read_bids, read_quote_requests
+from tests.support.cells import bid
+
+NOW_S = 1_000.0
+GOOD = """\
+- cell: c
+  job_id: first
+  user: ann
+  bid: 12.5
+  task:
+    zone: z
+    work_samples: 200
+    deadline_in_s: 60
+    dataset: {path: d.jsonl, samples: 1000}
+- cell: c
+  user: bob
+  bid_micros: 7
+  task:
+    zone: z
+    work_samples: 100
+    deadline_s: 1100.0
+    dataset: {path: d.jsonl, samples: 1000}
+"""
+
+
+def test_bids_are_read_from_yaml_with_their_conveniences(tmp_path):
+    path = tmp_path / "bids.yaml"
+    path.write_text(GOOD)
+    first, second = read_bids(str(path), NOW_S)
+    assert (first.job_id, first.bid_micros, first.task.deadline_s) == ("first", 12_500_000, 1_060.0)
+    assert (second.user, second.bid_micros, second.task.deadline_s) == ("bob", 7, 1_100.0)
+    assert second.job_id.startswith("job-")
+
+
+def test_bids_are_read_from_json_lines_and_standard_input(tmp_path, monkeypatch):
+    event = bid("j1", units=3.0)
+    line = event.model_dump_json()
+    path = tmp_path / "bids.jsonl"
+    path.write_text(f"{line}\n\n{line}\n")
+    assert read_bids(str(path), NOW_S) == [event, event]
+    for content in (f"{line}\n", GOOD):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+        assert read_bids("-", NOW_S)
+
+
+def test_a_single_bid_needs_no_list_and_a_cell_may_be_given_beside_the_file(tmp_path):
+    path = tmp_path / "bid.yaml"
+    fields = bid("j1").model_dump(mode="json")
+    del fields["cell"]
+    path.write_text(json.dumps(fields))
+    assert [b.cell for b in read_bids(str(path), NOW_S, "elsewhere")] == ["elsewhere"]
+
+
+def test_an_amount_is_never_rounded(tmp_path):
+    path = tmp_path / "bids.yaml"
+    path.write_text(GOOD.replace("12.5", "'0.000001'"))
+    assert read_bids(str(path), NOW_S)[0].bid_micros == 1
+    path.write_text(GOOD.replace("12.5", "'0.1234567'"))
+    with pytest.raises(BidsFileError, match="bid: not an amount"):
+        read_bids(str(path), NOW_S)
+
+
+def test_a_bid_is_also_a_request_for_a_quote(tmp_path):
+    path = tmp_path / "bids.yaml"
+    path.write_text(GOOD)
+    first, _ = read_quote_requests(str(path), NOW_S)
+    assert first.task == read_bids(str(path), NOW_S)[0].task
+    assert first.quote_id.startswith("quote-")
+
+
+BAD = {
+    "no YAML": ("- cell: [c\n", 2, "not YAML"),
+    "no bids": ("", None, "holds no bid"),
+    "a word": ("hello\n", 1, "a bid is a mapping"),
+    "an unknown field": (GOOD.replace("user: ann", "usr: ann"), 3, "usr: Extra inputs"),
+    "a missing field": (GOOD.replace("  user: bob\n", ""), 10, "user: Field required"),
+    "a wrong type deep inside": (
+        GOOD.replace("work_samples: 100", "work_samples: many"),
+        15,
+        "task.work_samples",
+    ),
+    "a path that climbs": (
+        GOOD.replace("d.jsonl, samples: 1000}\n- ", "../d, samples: 1}\n- "),
+        9,
+        "dataset",
+    ),
+    "a field given twice": (
+        GOOD.replace("  user: ann\n", "  user: ann\n  user: eve\n"),
+        4,
+        "user is given twice",
+    ),
+    "both amounts": (GOOD.replace("bid: 12.5", "bid: 1\n  bid_micros: 5"), 4, "either bid or bid_micros"),
+    "both deadlines": (GOOD.replace("in_s: 60", "in_s: 60\n    deadline_s: 5.0"), 8, "either deadline_in_s"),
+    "a deadline that is no number": (GOOD.replace("in_s: 60", "in_s: soon"), 8, "not a number of seconds"),
+    "a negative amount": (GOOD.replace("12.5", "-1"), 4, "bid: not an amount"),
+    "an infinite amount": (GOOD.replace("12.5", ".inf"), 4, "bid: not an amount"),
+    "too large an amount": (GOOD.replace("12.5", "1000000001"), 4, "bid: not an amount"),
+    "a date": (GOOD.replace("deadline_s: 1100.0", "deadline_s: 2026-01-01"), 10, "not JSON serializable"),
+    "an alias": (GOOD.replace("user: ann", "user: &u ann").replace("user: bob", "user: *u"), 11, "aliases"),
+    "a tag": (
+        GOOD.replace("user: ann", "user: !!python/name:os.system"),
+        3,
+        "could not determine a constructor",
+    ),
+    "nesting without end": ("- " + "[" * 40 + "\n", 1, "nested deeper than 16"),
+}
+
+
+@pytest.mark.parametrize(("text", "line", "fault"), BAD.values(), ids=BAD.keys())
+def test_a_fault_is_one_line_that_names_file_and_line(tmp_path, text, line, fault):
+    path = tmp_path / "bids.yaml"
+    path.write_text(text)
+    with pytest.raises(BidsFileError) as error:
+        read_bids(str(path), NOW_S)
+    place = f"{path}:{line}: " if line else f"{path}: "
+    assert str(error.value).startswith(place)
+    assert fault in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("line", ["{", '{"cell": "c", "cell": "d"}', "[" * 5_000, "3"])
+def test_a_bad_json_line_is_named_by_its_number(tmp_path, line):
+    path = tmp_path / "bids.jsonl"
+    path.write_text(f"{bid().model_dump_json()}\n{line}\n")
+    with pytest.raises(BidsFileError, match=r"bids\.jsonl:2: "):
+        read_bids(str(path), NOW_S)
+
+
+def test_files_are_bounded(tmp_path, monkeypatch):
+    path = tmp_path / "bids.jsonl"
+    path.write_text(f"{bid().model_dump_json()}\n" * 3)
+    monkeypatch.setattr(bids_file, "MAX_BIDS", 2)
+    with pytest.raises(BidsFileError, match="more than 2 bids"):
+        read_bids(str(path), NOW_S)
+    monkeypatch.setattr(bids_file, "MAX_FILE_BYTES", 100)
+    with pytest.raises(BidsFileError, match="larger than 100 bytes"):
+        read_bids(str(path), NOW_S)
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(BidsFileError, match=r"none\.yaml: No such file"):
+        read_bids(str(tmp_path / "none.yaml"), NOW_S)
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(BidsFileError, match="not UTF-8"):
+        read_bids(str(path), NOW_S)

@@ -1,0 +1,222 @@
+"""The command line without a broker: help, faults, simulations and their replay."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.cli import run
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = [
+    "bench",
+    "clock",
+    "demo",
+    "executor",
+    "explain",
+    "quote",
+    "replay",
+    "schemas",
+    "simulate",
+    "submit",
+    "topics",
+    "up",
+    "watch",
+    "worker",
+]
+NOWHERE = "127.0.0.1:1"
+
+
+def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "infra.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_help_names_every_command():
+    asked = in_a_process("--help")
+    assert asked.returncode == 0
+    for command in COMMANDS:
+        assert f" {command} " in asked.stdout
+
+
+def test_help_is_quick():
+    # In seconds of one core, and the best of a few: other work on the machine is not the command's fault.
+    times_s = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        in_a_process("--help")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(times_s) < 1.0
+
+
+def test_help_loads_nothing_heavy():
+    check = (
+        "import sys; from infra.cli import run; run(['--help']); "
+        "heavy = {'torch', 'transformers', 'faust', 'confluent_kafka', 'numba', 'numpy', 'pydantic'}; "
+        "sys.exit(', '.join(sorted(heavy & sys.modules.keys())) or 0)"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (asked.returncode, asked.stderr) == (0, "")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Files with faults, by what is wrong with them."""
+    contents = {
+        "not_yaml.yaml": "- [",
+        "not_cells.yaml": "cell: c\n",
+        "bad_cells.yaml": "cells:\n  - cell: c\n    slot_s: fast\n",
+        "bad_bid.yaml": "- cell: c\n  user: 3\n",
+        "bad_trace.csv": "job_id,user\n",
+        "bad_ledger.jsonl": "{}\n",
+        "decisions.jsonl": "",
+    }
+    for name, text in contents.items():
+        (tmp_path / name).write_text(text)
+    return {Path(name).stem: str(tmp_path / name) for name in contents} | {"none": str(tmp_path / "none")}
+
+
+FAULTS = {
+    "an unknown command": (["nonsense"], "No such command 'nonsense'"),
+    "an unknown option": (["simulate", "--nonsense"], "No such option: --nonsense"),
+    "a missing argument": (["submit"], "Missing argument 'FILE'"),
+    "a number that is none": (["simulate", "--jobs", "many"], "--jobs"),
+    "a number out of range": (["simulate", "--pace", "2"], "--pace"),
+    "cells that are no YAML": (["simulate", "--cells", "{not_yaml}"], "not_yaml.yaml: "),
+    "cells that are none": (["simulate", "--cells", "{not_cells}"], "expected `cells:`"),
+    "cells with faults": (["up", "{bad_cells}"], "cells[0].slot_s"),
+    "no cells file": (["up", "{none}"], "none: No such file"),
+    "a cell that the file lacks": (["simulate", "--cell", "nowhere"], "the file has no cell nowhere"),
+    "a trace that is none": (["simulate", "--trace", "{bad_trace}"], "bad_trace.csv: row 1: "),
+    "no trace": (["demo", "--trace", "{none}"], "none: No such file"),
+    "a folder that is a file": (
+        ["simulate", "--jobs", "1", "--span-slots", "1", "--out", "{bad_bid}"],
+        "bad_bid.yaml: ",
+    ),
+    "bids with faults": (["submit", "{bad_bid}"], "bad_bid.yaml:"),
+    "no bids": (["quote", "{none}"], "none: No such file"),
+    "a ledger that is none": (["replay", "--from", "{bad_ledger}"], "bad_ledger.jsonl:1: "),
+    "no ledger": (["replay", "--from", "{none}"], "none: No such file"),
+    "decisions without ledger": (["replay", "--decisions", "{none}"], "--decisions goes with --from"),
+    "an export of a file": (
+        ["replay", "--from", "{bad_ledger}", "--export", "{none}"],
+        "--export reads Kafka",
+    ),
+    "no broker": (["explain", "j", "--bootstrap-servers", NOWHERE], f"No Kafka broker answers at {NOWHERE}"),
+    "a prefix that is none": (
+        ["watch", "--topic-prefix", "a b", "--bootstrap-servers", NOWHERE],
+        "--topic-prefix",
+    ),
+    "a type that does not travel": (["schemas", "print", "nonsense"], "nothing of type nonsense travels"),
+    "a clock for a cell that the file lacks": (
+        ["clock", "infra/cells/demo.yaml", "--cell", "nowhere"],
+        "has no cell nowhere",
+    ),
+    "a worker without cells": (["executor", "--node", "a b"], "settings: "),
+}
+
+
+@pytest.mark.parametrize(("arguments", "fault"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_is_one_line_and_a_status(files, capsys, monkeypatch, arguments, fault):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("infra.log.target.ANSWER_TIMEOUT_S", 0.5)
+    status = run([argument.format(**files) for argument in arguments])
+    output = capsys.readouterr()
+    assert status != 0
+    assert output.out == ""
+    assert output.err.startswith("millrace: ")
+    assert output.err.count("\n") == 1
+    assert fault in output.err
+
+
+def test_without_a_deployment_it_is_said_how_to_get_one(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("MILLRACE_BOOTSTRAP_SERVERS", raising=False)
+    assert run(["watch"]) == 1
+    assert "start one with `millrace up`" in capsys.readouterr().err
+
+
+def test_a_fault_in_a_process_leaves_no_traceback(files):
+    asked = in_a_process("submit", files["bad_bid"])
+    assert asked.returncode == 1
+    assert asked.stderr.count("\n") == 1
+
+
+SIMULATION = [
+    "simulate",
+    "--cells",
+    "infra/cells/demo.yaml",
+    "--jobs",
+    "30",
+    "--span-slots",
+    "10",
+    "--seed",
+    "4",
+]
+
+
+def simulate(capsys, *more: str) -> dict:
+    assert run([*SIMULATION, "--json", *more]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_simulation_depends_on_its_seed_alone(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    figures = simulate(capsys, "--out", str(tmp_path / "one"))
+    assert simulate(capsys, "--out", str(tmp_path / "two")) == figures
+    assert figures["bids"] == 30
+    assert figures["admitted"] == len(figures["adapters"])
+    for name in ("ledger.jsonl", "decisions.jsonl"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_simulated_ledger_is_replayed(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    figures = simulate(capsys, "--out", str(tmp_path))
+    ledger = str(tmp_path / "ledger.jsonl")
+    assert run(["replay", "--from", ledger, "--json"]) == 0
+    verdict = json.loads(capsys.readouterr().out)
+    assert (verdict["ok"], verdict["cells"], verdict["events"]) == (True, 1, figures["events"])
+
+
+def test_a_replay_that_differs_says_where_and_fails(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    simulate(capsys, "--out", str(tmp_path))
+    decisions = tmp_path / "decisions.jsonl"
+    lines = decisions.read_bytes().splitlines(keepends=True)
+    altered = next(i for i, line in enumerate(lines) if b'"payment_micros":' in line)
+    lines[altered] = lines[altered].replace(b'"payment_micros":', b'"payment_micros":1')
+    decisions.write_bytes(b"".join(lines))
+    assert run(["replay", "--from", str(tmp_path / "ledger.jsonl")]) == 1
+    output = capsys.readouterr()
+    assert "NOT VERIFIED" in output.out
+    assert f"decisions.jsonl:{altered + 1}" in output.err
+
+
+def test_a_simulation_takes_its_arrivals_from_a_trace(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    header = "job_id,user,submit_time_s,duration_s,gpus,gpu_type,status,model"
+    rows = [f"j{i},user-{i % 2},{i * i},{60 * (i + 1)},1,,," for i in range(30)]
+    trace = tmp_path / "trace.csv"
+    trace.write_text("\n".join([header, *rows]) + "\n")
+    simulate(capsys, "--trace", str(trace), "--out", str(tmp_path))
+    events = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    bids = [event["data"] for event in events if event["type"] == "millrace.job.submitted.v1"]
+    assert {bid["user"] for bid in bids} == {"user-0", "user-1"}
+    assert run([*SIMULATION, "--trace", str(trace), "--jobs", "31"]) == 1
+    assert "has 30 jobs, 31 are wanted" in capsys.readouterr().err
+
+
+def test_schemas_are_listed_and_printed(capsys):
+    assert run(["schemas", "print"]) == 0
+    names = capsys.readouterr().out.split()
+    assert "millrace.job.submitted.v1" in names
+    assert run(["schemas", "print", "millrace.job.submitted.v1"]) == 0
+    assert "bid_micros" in json.loads(capsys.readouterr().out)["properties"]
+    assert run(["schemas", "check"]) == 0

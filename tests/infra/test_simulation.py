@@ -1,0 +1,122 @@
+import hashlib
+
+import pytest
+
+from infra.simulation.simulator import SimulatedRun, Simulation
+from infra.summary import Summary, summarise
+from infra.ticks import next_tick_s, tick_interval_s
+from infra.workloads.arrivals import generate
+from infra.workloads.workload import draw_workload
+from schemas.cells import ThroughputRow
+from schemas.commands import SlotAssigned
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned
+from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from streams.replay import DecisionRecord, verify
+from tests.support.cells import EPOCH_S, SLOT_S, configuration, zone
+
+ROWS = (
+    ThroughputRow(
+        gpu_type="fast", rank=8, batch_size=4, sequence_length=64, samples_per_s=5.0, memory_gib=2.0
+    ),
+    ThroughputRow(
+        gpu_type="slow", rank=8, batch_size=4, sequence_length=64, samples_per_s=2.5, memory_gib=2.0
+    ),
+)
+CELL = configuration(zones=(zone(throughput=ROWS, horizon_slots=12),))
+
+
+def simulate(seed: int = 1, pace: float = 1.0) -> SimulatedRun:
+    workload = draw_workload(CELL, generate(60, 200.0, seed), CELL.epoch_s, seed)
+    return Simulation(CELL, workload.bids, workload.quotes, pace).run()
+
+
+def summary_of(run: SimulatedRun) -> Summary:
+    return summarise((entry.envelope.event for entry in run.ledger), run.decisions)
+
+
+def digest(run: SimulatedRun) -> str:
+    lines = [entry.envelope.canonical for entry in run.ledger] + [d.canonical for d in run.decisions]
+    return hashlib.blake2b(b"\n".join(lines)).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def run() -> SimulatedRun:
+    return simulate()
+
+
+def test_the_same_seed_makes_the_same_bytes(run):
+    assert digest(simulate()) == digest(run)
+    assert digest(simulate(seed=2)) != digest(run)
+
+
+def test_the_log_verifies_like_any_other(run):
+    records = [DecisionRecord(decision.canonical, decision.id) for decision in run.decisions]
+    verdict = verify(run.ledger, records)
+    assert verdict.ok
+    assert verdict.decisions == len(run.decisions)
+    altered = [*records[:-1], DecisionRecord(records[-1].value.replace(b'"', b" ", 1), "last")]
+    assert not verify(run.ledger, altered).ok
+
+
+def test_executors_that_keep_pace_complete_every_admitted_job_as_planned(run):
+    summary = summary_of(run)
+    outcomes = [type(decision.outcome) for decision in run.decisions]
+    assert summary.bids == 60
+    assert summary.admitted == len(summary.adapters) > 10
+    assert summary.admitted + sum(summary.rejected.values()) == 60
+    assert JobReplanned not in outcomes
+    assert JobRefunded not in outcomes
+
+
+def test_figures_are_those_of_the_decisions(run):
+    summary = summary_of(run)
+    admitted = [d.outcome for d in run.decisions if isinstance(d.outcome, JobAdmitted)]
+    last = [d.outcome for d in run.decisions if getattr(d.outcome, "certificate", None)][-1]
+    assert summary.revenue_micros == sum(outcome.payment_micros for outcome in admitted)
+    assert summary.welfare_micros == last.certificate.welfare_micros
+    assert summary.proven_ratio == last.certificate.proven_ratio
+    trained = sum(d.outcome.samples_done for d in run.decisions if isinstance(d.outcome, JobCompleted))
+    ticks = [decision.time_s for decision in run.decisions if decision.time_s is not None]
+    node_s = (ticks[-1] - ticks[0]) * 3
+    # All nodes at the speed of the slow one, and at that of the fast ones.
+    assert trained / 10.0 / node_s <= summary.utilisation <= trained / 5.0 / node_s
+
+
+def test_slow_executors_fall_behind_and_jobs_are_planned_again_or_refunded():
+    run = simulate(pace=0.5)
+    summary = summary_of(run)
+    assert summary.replanned > 0
+    assert len(summary.adapters) + summary.refunded == summary.admitted
+    assert summary.refunded > 0
+
+
+def test_executors_report_what_they_were_told_to_do(run):
+    assigned = {
+        (order.job_id, outcome.node, outcome.slot)
+        for decision in run.decisions
+        if isinstance(outcome := decision.outcome, SlotAssigned)
+        for order in outcome.runs
+    }
+    events = [entry.envelope.event for entry in run.ledger]
+    started = {(e.job_id, e.node, e.slot) for e in events if isinstance(e, RunStarted)}
+    ended = {(e.job_id, e.node, e.slot) for e in events if isinstance(e, RunProgressed | RunFinished)}
+    assert assigned == started == ended
+
+
+def test_progress_goes_from_nothing_to_all():
+    parts: list[float] = []
+    workload = draw_workload(CELL, generate(5, 50.0, 1), CELL.epoch_s, 1)
+    Simulation(CELL, workload.bids, workload.quotes).run(parts.append)
+    assert parts == sorted(parts)
+    assert (parts[0], parts[-1]) == (0.0, pytest.approx(1.0, abs=0.05))
+
+
+def test_ticks_are_frequent_enough_for_slots_and_for_silent_nodes():
+    assert tick_interval_s(configuration()) == SLOT_S / 5
+    assert tick_interval_s(configuration(node_timeout_s=4.0)) == 1.0
+    assert tick_interval_s(configuration(slot_s=600.0, node_timeout_s=60.0)) == 10.0
+
+
+@pytest.mark.parametrize(("now_s", "due_s"), [(EPOCH_S, 2.0), (EPOCH_S + 1.9, 2.0), (EPOCH_S + 2.0, 4.0)])
+def test_a_slot_begins_with_a_tick(now_s, due_s):
+    assert next_tick_s(configuration(), 2.0, now_s) == EPOCH_S + due_s

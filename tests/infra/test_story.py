@@ -1,0 +1,120 @@
+"""A job's story and a watcher's board, folded from a cell's ledger and decisions."""
+
+import pytest
+
+from infra.board import Board
+from infra.story import Story
+from schemas.commands import SlotAssigned
+from schemas.decisions import JobAdmitted, JobCompleted
+from schemas.fleet import RunFinished, RunStarted
+from schemas.jobs import JobSubmitted
+from tests.support.cells import Bench, bid, failed, finished, online, progressed, started, tick, withdraw
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """Job j is trained to its end, job k is rejected, job l withdrawn."""
+    bench = Bench.configured()
+    bench.send(*[online(node) for node in ("a1", "a2", "b1")])
+    (admitted,) = bench.send(bid())
+    bench.send(bid("k", units=0.5), bid("l"), withdraw("l"), bid("j", units=1.0))
+    nodes = {planned.slot: planned.node for planned in admitted.offer.plan.slots}
+    for slot in range(5):
+        bench.send(tick(slot))
+        if slot in nodes:
+            done = 50 * sorted(nodes).index(slot)
+            end = finished if done == 150 else progressed
+            bench.send(started(nodes[slot], slot, done), end(nodes[slot], slot, done + 50))
+    return bench
+
+
+def story(bench: Bench, job_id: str) -> Story:
+    # Decisions first: the two topics keep no common order.
+    told = Story(job_id)
+    for decision in bench.decisions:
+        told.take_decision(decision)
+    for entry in bench.ledger:
+        told.take_event(entry.offset, entry.envelope)
+    return told
+
+
+def board(bench: Bench) -> Board:
+    seen = Board("c")
+    for decision in bench.decisions:
+        seen.take_decision(decision)
+    for entry in bench.ledger:
+        seen.take_event(entry.envelope.event)
+    return seen
+
+
+def test_a_story_is_told_in_the_order_of_the_ledger(bench):
+    told = story(bench, "j")
+    kinds = [type(chapter.record) for chapter in told.chapters]
+    assert told.state == "completed"
+    assert told.is_over
+    assert kinds[:2] == [JobSubmitted, JobAdmitted]
+    assert kinds[-2:] == [RunFinished, JobCompleted]
+    assert kinds.count(SlotAssigned) == kinds.count(RunStarted) == 4
+    assert told.bid.bid_micros == 50_000_000
+    assert isinstance(told.verdict, JobAdmitted)
+
+
+def test_a_slots_command_is_told_without_other_jobs(bench):
+    for chapter in story(bench, "j").chapters:
+        if isinstance(chapter.record, SlotAssigned):
+            assert [order.job_id for order in chapter.record.runs] == ["j"]
+
+
+@pytest.mark.parametrize(("job_id", "state"), [("k", "rejected"), ("l", "withdrawn"), ("nobody", "unknown")])
+def test_states(bench, job_id, state):
+    assert story(bench, job_id).state == state
+
+
+def test_a_second_bid_under_a_jobs_id_does_not_change_its_state(bench):
+    told = story(bench, "j")
+    assert [chapter.record.reason for chapter in told.chapters if hasattr(chapter.record, "detail")] == [
+        "duplicate_job"
+    ]
+    assert told.state == "completed"
+
+
+def test_a_board_has_every_job_as_it_stands_whatever_is_read_first(bench):
+    seen = board(bench)
+    assert {row.job_id: row.state for row in seen.jobs.values()} == {
+        "j": "completed",
+        "k": "rejected",
+        "l": "withdrawn",
+    }
+    row = seen.jobs["j"]
+    assert (row.user, row.work_samples, row.samples_done) == ("u", 200, 200)
+    assert (row.first_loss, row.loss) == (1.0, 0.5)
+    assert row.bid_micros == 50_000_000
+    assert row.node is None
+
+
+def test_a_board_knows_revenue_welfare_and_the_proven_ratio(bench):
+    seen = board(bench)
+    paid = next(d.outcome for d in bench.decisions if isinstance(d.outcome, JobAdmitted)).payment_micros
+    last = next(d.outcome for d in reversed(bench.decisions) if isinstance(d.outcome, JobCompleted))
+    assert seen.revenue_micros == paid
+    assert seen.welfare_micros == bench.zone.auctioneer.welfare_micros
+    assert seen.proven_ratio == last.certificate.proven_ratio
+
+
+def test_a_node_that_falls_silent_is_shown_down_and_idle():
+    bench = Bench.configured()
+    bench.send(online("a1"), online("a2"), online("b1"), tick(0), tick(0.5))
+    assert {node.status for node in board(bench).nodes.values()} == {"up"}
+    bench.send(tick(2.5))
+    assert {node.status for node in board(bench).nodes.values()} == {"down"}
+
+
+def test_a_refund_takes_the_revenue_back():
+    bench = Bench.configured()
+    (admitted,) = bench.send(bid())
+    node = admitted.offer.plan.slots[0]
+    bench.send(
+        tick(node.slot), started(node.node, node.slot, 0), failed(node.node, node.slot, 0, permanent=True)
+    )
+    seen = board(bench)
+    assert (seen.jobs["j"].state, seen.revenue_micros) == ("refunded", 0)

@@ -1,0 +1,89 @@
+import gzip
+from pathlib import Path
+
+import pytest
+
+from infra.workloads import trace as trace_module
+from infra.workloads.trace import UNKNOWN_USER, TraceError, TraceJob, read_trace
+
+HEADER = "job_id,user,submit_time_s,duration_s,gpus,gpu_type,status,model\n"
+GOOD = "j1,u,10,60,2,,,\n"
+PHILLY = Path(__file__).parents[3] / "../shared/traces/jobs_philly.csv.gz"
+
+
+def test_jobs_come_by_time_of_submission_from_plain_and_gzipped_files(tmp_path):
+    text = HEADER + GOOD + "j0,,9.5,30,1,V100,Pass,bert\n"
+    plain, zipped = tmp_path / "t.csv", tmp_path / "t.csv.gz"
+    plain.write_text(text)
+    zipped.write_bytes(gzip.compress(text.encode()))
+    expected = [TraceJob("j0", UNKNOWN_USER, 9.5, 30.0, 1), TraceJob("j1", "u", 10.0, 60.0, 2)]
+    assert read_trace(plain) == read_trace(zipped) == expected
+    assert expected[1].gpu_s == 120.0
+
+
+BAD = {
+    "another header": ("job,user\n", "row 1: expected the header job_id,user,"),
+    "nothing": ("", "row 1: expected the header"),
+    "no job": (HEADER, "holds no job"),
+    "a column too few": (HEADER + "j1,u,10,60,2,,\n", "row 2: 7 columns, expected 8"),
+    "a time that is no number": (
+        HEADER + GOOD + "j2,u,soon,60,2,,,\n",
+        "row 3: column submit_time_s: 'soon'",
+    ),
+    "a time that is not a number": (HEADER + "j2,u,nan,60,2,,,\n", "row 2: column submit_time_s: 'nan'"),
+    "a negative duration": (HEADER + "j2,u,1,-60,2,,,\n", "row 2: column duration_s: '-60'"),
+    "no duration": (HEADER + "j2,u,1,,2,,,\n", "row 2: column duration_s: ''"),
+    "half a GPU": (HEADER + "j2,u,1,60,0.5,,,\n", "row 2: column gpus: '0.5'"),
+    "no GPU": (HEADER + "j2,u,1,60,0,,,\n", "row 2: column gpus: '0'"),
+    "a user that is no name": (HEADER + "j2,a b,1,60,1,,,\n", "row 2: column user: 'a b'"),
+    "no job id": (HEADER + ",u,1,60,1,,,\n", "row 2: column job_id: ''"),
+    "an open quote": (HEADER + '"j2,u,1,60,1,,,\n', "unexpected end of data"),
+}
+
+
+@pytest.mark.parametrize(("text", "fault"), BAD.values(), ids=BAD.keys())
+def test_a_bad_file_is_named_with_row_and_column_on_one_line(tmp_path, text, fault):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(TraceError) as error:
+        read_trace(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert fault in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x1f\x8bnot gzip at all", b"\xff\xfe\x00", gzip.compress(b"a" * 99)[:20]]
+)
+def test_bytes_that_are_no_text_are_refused(tmp_path, content):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=str(path)):
+        read_trace(path)
+
+
+def test_a_line_without_end_is_not_read_to_its_end(tmp_path):
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress((HEADER + "x" * 10**6).encode()))
+    with pytest.raises(TraceError, match="row 2: longer than 4096 characters"):
+        read_trace(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(TraceError, match=r"none\.csv: No such file"):
+        read_trace(tmp_path / "none.csv")
+
+
+def test_an_archive_that_unpacks_to_too_much_is_not_read_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace_module, "MAX_TRACE_BYTES", 1_000)
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress((HEADER + GOOD * 100).encode()))
+    with pytest.raises(TraceError, match="row 60: more than 1000 bytes"):
+        read_trace(path)
+
+
+@pytest.mark.skipif(not PHILLY.exists(), reason="the real traces are not here")
+def test_the_philly_trace_is_read_whole():
+    jobs = read_trace(PHILLY)
+    assert len(jobs) == 80_702
+    assert jobs[0].job_id == "phl-07741"

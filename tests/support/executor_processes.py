@@ -1,0 +1,168 @@
+"""Real executors on a real broker, and the cell's part of the conversation."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TypeVar
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from executors.service import ExecutorSettings, main
+from executors.service.journal import Journal
+from schemas.codec import Decision, Envelope, decode_event
+from schemas.commands import Command, RunOrder
+from schemas.fleet import FleetEvent
+from schemas.topics import COMMANDS, FLEET, topic_name
+from tests.support.executors import BASE_MODEL, CELL, assignment
+
+# Torch and transformers take each process ten seconds of a core or more: the executors are forked from one
+# process that has imported them, and has done nothing else.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["executors.service.loading", "executors.service.node"])
+
+TIMEOUT_S = 90.0
+
+T = TypeVar("T")
+
+
+class Executors:
+    """Processes that share a store under `root`, and the topics through which they are talked to."""
+
+    def __init__(self, bootstrap_servers: str, topic_prefix: str, root: Path, base_model_dir: Path) -> None:
+        self.root = root
+        self.slot = 0
+        self.events: list[Envelope] = []
+        self.processes: dict[str, BaseProcess] = {}
+        self._sent = 0
+        self._commands_topic = topic_name(topic_prefix, COMMANDS)
+        self._settings = ExecutorSettings(
+            bootstrap_servers=bootstrap_servers,
+            topic_prefix=topic_prefix,
+            cell=CELL,
+            node="any",
+            base_model=BASE_MODEL,
+            base_model_dir=base_model_dir,
+            dataset_root=root / "datasets",
+            output_root=root / "adapters",
+            state_root=root / "state",
+            node_heartbeat_s=0.2,
+            progress_s=0.1,
+            checkpoint_steps=20,
+        )
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap_servers, "partitioner": "murmur2_random", "log_level": 0}
+        )
+        self._consumer = Consumer(
+            {"bootstrap.servers": bootstrap_servers, "group.id": "none", "enable.auto.commit": False}
+        )
+        self._consumer.assign([TopicPartition(topic_name(topic_prefix, FLEET), 0, 0)])
+
+    # Processes
+
+    def start(self, node: str) -> None:
+        settings = self._settings.model_copy(update={"node": node})
+        self.processes[node] = _CONTEXT.Process(target=_serve, args=(settings, self._log_path(node)))
+        self.processes[node].start()
+
+    def stop(self, node: str, number: signal.Signals) -> int | None:
+        """Send a signal and return the exit status; None if the process goes on regardless."""
+        process = self.processes.pop(node)
+        os.kill(process.pid, number)
+        process.join(TIMEOUT_S)
+        return process.exitcode
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.join(TIMEOUT_S)
+        self._consumer.close()
+
+    def log(self, node: str) -> str:
+        return self._log_path(node).read_text()
+
+    def journal(self, node: str) -> Journal:
+        path = self.root / "state" / CELL / "nodes" / node / "journal.json"
+        return Journal.model_validate_json(path.read_bytes())
+
+    def checkpoints(self, job_id: str) -> set[tuple[int, int]]:
+        """Slot and samples of each checkpoint that was published."""
+        folders = (self.root / "state" / CELL / "checkpoints" / job_id).glob("[0-9]*-[0-9]*")
+        return {(int(slot), int(samples)) for slot, samples in (path.name.split("-") for path in folders)}
+
+    # Talking
+
+    def assign(self, node: str, *runs: RunOrder, length_s: float = 300.0) -> Decision:
+        """Begin the next slot on a node."""
+        self.slot += 1
+        return self.command(
+            assignment(*runs, node=node, slot=self.slot, start_s=time.time(), length_s=length_s)
+        )
+
+    def command(self, command: Command) -> Decision:
+        self._sent += 1
+        decision = Decision(f"{CELL}-{self._sent}-0", CELL, "e", time.time(), command, "00")
+        self.send(command.node, decision.canonical)
+        return decision
+
+    def send(self, node: str, value: bytes) -> None:
+        self._producer.produce(self._commands_topic, value, node.encode())
+        assert self._producer.flush(TIMEOUT_S) == 0
+
+    def _log_path(self, node: str) -> Path:
+        return self.root / f"{node}.log"
+
+    # Listening
+
+    def told(self, kind: type[FleetEvent], **fields: object) -> list[FleetEvent]:
+        """The events so far of one kind, with these fields."""
+        events = [envelope.event for envelope in self.events if isinstance(envelope.event, kind)]
+        return [
+            event for event in events if all(getattr(event, name) == value for name, value in fields.items())
+        ]
+
+    def await_event(self, kind: type[FleetEvent], **fields: object) -> FleetEvent:
+        """Return the newest event of one kind with these fields, once there is one."""
+        return self.await_that(lambda: self.told(kind, **fields))[-1]
+
+    def await_that(self, condition: Callable[[], T]) -> T:
+        """Listen until the condition holds, and return what it says."""
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not (value := condition()):
+            died = [node for node, process in self.processes.items() if not process.is_alive()]
+            assert not died, self.log(died[0])
+            assert time.monotonic() < deadline_s, [envelope.event for envelope in self.events[-20:]]
+            self.listen(0.05)
+        return value
+
+    def listen(self, wait_s: float) -> None:
+        """Read what has been reported, until nothing comes for a while."""
+        message = self._consumer.poll(wait_s)
+        while message is not None:
+            if message.error() is None:
+                self.events.append(decode_event(message.value(), message.headers()))
+            message = self._consumer.poll(0)
+
+
+def _serve(settings: ExecutorSettings, log_path: Path) -> None:
+    with log_path.open("ab") as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    main(settings)
+
+
+@contextmanager
+def executors(
+    bootstrap_servers: str, topic_prefix: str, root: Path, base_model_dir: Path
+) -> Iterator[Executors]:
+    """Executors that are gone, however they were left, when the block ends."""
+    fleet = Executors(bootstrap_servers, topic_prefix, root, base_model_dir)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
