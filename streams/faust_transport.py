@@ -1,10 +1,12 @@
 """Faust's Kafka transport, made exact: nothing is repeated by retries, nothing lost while partitions move."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, ClassVar
 
 from aiokafka import TopicPartition
 from faust.transport.drivers.aiokafka import Consumer, Producer, Transport
+from faust.types import TP
 from faust.types.tuples import Message
 
 
@@ -16,35 +18,81 @@ class ExactProducer(Producer):
 
 
 class ExactConsumer(Consumer):
-    """A consumer that acknowledges what it is told to, and begins where that ends."""
+    """A consumer that commits what it was told is done, and delivers every record from there on.
 
-    def ack(self, message: Message) -> bool:  # noqa: ARG002 -- Faust's signature
-        """Do nothing: this is called by Faust's streams alone.
+    Faust's own counts a record that it did not deliver as done: its streams pass over records while
+    partitions move, and a jump in the offsets is taken for a hole in the log. After a crash such records
+    would be lost. Here a partition's offset follows `acknowledge` alone, which must be called in the order
+    of delivery; and what is delivered is gapless from the last `perform_seek` on: nothing is read while it
+    runs, and what was read before it is dropped and read again.
+    """
 
-        While partitions move, they pass over events and, where Faust's compiled extension is not installed,
-        acknowledge them all the same, even in a stream without automatic acknowledgement. Their offsets
-        would be committed with those before them, and the events never be seen again.
-        """
-        return False
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._done: dict[TP, int] = {}
+        self._reading = asyncio.Lock()
+        self._seeks = 0
+        self._seeks_before_batch = 0
+        self._sought = False
 
     def acknowledge(self, message: Message) -> None:
-        """Let the group's offset pass `message`, once all before it are acknowledged too."""
-        super().ack(message)
+        """`message` and all before it in its partition are done: the group's offset may pass them."""
+        self._done[message.tp] = message.offset + 1
+
+    def ack(self, message: Message) -> bool:  # noqa: ARG002 -- Faust's signature
+        """Do nothing: this is called by Faust's streams alone."""
+        return False
 
     async def perform_seek(self) -> None:
         """Go back to the group's offsets, and to the beginning of each partition that has none yet.
 
-        Faust leaves the latter where reading stopped, and what had been fetched and dropped while partitions
-        moved would never be read again.
+        Faust leaves the latter where reading stopped.
         """
-        await super().perform_seek()
-        unread = [
-            TopicPartition(tp.topic, tp.partition)
-            for tp in self.assignment()
-            if not self._read_offset[tp] and not self._is_changelog_tp(tp)
-        ]
-        if unread:
-            await self._thread.seek_to_beginning(*unread)
+        async with self._reading:
+            await super().perform_seek()
+            unread = [
+                TopicPartition(tp.topic, tp.partition)
+                for tp in self.assignment()
+                if not self._read_offset[tp] and not self._is_changelog_tp(tp)
+            ]
+            if unread:
+                await self._thread.seek_to_beginning(*unread)
+            self._seeks += 1
+            self._sought = True
+
+    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:
+        """Records of one fetch, unless partitions have moved since."""
+        async for tp, message in super().getmany(timeout):
+            if self._is_changelog_tp(tp) or (self._sought and self._seeks_before_batch == self._seeks):
+                yield tp, message
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Deliver nothing more until `perform_seek`."""
+        self._sought = False
+        await super().on_partitions_revoked(revoked)
+        for tp in revoked:
+            self._done.pop(tp, None)
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """Deliver nothing until `perform_seek`."""
+        self._sought = False
+        await super().on_partitions_assigned(assigned, generation_id)
+
+    async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
+        async with self._reading:
+            self._seeks_before_batch = self._seeks
+            # A copy, for Faust changes its set while the fetch waits; an empty one would mean everything.
+            wanted = set(active_partitions or ())
+            return await super()._getmany(wanted, timeout) if wanted else {}
+
+    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
+        return (tp for tp in list(self._done) if topics is None or tp in topics or tp.topic in topics)
+
+    def _new_offset(self, tp: TP) -> int | None:
+        return self._done.get(tp)
+
+    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
+        """Note nothing: a hole in the log is passed with the record after it."""
 
 
 class ExactTransport(Transport):
