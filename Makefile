@@ -30,7 +30,7 @@ storm: $(STAMP)
 	MILLRACE_STORM_KILLS=$(or $(MILLRACE_STORM_KILLS),20) $(BIN)/python -m pytest -m storm
 
 bench: $(STAMP)
-	$(BIN)/millrace bench spine --json
+	$(BIN)/millrace bench spine --json --check
 
 schemas: $(STAMP)
 	$(BIN)/millrace schemas write
