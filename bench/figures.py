@@ -26,6 +26,23 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class Table:
+    """Raw rows behind some figures. The last column is what was measured."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[float | str, ...]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one part of a benchmark saw."""
+
+    measurements: tuple[Measurement, ...]
+    tables: tuple[Table, ...] = ()
+
+
+@dataclass(frozen=True)
 class Goal:
     """What a gate file asks of a figure."""
 

@@ -4,9 +4,10 @@ Units are in the names: `_s` seconds, `_slots` slots, `_samples` samples, `_gib`
 unit of money. Every bound exists so that sums over a cell stay exact in 64-bit integers and floats.
 """
 
+import re
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 MAX_MICROS = 10**15
 """One thousand million units of money: the sum of eight of these still fits a float exactly."""
@@ -19,6 +20,24 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._
 
 Text = Annotated[str, StringConstraints(max_length=2_000)]
 """Free text of bounded length, such as an error message."""
+
+_RELATIVE_PATH = r"^(?!/)(?!(?:[^/]*/)*\.\.(?:/|$))[^\\\x00-\x1f\x7f]+$"
+"""Look-ahead, which Pydantic's own patterns lack: it is checked below and stated in the JSON Schema."""
+
+
+def _inside_its_root(path: str) -> str:
+    if not re.fullmatch(_RELATIVE_PATH, path):
+        raise ValueError(f"path {path!r} must stay inside its root: relative, without '..'")
+    return path
+
+
+RelativePath = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=512),
+    AfterValidator(_inside_its_root),
+    Field(json_schema_extra={"pattern": _RELATIVE_PATH}),
+]
+"""A POSIX path below a root that the reader chooses: never absolute, never through `..`."""
 
 Micros = Annotated[int, Field(ge=0, le=MAX_MICROS)]
 Samples = Annotated[int, Field(ge=0, le=10**12)]

@@ -60,6 +60,9 @@ class AuctionPolicy(Record):
     kind: Literal["auction"] = "auction"
     payment: Literal["critical", "published"] = "critical"
     """`critical` charges the critical value (erratum P1); `published` charges Eq. 14 as printed."""
+    order: Literal["room_first", "published"] = "room_first"
+    """`room_first` offers a plan only cells with room (erratum P2); `published` plans regardless of room, and
+    raises prices before it checks for room, as Algorithm 1 is printed."""
     money_unit_micros: Annotated[int, Field(ge=1, le=10**15)]
     """The least welfare per normalised resource that a bid is taken to bring: the unit in which Lemma 2
     assumes b-bar >= 1."""

@@ -4,19 +4,22 @@ The bytes are canonical: fields in the order of the model, no spaces. They are w
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from schemas.base import Record
+from schemas.base import Identifier, Record, UnixTime
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, Event, Outcome
 
 MAX_VALUE_BYTES = 1 << 20
 MAX_HEADER_BYTES = 1_024
 MAX_ATTRIBUTE_LENGTH = 256
+SPECVERSION = "1.0"
+"""The version of CloudEvents."""
 
 Headers = Iterable[tuple[str, bytes | None]]
 
@@ -34,11 +37,14 @@ class Envelope:
     time: str
     """RFC 3339, as the producer wrote it; no decision depends on it."""
     event: Event
+    stored: bytes | None = field(default=None, repr=False, compare=False)
+    """The event as the ledger has it. A later version of its model might write it otherwise, and the chain
+    is over what was written."""
 
     @cached_property
     def value(self) -> bytes:
         """The canonical JSON of the event itself: the Kafka record's value."""
-        return self.event.model_dump_json().encode()
+        return self.event.model_dump_json().encode() if self.stored is None else self.stored
 
     @cached_property
     def canonical(self) -> bytes:
@@ -52,13 +58,31 @@ class Envelope:
     def headers(self) -> list[tuple[str, bytes]]:
         """The CloudEvents attributes as Kafka headers."""
         return [
-            ("ce_specversion", b"1.0"),
+            ("ce_specversion", SPECVERSION.encode()),
             ("ce_id", self.id.encode()),
             ("ce_type", self.event.TYPE.encode()),
             ("ce_source", self.source.encode()),
             ("ce_time", self.time.encode()),
             ("content-type", b"application/json"),
         ]
+
+
+class DecisionRecord(Record):
+    """A decision as it travels: a link of a cell's chained log around one outcome."""
+
+    id: Annotated[str, Field(min_length=1, max_length=MAX_ATTRIBUTE_LENGTH)]
+    """`<cell>-<ledger offset>-<index>`."""
+    type: Annotated[str, Field(max_length=MAX_ATTRIBUTE_LENGTH)]
+    """The CloudEvents type of `data`."""
+    cell: Identifier
+    cause: Annotated[str, Field(min_length=1, max_length=MAX_ATTRIBUTE_LENGTH)]
+    """Id of the event that brought it about."""
+    time_s: UnixTime | None
+    """The cell's clock, not the wall's; null before its first tick."""
+    data: dict[str, Any]
+    """The outcome."""
+    chain: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """BLAKE2b-256(previous chain, event bytes, decision bytes), in hexadecimal."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +99,8 @@ class Decision:
     outcome: Outcome
     chain: str
     """BLAKE2b-256(previous chain, event bytes, decision bytes), in hexadecimal."""
+    encoded: bytes | None = field(default=None, repr=False, compare=False)
+    """What `body` gives, where it is at hand already."""
 
     @staticmethod
     def body(id: str, cell: str, cause: str, time_s: float | None, outcome: Outcome) -> bytes:
@@ -88,13 +114,13 @@ class Decision:
     @cached_property
     def canonical(self) -> bytes:
         """The whole decision as one JSON object: the Kafka record's value, and a line of a file."""
-        body = self.body(self.id, self.cell, self.cause, self.time_s, self.outcome)
+        body = self.encoded or self.body(self.id, self.cell, self.cause, self.time_s, self.outcome)
         return body + b',"chain":"' + self.chain.encode() + b'"}'
 
     def headers(self) -> list[tuple[str, bytes]]:
         """The CloudEvents attributes as Kafka headers."""
         return [
-            ("ce_specversion", b"1.0"),
+            ("ce_specversion", SPECVERSION.encode()),
             ("ce_id", self.id.encode()),
             ("ce_type", self.outcome.TYPE.encode()),
             ("ce_source", self.cell.encode()),
@@ -113,12 +139,22 @@ def decode_event(value: bytes | None, headers: Headers) -> Envelope:
     if len(value) > MAX_VALUE_BYTES:
         raise InvalidRecordError(f"the value has {len(value)} bytes, at most {MAX_VALUE_BYTES} are read")
     attributes = _attributes(headers)
-    if "ce_type" not in attributes:
+    if "type" not in attributes:
         return decode_event_line(value)
-    return _envelope(
-        {name[3:]: text for name, text in attributes.items() if name.startswith("ce_")},
-        value,
-    )
+    _json_object(value)
+    return _envelope(attributes, value)
+
+
+def decode_stored_event(value: bytes | None, headers: Headers) -> Envelope:
+    """Read an event from a record that `Envelope.value` and `Envelope.headers` wrote, and keep its bytes.
+
+    Raises:
+        InvalidRecordError: with what is wrong.
+    """
+    attributes = _attributes(headers)
+    if value is None or "type" not in attributes:
+        raise InvalidRecordError("the record has no value, or no CloudEvents attributes in its headers")
+    return _envelope(attributes, value, stored=value)
 
 
 def decode_event_line(line: bytes | str) -> Envelope:
@@ -130,8 +166,7 @@ def decode_event_line(line: bytes | str) -> Envelope:
     fields = _json_object(line)
     if "data" not in fields:
         raise InvalidRecordError("neither a ce_type header nor a JSON object with type and data")
-    data = json.dumps(fields.pop("data")).encode()
-    return _envelope(fields, data)
+    return _envelope(fields, _json_bytes(fields.pop("data")))
 
 
 def decode_decision(line: bytes | str) -> Decision:
@@ -140,45 +175,55 @@ def decode_decision(line: bytes | str) -> Decision:
     Raises:
         InvalidRecordError: with what is wrong.
     """
-    fields = _json_object(line)
     try:
-        model = DECISION_TYPES[fields["type"]]
-        outcome = model.model_validate_json(json.dumps(fields["data"]))
-        return Decision(
-            fields["id"], fields["cell"], fields["cause"], fields["time_s"], outcome, fields["chain"]
-        )
-    except KeyError as missing:
-        raise InvalidRecordError(f"no decision: {missing} is missing or unknown") from None
+        record = DecisionRecord.model_validate_json(_json_bytes(_json_object(line)))
+        model = DECISION_TYPES.get(record.type)
+        if model is None:
+            raise InvalidRecordError(f"unknown decision type {record.type!r}")
+        outcome = model.model_validate_json(_json_bytes(record.data))
     except ValidationError as error:
         raise InvalidRecordError(f"no decision: {describe(error)}") from None
+    return Decision(record.id, record.cell, record.cause, record.time_s, outcome, record.chain)
 
 
 def describe(error: ValidationError) -> str:
-    """Every fault of a validation error on one line of bounded length, without echoing the input."""
+    """Every fault of a validation error on one line of bounded length."""
     faults = (
         f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}"
         for fault in error.errors(include_url=False, include_input=False, include_context=False)
     )
-    return "; ".join(faults)[:1_000]
+    return _one_line("; ".join(faults), 1_000)
+
+
+def _one_line(text: str, length: int) -> str:
+    """The start of a text that strangers wrote, fit for a header or a line of a log."""
+    start = text[:length]
+    return start if start.isprintable() else repr(start)[1:-1][:length]
 
 
 def _attributes(headers: Headers) -> dict[str, str]:
+    """The CloudEvents attributes among a record's headers, without their prefix."""
     attributes: dict[str, str] = {}
     for name, raw in headers:
         if not name.startswith("ce_"):
             continue
+        shown = _one_line(name, 64)
         if raw is None or len(raw) > MAX_HEADER_BYTES:
-            raise InvalidRecordError(f"header {name[:64]} is empty or longer than {MAX_HEADER_BYTES} bytes")
+            raise InvalidRecordError(f"header {shown} is empty or longer than {MAX_HEADER_BYTES} bytes")
+        if name[3:] in attributes:
+            raise InvalidRecordError(f"header {shown} is given twice")
         try:
-            attributes[name] = raw.decode()
+            attributes[name[3:]] = raw.decode()
         except UnicodeDecodeError:
-            raise InvalidRecordError(f"header {name[:64]} is not UTF-8") from None
+            raise InvalidRecordError(f"header {shown} is not UTF-8") from None
     return attributes
 
 
 def _json_object(line: bytes | str) -> dict[str, Any]:
+    """Read a JSON object more strictly than the standard library: UTF-8 only, and no name twice."""
     try:
-        fields = json.loads(line)
+        text = line if isinstance(line, str) else line.decode()
+        fields = json.loads(text, object_pairs_hook=_distinct_names)
     except (ValueError, RecursionError) as error:
         raise InvalidRecordError(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
@@ -186,24 +231,53 @@ def _json_object(line: bytes | str) -> dict[str, Any]:
     return fields
 
 
-def _envelope(attributes: Mapping[str, Any], value: bytes) -> Envelope:
-    kind = attributes.get("type")
-    model: type[Record] | None = EVENT_TYPES.get(kind) if isinstance(kind, str) else None
-    if model is None:
-        raise InvalidRecordError(f"unknown event type {str(kind)[:128]!r}")
-    texts = {}
-    for name in ("id", "source", "time"):
-        text = attributes.get(name, "" if name == "time" else None)
-        if (
-            not isinstance(text, str)
-            or len(text) > 256
-            or not text.isprintable()
-            or (name == "id" and not text)
-        ):
-            raise InvalidRecordError(f"{kind}: attribute id is empty")
-        texts[name] = text
+def _distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"{_one_line(name, 64)} is given twice")
+    return fields
+
+
+def _json_bytes(value: Any) -> bytes:
     try:
-        event = model.model_validate_json(value)
+        return json.dumps(value).encode()
+    except RecursionError:
+        raise InvalidRecordError("nested too deeply") from None
+
+
+def _envelope(attributes: Mapping[str, Any], value: bytes, stored: bytes | None = None) -> Envelope:
+    kind = attributes.get("type")
+    model = EVENT_TYPES.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        shown = repr(kind[:128]) if isinstance(kind, str) else "that is no string"
+        raise InvalidRecordError(f"unknown event type {shown}")
+    if attributes.get("specversion", SPECVERSION) != SPECVERSION:
+        raise InvalidRecordError(f"{kind}: only version {SPECVERSION} of CloudEvents is read")
+    try:
+        envelope = Envelope(
+            id=_attribute(attributes, "id", least_length=1),
+            source=_attribute(attributes, "source", least_length=0),
+            time=_attribute({"time": "", **attributes}, "time", least_length=0),
+            event=model.model_validate_json(value),
+            stored=stored,
+        )
     except ValidationError as error:
         raise InvalidRecordError(f"{kind}: {describe(error)}") from None
-    return Envelope(event=event, **texts)  # type: ignore[arg-type]
+    if len(envelope.value) > MAX_VALUE_BYTES:
+        # Defaults and the canonical form of numbers make it longer than what came in, and it must be read
+        # again from the ledger.
+        raise InvalidRecordError(f"{kind}: the value has more than {MAX_VALUE_BYTES} bytes in canonical form")
+    return envelope
+
+
+def _attribute(attributes: Mapping[str, Any], name: str, least_length: int) -> str:
+    text = attributes.get(name)
+    if not isinstance(text, str):
+        raise InvalidRecordError(f"{attributes['type']}: attribute {name} is missing or no string")
+    if not least_length <= len(text) <= MAX_ATTRIBUTE_LENGTH or not text.isprintable():
+        raise InvalidRecordError(
+            f"{attributes['type']}: attribute {name} must have {least_length} to {MAX_ATTRIBUTE_LENGTH} "
+            "printable characters"
+        )
+    return text

@@ -21,7 +21,7 @@ class RunOrder(Record):
 
 
 class SlotAssigned(Record):
-    """Everything that a node trains in a slot. An empty `runs` suspends whatever ran before."""
+    """Everything that a node trains in a slot; a node with nothing to train gets no such command."""
 
     TYPE: ClassVar = "millrace.slot.assigned.v1"
 

@@ -202,6 +202,35 @@ class NodeStatusChanged(Record):
     reason: Literal["online", "offline", "silent"]
 
 
+class ClassPrices(Record):
+    """The cells ahead of one class of nodes: how full they are, and what they cost on average."""
+
+    gpu_type: Identifier
+    tariff: Identifier
+    nodes_up: int
+    nodes: int
+    compute_used_share: float
+    memory_used_share: float
+    mean_compute_price_micros: float
+    """Of C_kp lambda_kt, per node-slot."""
+    highest_compute_price_micros: float
+    mean_memory_price_micros: float
+    """Of (C_km - r_b) phi_kt, per node-slot."""
+    highest_memory_price_micros: float
+
+
+class ZonePriced(Record):
+    """How a zone's market stands as a slot opens."""
+
+    TYPE: ClassVar = "millrace.zone.priced.v1"
+
+    zone: Identifier
+    slot: Slot
+    live_jobs: int
+    classes: tuple[ClassPrices, ...]
+    certificate: Certificate
+
+
 class CellAccepted(Record):
     """The cell runs under this configuration."""
 

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from schemas.base import Identifier, Record, Samples, Slot, Text
+from schemas.base import Identifier, Record, RelativePath, Samples, Slot, Text
 
 Loss = Annotated[float, Field(ge=0, le=1e9)]
 
@@ -74,7 +74,7 @@ class RunFinished(Record):
     job_id: Identifier
     samples_done: Samples
     loss: Loss
-    adapter_path: Annotated[str, Field(min_length=1, max_length=1_024)]
+    adapter_path: RelativePath
     adapter_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """BLAKE2b-256 of `adapter_model.safetensors`."""
 

@@ -1,29 +1,25 @@
 """Events of the `jobs` topic: bids, withdrawals and requests for a quote."""
 
-from pathlib import PurePosixPath
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import Field
 
-from schemas.base import Gib, Identifier, Micros, PositiveSamples, Record, SamplesPerSecond, UnixTime
-
-
-def _inside_the_root(path: str) -> str:
-    parts = PurePosixPath(path).parts
-    if path.startswith("/") or ".." in parts or "\\" in path or "\0" in path:
-        raise ValueError(f"dataset path {path!r} must stay inside the dataset root: relative, without '..'")
-    return path
-
-
-DatasetPath = Annotated[
-    str, StringConstraints(min_length=1, max_length=512), AfterValidator(_inside_the_root)
-]
+from schemas.base import (
+    Gib,
+    Identifier,
+    Micros,
+    PositiveSamples,
+    Record,
+    RelativePath,
+    SamplesPerSecond,
+    UnixTime,
+)
 
 
 class Dataset(Record):
     """A JSONL file below the executors' dataset root."""
 
-    path: DatasetPath
+    path: RelativePath
     samples: PositiveSamples
     """Size of the data, which vendors' prices and delays are functions of (D_i)."""
 
@@ -102,6 +98,7 @@ RejectionReason = Literal[
     "no_room_before_deadline",
     "deadline_too_soon",
     "no_vendor",
+    "cell_not_configured",
     "unknown_zone",
     "unknown_gpu_type",
     "no_throughput_known",

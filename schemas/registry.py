@@ -14,6 +14,7 @@ from schemas.decisions import (
     JobReplanned,
     JobWithdrawn,
     NodeStatusChanged,
+    ZonePriced,
 )
 from schemas.fleet import (
     NodeHeartbeat,
@@ -54,6 +55,7 @@ Outcome = (
     | JobReplanned
     | JobWithdrawn
     | NodeStatusChanged
+    | ZonePriced
     | SlotAssigned
     | RunCancelled
 )
@@ -83,6 +85,7 @@ DECISION_TYPES: dict[str, type[Outcome]] = {
         JobReplanned,
         JobWithdrawn,
         NodeStatusChanged,
+        ZonePriced,
         SlotAssigned,
         RunCancelled,
     )

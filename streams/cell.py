@@ -64,7 +64,8 @@ class Cell:
             id = f"{self.name}-{event.offset}-{index}"
             body = Decision.body(id, self.name, envelope.id, self.time_s, outcome)
             self._extend_chain(envelope.canonical, body)
-            decisions.append(Decision(id, self.name, envelope.id, self.time_s, outcome, self.chain.hex()))
+            chain = self.chain.hex()
+            decisions.append(Decision(id, self.name, envelope.id, self.time_s, outcome, chain, encoded=body))
         if not decisions:
             self._extend_chain(envelope.canonical, b"")
         return decisions
@@ -124,6 +125,8 @@ class Cell:
                 self._configure(event)
                 self._remember(envelope.id)
                 yield CellAccepted(reason="first_configuration", zones=tuple(self.zones))
+            elif isinstance(event, JobSubmitted | JobQuoteRequested):
+                yield _refused(event, "cell_not_configured", f"cell {self.name} has no configuration yet")
             else:
                 yield EventIgnored(
                     reason="cell_not_configured", detail=f"{event.TYPE} before any configuration"

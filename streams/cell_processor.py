@@ -102,7 +102,8 @@ class CellProcessor:
                 if not progress.messages:
                     return
                 folded = sorted({message.partition for message in progress.messages})
-                captured = {number: self._partitions[number].capture() for number in folded}
+                captures = [(number, self._partitions[number].capture()) for number in folded]
+            captured = {number: await asyncio.to_thread(capture.records) for number, capture in captures}
             await asyncio.gather(*progress.confirmations)
             self._refuse_after_suspension()
             await asyncio.gather(

@@ -1,6 +1,6 @@
 """Reading the ledger. The worker and replay share it, so that both fold exactly the same events."""
 
-from schemas.codec import InvalidRecordError, decode_event
+from schemas.codec import InvalidRecordError, decode_stored_event
 from streams.cell import LedgerEvent
 from streams.records import ReadRecord
 
@@ -14,11 +14,7 @@ def read_ledger(record: ReadRecord) -> LedgerEvent:
     Raises:
         InvalidRecordError: with what is wrong.
     """
-    if not any(name == "ce_type" for name, _ in record.headers):
-        raise InvalidRecordError(
-            "a ledger record has its CloudEvents attributes in headers, this one has none"
-        )
-    envelope = decode_event(record.value, record.headers)
+    envelope = decode_stored_event(record.value, record.headers)
     if record.key != envelope.event.cell.encode():
         raise InvalidRecordError(f"an event of cell {envelope.event.cell} lies under another key")
     return LedgerEvent(record.offset, envelope)

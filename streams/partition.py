@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgpack
 
 from schemas.codec import Decision
-from streams.cell import Cell
+from streams.cell import Cell, compress
 from streams.ledger import read_ledger
 from streams.records import ReadRecord
 
@@ -57,6 +57,19 @@ class Coverage:
         return cls(state["offset"], state["cells"])
 
 
+@dataclass(frozen=True)
+class Capture:
+    """What a partition's snapshots are made of. Who restores from them needs the events from the next on."""
+
+    packed_cells: list[tuple[bytes, bytes]]
+    """Key and packed state of each changed cell."""
+    coverage: tuple[bytes, bytes]
+
+    def records(self) -> list[tuple[bytes, bytes]]:
+        """The snapshots, the coverage at the end. Takes a while, but frees the interpreter: run it aside."""
+        return [*((key, compress(packed)) for key, packed in self.packed_cells), self.coverage]
+
+
 class LedgerPartition:
     """The cells of one partition, folded event by event."""
 
@@ -101,18 +114,15 @@ class LedgerPartition:
         self._changed.add(cell.name)
         return cell.handle(event)
 
-    def capture(self) -> list[tuple[bytes, bytes]]:
-        """The snapshots of the cells changed since the last capture, the coverage at the end.
-
-        Whoever restores from all of them needs the events from the next one on.
-        """
-        records = [(name.encode(), self._cells[name].snapshot()) for name in sorted(self._changed)]
+    def capture(self) -> Capture:
+        """The state of what changed since the last capture: cheap, so that folding goes on soon."""
+        records = [(name.encode(), self._cells[name].packed()) for name in sorted(self._changed)]
         offsets = {name: self._cells[name].offset for name in self._changed}
         self._coverage = Coverage(
             max(self._coverage.offset, self._next_offset - 1), {**self._coverage.cells, **offsets}
         )
         self._changed.clear()
-        return [*records, (Coverage.key(self.number), self._coverage.to_bytes())]
+        return Capture(records, (Coverage.key(self.number), self._coverage.to_bytes()))
 
     def _cell(self, name: str) -> Cell:
         cell = self._cells.get(name)

@@ -6,8 +6,15 @@ from typing import Any
 
 from schemas.codec import Decision
 from schemas.commands import RunCancelled, SlotAssigned
-from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
-from schemas.topics import COMMANDS, DECISIONS, JOBS_STATE, topic_name
+from schemas.decisions import (
+    JobAdmitted,
+    JobCompleted,
+    JobRefunded,
+    JobRejected,
+    JobWithdrawn,
+    ZonePriced,
+)
+from schemas.topics import COMMANDS, DECISIONS, JOBS_STATE, PRICES, topic_name
 from schemas.views import JobState, JobStateName
 from streams.records import SentRecord
 
@@ -29,6 +36,10 @@ class Publication:
             partition = self.node_partitions.get(outcome.node)
             yield SentRecord(
                 self._topic(COMMANDS), outcome.node.encode(), decision.canonical, headers, partition
+            )
+        if isinstance(outcome, ZonePriced):
+            yield SentRecord(
+                self._topic(PRICES), f"{decision.cell}/{outcome.zone}".encode(), decision.canonical, headers
             )
         state = job_state(decision)
         if state is not None:

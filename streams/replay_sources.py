@@ -1,8 +1,9 @@
 """Where replay reads a ledger and its decisions: Kafka, up to the present end, or files of JSON lines."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +18,15 @@ from streams.replay import DecisionRecord, Verdict, verify
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 _POLL_S = 10.0
+_PASSING = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._TRANSPORT,
+}
+_PATIENCE_S = 10.0
+"""How long a question is asked again while a partition is without its leader."""
+_RETRY_AFTER_S = 0.1
 
 
 class ReplayError(Exception):
@@ -92,6 +102,16 @@ def export(
     return written, written_decisions
 
 
+def _stored_event(line: bytes, fields: dict[str, Any]) -> bytes | None:
+    """The event's bytes in a line that `export` wrote; None where a line has another form."""
+    _, _, rest = line.rstrip().partition(b',"data":')
+    stored = rest[:-1]
+    try:
+        return stored if json.loads(stored) == fields["data"] else None
+    except ValueError:
+        return None
+
+
 def read_ledger_file(path: Path) -> Iterator[LedgerEvent]:
     """The events of a ledger file, in its order.
 
@@ -101,11 +121,11 @@ def read_ledger_file(path: Path) -> Iterator[LedgerEvent]:
     for number, line in _lines(path):
         try:
             fields = json.loads(line)
-            offset = fields.pop("offset")
+            offset = fields.pop("offset") if isinstance(fields, dict) else None
             if type(offset) is not int or offset < 0:
-                raise InvalidRecordError("offset is not a number from 0 on")
-            envelope = decode_event_line(json.dumps(fields))
-        except (InvalidRecordError, ValueError, KeyError, AttributeError, RecursionError) as error:
+                raise InvalidRecordError("no offset from 0 on")
+            envelope = replace(decode_event_line(json.dumps(fields)), stored=_stored_event(line, fields))
+        except (ValueError, KeyError, RecursionError) as error:
             raise ReplayError(f"{path}:{number}: not a ledger event with an offset: {error}") from None
         yield LedgerEvent(offset, envelope)
 
@@ -175,11 +195,15 @@ class KafkaReader:
         return low, high
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        try:
-            return question()
-        except KafkaException as error:
-            reason: KafkaError = error.args[0]
-            raise ReplayError(f"Kafka at {self._bootstrap_servers}: {reason.str()}") from None
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return question()
+            except KafkaException as error:
+                reason: KafkaError = error.args[0]
+                if reason.code() not in _PASSING or time.monotonic() > deadline_s:
+                    raise ReplayError(f"Kafka at {self._bootstrap_servers}: {reason.str()}") from None
+                time.sleep(_RETRY_AFTER_S)
 
 
 def _ledger_events(

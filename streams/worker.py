@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from schemas.codec import describe
 from schemas.topics import topic_name
+from solvers.auction.warm_up import warm_up
 from streams.cells_file import CellsFileError, load_cells
 from streams.faust_app import SNAPSHOTS, CellsApp
 from streams.preflight import PreflightError, prepare
@@ -23,6 +24,8 @@ EXIT_UNFIT = 2
 """Settings, the cells' file or the broker's topics are not fit; starting again does not help."""
 
 _ANY_EPOCH_S = 0.0
+
+log = logging.getLogger(__name__)
 
 
 def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
@@ -41,17 +44,14 @@ def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
     except (CellsFileError, PreflightError) as error:
         _end(EXIT_UNFIT, str(error))
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    warm_up()
     # Faust's consumer runs a second loop, in a thread of its own.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    try:
-        asyncio.run(_serve(settings, cells, partitions))
-    except Exception as error:
-        logging.getLogger(__name__).debug("the worker failed", exc_info=error)
-        _end(EXIT_FAILED, f"{type(error).__name__}: {error}")
-    _end(0)
+    asyncio.run(_serve(settings, cells, partitions))
+    raise AssertionError("a worker ends its process itself")
 
 
-async def _serve(settings: WorkerSettings, cells: frozenset[str], partitions: int) -> None:
+async def _serve(settings: WorkerSettings, cells: frozenset[str], partitions: int) -> NoReturn:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -60,15 +60,24 @@ async def _serve(settings: WorkerSettings, cells: frozenset[str], partitions: in
     running = asyncio.create_task(app.run())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
-    if running.done():
-        # No orderly stop after a failure: nothing may be sent or acknowledged any more.
-        await running
-    async with asyncio.timeout(settings.stop_timeout_s):
-        await app.close()
+    try:
+        if running.done():
+            await running
+        async with asyncio.timeout(settings.stop_timeout_s):
+            await app.close()
+    except TimeoutError:
+        _end(EXIT_FAILED, f"not stopped within {settings.stop_timeout_s} s")
+    except Exception as error:
+        log.debug("the worker failed", exc_info=error)
+        _end(EXIT_FAILED, f"{type(error).__name__}: {error}")
+    _end(0)
 
 
 def _end(status: int, message: str = "") -> NoReturn:
-    """End the process at once: after a failure nothing may be flushed, and Faust's threads would linger."""
+    """End the process at once.
+
+    After a failure nothing may be sent or acknowledged any more, and Faust's threads and tasks would go on.
+    """
     for line in message.splitlines():
         sys.stderr.write(f"millrace worker: {line}\n")
     sys.stderr.flush()

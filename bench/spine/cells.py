@@ -19,7 +19,7 @@ SLOTS = 144
 VENDORS = 5
 
 
-def configuration(nodes: int, slots: int = SLOTS, cell: str = CELL) -> CellConfigured:
+def configuration(nodes: int, slots: int = SLOTS) -> CellConfigured:
     """A cell of one zone: half A100, half A40, a tariff by hour, five vendors.
 
     Speeds and sizes follow GPT-2 with LoRA as in section 5.1 of the auction's paper: 40 and 15 samples per
@@ -29,7 +29,7 @@ def configuration(nodes: int, slots: int = SLOTS, cell: str = CELL) -> CellConfi
     """
     night, day = UNIT // 10, UNIT // 5
     return CellConfigured(
-        cell=cell,
+        cell=CELL,
         epoch_s=0.0,
         slot_s=SLOT_S,
         tariffs=(
@@ -60,11 +60,11 @@ def configuration(nodes: int, slots: int = SLOTS, cell: str = CELL) -> CellConfi
     )
 
 
-def vendor_quotes(rng: random.Random, cell: str = CELL) -> Iterator[VendorQuoted]:
+def vendor_quotes(rng: random.Random) -> Iterator[VendorQuoted]:
     """Five standing quotes: the faster, the dearer."""
     for number in range(VENDORS):
         yield VendorQuoted(
-            cell=cell,
+            cell=CELL,
             vendor=f"vendor{number}",
             fixed_price_micros=int(UNIT * (0.1 + 0.1 * (VENDORS - number) * rng.uniform(0.8, 1.2))),
             price_per_thousand_samples_micros=UNIT // 100,
@@ -73,19 +73,21 @@ def vendor_quotes(rng: random.Random, cell: str = CELL) -> Iterator[VendorQuoted
         )
 
 
-def bid(rng: random.Random, job_id: str, now_s: float, slots: int = SLOTS, cell: str = CELL) -> JobSubmitted:
+def bid(
+    rng: random.Random, job_id: str, now_s: float, slots: int = SLOTS, scale: float = 1.0
+) -> JobSubmitted:
     """A bid as in section 5.1: 5k to 20k samples, 1 to 5 epochs; what the paper leaves open is drawn (P7).
 
     Shares of a node, memory, deadlines (1.2 to 5 times the time on the fastest node), and values of 4 to 40
-    units per node-slot are uniform.
+    units per node-slot are uniform. `scale` shrinks the work, for cells that hold many jobs.
     """
     data = rng.randint(5_000, 20_000)
-    work = data * rng.randint(1, 5)
+    work = int(data * rng.randint(1, 5) * scale)
     share = rng.choice((0.06, 0.1, 0.15, 0.2))
     busy_slots = work / (40.0 * share * SLOT_S)
     deadline_s = now_s + SLOT_S * min(slots, busy_slots * rng.uniform(1.2, 5.0) + 3)
     return JobSubmitted(
-        cell=cell,
+        cell=CELL,
         job_id=job_id,
         user=f"user{rng.randrange(50)}",
         bid_micros=int(UNIT * rng.uniform(4, 40) * busy_slots * share),

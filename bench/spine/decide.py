@@ -6,7 +6,7 @@ from itertools import count
 
 import numpy as np
 
-from bench.figures import Measurement
+from bench.figures import Measurement, Result, Table
 from bench.spine.cells import SLOTS, Fed, bid, half_full
 from schemas.jobs import JobSubmitted
 
@@ -18,7 +18,7 @@ ROUNDS = 10
 _FULL_SIZE = 100
 
 
-def measure_decide(quick: bool, seed: int) -> list[Measurement]:
+def measure_decide(quick: bool, seed: int) -> Result:
     """Median and 99th percentile at 100 nodes x 144 slots, and the growth of the median with nodes x slots.
 
     The sizes take turns, so that a machine whose speed drifts drifts for all of them.
@@ -40,11 +40,15 @@ def measure_decide(quick: bool, seed: int) -> list[Measurement]:
         f"{cells[_FULL_SIZE][0].used_share():.0%} of the compute taken, {main.size} bids, one thread"
     )
     by_size = ", ".join(f"{n}: {m * 1_000:.2f} ms" for n, m in zip(sizes, medians, strict=True))
-    return [
-        Measurement("decide_median_ms", float(np.median(main)), setting),
-        Measurement("decide_p99_ms", float(np.percentile(main, 99)), setting),
-        Measurement("decide_growth_exponent", exponent, f"median by nodes at {SLOTS} slots: {by_size}"),
-    ]
+    rows = [(nodes, SLOTS, took_s * 1_000) for nodes in sizes for took_s in times_s[nodes]]
+    return Result(
+        (
+            Measurement("decide_median_ms", float(np.median(main)), setting),
+            Measurement("decide_p99_ms", float(np.percentile(main, 99)), setting),
+            Measurement("decide_growth_exponent", exponent, f"median by nodes at {SLOTS} slots: {by_size}"),
+        ),
+        (Table("decide", ("nodes", "slots", "decision_ms"), rows),),
+    )
 
 
 def _time_one(fed: Fed, event: JobSubmitted) -> float:

@@ -1,8 +1,9 @@
 """One task's adapter: where it sits in the base model, and its parameters as one flat vector."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +34,16 @@ def inject(model: PreTrainedModel) -> dict[str, FusedLinear]:
 
 @dataclass(frozen=True)
 class Factor:
-    """One of the two matrices of an adapter at one layer; ``start`` is its place in the flat vector."""
+    """One of the two matrices of an adapter at one layer; ``start`` is its place in the flat vector.
+
+    Both are kept as ``[rank, features]``, the form that the products are fastest on. LoRA's B, and so
+    PEFT's ``lora_B``, is the transpose of what is kept.
+    """
 
     site: str
-    role: str
-    shape: tuple[int, int]
+    role: Literal["lora_A", "lora_B"]
+    rank: int
+    features: int
     start: int
 
     @property
@@ -46,9 +52,12 @@ class Factor:
         return f"{self.site}.{self.role}.weight"
 
     def view(self, flat: Tensor) -> Tensor:
-        """This factor's part of a flat vector, as a matrix."""
-        rows, columns = self.shape
-        return flat[self.start : self.start + rows * columns].view(rows, columns)
+        """This factor's part of a flat vector, as ``[rank, features]``."""
+        return flat[self.start : self.start + self.rank * self.features].view(self.rank, self.features)
+
+    def peft_view(self, flat: Tensor) -> Tensor:
+        """This factor's part of a flat vector, in PEFT's orientation."""
+        return self.view(flat) if self.role == "lora_A" else self.view(flat).t()
 
 
 class AdapterLayout:
@@ -74,8 +83,8 @@ class AdapterLayout:
         self.size = 0
         for site in self.sites:
             out_features, in_features = sites[site].weight.shape
-            down = Factor(site, "lora_A", (task.rank, in_features), self.size)
-            up = Factor(site, "lora_B", (out_features, task.rank), self.size + task.rank * in_features)
+            down = Factor(site, "lora_A", task.rank, in_features, self.size)
+            up = Factor(site, "lora_B", task.rank, out_features, self.size + task.rank * in_features)
             self._factors[site] = (down, up)
             self.size += task.rank * (in_features + out_features)
 
@@ -91,21 +100,27 @@ class AdapterLayout:
         return self._factors[site]
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """View a flat vector as named matrices."""
-        return {factor.name: factor.view(flat) for factor in self}
+        """View a flat vector as named matrices, in PEFT's orientation."""
+        return {factor.name: factor.peft_view(flat) for factor in self}
 
     def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Copy named matrices into a new flat vector.
+        """Copy named matrices, in PEFT's orientation, into a new flat vector.
 
         Raises:
             ValueError: names or shapes are not those of this layout.
         """
-        expected = {factor.name: factor.shape for factor in self}
-        found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        if found != expected:
-            odd = sorted(name for name in expected.keys() | found if expected.get(name) != found.get(name))
+        flat = torch.zeros(self.size)
+        expected = self.split(flat)
+        odd = [
+            name
+            for name in sorted(expected.keys() | tensors.keys())
+            if name not in expected or name not in tensors or expected[name].shape != tensors[name].shape
+        ]
+        if odd:
             raise ValueError(f"the tensors do not fit the base model and the task: {', '.join(odd[:5])}")
-        return torch.cat([tensors[factor.name].reshape(-1).float() for factor in self])
+        for name, matrix in expected.items():
+            matrix.copy_(tensors[name])
+        return flat
 
 
 def initial_parameters(layout: AdapterLayout, seed: int) -> Tensor:
@@ -114,7 +129,7 @@ def initial_parameters(layout: AdapterLayout, seed: int) -> Tensor:
     flat = torch.zeros(layout.size)
     for site in layout.sites:
         down, _ = layout.factors(site)
-        bound = 1.0 / math.sqrt(down.shape[1])
+        bound = 1.0 / math.sqrt(down.features)
         down.view(flat).uniform_(-bound, bound, generator=generator)
     return flat
 
@@ -127,25 +142,26 @@ class Adapter:
 
     Attributes:
         vector: all parameters, float32; what the optimizer steps.
+        gradient: their gradients, in the same places; the same tensor for as long as the adapter lives.
     """
 
     def __init__(self, layout: AdapterLayout, parameters: Tensor, device: torch.device) -> None:
-        self._layout = layout
         self.vector = nn.Parameter(parameters.to(device, torch.float32, copy=True))
-        self.vector.grad = torch.zeros_like(self.vector)
-        self._matrices = {site: self._leaves(layout.factors(site)) for site in layout.sites}
+        self.gradient = torch.zeros_like(self.vector, requires_grad=False)
+        self.vector.grad = self.gradient
+        self._matrices = {}
+        for site in layout.sites:
+            down, up = layout.factors(site)
+            self._matrices[site] = self._leaf(down), self._leaf(up)
 
     def matrices(self, site: str) -> tuple[Tensor, Tensor]:
         """Return the leaves (down, up) of one layer."""
         return self._matrices[site]
 
-    def _leaves(self, factors: Sequence[Factor]) -> tuple[Tensor, ...]:
-        leaves = []
-        for factor in factors:
-            leaf = factor.view(self.vector.detach()).requires_grad_()
-            leaf.grad = factor.view(self.vector.grad)
-            leaves.append(leaf)
-        return tuple(leaves)
+    def _leaf(self, factor: Factor) -> Tensor:
+        leaf = factor.view(self.vector.detach()).requires_grad_()
+        leaf.grad = factor.view(self.gradient)
+        return leaf
 
 
 def _is_target(name: str, target: str) -> bool:

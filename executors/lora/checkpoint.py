@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from peft import LoraConfig
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from safetensors.torch import load as load_tensors
@@ -139,8 +140,11 @@ def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dic
 
 
 def _named(layout: AdapterLayout, flat: Tensor, prefix: str) -> dict[str, Tensor]:
-    # Copies, because safetensors refuses tensors that share memory.
-    return {prefix + name: matrix.clone() for name, matrix in layout.split(flat).items()}
+    # Contiguous copies: safetensors refuses tensors that share memory or are transposed views.
+    return {
+        prefix + name: matrix.clone(memory_format=torch.contiguous_format)
+        for name, matrix in layout.split(flat).items()
+    }
 
 
 def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -157,8 +157,8 @@ class CheckpointStore:
                 if (token, samples_done) < oldest:
                     shutil.rmtree(folder / f"{token}-{samples_done}", ignore_errors=True)
         for path in folder.glob(f"{_UNFINISHED_PREFIX}*"):
-            token = path.name.removeprefix(_UNFINISHED_PREFIX).partition("-")[0]
-            if token.isdecimal() and int(token) <= slot:
+            writer = path.name.removeprefix(_UNFINISHED_PREFIX).partition("-")[0]
+            if writer.isdecimal() and int(writer) <= slot:
                 shutil.rmtree(path, ignore_errors=True)
 
 

@@ -23,8 +23,8 @@ class SiteAdapter:
 
     Attributes:
         down: LoRA's A, ``[rank, in_features]``; a leaf that gets the gradient.
-        up: LoRA's B, ``[out_features, rank]``; likewise.
-        scaling: factor on ``up @ down``.
+        up: LoRA's B transposed, ``[rank, out_features]``; likewise.
+        scaling: factor on the update ``B A``.
         dropout: probability of dropping an input feature.
         generator: the task's own source of dropout masks.
         rows: the task's token range in the batch.
@@ -123,7 +123,7 @@ class _FusedLinearFunction(torch.autograd.Function):
     """``y = x W^T + b``, plus ``gain_k (mask_k * x_k) A_k^T B_k^T`` on the rows of each task k.
 
     Written out, because autograd would compute and add each task's update as tensors of their own: here they
-    are added in place, and only the input, the mask and the narrow ``[T, rank]`` products are kept.
+    are added in place, and only the input, the mask and the narrow products are kept.
     """
 
     @staticmethod
@@ -135,10 +135,9 @@ class _FusedLinearFunction(torch.autograd.Function):
         downs, ups = _halves([factor.to(dtype) for factor in factors])
         down, up = products.gather(downs), products.gather(ups)
         mask = batch.draw_mask(*inputs.shape, inputs.device)
-        narrow = products.multiply(products.parts(_kept(inputs, mask)), products.transpose(down))
-        products.scale_(narrow)
+        narrow = products.narrow(products.parts(_kept(inputs, mask)), down)
         outputs = linear(inputs, weight, None if bias is None else bias.to(dtype))
-        products.add_multiply_(products.parts(outputs), narrow, products.transpose(up))
+        products.add_widened_(products.parts(outputs), narrow, up)
         ctx.save_for_backward(inputs, weight, mask)
         # Neither inputs nor outputs of this function, so they may simply ride along.
         ctx.products, ctx.down, ctx.up, ctx.narrow = products, down, up, narrow
@@ -152,16 +151,15 @@ class _FusedLinearFunction(torch.autograd.Function):
         products = ctx.products
         output_gradient = output_gradient.contiguous()
         output_parts = products.parts(output_gradient)
-        up_gradients = products.outer(output_parts, ctx.narrow)
-        narrow_gradient = products.multiply(output_parts, ctx.up)
-        products.scale_(narrow_gradient)
-        down_gradients = products.outer(narrow_gradient, products.parts(_kept(inputs, mask)))
+        up_gradients = products.gradients(ctx.narrow, output_parts)
+        narrow_gradient = products.narrow(output_parts, ctx.up)
+        down_gradients = products.gradients(narrow_gradient, products.parts(_kept(inputs, mask)))
 
         input_gradient = None
         if ctx.needs_input_grad[0]:
             input_gradient = output_gradient @ weight
             through_adapters = input_gradient if mask is None else torch.zeros_like(input_gradient)
-            products.add_multiply_(products.parts(through_adapters), narrow_gradient, ctx.down)
+            products.add_widened_(products.parts(through_adapters), narrow_gradient, ctx.down)
             if mask is not None:
                 input_gradient.add_(through_adapters.mul_(mask))
         factor_gradients = map(_without_padding, (*down_gradients, *up_gradients), ctx.shapes)
@@ -178,4 +176,4 @@ def _kept(inputs: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _without_padding(gradient: Tensor, shape: torch.Size) -> Tensor:
-    return gradient if gradient.shape == shape else gradient[: shape[0], : shape[1]]
+    return gradient[: shape[0]]

@@ -91,7 +91,7 @@ class ResidentTask:
 
     def begin_step(self) -> None:
         """Clear the gradient and set the masks of this step, which depend on its number alone."""
-        self._adapter.vector.grad.zero_()
+        self._adapter.gradient.zero_()
         self._masks.manual_seed(derive_seed(self.task.seed, "dropout", self._micro_batches))
 
     def finish_step(self) -> None:
@@ -110,7 +110,7 @@ class ResidentTask:
 
     def gradients(self) -> dict[str, Tensor]:
         """Return copies of the gradients of the last step, as they were used, by the matrices' names."""
-        return {name: g.clone() for name, g in self.layout.split(self._adapter.vector.grad).items()}
+        return {name: g.clone() for name, g in self.layout.split(self._adapter.gradient).items()}
 
     def state(self) -> TaskState:
         """Copy the task's state to host memory, pinned if the device is a GPU, so that it returns fast."""

@@ -1,15 +1,17 @@
 """Matrix products in which each segment of rows meets a matrix of its own.
 
-A segment is one task's token range. The three classes do the same arithmetic; ``choose_products`` picks one:
+A segment is one task's token range. LoRA needs three products, for a matrix M ``[rank, features]`` and the
+segment's rows X ``[tokens, features]``: narrowing ``X M^T``, widening a narrow result N by ``N M``, and the
+gradient ``N^T X``. Three classes compute them in the same sense; ``choose_products`` picks one:
 
-- ``BatchedProducts`` when all segments are equally long and all matrices equally large: one ``torch.bmm``.
+- ``BatchedProducts`` when all segments are equally long and of equal rank: one ``torch.bmm`` for all.
 - ``GroupedProducts`` for ragged segments on CUDA, where a launch for each segment would leave the device
   idle: one ``torch.nn.functional.grouped_mm`` on bfloat16, with ranks padded to its 16-byte alignment.
 - ``SeparateProducts`` otherwise. On a CPU a call costs a few microseconds and grouped_mm loops as well, so
   one product for each segment is fastest, and bit for bit what the task alone would compute.
 
-"Parts" are a ``[T, features]`` tensor in the shape that a class works on. "Matrices" are gathered once and
-used in both passes.
+The first and the last keep narrow results as ``[rank, tokens]``: BLAS is two to five times as fast when the
+small dimension of a product is that of its rows, as the product's rows are then few and long.
 """
 
 from collections.abc import Sequence
@@ -26,28 +28,26 @@ _GROUPED_ALIGNMENT_BYTES = 16
 
 
 class SegmentProducts(Protocol):
-    """Products of the segments' rows with the segments' own matrices."""
+    """Products of the segments' rows with the segments' own matrices.
+
+    "Parts" are the segments of a ``[T, features]`` tensor, "matrices" one ``[rank, features]`` for each
+    segment, "narrow" the segments' narrow results, each in the form that the class works on.
+    """
 
     def parts(self, rows: Tensor) -> Any:
-        """View the segments' rows of ``[T, features]``."""
+        """View the segments of ``[T, features]``."""
 
     def gather(self, matrices: Sequence[Tensor]) -> Any:
         """Bring one matrix for each segment into the form that the products take."""
 
-    def transpose(self, matrices: Any) -> Any:
-        """Transpose each gathered matrix; copies nothing."""
+    def narrow(self, parts: Any, matrices: Any) -> Any:
+        """Return ``parts[k] @ matrices[k].T``, times the gain of k, for each segment k."""
 
-    def multiply(self, parts: Any, matrices: Any) -> Any:
-        """Return ``parts[k] @ matrices[k]`` for each segment k, as parts."""
+    def add_widened_(self, target: Any, narrow: Any, matrices: Any) -> None:
+        """Add ``narrow[k] @ matrices[k]`` to ``target[k]`` in place."""
 
-    def scale_(self, parts: Any) -> None:
-        """Multiply each segment k by its gain in place."""
-
-    def add_multiply_(self, target: Any, parts: Any, matrices: Any) -> None:
-        """Add ``parts[k] @ matrices[k]`` to ``target[k]`` in place."""
-
-    def outer(self, left: Any, right: Any) -> Sequence[Tensor]:
-        """Return ``left[k].T @ right[k]`` for each segment k, with whatever padding ``gather`` put in."""
+    def gradients(self, narrow: Any, parts: Any) -> Sequence[Tensor]:
+        """Return ``narrow[k].T @ parts[k]``, ``[rank, features]``, with the padding that ``gather`` added."""
 
 
 class SeparateProducts:
@@ -63,24 +63,20 @@ class SeparateProducts:
     def gather(self, matrices: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(matrices)
 
-    def transpose(self, matrices: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(matrix.t() for matrix in matrices)
+    def narrow(self, parts: tuple[Tensor, ...], matrices: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(
+            (matrix @ part.t()).mul_(gain)
+            for part, matrix, gain in zip(parts, matrices, self._gains, strict=True)
+        )
 
-    def multiply(self, parts: tuple[Tensor, ...], matrices: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(part @ matrix for part, matrix in zip(parts, matrices, strict=True))
-
-    def scale_(self, parts: tuple[Tensor, ...]) -> None:
-        for part, gain in zip(parts, self._gains, strict=True):
-            part.mul_(gain)
-
-    def add_multiply_(
-        self, target: tuple[Tensor, ...], parts: tuple[Tensor, ...], matrices: tuple[Tensor, ...]
+    def add_widened_(
+        self, target: tuple[Tensor, ...], narrow: tuple[Tensor, ...], matrices: tuple[Tensor, ...]
     ) -> None:
-        for out, part, matrix in zip(target, parts, matrices, strict=True):
-            out.addmm_(part, matrix)
+        for out, few, matrix in zip(target, narrow, matrices, strict=True):
+            out.addmm_(few.t(), matrix)
 
-    def outer(self, left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(a.t() @ b for a, b in zip(left, right, strict=True))
+    def gradients(self, narrow: tuple[Tensor, ...], parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(few @ part for few, part in zip(narrow, parts, strict=True))
 
 
 class BatchedProducts:
@@ -97,20 +93,14 @@ class BatchedProducts:
     def gather(self, matrices: Sequence[Tensor]) -> Tensor:
         return torch.stack(tuple(matrices))
 
-    def transpose(self, matrices: Tensor) -> Tensor:
-        return matrices.transpose(1, 2)
+    def narrow(self, parts: Tensor, matrices: Tensor) -> Tensor:
+        return torch.bmm(matrices, parts.transpose(1, 2)).mul_(self._gains)
 
-    def multiply(self, parts: Tensor, matrices: Tensor) -> Tensor:
-        return torch.bmm(parts, matrices)
+    def add_widened_(self, target: Tensor, narrow: Tensor, matrices: Tensor) -> None:
+        target.baddbmm_(narrow.transpose(1, 2), matrices)
 
-    def scale_(self, parts: Tensor) -> None:
-        parts.mul_(self._gains)
-
-    def add_multiply_(self, target: Tensor, parts: Tensor, matrices: Tensor) -> None:
-        target.baddbmm_(parts, matrices)
-
-    def outer(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
-        return torch.bmm(left.transpose(1, 2), right).unbind()
+    def gradients(self, narrow: Tensor, parts: Tensor) -> tuple[Tensor, ...]:
+        return torch.bmm(narrow, parts).unbind()
 
 
 class GroupedProducts:
@@ -131,23 +121,17 @@ class GroupedProducts:
 
     def gather(self, matrices: Sequence[Tensor]) -> Tensor:
         multiple = _GROUPED_ALIGNMENT_BYTES // matrices[0].element_size()
-        height, width = (_round_up(max(m.shape[axis] for m in matrices), multiple) for axis in (0, 1))
-        return torch.stack([pad(m, (0, width - m.shape[1], 0, height - m.shape[0])) for m in matrices])
+        rank = -(-max(len(matrix) for matrix in matrices) // multiple) * multiple
+        return torch.stack([pad(matrix, (0, 0, 0, rank - len(matrix))) for matrix in matrices])
 
-    def transpose(self, matrices: Tensor) -> Tensor:
-        return matrices.transpose(1, 2)
+    def narrow(self, parts: Tensor, matrices: Tensor) -> Tensor:
+        return grouped_mm(parts, matrices.transpose(1, 2), offs=self._ends).mul_(self._gains)
 
-    def multiply(self, parts: Tensor, matrices: Tensor) -> Tensor:
-        return grouped_mm(parts, matrices, offs=self._ends)
+    def add_widened_(self, target: Tensor, narrow: Tensor, matrices: Tensor) -> None:
+        target.add_(grouped_mm(narrow, matrices, offs=self._ends))
 
-    def scale_(self, parts: Tensor) -> None:
-        parts.mul_(self._gains)
-
-    def add_multiply_(self, target: Tensor, parts: Tensor, matrices: Tensor) -> None:
-        target.add_(grouped_mm(parts, matrices, offs=self._ends))
-
-    def outer(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
-        return grouped_mm(left.t(), right, offs=self._ends).unbind()
+    def gradients(self, narrow: Tensor, parts: Tensor) -> tuple[Tensor, ...]:
+        return grouped_mm(narrow.t(), parts, offs=self._ends).unbind()
 
 
 def choose_products(
@@ -178,7 +162,3 @@ def is_aligned_for_grouping(in_features: int, out_features: int, dtype: torch.dt
     return dtype == torch.bfloat16 and all(
         features * dtype.itemsize % _GROUPED_ALIGNMENT_BYTES == 0 for features in (in_features, out_features)
     )
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple

@@ -12,6 +12,7 @@ from solvers.auction.search import Schedule, best_schedule, describe
 from solvers.auction.window import VendorOption, Window
 
 PaymentRule = Literal["critical", "published"]
+Order = Literal["room_first", "published"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Pricing:
     """Factor of Eq. 7, from declared bounds (erratum P4)."""
     beta: float
     """Factor of Eq. 8, likewise."""
+    order: Order = "room_first"
+    """Whether room is minded before a plan is made (erratum P2), or after prices are raised, as printed."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,10 @@ class Auctioneer:
     ) -> Appraisal:
         """Find the best plan of a task and what stands in its way. Changes nothing and knows no bid."""
         window = Window.of(self.market, demand, options, first_slot, last_slot)
-        schedule = None if window is None else best_schedule(self.market, demand, window)
+        schedule = None
+        if window is not None:
+            room_only = self.pricing.order == "room_first"
+            schedule = best_schedule(self.market, demand, window, room_only)
         room = room_for(self.market, demand, first_slot, last_slot)
         slots = last_slot - max(first_slot, self.market.first_slot) + 1
         return Appraisal(
@@ -88,8 +94,11 @@ class Auctioneer:
             return None
         welfare = bid_micros - schedule.vendor_micros - schedule.operational_micros
         density = welfare / (schedule.compute_used + schedule.memory_used)
-        self.market.reserve(schedule.placement, demand)
         self._raise_prices(schedule.placement, demand, density)
+        if not self.market.has_room(schedule.placement, demand):
+            # Only the published order gets here: prices are raised for a task that is refused (erratum P2).
+            return None
+        self.market.reserve(schedule.placement, demand)
         self.welfare_micros += welfare
         return Award(schedule, self._payment(schedule), density)
 
@@ -116,7 +125,7 @@ class Auctioneer:
         self.market.release(held, held_demand)
         options = [VendorOption(None, 0, 0)]
         window = Window.of(self.market, demand, options, first_slot, last_slot)
-        schedule = None if window is None else best_schedule(self.market, demand, window)
+        schedule = None if window is None else best_schedule(self.market, demand, window, room_only=True)
         if schedule is None:
             return None
         self.market.reserve(schedule.placement, demand)

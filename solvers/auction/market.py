@@ -75,21 +75,34 @@ class Market:
         """e_ikt of one slot of the task per (slot, class), in whole micros, rounded up."""
         return cast(Floats, np.ceil(self.full_costs * demand.compute_share))
 
+    def room(self) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+        """Free samples and memory per cell, and which nodes are up."""
+        return self.free_samples, self.free_gib, self.node_up
+
+    def emptied(self) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+        """As `room`, if nothing were taken and no node were down."""
+        slots = (self.horizon_slots, 1)
+        samples, gib = np.tile(self._capacity_samples, slots), np.tile(self._capacity_gib, slots)
+        return samples, gib, np.ones_like(self.node_up)
+
+    def has_room(self, placement: Placement, demand: Demand) -> bool:
+        """Whether every cell of a placement is on a node that is up and has room for the task."""
+        return all(
+            self.node_up[row]
+            and self.free_samples[column, row] >= demand.samples[index]
+            and self.free_gib[column, row] >= demand.memory_gib
+            for column, row, index in self._cells(placement)
+        )
+
     def reserve(self, placement: Placement, demand: Demand) -> None:
         """Take the room of a placement.
 
         Raises:
             ValueError: if a cell lacks the room; nothing is taken then.
         """
-        cells = list(self._cells(placement))
-        for column, row, index in cells:
-            if (
-                self.free_samples[column, row] < demand.samples[index]
-                or self.free_gib[column, row] < demand.memory_gib
-            ):
-                node = self.fleet.nodes[row]
-                raise ValueError(f"slot {self.first_slot + column} on node {node} has no room for the task")
-        for column, row, index in cells:
+        if not self.has_room(placement, demand):
+            raise ValueError(f"slots {placement.slots} on rows {placement.rows} have no room for the task")
+        for column, row, index in self._cells(placement):
             self.free_samples[column, row] -= demand.samples[index]
             self.free_gib[column, row] -= demand.memory_gib
 

@@ -53,14 +53,18 @@ class Schedule:
         return math.floor(self.critical_micros) + 1
 
 
-def best_schedule(market: Market, demand: Demand, window: Window) -> Schedule | None:
-    """The schedule that maximises F(il) for any bid: the one of least critical value, or None without one."""
+def best_schedule(market: Market, demand: Demand, window: Window, room_only: bool) -> Schedule | None:
+    """The schedule that maximises F(il) for any bid: the one of least critical value, or None without one.
+
+    With `room_only` it uses cells with room alone (erratum P2).
+    """
+    free_samples, free_gib, node_up = market.room() if room_only else market.emptied()
     fronts = price_fronts(
         market.compute_price[window.columns],
         market.memory_price[window.columns],
-        market.free_samples[window.columns],
-        market.free_gib[window.columns],
-        market.node_up,
+        free_samples[window.columns],
+        free_gib[window.columns],
+        node_up,
         market.class_bounds,
         demand.samples,
         demand.memory_gib,

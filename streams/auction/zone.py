@@ -46,6 +46,7 @@ from streams.auction.calendar import Calendar
 from streams.auction.job import Job
 from streams.auction.nodes import NodeWatch
 from streams.auction.offers import certificate_of, offer_of
+from streams.auction.prices import priced
 
 _DIGEST_BYTES = 16
 
@@ -62,6 +63,7 @@ class AuctionZone:
             Market(self.fleet, zone.horizon_slots, 0, self._full_cost),
             Pricing(
                 payment=policy.payment,
+                order=policy.order,
                 alpha=policy.max_value_per_compute_micros / policy.money_unit_micros,
                 beta=policy.max_value_per_memory_micros / policy.money_unit_micros,
             ),
@@ -123,6 +125,7 @@ class AuctionZone:
             self.auctioneer.market.advance(slot + 1)
             yield from self.book.check_lapsed()
             yield from self.book.assignments()
+            yield priced(self.zone.id, self.auctioneer, len(self.book.jobs))
 
     def state(self) -> dict[str, Any]:
         return {
@@ -309,7 +312,7 @@ def _vendor_price(quote: VendorQuoted, task: Task) -> int:
 def _why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, str]:
     """Why a bid loses against an appraisal."""
     schedule, room = appraisal.schedule, appraisal.room
-    if schedule is not None:
+    if schedule is not None and bid_micros <= schedule.critical_micros:
         return (
             "price_not_below_bid",
             f"the bid of {bid_micros} does not exceed the price: {schedule.lowest_winning_bid_micros} wins",

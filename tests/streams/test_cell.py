@@ -14,6 +14,7 @@ from schemas.decisions import (
     JobReplanned,
     JobWithdrawn,
     NodeStatusChanged,
+    ZonePriced,
 )
 from streams.cell import Cell
 from tests.support.cells import (
@@ -152,7 +153,9 @@ def test_each_slot_is_assigned_when_it_begins(bench):
     (admitted,) = bench.send(bid())
     assigned = {}
     for slot in range(6):
-        for outcome in bench.send(tick(slot)):
+        *commands, priced = bench.send(tick(slot))
+        assert isinstance(priced, ZonePriced)
+        for outcome in commands:
             assert isinstance(outcome, SlotAssigned)
             (order,) = outcome.runs
             assert (order.job_id, order.quota_samples, outcome.slot_start_s) == (
@@ -270,6 +273,17 @@ def test_a_lost_checkpoint_is_planned_again(bench):
     assert (replanned.reason, replanned.remaining_samples) == ("behind_plan", 120)
 
 
+def test_a_slot_opens_with_the_prices_of_each_class_of_nodes(bench):
+    bench.send(bid(speed_samples_per_s={"slow": 5.0}))
+    (priced,) = [o for o in bench.send(tick(0)) if isinstance(o, ZonePriced)]
+    fast, slow = priced.classes
+    assert (fast.gpu_type, fast.compute_used_share, fast.highest_compute_price_micros) == ("fast", 0.0, 0.0)
+    # Of the slow node's four slots the first is out, and a sixth, free one has come into the window of six.
+    assert slow.compute_used_share == 3 / 6
+    assert slow.highest_compute_price_micros > slow.mean_compute_price_micros > 0
+    assert (priced.slot, priced.live_jobs) == (0, 1)
+
+
 # Withdrawals
 
 
@@ -288,7 +302,7 @@ def test_a_withdrawal_is_refused(bench):
     assert isinstance(admitted, JobAdmitted)
     (stranger,) = bench.send(withdraw(user="someone-else"))
     (unknown,) = bench.send(withdraw("nothing"))
-    (late,) = bench.send(tick(0), withdraw())[1:]
+    late = bench.send(tick(0), withdraw())[-1]
     assert [o.reason for o in (stranger, unknown, late)] == [
         "not_the_owner",
         "unknown_job",
@@ -301,7 +315,11 @@ def test_a_withdrawal_is_refused(bench):
 
 def test_the_first_event_configures_and_nothing_is_decided_before():
     bench = Bench()
-    early, accepted, again = bench.send(bid(), configuration(), configuration(slot_s=5.0))
+    refused, early, accepted, again = bench.send(
+        bid(), heartbeat("a1"), configuration(), configuration(slot_s=5.0)
+    )
+    assert isinstance(refused, JobRejected)
+    assert refused.reason == "cell_not_configured"
     assert early.reason == "cell_not_configured"
     assert accepted == CellAccepted(reason="first_configuration", zones=("z",))
     assert again.reason == "cell_already_configured"

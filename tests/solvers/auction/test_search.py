@@ -20,7 +20,7 @@ NO_VENDOR = [VendorOption(None, 0, 0)]
 def test_no_schedule_with_room_is_cheaper_than_the_one_found(case):
     market, wanted, options, first, last = case
     window = Window.of(market, wanted, options, first, last)
-    found = window and best_schedule(market, wanted, window)
+    found = window and best_schedule(market, wanted, window, room_only=True)
     least = min((s.critical_micros for s in every_schedule(*case)), default=math.inf)
     if found is None:
         assert least == math.inf
@@ -65,7 +65,7 @@ def test_the_running_maximum_of_algorithm_2_misses_the_optimum_that_the_search_f
     wanted = demand(of, 2, [1], 1.0)
     window = Window.of(market, wanted, NO_VENDOR, 0, 2)
     assert window is not None
-    found = best_schedule(market, wanted, window)
+    found = best_schedule(market, wanted, window, room_only=True)
     assert found is not None
     assert found.placement.slots == (1, 2)
     assert found.critical_micros == 3.0

@@ -5,34 +5,24 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import TypedDict
 
 import torch
 
-from bench.fused_memory import measure_peaks_mib
-from bench.fused_workload import BATCH_SIZE, RANK, SEQUENCE_LENGTH, make_engine, write_dataset
+from bench.figures import Measurement, Result
+from bench.spine.fused_memory import measure_peaks_mib
+from bench.spine.fused_workload import BATCH_SIZE, RANK, SEQUENCE_LENGTH, make_engine, write_dataset
 from executors.lora.default_base import default_base_directory
-
-SPEEDUP_GOAL = 1.3
 
 _WARM_ROUNDS = 5
 
 
-class Figure(TypedDict):
-    """One measured number. ``goal`` and ``met`` are ``None`` where nothing was promised."""
-
-    name: str
-    value: float
-    unit: str
-    goal: str | None
-    met: bool | None
-    note: str
+def measure_fused_training(quick: bool, seed: int) -> Result:
+    """`fused_speedup` and `fused_memory_ratio` of four adapters on the default base."""
+    return measure_fused(adapters=4, quick=quick, seed=seed)
 
 
-def measure_fused(
-    adapters: int = 4, quick: bool = False, seed: int = 0, base_directory: Path | None = None
-) -> list[Figure]:
-    """Measure ``fused_speedup`` and ``fused_memory_ratio`` on a CPU with one thread.
+def measure_fused(adapters: int, quick: bool, seed: int, base_directory: Path | None = None) -> Result:
+    """Speed and memory on a CPU with one thread.
 
     Args:
         adapters: how many tasks share the base; at least 2.
@@ -47,10 +37,12 @@ def measure_fused(
         write_dataset(folder, seed)
         directory = base_directory or default_base_directory()
         speedup = _measure_speedup(folder, adapters, 20 if quick else 100, seed, directory)
-        return [speedup, _measure_memory(folder, adapters, seed, directory)]
+        return Result((speedup, _measure_memory(folder, adapters, seed, directory)))
 
 
-def _measure_speedup(folder: Path, adapters: int, rounds: int, seed: int, base_directory: Path) -> Figure:
+def _measure_speedup(
+    folder: Path, adapters: int, rounds: int, seed: int, base_directory: Path
+) -> Measurement:
     threads = torch.get_num_threads()
     try:
         engine = make_engine(folder, adapters, seed, base_directory)
@@ -64,16 +56,13 @@ def _measure_speedup(folder: Path, adapters: int, rounds: int, seed: int, base_d
         torch.set_num_threads(threads)
     fused_ms, separate_ms = 1e3 * median(fused_s), 1e3 * median(separate_s)
     speedup = separate_ms / fused_ms
-    return Figure(
+    return Measurement(
         name="fused_speedup",
         value=speedup,
-        unit="ratio",
-        goal=f">= {SPEEDUP_GOAL}",
-        met=speedup >= SPEEDUP_GOAL,
         note=(
             f"{adapters} adapters of rank {RANK}, one step each on {BATCH_SIZE} x {SEQUENCE_LENGTH} tokens, "
-            f"one CPU thread, base {base_directory.name}: {fused_ms:.1f} ms fused, {separate_ms:.1f} ms one after another "
-            f"on the same base and engine; medians of {rounds} interleaved rounds"
+            f"one CPU thread, {base_directory.name}: {fused_ms:.1f} ms fused, {separate_ms:.1f} ms one after "
+            f"another on the same base and engine; medians of {rounds} interleaved rounds"
         ),
     )
 
@@ -96,17 +85,14 @@ def _time_in_turn(
     return times
 
 
-def _measure_memory(folder: Path, adapters: int, seed: int, base_directory: Path) -> Figure:
+def _measure_memory(folder: Path, adapters: int, seed: int, base_directory: Path) -> Measurement:
     fused_mib, *single_mib = measure_peaks_mib(folder, [adapters] + [1] * adapters, seed, base_directory)
-    return Figure(
+    return Measurement(
         name="fused_memory_ratio",
         value=fused_mib / sum(single_mib),
-        unit="ratio",
-        goal=None,
-        met=None,
         note=(
             f"peak RSS of one process that trains {adapters} adapters ({fused_mib:.0f} MiB) over the sum for "
-            f"{adapters} processes with one each ({sum(single_mib):.0f} MiB), base {base_directory.name}; each forked with "
-            "its libraries loaded. Most of each is torch itself, and RSS counts shared pages in each"
+            f"{adapters} processes with one each ({sum(single_mib):.0f} MiB), {base_directory.name}; each is "
+            "forked with its libraries loaded. Most of it is torch itself; RSS counts shared pages in each"
         ),
     )

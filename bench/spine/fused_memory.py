@@ -9,9 +9,9 @@ from functools import partial
 from os import environ
 from pathlib import Path
 
-from bench.fused_workload import make_engine
+from bench.spine.fused_workload import make_engine
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _STEPS = 5
 
 
@@ -19,7 +19,7 @@ def measure_peaks_mib(
     folder: Path, adapters_by_process: Sequence[int], seed: int, base_directory: Path
 ) -> list[float]:
     """Run a process for each entry, which trains that many adapters, and return their peak RSS in MiB."""
-    command = [sys.executable, "-m", "bench.fused_memory", str(folder), str(seed), str(base_directory)]
+    command = [sys.executable, "-m", "bench.spine.fused_memory", str(folder), str(seed), str(base_directory)]
     command += map(str, adapters_by_process)
     environment = environ | {"PYTHONPATH": str(_ROOT)}
     output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)

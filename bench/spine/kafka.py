@@ -1,0 +1,216 @@
+"""The whole way through real Kafka: from a produced bid to the consumed decision, one worker."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import yaml
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from bench.figures import Measurement, Result, Table
+from bench.spine.cells import bid, configuration, vendor_quotes
+from infra.broker import broker
+from infra.topics import ensure_topics
+from schemas.cells import CellConfigured
+from schemas.codec import Envelope
+from schemas.decisions import CellAccepted, JobAdmitted, JobRejected
+from schemas.registry import EVENTS_BY_TOPIC, Event
+from schemas.topics import DECISIONS, topic_name, topics
+
+NODES = 100
+PREFIX = "bench"
+DECIDED = (JobAdmitted.TYPE, JobRejected.TYPE)
+_TOPIC_OF = {model: name for name, models in EVENTS_BY_TOPIC.items() for model in models}
+
+
+@dataclass
+class Pipeline:
+    """A broker with topics and the means to produce events and see decisions."""
+
+    bootstrap_servers: str
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.producer = Producer(
+            {"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0}
+        )
+        self._ids = itertools.count()
+
+    def produce(self, event: Event) -> str:
+        """Send an event; its id."""
+        envelope = Envelope(f"bench-{next(self._ids)}", "bench", "", event)
+        while True:
+            try:
+                self.producer.produce(
+                    topic_name(PREFIX, _TOPIC_OF[type(event)]),
+                    key=event.cell.encode(),
+                    value=envelope.value,
+                    headers=envelope.headers(),
+                )
+                break
+            except BufferError:
+                self.producer.poll(0.05)
+        self.producer.poll(0)
+        return envelope.id
+
+    def open(self, timeout_s: float = 90) -> "Decisions":
+        """Wait for the cell to be configured and let its vendors quote; the decisions from then on.
+
+        Raises:
+            TimeoutError: if no worker answers.
+        """
+        decisions = Decisions(self.bootstrap_servers)
+        deadline = time.monotonic() + timeout_s
+        while not decisions.configured(0.1):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no worker took the cell's configuration for {timeout_s} s")
+        for quote in vendor_quotes(random.Random(0)):
+            self.produce(quote)
+        self.producer.flush(10)
+        # Topics are read side by side: a bid right behind might overtake the quotes.
+        time.sleep(1)
+        return decisions
+
+    @contextmanager
+    def worker(self) -> Iterator[psutil.Process]:
+        """A worker process, killed at the end."""
+        environment = {
+            **os.environ,
+            "MILLRACE_BOOTSTRAP_SERVERS": self.bootstrap_servers,
+            "MILLRACE_TOPIC_PREFIX": PREFIX,
+            "MILLRACE_DATA_DIR": str(self.folder),
+            "MILLRACE_CELLS_FILE": str(self.folder / "cells.yaml"),
+        }
+        process = subprocess.Popen([sys.executable, "-m", "streams.worker"], env=environment)
+        try:
+            yield psutil.Process(process.pid)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+class Decisions:
+    """Reads the decisions of all partitions as they come."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": "bench-reader",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 5,
+            }
+        )
+        topic = topic_name(PREFIX, DECISIONS)
+        partitions = self._consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+
+    def poll(self, timeout_s: float) -> dict[str, tuple[str, float]]:
+        """Type and time of arrival, by cause, of the next decision on a bid, if one comes in time."""
+        message = self._consumer.poll(timeout_s)
+        if message is None or message.error() is not None:
+            return {}
+        now = time.monotonic()
+        document = json.loads(message.value())
+        return {document["cause"]: (document["type"], now)} if document["type"] in DECIDED else {}
+
+    def configured(self, timeout_s: float) -> bool:
+        """Whether the next record, if one comes in time, tells that the cell is configured."""
+        message = self._consumer.poll(timeout_s)
+        if message is None or message.error() is not None:
+            return False
+        return bool(json.loads(message.value())["type"] == CellAccepted.TYPE)
+
+    def read(self, until: int, timeout_s: float) -> dict[str, tuple[str, float]]:
+        """As `poll`, until there are so many.
+
+        Raises:
+            TimeoutError: if none came for `timeout_s`.
+        """
+        seen: dict[str, tuple[str, float]] = {}
+        last = time.monotonic()
+        while len(seen) < until:
+            one = self.poll(0.05)
+            seen.update(one)
+            if one:
+                last = time.monotonic()
+            elif time.monotonic() - last > timeout_s:
+                raise TimeoutError(f"{len(seen)} of {until} decisions came, then none for {timeout_s} s")
+        return seen
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._consumer.close()
+
+
+@contextmanager
+def pipeline(cell: CellConfigured) -> Iterator[Pipeline]:
+    """An ephemeral broker with the topics of one cell, its configuration and vendors produced."""
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name, broker(ephemeral=True) as address:
+        folder = Path(name)
+        document = {"cells": [cell.model_dump(mode="json")]}
+        (folder / "cells.yaml").write_text(yaml.safe_dump(document))
+        ensure_topics(address, topics(PREFIX, partitions=1))
+        line = Pipeline(address, folder)
+        line.produce(cell)
+        line.producer.flush(10)
+        yield line
+
+
+def measure_kafka(quick: bool, seed: int) -> Result:
+    """Sustained bids per second, latency at 100 bids per second, and the worker's memory."""
+    rng = random.Random(seed)
+    burst = 3_000 if quick else 15_000
+    paced = 1_000 if quick else 6_000
+    with pipeline(configuration(NODES)) as line, line.worker():
+        decisions = line.open()
+        bids = [bid(rng, f"burst{number}", now_s=0.0) for number in range(burst)]
+        start = time.monotonic()
+        for one in bids:
+            line.produce(one)
+        line.producer.flush(60)
+        arrivals = decisions.read(burst, timeout_s=60)
+        rate = burst / (max(at for _, at in arrivals.values()) - start)
+        latencies_ms = _latencies_ms(line, decisions, rng, paced)
+        decisions.close()
+    setting = f"one worker, {NODES} nodes x 144 slots, one broker on the same machine"
+    measurements = (
+        Measurement("kafka_bids_per_s", rate, f"{burst} bids at once, {setting}"),
+        Measurement(
+            "kafka_latency_p50_ms",
+            float(np.percentile(latencies_ms, 50)),
+            f"{paced} bids at 100 per second, {setting}",
+        ),
+        Measurement("kafka_latency_p99_ms", float(np.percentile(latencies_ms, 99)), "same run as the median"),
+    )
+    rows = list(enumerate(latencies_ms))
+    return Result(measurements, (Table("kafka_latency", ("bid", "latency_ms"), rows),))
+
+
+def _latencies_ms(line: Pipeline, decisions: Decisions, rng: random.Random, bids: int) -> list[float]:
+    """Produce 100 bids a second and time each until its decision is read."""
+    sent: dict[str, float] = {}
+    seen: dict[str, tuple[str, float]] = {}
+    start = time.monotonic()
+    for number in range(bids):
+        event = bid(rng, f"paced{number}", now_s=0.0)
+        due = start + number / 100
+        while (wait_s := due - time.monotonic()) > 0:
+            seen.update(decisions.poll(wait_s))
+        now = time.monotonic()
+        sent[line.produce(event)] = now
+    seen.update(decisions.read(bids - len(seen), timeout_s=30))
+    return [(seen[cause][1] - at) * 1_000 for cause, at in sent.items()]

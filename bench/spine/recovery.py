@@ -1,0 +1,60 @@
+"""What a large cell weighs in a worker, and how soon a killed worker decides again."""
+
+import random
+import time
+
+from bench.figures import Measurement, Result
+from bench.spine.cells import bid, configuration
+from bench.spine.kafka import Pipeline, pipeline
+from schemas.fleet import NodeHeartbeat
+
+NODES = 200
+JOBS = 10_000
+EVENTS = 100_000
+QUICK_JOBS = 500
+QUICK_EVENTS = 5_000
+_WORK_SCALE = 0.25
+_BATCH = 500
+
+
+def measure_recovery(quick: bool, seed: int) -> Result:
+    """Fill a cell with jobs and its ledger with events, weigh the worker, kill it, and time its return."""
+    rng = random.Random(seed)
+    jobs, events = (QUICK_JOBS, QUICK_EVENTS) if quick else (JOBS, EVENTS)
+    with pipeline(configuration(NODES)) as line:
+        with line.worker() as worker:
+            decisions = line.open()
+            admitted = sent = 0
+            while admitted < jobs:
+                for number in range(_BATCH):
+                    line.produce(bid(rng, f"fill{sent + number}", now_s=0.0, scale=_WORK_SCALE))
+                sent += _BATCH
+                batch = decisions.read(_BATCH, timeout_s=90)
+                admitted += sum("admitted" in kind for kind, _ in batch.values())
+            _fill_ledger(line, events - sent)
+            line.produce(bid(rng, "last", now_s=0.0))
+            decisions.read(1, timeout_s=300)
+            rss_mb = worker.memory_info().rss / 1e6
+            worker.kill()
+        fresh = line.produce(bid(rng, "fresh", now_s=0.0))
+        line.producer.flush(10)
+        start = time.monotonic()
+        with line.worker():
+            while fresh not in decisions.read(1, timeout_s=120):
+                pass
+            recovery_s = time.monotonic() - start
+        decisions.close()
+    setting = f"{NODES} nodes x 144 slots, {admitted} live jobs, ledger of {max(events, sent)} events"
+    return Result(
+        (
+            Measurement("recovery_s", recovery_s, f"from start of the process after a SIGKILL, {setting}"),
+            Measurement("worker_rss_mb", rss_mb, f"resident set of the worker, {setting}"),
+        )
+    )
+
+
+def _fill_ledger(line: Pipeline, events: int) -> None:
+    """Heartbeats, as most events of a ledger are."""
+    for number in range(max(events, 0)):
+        line.produce(NodeHeartbeat(cell="bench", node=f"node{number % NODES:04d}"))
+    line.producer.flush(60)

@@ -1,0 +1,190 @@
+"""The AsyncAPI document: which messages travel over which topics, seen from Millrace."""
+
+from typing import Any, Literal
+
+from schemas import topics
+from schemas.codec import MAX_ATTRIBUTE_LENGTH, SPECVERSION
+from schemas.commands import RunCancelled, SlotAssigned
+from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, Event, Outcome
+
+ASYNCAPI_VERSION = "3.0.0"
+KAFKA_BINDING_VERSION = "0.5.0"
+DOCUMENT_VERSION = "1.0.0"
+"""Of the topics and their roles. The types that travel over them carry versions of their own."""
+
+_SCHEMA_FORMAT = "application/schema+json;version=draft-2020-12"
+_PREFIX = "millrace"
+_Action = Literal["send", "receive"]
+
+_SUMMARIES = {
+    topics.CELLS: "Configurations of cells, from operators.",
+    topics.JOBS: "Bids, withdrawals and requests for a quote, from users.",
+    topics.QUOTES: "Prices and delays of pre-processing, from labour vendors.",
+    topics.FLEET: "What executors saw: nodes that come and go, runs and their progress.",
+    topics.CLOCK: "The time. It reaches a cell only here.",
+    topics.LEDGER: "Every accepted event in the order that decides. Only intake writes it; kept for ever.",
+    topics.DECISIONS: "What cells decided and why, chained by hash to the ledger; kept for ever.",
+    topics.COMMANDS: "Those decisions that executors carry out, repeated under the node's id.",
+    topics.PRICES: "The resource prices of each zone now.",
+    topics.JOBS_STATE: "How each job stands now.",
+}
+_COMMAND_TYPES = (SlotAssigned, RunCancelled)
+
+
+def asyncapi() -> dict[str, Any]:
+    """The AsyncAPI 3.0 document of Millrace; payloads refer to the JSON Schemas beside it."""
+    specs = {spec.name.removeprefix(f"{_PREFIX}."): spec for spec in topics.topics(_PREFIX)}
+    return {
+        "asyncapi": ASYNCAPI_VERSION,
+        "info": {
+            "title": "Millrace",
+            "version": DOCUMENT_VERSION,
+            "description": (
+                "A market and a scheduler for fine-tuning fleets, driven by events on Kafka. Messages follow "
+                "the Kafka binding of CloudEvents in binary mode; structured mode is read on input topics. "
+                f"The prefix `{_PREFIX}` of the topics is a setting of the deployment."
+            ),
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": "application/json",
+        "channels": {name: _channel(name, spec) for name, spec in specs.items()},
+        "operations": {
+            f"{action}-{name}": _operation(action, name) for name in specs for action in _actions(name)
+        },
+        "components": {"messages": _messages(), "schemas": _header_schemas()},
+    }
+
+
+def _channel(name: str, spec: topics.TopicSpec) -> dict[str, Any]:
+    summary = _SUMMARIES.get(name) or f"Records that could not be read from `{name.removesuffix('.dlt')}`."
+    configuration = {
+        "cleanup.policy": [spec.cleanup_policy],
+        "retention.ms": spec.retention_ms,
+        "max.message.bytes": spec.max_message_bytes,
+    }
+    return {
+        "address": spec.name,
+        "summary": summary,
+        "messages": {message: {"$ref": f"#/components/messages/{message}"} for message in _messages_on(name)},
+        "bindings": {
+            "kafka": {
+                "topic": spec.name,
+                "topicConfiguration": configuration,
+                "bindingVersion": KAFKA_BINDING_VERSION,
+            }
+        },
+    }
+
+
+def _messages_on(name: str) -> list[str]:
+    if name in EVENTS_BY_TOPIC:
+        return [model.__name__ for model in EVENTS_BY_TOPIC[name]]
+    match name:
+        case topics.LEDGER:
+            return [model.__name__ for model in EVENT_TYPES.values()]
+        case topics.DECISIONS:
+            return [model.__name__ for model in DECISION_TYPES.values()]
+        case topics.COMMANDS:
+            return [model.__name__ for model in _COMMAND_TYPES]
+    return ["View"] if name in topics.VIEWS else ["DeadLetter"]
+
+
+def _actions(name: str) -> tuple[_Action, ...]:
+    if name in topics.INPUTS:
+        return ("receive",)
+    return ("send", "receive") if name == topics.LEDGER else ("send",)
+
+
+def _operation(action: _Action, name: str) -> dict[str, Any]:
+    return {
+        "action": action,
+        "channel": {"$ref": f"#/channels/{name}"},
+        "messages": [{"$ref": f"#/channels/{name}/messages/{message}"} for message in _messages_on(name)],
+    }
+
+
+def _messages() -> dict[str, Any]:
+    events = {model.__name__: _message(model, "EventHeaders") for model in EVENT_TYPES.values()}
+    decisions = {model.__name__: _message(model, "DecisionHeaders") for model in DECISION_TYPES.values()}
+    view = {
+        "name": "view",
+        "title": "View",
+        "summary": "The latest state of what the key names.",
+        "payload": {"type": "object"},
+    }
+    dead_letter = {
+        "name": "dead-letter",
+        "title": "DeadLetter",
+        "summary": "A refused record: its key, headers and value as far as bounds allow, and the reason.",
+        "contentType": "application/octet-stream",
+        "headers": {"$ref": "#/components/schemas/DeadLetterHeaders"},
+    }
+    return {**events, **decisions, "View": view, "DeadLetter": dead_letter}
+
+
+def _message(model: type[Event] | type[Outcome], headers: str) -> dict[str, Any]:
+    key = "Id of the cell."
+    if model in _COMMAND_TYPES:
+        key += " On `commands`, id of the node."
+    return {
+        "name": model.TYPE,
+        "title": model.__name__,
+        "summary": " ".join((model.__doc__ or "").partition("\n\n")[0].split()),
+        "headers": {
+            "allOf": [
+                {"$ref": f"#/components/schemas/{headers}"},
+                {"type": "object", "properties": {"ce_type": {"const": model.TYPE}}},
+            ]
+        },
+        "payload": {"schemaFormat": _SCHEMA_FORMAT, "schema": {"$ref": f"./{model.TYPE}.json"}},
+        "bindings": {
+            "kafka": {
+                "key": {"type": "string", "description": key},
+                "bindingVersion": KAFKA_BINDING_VERSION,
+            }
+        },
+    }
+
+
+def _header_schemas() -> dict[str, Any]:
+    text = {"type": "string", "maxLength": MAX_ATTRIBUTE_LENGTH}
+    common = {
+        "ce_specversion": {"const": SPECVERSION},
+        "ce_id": {**text, "minLength": 1, "description": "Unique; a repeated id changes nothing."},
+        "ce_type": {**text, "description": "Names the JSON Schema of the value."},
+        "content-type": {"const": "application/json"},
+    }
+    required = ["ce_specversion", "ce_id", "ce_type", "ce_source"]
+    number = {"type": "string", "pattern": "^-?[0-9]+$"}
+    return {
+        "EventHeaders": {
+            "type": "object",
+            "description": "Attributes of an event.",
+            "properties": {
+                **common,
+                "ce_source": {**text, "description": "Who wrote the event."},
+                "ce_time": {**text, "description": "When, in RFC 3339; no decision depends on it."},
+                "traceparent": {"type": "string", "description": "W3C trace context, passed on."},
+            },
+            "required": required,
+        },
+        "DecisionHeaders": {
+            "type": "object",
+            "description": "Attributes of a decision.",
+            "properties": {**common, "ce_source": {**text, "description": "Id of the cell."}},
+            "required": required,
+        },
+        "DeadLetterHeaders": {
+            "type": "object",
+            "description": "Where the record stood and why it was refused, beside the record's own headers.",
+            "properties": {
+                "dlt_topic": {"type": "string"},
+                "dlt_partition": number,
+                "dlt_offset": number,
+                "dlt_reason": {"type": "string"},
+                "dlt_value_bytes": {**number, "description": "Length of the value before it was cut."},
+                "dlt_header_count": {**number, "description": "Headers before some were left out."},
+            },
+            "required": ["dlt_topic", "dlt_partition", "dlt_offset", "dlt_reason"],
+        },
+    }

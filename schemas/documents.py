@@ -1,0 +1,161 @@
+"""The generated documents: JSON Schemas and the AsyncAPI document, written, checked and kept by release.
+
+python -m schemas.documents write | check | release VERSION
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from schemas.asyncapi import asyncapi
+from schemas.codec import DecisionRecord
+from schemas.compatibility import violations
+from schemas.registry import DECISION_TYPES, EVENT_TYPES, Event, Outcome
+
+SPEC = Path(__file__).parent / "spec"
+"""Where the committed documents lie; those of each release in `released/<version>` below."""
+
+_DIALECT = GenerateJsonSchema.schema_dialect
+
+
+class _Generator(GenerateJsonSchema):
+    """Says no more than the names do, and refuses what the models refuse."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        json_schema = super().dict_schema(schema)
+        if "patternProperties" in json_schema:
+            json_schema["additionalProperties"] = False
+        return json_schema
+
+
+def json_schemas() -> dict[str, dict[str, Any]]:
+    """The JSON Schema of the record's value for every CloudEvents type: of an event itself, of a decision
+    with the link of the log around its outcome."""
+    events = {ce_type: _event_schema(model) for ce_type, model in EVENT_TYPES.items()}
+    decisions = {ce_type: _decision_schema(model) for ce_type, model in DECISION_TYPES.items()}
+    return {
+        ce_type: {"$schema": _DIALECT, "$id": _file_name(ce_type), **schema}
+        for ce_type, schema in (events | decisions).items()
+    }
+
+
+def write(directory: Path = SPEC) -> None:
+    """Write every document anew, and remove the schemas of types that are no more."""
+    directory.mkdir(parents=True, exist_ok=True)
+    texts = _texts()
+    for name in _committed(directory) - texts.keys():
+        (directory / name).unlink()
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
+
+
+def check(directory: Path = SPEC) -> list[str]:
+    """What is wrong with the committed documents, one line each: where they differ from the models, and where
+    the models refuse what a released version accepted."""
+    texts, committed = _texts(), _committed(directory)
+    faults = [f"{name} is missing: write the documents anew" for name in sorted(texts.keys() - committed)]
+    faults += [
+        f"{name} is of no known type: write the documents anew" for name in sorted(committed - texts.keys())
+    ]
+    for name in sorted(texts.keys() & committed):
+        if (directory / name).read_text(encoding="utf-8") != texts[name]:
+            faults.append(f"{name} differs from the models: write the documents anew")
+    current = json_schemas()
+    for released in sorted((directory / "released").glob("*/*.json")):
+        new = current.get(released.stem)
+        if new is None:
+            broken = [f"{released.stem} is gone"]
+        else:
+            broken = violations(json.loads(released.read_text(encoding="utf-8")), new)
+        faults += [f"since {released.parent.name}: {fault}" for fault in broken]
+    return faults
+
+
+def release(version: str, directory: Path = SPEC) -> None:
+    """Keep the JSON Schemas as those of a released version, which all later ones must be compatible with.
+
+    Raises:
+        FileExistsError: if that version is released already.
+        ValueError: if the documents have faults.
+    """
+    if faults := check(directory):
+        raise ValueError(f"not fit for release: {faults[0]} ({len(faults)} in all)")
+    target = directory / "released" / version
+    target.mkdir(parents=True)
+    for ce_type in json_schemas():
+        shutil.copy(directory / _file_name(ce_type), target)
+
+
+def _event_schema(model: type[Event]) -> dict[str, Any]:
+    return model.model_json_schema(schema_generator=_Generator)
+
+
+def _decision_schema(model: type[Outcome]) -> dict[str, Any]:
+    record = DecisionRecord.model_json_schema(schema_generator=_Generator)
+    outcome = model.model_json_schema(schema_generator=_Generator)
+    definitions = outcome.pop("$defs", {})
+    record["properties"]["type"] = {"const": model.TYPE, "type": "string"}
+    record["properties"]["data"] = {"$ref": f"#/$defs/{model.__name__}"}
+    return record | {
+        "title": f"{model.__name__}{record['title']}",
+        "description": outcome["description"],
+        "$defs": definitions | {model.__name__: outcome},
+    }
+
+
+def _file_name(ce_type: str) -> str:
+    return f"{ce_type}.json"
+
+
+def _texts() -> dict[str, str]:
+    """The documents by file name."""
+    texts = {
+        _file_name(ce_type): json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+        for ce_type, schema in json_schemas().items()
+    }
+    plain = json.loads(json.dumps(asyncapi()))  # so that YAML repeats shared parts in place of aliases
+    texts["asyncapi.yaml"] = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
+    return texts
+
+
+def _committed(directory: Path) -> set[str]:
+    paths = [*directory.glob("millrace.*.json"), *directory.glob("asyncapi.yaml")]
+    return {path.name for path in paths}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line: 0 if all is well, 1 with one line per fault."""
+    parser = argparse.ArgumentParser(prog="python -m schemas.documents", description="The schema documents.")
+    parser.add_argument("--directory", type=Path, default=SPEC)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("write", help="write the documents from the models")
+    commands.add_parser("check", help="compare them with the models and with every release")
+    commands.add_parser("release", help="keep them as those of a version").add_argument("version")
+    options = parser.parse_args(arguments)
+    faults = []
+    match options.command:
+        case "write":
+            write(options.directory)
+        case "check":
+            faults = check(options.directory)
+        case "release":
+            try:
+                release(options.version, options.directory)
+            except (FileExistsError, ValueError) as error:
+                faults = [str(error)]
+    sys.stderr.writelines(f"{fault}\n" for fault in faults)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

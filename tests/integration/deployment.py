@@ -1,0 +1,221 @@
+"""A deployment for tests: topics, cells, workers as processes, producers and readers."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from infra.topics import ensure_topics
+from schemas.codec import Envelope
+from schemas.registry import Event
+from schemas.topics import LEDGER, topic_name, topics
+from streams.records import ReadRecord
+from streams.replay import Verdict
+from streams.replay_sources import KafkaReader, ReplayError, verify_kafka
+from tests.streams.events import TOPIC_OF_TYPE, configuration
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+GROUP = "cells"
+
+
+_Answer = TypeVar("_Answer")
+
+
+def until(question: Callable[[], _Answer], what: str, patience_s: float = PATIENCE_S) -> _Answer:
+    """Ask until the answer is true.
+
+    Raises:
+        AssertionError: if it never is.
+    """
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        answer = question()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline_s, f"not within {patience_s} s: {what}"
+        time.sleep(0.1)
+
+
+class Worker:
+    """A worker process."""
+
+    def __init__(self, environment: dict[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "streams.worker"],
+                cwd=ROOT,
+                env={**os.environ, **environment},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        return self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash or the kernel would."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Deployment:
+    """Topics under one prefix, the cells that they serve, and the workers started on them."""
+
+    def __init__(
+        self, bootstrap_servers: str, prefix: str, directory: Path, cells: Iterable[str], partitions: int = 2
+    ) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.prefix = prefix
+        self._directory = directory
+        self._sent: list[str] = []
+        self._workers: list[Worker] = []
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "log_level": 0}
+        )
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        configurations = [configuration(cell).model_dump(mode="json") for cell in cells]
+        (directory / "cells.yaml").write_text(yaml.safe_dump({"cells": configurations}))
+        ensure_topics(bootstrap_servers, topics(prefix, partitions=partitions))
+
+    def topic(self, name: str) -> str:
+        return topic_name(self.prefix, name)
+
+    def start_worker(self, **settings: object) -> Worker:
+        environment = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "topic_prefix": self.prefix,
+            "cells_file": self._directory / "cells.yaml",
+            "data_dir": self._directory / "data",
+            "worker_group": GROUP,
+            "snapshot_every_events": 50,
+            "snapshot_every_s": 1,
+            "session_timeout_s": 6,
+            **settings,
+        }
+        worker = Worker(
+            {f"MILLRACE_{name.upper()}": str(value) for name, value in environment.items()},
+            self._directory / f"worker-{len(self._workers)}.log",
+        )
+        self._workers.append(worker)
+        return worker
+
+    def stop_workers(self) -> None:
+        for worker in self._workers:
+            if worker.running:
+                worker.kill()
+
+    def send(self, events: Iterable[Event], name: str = "e") -> list[str]:
+        """Send each event to the topic it belongs on; return the ids, in order."""
+        ids = []
+        for event in events:
+            id = f"{name}{len(self._sent)}"
+            envelope = Envelope(id, "tests", "", event)
+            self._sent.append(id)
+            ids.append(id)
+            self.send_raw(TOPIC_OF_TYPE[type(event)], envelope.value, envelope.headers(), event.cell.encode())
+        self._producer.flush()
+        return ids
+
+    def send_raw(
+        self,
+        topic: str,
+        value: bytes | None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        key: bytes | None = None,
+        partition: int = -1,
+    ) -> None:
+        self._producer.produce(self.topic(topic), value, key=key, headers=list(headers), partition=partition)
+
+    def configure(self, *cells: str) -> None:
+        """Send the cells' configurations and wait until they are in the ledger, ahead of all else."""
+        wanted = set(self.send([configuration(cell) for cell in cells]))
+        until(lambda: wanted <= set(self.ledger_ids()), "the configurations in the ledger")
+
+    def records(self, topic: str) -> list[ReadRecord]:
+        with KafkaReader(self.bootstrap_servers) as reader:
+            return list(reader.read(reader.slice(self.topic(topic))))
+
+    def count(self, topic: str) -> int:
+        """How many records a topic holds."""
+        with KafkaReader(self.bootstrap_servers) as reader:
+            part = reader.slice(self.topic(topic))
+        return sum(part.high.values()) - sum(part.low.values())
+
+    def ledger_ids(self) -> list[str]:
+        """Ids of the events in the ledger, repetitions included."""
+        return [dict(record.headers)["ce_id"].decode() for record in self.records(LEDGER)]  # type: ignore[union-attr]
+
+    def proven(self, patience_s: float = PATIENCE_S) -> Verdict:
+        """Wait until everything sent is in the ledger and decided, byte by byte as an undisturbed fold would.
+
+        Raises:
+            AssertionError: if an event is lost, or a decision missing or another.
+        """
+        verdict: list[Verdict] = []
+
+        def complete() -> bool:
+            try:
+                verdict[:] = [verify_kafka(self.bootstrap_servers, self.prefix)]
+            except ReplayError:
+                return False  # the broker is being restarted
+            return verdict[0].ok and verdict[0].awaited == 0 and set(self._sent) <= set(self.ledger_ids())
+
+        try:
+            until(complete, "every event in the ledger, and decided as the rules demand", patience_s)
+        except AssertionError:
+            missing = sorted(set(self._sent) - set(self.ledger_ids()))
+            outputs = [worker.output[-2_000:] for worker in self._workers]
+            raise AssertionError(
+                f"not in the ledger: {missing[:5]} ({len(missing)}); "
+                f"first difference: {verdict and verdict[0].first}; workers: {outputs}"
+            ) from None
+        return verdict[0]
+
+    def await_members(self, count: int) -> None:
+        """Wait until the group has `count` members and all partitions are assigned."""
+
+        def settled() -> bool:
+            group = f"{self.prefix}.{GROUP}"
+            answer = self._admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
+            assigned = all(member.assignment.topic_partitions for member in answer.members)
+            return answer.state == ConsumerGroupState.STABLE and len(answer.members) == count and assigned
+
+        until(settled, f"{count} workers with partitions")
+
+    def committed_lag(self) -> int:
+        """Ledger events that are not acknowledged."""
+        with KafkaReader(self.bootstrap_servers) as reader:
+            high = reader.slice(self.topic(LEDGER)).high
+        places = [TopicPartition(self.topic(LEDGER), partition) for partition in high]
+        request = ConsumerGroupTopicPartitions(f"{self.prefix}.{GROUP}", places)
+        answer = next(iter(self._admin.list_consumer_group_offsets([request]).values())).result(PATIENCE_S)
+        return sum(high[place.partition] - max(place.offset, 0) for place in answer.topic_partitions)
+
+    def delete_snapshots(self) -> None:
+        for deleted in self._admin.delete_topics([self.topic("snapshots")]).values():
+            deleted.result(PATIENCE_S)
+        until(
+            lambda: self.topic("snapshots") not in self._admin.list_topics(timeout=PATIENCE_S).topics,
+            "the snapshots topic deleted",
+        )

@@ -1,0 +1,230 @@
+"""The real worker on real Kafka: whatever is killed, no event is lost and no decision is another."""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.broker import LocalKafka
+from schemas.codec import decode_decision
+from schemas.views import JobState
+from streams.worker import EXIT_FAILED, EXIT_UNFIT
+from tests.integration.deployment import Deployment, Worker, until
+from tests.streams import events
+from tests.streams.mutations import mutate
+
+pytestmark = pytest.mark.integration
+
+SEED = 20_260_101
+STORM_KILLS = int(os.environ.get("MILLRACE_STORM_KILLS", "20"))
+STORM_EVENTS = 2_000
+HEADER_REASON = "dlt_reason"
+
+
+@pytest.fixture
+def deployment(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Deployment]:
+    deployment = Deployment(kafka, topic_prefix, tmp_path, ["alpha", "beta"])
+    yield deployment
+    deployment.stop_workers()
+
+
+def test_events_become_decisions_and_views(deployment: Deployment) -> None:
+    worker = deployment.start_worker()
+    deployment.configure("alpha", "beta")
+    deployment.send(events.stream(60, "alpha")[1:])
+    deployment.send(events.stream(60, "beta")[1:])
+
+    verdict = deployment.proven()
+
+    assert worker.running
+    assert (verdict.cells, verdict.duplicates) == (2, 0)
+    decisions = deployment.records("decisions")
+    assert {record.key for record in decisions} == {b"alpha", b"beta"}
+    rejected = next(record for record in decisions if b'"unknown_zone"' in (record.value or b""))
+    decision = decode_decision(rejected.value or b"")
+    assert dict(rejected.headers)["ce_type"] == decision.outcome.TYPE.encode()
+    view = deployment.records("jobs.state")
+    states = [JobState.model_validate_json(record.value or b"") for record in view]
+    assert any(state.state == "rejected" and state.reason == "unknown_zone" for state in states)
+    assert [record.key for record in view] == [state.job_id.encode() for state in states]
+
+
+def test_bad_records_among_good_ones(deployment: Deployment) -> None:
+    """400 spoiled records of every kind: each ends in the ledger or, with its reason, in the dead letters."""
+    worker = deployment.start_worker()
+    deployment.configure("alpha")
+    chance = random.Random(SEED)
+    spoiled = 0
+    for number, event in enumerate(events.stream(102)[2:]):
+        deployment.send([event])
+        for _ in range(4):
+            value, headers = mutate(events.envelope(event, f"bad{number}"), chance)
+            deployment.send_raw(events.TOPIC_OF_TYPE[type(event)], value, headers, b"alpha")
+            spoiled += 1
+    deployment.send_raw("jobs", b"\x00\xffbroken", [("ce_type", b"no.such.type"), ("ce_id", b"x")], b"k", 0)
+    deployment.send_raw("ledger", b"not an event", [], b"alpha", 0)
+    deployment.send_raw("ledger", b"not an event", [], b"alpha", 1)
+    deployment.send(events.stream(40)[2:])
+
+    deployment.proven()
+
+    assert worker.running
+    inputs = sum(len(deployment.records(name)) for name in set(events.TOPIC_OF_TYPE.values()))
+    letters = [
+        record for name in set(events.TOPIC_OF_TYPE.values()) for record in deployment.records(f"{name}.dlt")
+    ]
+    assert spoiled == 400
+    assert len(letters) > 100
+    assert len(letters) + len(deployment.records("ledger")) - 2 == inputs
+    assert all(dict(letter.headers)[HEADER_REASON] for letter in letters)
+    broken = next(letter for letter in letters if letter.value == b"\x00\xffbroken")
+    about = dict(broken.headers)
+    assert about["dlt_topic"] == deployment.topic("jobs").encode()
+    assert about[HEADER_REASON] == b"unknown event type 'no.such.type'"
+    place = (int(about["dlt_partition"] or b""), int(about["dlt_offset"] or b""))
+    origin = {(record.partition, record.offset): record.value for record in deployment.records("jobs")}
+    assert origin[place] == broken.value
+    assert len(deployment.records("ledger.dlt")) == 2
+
+
+def test_orderly_stop_leaves_nothing_to_repeat(deployment: Deployment) -> None:
+    # Neither the count nor the clock causes a snapshot here: the stop does.
+    worker = deployment.start_worker(snapshot_every_events=100_000, snapshot_every_s=600)
+    deployment.configure("alpha", "beta")
+    deployment.send(events.stream(80, "alpha")[1:])
+    deployment.proven()
+    assert deployment.committed_lag() > 0
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait(20) == 0
+    assert worker.output == ""
+    assert deployment.committed_lag() == 0
+    deployment.start_worker()
+    deployment.send(events.stream(40, "beta")[1:])
+    assert deployment.proven().duplicates == 0
+
+
+def test_killed_worker_repeats_but_never_differs(deployment: Deployment) -> None:
+    storm(deployment, random.Random(SEED), event_count=400, kills=2)
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(1_800)
+def test_storm_of_kills(deployment: Deployment) -> None:
+    storm(deployment, random.Random(SEED + 1), event_count=STORM_EVENTS, kills=STORM_KILLS)
+
+
+def send_slowly(deployment: Deployment, event_count: int) -> None:
+    """So that there is always something underway."""
+    both = (events.stream(event_count // 2, cell)[1:] for cell in ("alpha", "beta"))
+    for pair in zip(*both, strict=True):
+        deployment.send(pair)
+        time.sleep(0.02)
+
+
+def storm(deployment: Deployment, chance: random.Random, event_count: int, kills: int) -> None:
+    """Kill the worker again and again while events flow; start it at once each time, under its name."""
+    worker = deployment.start_worker(worker_name="w1", snapshot_every_events=20)
+    deployment.configure("alpha", "beta")
+    flow = threading.Thread(target=send_slowly, args=(deployment, event_count))
+    flow.start()
+    for _ in range(kills):
+        before = deployment.count("decisions")
+        until(lambda before=before: deployment.count("decisions") > before or not flow.is_alive(), "progress")
+        time.sleep(chance.uniform(0.0, 1.0))
+        worker.kill()
+        worker = deployment.start_worker(worker_name="w1", snapshot_every_events=20)
+    flow.join()
+
+    verdict = deployment.proven(120)
+
+    assert worker.running, worker.output
+    assert verdict.events >= event_count
+    until(lambda: deployment.committed_lag() == 0, "everything acknowledged")
+
+
+def test_broker_killed_and_started_again(topic_prefix: str, tmp_path: Path) -> None:
+    with LocalKafka(tmp_path / "broker") as broker:
+        deployment = Deployment(broker.bootstrap_servers, topic_prefix, tmp_path, ["alpha"])
+        try:
+            worker = deployment.start_worker()
+            deployment.configure("alpha")
+            deployment.send(events.stream(60)[1:])
+            broker.kill()
+            time.sleep(1.0)
+            broker.start()
+            deployment.send(events.stream(60)[1:])
+
+            deployment.proven(90)
+
+            assert worker.running, worker.output
+            until(lambda: deployment.committed_lag() == 0, "everything acknowledged")
+        finally:
+            deployment.stop_workers()
+
+
+def test_cells_move_when_their_worker_dies(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    cells = [f"cell-{number}" for number in range(6)]
+    deployment = Deployment(kafka, topic_prefix, tmp_path, cells, partitions=4)
+    try:
+        first = deployment.start_worker()
+        deployment.configure(*cells)
+        second = deployment.start_worker()
+        deployment.await_members(2)
+        for cell in cells:
+            deployment.send(events.stream(20, cell)[1:])
+        deployment.proven()
+
+        first.kill()
+        for cell in cells:
+            deployment.send(events.stream(30, cell)[20:])
+
+        assert deployment.proven().cells == len(cells)
+        assert second.running, second.output
+        until(lambda: deployment.committed_lag() == 0, "everything acknowledged")
+    finally:
+        deployment.stop_workers()
+
+
+def test_gap_is_fatal_and_says_so(deployment: Deployment) -> None:
+    worker = deployment.start_worker()
+    deployment.configure("alpha", "beta")
+    deployment.send(events.stream(20)[1:])
+    deployment.proven()
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    deployment.delete_snapshots()
+
+    deployment.send(events.stream(20)[1:])
+    worker = deployment.start_worker()
+
+    assert worker.wait() == EXIT_FAILED
+    assert "the snapshots cover offsets up to -1" in worker.output
+    assert len(worker.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        pytest.param({"topic_prefix": "absent"}, "topics are missing", id="topics"),
+        pytest.param({"cells_file": "absent.yaml"}, "absent.yaml: No such file", id="cells' file"),
+        pytest.param({"session_timeout_s": "soon"}, "settings: session_timeout_s", id="settings"),
+        pytest.param({"node_partitions": json.dumps({"n1": 99})}, "node n1 is given partition 99", id="node"),
+        pytest.param({"bootstrap_servers": "127.0.0.1:1"}, "Kafka at 127.0.0.1:1", id="no broker"),
+    ],
+)
+def test_unfit_worker_ends_with_one_line(
+    deployment: Deployment, settings: dict[str, object], line: str
+) -> None:
+    worker: Worker = deployment.start_worker(**settings)
+
+    assert worker.wait() == EXIT_UNFIT
+    assert line in worker.output
+    assert len(worker.output.splitlines()) == 1

@@ -1,0 +1,102 @@
+"""Hypothesis strategies built from the JSON Schemas of the models, and thus from the models themselves."""
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from schemas.registry import DECISION_TYPES, EVENT_TYPES
+
+SEEDED = settings(derandomize=True, deadline=None, database=None)
+"""The same examples on every run and every machine."""
+
+MODELS: dict[str, Any] = {**EVENT_TYPES, **DECISION_TYPES}
+PRINTABLE = st.text(min_size=1, max_size=40).filter(str.isprintable)
+
+
+def instances(schema: dict[str, Any], document: dict[str, Any] | None = None) -> st.SearchStrategy[Any]:
+    """JSON values that are valid under a schema, of the keywords that the models' schemas use."""
+    document = schema if document is None else document
+    if "$ref" in schema:
+        return instances(document["$defs"][schema["$ref"].removeprefix("#/$defs/")], document)
+    if "const" in schema or "enum" in schema:
+        return st.sampled_from(schema.get("enum", [schema.get("const")]))
+    if "anyOf" in schema:
+        return st.one_of([instances(branch, document) for branch in schema["anyOf"]])
+    match schema["type"]:
+        case "null":
+            return st.none()
+        case "boolean":
+            return st.booleans()
+        case "integer":
+            return st.integers(schema.get("minimum"), schema.get("maximum"))
+        case "number":
+            return _numbers(schema)
+        case "string":
+            return _strings(schema)
+        case "array":
+            least = schema.get("minItems", 0)
+            most = min(schema.get("maxItems", least + 3), least + 3)
+            return st.lists(instances(schema["items"], document), min_size=least, max_size=most)
+        case "object":
+            return _objects(schema, document)
+    raise NotImplementedError(f"no strategy for {schema}")
+
+
+def _numbers(schema: dict[str, Any]) -> st.SearchStrategy[float]:
+    return st.floats(
+        schema.get("minimum", schema.get("exclusiveMinimum")),
+        schema.get("maximum", schema.get("exclusiveMaximum")),
+        exclude_min="exclusiveMinimum" in schema,
+        exclude_max="exclusiveMaximum" in schema,
+        allow_nan=False,
+        allow_infinity=False,
+    )
+
+
+def _strings(schema: dict[str, Any]) -> st.SearchStrategy[str]:
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    if "pattern" not in schema:
+        return st.text(st.characters(codec="utf-8"), min_size=least, max_size=most)
+    texts = st.from_regex(schema["pattern"], fullmatch=True)
+    return texts.filter(lambda text: least <= len(text) and (most is None or len(text) <= most))
+
+
+def _objects(schema: dict[str, Any], document: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    fields = {name: instances(rule, document) for name, rule in schema.get("properties", {}).items()}
+    required = set(schema.get("required", ()))
+    named = st.fixed_dictionaries(
+        {name: values for name, values in fields.items() if name in required},
+        optional={name: values for name, values in fields.items() if name not in required},
+    )
+    patterns = schema.get("patternProperties", {})
+    if not patterns:
+        return named
+    [(pattern, rule)] = patterns.items()
+    most = min(3, schema.get("maxProperties", 3))
+    return st.dictionaries(st.from_regex(pattern, fullmatch=True), instances(rule, document), max_size=most)
+
+
+def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of a cell made to obey the rules between its fields, which JSON Schema cannot say."""
+    for index, tariff in enumerate(configuration["tariffs"]):
+        tariff["name"] = f"tariff-{index}"
+    for zone_index, zone in enumerate(configuration["zones"]):
+        zone["id"] = f"zone-{zone_index}"
+        zone["base_model_memory_gib"] = min(zone["base_model_memory_gib"], 4.0)
+        for index, gpu in enumerate(zone["gpu_types"]):
+            gpu["name"] = f"gpu-{index}"
+            gpu["memory_gib"] = max(gpu["memory_gib"], 8.0)
+        for index, node in enumerate(zone["nodes"]):
+            node |= {"id": f"node-{zone_index}-{index}", "gpu_type": "gpu-0", "tariff": "tariff-0"}
+        for row in zone.get("throughput", ()):
+            row["gpu_type"] = "gpu-0"
+    if "vendors" in configuration:
+        configuration["vendors"] = sorted(set(configuration["vendors"]))
+    return configuration
+
+
+def payloads(ce_type: str) -> st.SearchStrategy[dict[str, Any]]:
+    """JSON objects that the model of this type accepts, defaults sometimes left out."""
+    values = instances(MODELS[ce_type].model_json_schema())
+    return values.map(consistent) if ce_type == "millrace.cell.configured.v1" else values

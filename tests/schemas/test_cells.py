@@ -1,0 +1,120 @@
+"""The rules between the fields of a cell's configuration: each break is refused by name."""
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from schemas.cells import CellConfigured
+from tests.schemas.samples import CONFIGURED
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def configured(change: Change) -> CellConfigured:
+    """The sample configuration after a change to its JSON."""
+    configuration = deepcopy(CONFIGURED)
+    change(configuration)
+    return CellConfigured.model_validate_json(json.dumps(configuration))
+
+
+def zone(change: Change) -> Change:
+    return lambda cell: change(cell["zones"][0])
+
+
+def second_zone(cell: dict[str, Any]) -> None:
+    [first] = cell["zones"]
+    cell["zones"].append(deepcopy(first) | {"id": "zone-2"})
+
+
+ROW = {
+    "gpu_type": "h100",
+    "rank": 8,
+    "batch_size": 8,
+    "sequence_length": 64,
+    "samples_per_s": 9.0,
+    "memory_gib": 4.0,
+}
+REFUSED: dict[str, tuple[Change, str]] = {
+    "zone too small for its base model": (
+        zone(lambda zone: zone.update(base_model_memory_gib=80.0)),
+        r"zone zone-1: a node of type a100 has 80\.0 GiB, too small for base model llama-7b",
+    ),
+    "gpu type twice": (
+        zone(lambda zone: zone["gpu_types"].append(zone["gpu_types"][0])),
+        "zone zone-1: gpu type a100 is given twice",
+    ),
+    "node twice": (
+        zone(lambda zone: zone["nodes"].append(zone["nodes"][0])),
+        "zone zone-1: node node-1 is given twice",
+    ),
+    "node in two zones": (second_zone, "cell cell-1: node node-1 is given twice"),
+    "zone twice": (
+        lambda cell: cell["zones"].append(cell["zones"][0]),
+        "cell cell-1: zone zone-1 is given twice",
+    ),
+    "tariff twice": (
+        lambda cell: cell["tariffs"].append(cell["tariffs"][0]),
+        "cell cell-1: tariff flat is given twice",
+    ),
+    "vendor twice": (
+        lambda cell: cell["vendors"].append("label-co"),
+        "cell cell-1: vendor label-co is given twice",
+    ),
+    "unknown gpu type of a node": (
+        zone(lambda zone: zone["nodes"][0].update(gpu_type="h100")),
+        "zone zone-1: node node-1 is of type h100, which the zone lacks",
+    ),
+    "unknown gpu type of a throughput row": (
+        zone(lambda zone: zone.update(throughput=[ROW])),
+        "zone zone-1: a throughput row names gpu type h100, which the zone lacks",
+    ),
+    "unknown tariff": (
+        zone(lambda zone: zone["nodes"][0].update(tariff="night")),
+        "zone zone-1: node node-1 pays tariff night, which the cell lacks",
+    ),
+    "a day of 23 hours": (
+        lambda cell: cell["tariffs"][0]["micros_per_kwh"].pop(),
+        r"tariffs\.0\.micros_per_kwh\s+Tuple should have at least 24 items",
+    ),
+    "no zone": (lambda cell: cell["zones"].clear(), r"zones\s+Tuple should have at least 1 item"),
+    "no node": (zone(lambda zone: zone["nodes"].clear()), r"nodes\s+Tuple should have at least 1 item"),
+    "a policy that does not exist": (
+        zone(lambda zone: zone["policy"].update(kind="lottery")),
+        r"policy\.kind\s+Input should be 'auction'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), REFUSED.values(), ids=REFUSED)
+def test_an_inconsistent_configuration_is_refused_by_name(change: Change, reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        configured(change)
+
+
+def test_the_sample_is_accepted_with_the_stated_defaults() -> None:
+    cell = configured(lambda cell: None)
+    assert (cell.slot_s, cell.node_timeout_s, cell.duplicate_window_events) == (600.0, 60.0, 100_000)
+    assert (cell.zones[0].horizon_slots, cell.zones[0].policy.payment) == (144, "critical")
+
+
+def test_a_node_one_byte_larger_than_its_base_model_is_large_enough() -> None:
+    gib = 80.0 - 2.0**-30
+    assert configured(zone(lambda zone: zone.update(base_model_memory_gib=gib)))
+
+
+def test_a_second_zone_with_nodes_of_its_own_is_accepted() -> None:
+    def add(cell: dict[str, Any]) -> None:
+        second_zone(cell)
+        cell["zones"][1]["nodes"][0]["id"] = "node-2"
+
+    assert [zone.id for zone in configured(add).zones] == ["zone-1", "zone-2"]
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    cell = configured(lambda cell: None)
+    with pytest.raises(ValidationError, match="frozen"):
+        cell.slot_s = 1.0  # type: ignore[misc]

@@ -1,0 +1,83 @@
+"""The cells' file: what it may say, and one clear line for everything that it must not."""
+
+from pathlib import Path
+
+import pytest
+
+from streams.cells_file import MAX_FILE_BYTES, CellsFileError, load_cells
+
+CELL = """
+  - cell: alpha
+    tariffs: [{name: flat, micros_per_kwh: [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}]
+    zones:
+      - id: z1
+        base_model: tiny
+        base_model_memory_gib: 4
+        gpu_types: [{name: a100, samples_per_s: 10, memory_gib: 80}]
+        nodes: [{id: n1, gpu_type: a100, tariff: flat}]
+        policy: {kind: auction, money_unit_micros: 1, max_value_per_compute_micros: 9,
+                 max_value_per_memory_micros: 9}
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    file = path / "cells.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_epoch_is_given_where_the_file_has_none(tmp_path: Path) -> None:
+    file = write(tmp_path, f"cells:{CELL}{CELL.replace('alpha', 'beta')}    epoch_s: 7\n")
+
+    alpha, beta = load_cells(file, epoch_s=5.0)
+
+    assert (alpha.cell, alpha.epoch_s, beta.cell, beta.epoch_s) == ("alpha", 5.0, "beta", 7.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        pytest.param("", "expected `cells:`", id="empty"),
+        pytest.param("cells: []", "at least one cell", id="no cell"),
+        pytest.param("cells: 5", "at least one cell", id="no list"),
+        pytest.param(f"cells:{CELL}extra: 1\n", "nothing beside it", id="unknown section"),
+        pytest.param(f"cells:{CELL}", "cells[0].epoch_s: Field required", id="no epoch"),
+        pytest.param(f"cells:{CELL}    epoch_s: soon\n", "cells[0].epoch_s", id="epoch no number"),
+        pytest.param(f"cells:{CELL}    epoch_s: 2026-01-01\n", "put the value in quotes", id="date"),
+        pytest.param(f"cells:{CELL}    epoch_s: .nan\n", "cells[0]", id="not a number"),
+        pytest.param(f"cells:{CELL}    epoch_s: 1\n    colour: red\n", "cells[0].colour", id="unknown field"),
+        pytest.param(
+            f"cells:{CELL}    epoch_s: 1\n    cell: b\n", "given twice: cell (line", id="repeated key"
+        ),
+        pytest.param(
+            f"cells:{CELL}    epoch_s: 1\n{CELL}    epoch_s: 1\n", "cell alpha is given twice", id="same cell"
+        ),
+        pytest.param("cells: &a [*a]", "aliases are not allowed", id="alias"),
+        pytest.param("cells: " + "[" * 100_000, "nested deeper", id="deep"),
+        pytest.param("cells: !!python/object:os.system []", "could not determine a constructor", id="object"),
+        pytest.param("cells: [", "cells.yaml: ", id="no YAML"),
+        pytest.param("cells: \x00", "cells.yaml: ", id="control character"),
+    ],
+)
+def test_fault_is_named_on_one_line(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(CellsFileError) as refused:
+        load_cells(write(tmp_path, text))
+
+    assert fault in str(refused.value)
+    assert str(refused.value).count("\n") == 0
+
+
+def test_every_fault_has_a_line_of_its_own(tmp_path: Path) -> None:
+    text = f"cells:{CELL}    epoch_s: x\n    slot_s: -1\n"
+
+    with pytest.raises(CellsFileError) as refused:
+        load_cells(write(tmp_path, text))
+
+    assert len(str(refused.value).splitlines()) == 2
+
+
+def test_file_that_is_absent_or_too_large(tmp_path: Path) -> None:
+    with pytest.raises(CellsFileError, match="No such file"):
+        load_cells(tmp_path / "absent.yaml")
+    with pytest.raises(CellsFileError, match="larger than"):
+        load_cells(write(tmp_path, "#" * (MAX_FILE_BYTES + 1)))

@@ -1,0 +1,167 @@
+"""Intake: every record becomes a ledger record or a dead letter with a reason, whatever is in it."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.codec import MAX_VALUE_BYTES, decode_event
+from schemas.registry import EVENTS_BY_TOPIC
+from streams.dead_letters import MAX_KEPT_VALUE_BYTES
+from streams.intake import InputTopic, Intake
+from streams.ledger import read_ledger
+from streams.records import ReadRecord, SentRecord
+from tests.streams import events
+from tests.streams.mutations import mutate
+
+INTAKE = Intake(
+    {f"t.{name}": InputTopic(models, f"t.{name}.dlt") for name, models in EVENTS_BY_TOPIC.items()},
+    "t.ledger",
+    frozenset({"alpha"}),
+)
+GOOD = events.envelope(events.bid(1), "bid-1")
+
+
+def record(topic: str = "jobs", **changes: object) -> ReadRecord:
+    """A good record, but for `changes`."""
+    good = ReadRecord(f"t.{topic}", 2, 17, 1_767_225_600_123, b"alpha", GOOD.value, tuple(GOOD.headers()))
+    return replace(good, **changes)  # type: ignore[arg-type]
+
+
+def without(name: str) -> tuple[tuple[str, bytes], ...]:
+    return tuple(header for header in GOOD.headers() if header[0] != name)
+
+
+def edited(**changes: object) -> bytes:
+    return json.dumps({**json.loads(GOOD.value), **changes}).encode()
+
+
+def reason(sent: SentRecord) -> str:
+    return dict(sent.headers)["dlt_reason"].decode()
+
+
+def test_good_record_enters_the_ledger_canonically() -> None:
+    spaced = json.dumps(json.loads(GOOD.value), indent=2).encode()
+
+    sent = INTAKE.admit(record(value=spaced))
+
+    assert (sent.topic, sent.key, sent.value) == ("t.ledger", b"alpha", GOOD.value)
+    assert decode_event(sent.value, sent.headers) == GOOD
+    as_read = ReadRecord(sent.topic, 0, 5, None, sent.key, sent.value, sent.headers)
+    assert read_ledger(as_read).envelope == GOOD
+
+
+def test_structured_mode_enters_the_ledger_in_binary_mode() -> None:
+    sent = INTAKE.admit(record(value=GOOD.canonical, headers=()))
+
+    assert (sent.topic, sent.value) == ("t.ledger", GOOD.value)
+    assert dict(sent.headers) == dict(GOOD.headers())
+
+
+def test_empty_time_is_stamped_from_the_record() -> None:
+    sent = INTAKE.admit(record(headers=without("ce_time")))
+
+    assert dict(sent.headers)["ce_time"] == b"2026-01-01T00:00:00.123Z"
+
+
+def test_time_of_the_producer_is_kept() -> None:
+    assert dict(INTAKE.admit(record()).headers)["ce_time"] == GOOD.time.encode()
+
+
+def test_trace_context_is_passed_on_and_nothing_else() -> None:
+    headers = (
+        *GOOD.headers(),
+        ("traceparent", b"00-ab-cd-01"),
+        ("tracestate", b"a=b"),
+        ("cookie", b"secret"),
+    )
+
+    sent = dict(INTAKE.admit(record(headers=headers)).headers)
+
+    assert (sent["traceparent"], sent["tracestate"]) == (b"00-ab-cd-01", b"a=b")
+    assert "cookie" not in sent
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"value": None}, "no value", id="tombstone"),
+        pytest.param({"value": b""}, "JSON", id="empty"),
+        pytest.param({"value": b"\xff\xfe"}, "JSON", id="not text"),
+        pytest.param({"value": b"[" * 100_000, "headers": ()}, "JSON", id="deeply nested"),
+        pytest.param({"value": b"x" * (MAX_VALUE_BYTES + 1)}, "bytes", id="too large"),
+        pytest.param({"value": b"9" * 10_000, "headers": ()}, "JSON", id="number of 10,000 digits"),
+        pytest.param({"headers": ()}, "ce_type", id="no attributes"),
+        pytest.param({"headers": without("ce_id")}, "id", id="no id"),
+        pytest.param({"headers": (*without("ce_id"), ("ce_id", b""))}, "id", id="empty id"),
+        pytest.param({"headers": (*without("ce_type"), ("ce_type", b"x"))}, "unknown event type", id="type"),
+        pytest.param({"headers": (*without("ce_type"), ("ce_type", None))}, "ce_type", id="null header"),
+        pytest.param({"headers": (*without("ce_id"), ("ce_id", b"\xff"))}, "UTF-8", id="header not text"),
+        pytest.param({"value": edited(cell="beta")}, "cell beta is not served", id="foreign cell"),
+        pytest.param({"value": edited(bid_micros=-1)}, "bid_micros", id="negative bid"),
+        pytest.param({"value": edited(bid_micros="5")}, "bid_micros", id="bid as text"),
+        pytest.param({"value": edited(surprise=1)}, "surprise", id="unknown field"),
+        pytest.param({"topic": "t.clock"}, "does not belong on t.clock", id="wrong topic"),
+    ],
+)
+def test_refused_with_a_reason(changes: dict[str, object], expected: str) -> None:
+    refused = replace(record(), **changes)  # type: ignore[arg-type]
+
+    sent = INTAKE.admit(refused)
+
+    assert sent.topic == f"{refused.topic}.dlt"
+    assert expected in reason(sent)
+    about = dict(sent.headers)
+    assert (about["dlt_topic"], about["dlt_partition"], about["dlt_offset"]) == (
+        refused.topic.encode(),
+        b"2",
+        b"17",
+    )
+
+
+def test_dead_letter_keeps_the_bytes_up_to_a_bound() -> None:
+    small, large = b"\x00broken\xff", b"y" * (MAX_VALUE_BYTES + 1)
+
+    assert INTAKE.admit(record(value=small)).value == small
+    cut = INTAKE.admit(record(value=large))
+    assert cut.value == large[:MAX_KEPT_VALUE_BYTES]
+    assert dict(cut.headers)["dlt_value_bytes"] == str(len(large)).encode()
+
+
+def test_dead_letter_cannot_be_given_false_origins() -> None:
+    forged = (("dlt_topic", b"elsewhere"), ("dlt_reason", b"none"))
+
+    sent = INTAKE.admit(record(headers=forged))
+
+    assert [value for name, value in sent.headers if name == "dlt_topic"] == [b"t.jobs"]
+    assert len([name for name, _ in sent.headers if name == "dlt_reason"]) == 1
+
+
+def test_unexpected_fault_is_a_dead_letter_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("streams.intake.decode_event", fail)
+
+    assert reason(INTAKE.admit(record())) == "unexpected RecursionError: too deep"
+
+
+@settings(max_examples=9_500, deadline=None)
+@given(seed=st.integers(0, 2**63), number=st.integers(0, 40))
+def test_mutated_records_never_crash(seed: int, number: int) -> None:
+    event = events.stream(42)[number]
+    good = events.envelope(event, f"e{number}")
+    topic = f"t.{events.TOPIC_OF_TYPE[type(event)]}"
+    value, headers = mutate(good, random.Random(seed))
+
+    sent = INTAKE.admit(ReadRecord(topic, 0, seed % 1_000, 1_000, b"k", value, headers))
+
+    if sent.topic == "t.ledger":
+        as_read = ReadRecord(sent.topic, 0, 5, None, sent.key, sent.value, sent.headers)
+        assert read_ledger(as_read).envelope.event.cell == "alpha"
+    else:
+        assert sent.topic == f"{topic}.dlt"
+        assert reason(sent)

@@ -1,0 +1,157 @@
+"""A ledger partition: restored, it goes on as if nothing had happened, and no event is ever skipped."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from schemas.codec import InvalidRecordError
+from streams.partition import Coverage, LedgerGapError, LedgerPartition
+from streams.records import ReadRecord
+from tests.streams import events
+
+
+def records(*cells: str, count: int = 30) -> list[ReadRecord]:
+    """The events of the cells, interleaved, at the offsets 0, 1, 2, …"""
+    interleaved = [
+        event for row in zip(*(events.stream(count, cell) for cell in cells), strict=True) for event in row
+    ]
+    return [
+        ReadRecord(
+            "t.ledger", 0, offset, None, event.cell.encode(), envelope.value, tuple(envelope.headers())
+        )
+        for offset, event in enumerate(interleaved)
+        for envelope in [events.envelope(event, f"e{offset}")]
+    ]
+
+
+def fold(partition: LedgerPartition, part: list[ReadRecord]) -> list[bytes]:
+    return [decision.canonical for record in part for decision in partition.fold(record)]
+
+
+def cause(decision: bytes) -> bytes:
+    return str(json.loads(decision)["cause"]).encode()
+
+
+@pytest.mark.parametrize("cut", [1, 2, 17, 31, 59])
+def test_restored_partition_decides_the_same_bytes(cut: int) -> None:
+    ledger = records("alpha", "beta")
+    undisturbed = fold(LedgerPartition(0, 0, {}), ledger)
+    first = LedgerPartition(0, 0, {})
+
+    before = fold(first, ledger[:cut])
+    snapshots = dict(first.capture())
+    after = fold(LedgerPartition(0, cut, snapshots), ledger[cut:])
+
+    assert before + after == undisturbed
+
+
+def test_events_up_to_the_snapshot_are_passed_over() -> None:
+    ledger = records("alpha", "beta")
+    first = LedgerPartition(0, 0, {})
+    fold(first, ledger[:40])
+    snapshots = dict(first.capture())
+
+    again = LedgerPartition(0, 25, snapshots)
+
+    assert fold(again, ledger[25:40]) == []
+    assert fold(again, ledger[40:]) == fold(first, ledger[40:])
+
+
+def test_snapshots_without_their_coverage_are_taken_up_too() -> None:
+    """The worker died between the snapshots and the coverage: nothing was acknowledged."""
+    ledger = records("alpha", "beta")
+    first = LedgerPartition(0, 0, {})
+    before = fold(first, ledger[:20])
+    snapshots = dict(first.capture())
+    fold(first, ledger[20:30])
+    snapshots[b"alpha"] = dict(first.capture())[b"alpha"]
+
+    again = fold(LedgerPartition(0, 20, snapshots), ledger[20:])
+
+    alpha_once_more = [record for record in ledger[20:30] if record.key == b"alpha"]
+    undisturbed = fold(LedgerPartition(0, 0, {}), ledger)[len(before) :]
+    skipped = {f"e{record.offset}".encode() for record in alpha_once_more}
+    assert again == [value for value in undisturbed if cause(value) not in skipped]
+    assert len(again) < len(undisturbed)
+
+
+def test_quiet_cell_keeps_its_old_snapshot() -> None:
+    ledger = records("alpha", "beta")
+    quiet = [record for record in ledger if record.key == b"alpha" or record.offset < 10]
+    renumbered = [replace(record, offset=offset) for offset, record in enumerate(quiet)]
+    first = LedgerPartition(0, 0, {})
+    fold(first, renumbered[:10])
+    snapshots = dict(first.capture())
+    fold(first, renumbered[10:])
+    captured = first.capture()
+    snapshots |= dict(captured)
+
+    assert [key for key, _ in captured] == [b"alpha", b"/0"]
+    next_bid = replace(ledger[-1], offset=len(renumbered))
+    assert fold(LedgerPartition(0, len(renumbered), snapshots), [next_bid]) == fold(first, [next_bid])
+
+
+@pytest.mark.parametrize("first_offset", [1, 41])
+def test_gap_before_the_first_event_is_fatal(first_offset: int) -> None:
+    ledger = records("alpha")
+    snapshots: dict[bytes, bytes] = {}
+    if first_offset > 1:
+        first = LedgerPartition(0, 0, {})
+        fold(first, ledger[:20])
+        snapshots = dict(first.capture())
+
+    with pytest.raises(LedgerGapError, match=f"the first event delivered is {first_offset}"):
+        LedgerPartition(0, first_offset, snapshots)
+
+
+def test_gap_underway_is_fatal() -> None:
+    ledger = records("alpha")
+    partition = LedgerPartition(0, 0, {})
+    fold(partition, ledger[:5])
+
+    with pytest.raises(LedgerGapError, match="offset 6 was delivered where 5 is due"):
+        partition.fold(ledger[6])
+
+
+def test_snapshot_older_than_the_coverage_is_fatal() -> None:
+    """A worker that was taken for dead wrote over the snapshot of its successor."""
+    ledger = records("alpha", "beta")
+    partition = LedgerPartition(0, 0, {})
+    fold(partition, ledger[:10])
+    stale = dict(partition.capture())[b"alpha"]
+    fold(partition, ledger[10:20])
+    snapshots = {**dict(partition.capture()), b"alpha": stale}
+
+    successor = LedgerPartition(0, 20, snapshots)
+
+    with pytest.raises(LedgerGapError, match="snapshot of cell alpha should be of offset 18 or later"):
+        successor.fold(ledger[20])
+
+
+def test_lost_snapshot_is_fatal() -> None:
+    ledger = records("alpha")
+    partition = LedgerPartition(0, 0, {})
+    fold(partition, ledger[:10])
+    snapshots = dict(partition.capture())
+    del snapshots[b"alpha"]
+
+    with pytest.raises(LedgerGapError, match="there is none"):
+        LedgerPartition(0, 10, snapshots).fold(ledger[10])
+
+
+def test_bad_record_is_refused_and_leaves_no_gap() -> None:
+    ledger = records("alpha")
+    partition = LedgerPartition(0, 0, {})
+    fold(partition, ledger[:5])
+
+    with pytest.raises(InvalidRecordError, match="another key"):
+        partition.fold(replace(ledger[5], key=b"beta"))
+
+    assert Coverage.from_bytes(dict(partition.capture())[b"/0"]).offset == 5
+    assert partition.fold(ledger[6])
+
+
+def test_record_without_attributes_in_headers_is_refused() -> None:
+    with pytest.raises(InvalidRecordError, match="CloudEvents"):
+        LedgerPartition(0, 0, {}).fold(ReadRecord("t.ledger", 0, 0, None, b"alpha", b"{}", ()))

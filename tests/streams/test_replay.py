@@ -1,0 +1,204 @@
+"""Replay: any altered, missing or added decision is found and named; repetitions and order do not matter."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams.cell import LedgerEvent
+from streams.replay import DecisionRecord, fold, verify
+from streams.replay_sources import ReplayError, read_ledger_file, verify_files
+from tests.streams import events
+
+LEDGER = events.ledger(events.stream(60))
+DECISIONS = [decision.canonical for _, decisions in fold(LEDGER) for decision in decisions]
+
+
+def records(values: list[bytes]) -> list[DecisionRecord]:
+    return [DecisionRecord(value, f"t.decisions[0]@{offset}") for offset, value in enumerate(values)]
+
+
+def decision_id(value: bytes) -> str:
+    return str(json.loads(value)["id"])
+
+
+def write_ledger(path: Path, ledger: list[LedgerEvent]) -> Path:
+    lines = [b'{"offset":%d,%s' % (event.offset, event.envelope.canonical[1:]) for event in ledger]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return path
+
+
+def test_true_log_is_proven() -> None:
+    verdict = verify(LEDGER, records(DECISIONS))
+
+    assert verdict.ok
+    assert (verdict.cells, verdict.events, verdict.decisions) == (1, len(LEDGER), len(DECISIONS))
+    assert len(DECISIONS) > 10
+
+
+def test_repetitions_and_order_do_not_matter() -> None:
+    shuffled = DECISIONS + DECISIONS[5:9]
+    random.Random(3).shuffle(shuffled)
+
+    verdict = verify(LEDGER, records(shuffled))
+
+    assert verdict.ok
+    assert verdict.duplicates == 4
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_one_altered_byte_is_named(data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(DECISIONS) - 1))
+    true = DECISIONS[place]
+    byte = data.draw(st.integers(0, len(true) - 1))
+    replacement = data.draw(st.integers(0, 255).filter(lambda value: value != true[byte]))
+    altered = true[:byte] + bytes([replacement]) + true[byte + 1 :]
+    log = [*DECISIONS[:place], altered, *DECISIONS[place + 1 :]]
+
+    verdict = verify(LEDGER, records(log))
+
+    assert not verdict.ok
+    assert verdict.first is not None
+    assert verdict.first.decision_id == decision_id(true)
+    assert verdict.first.expected == true.decode()
+    if verdict.first.kind == "altered":
+        assert verdict.first.place == f"t.decisions[0]@{place}"
+        assert f"from character {byte} on" in str(verdict.first)
+    else:
+        # The id itself is spoiled: the decision is missing, and something else lies in its place.
+        assert verdict.first.kind == "missing"
+        assert verdict.differences[1].place == f"t.decisions[0]@{place}"
+
+
+def test_first_of_several_is_the_first_of_the_ledger() -> None:
+    log = [value.replace(b'"reason":"', b'"reason":"x') for value in reversed(DECISIONS)]
+
+    verdict = verify(LEDGER, records(log))
+
+    assert verdict.first is not None
+    assert verdict.first.decision_id == decision_id(DECISIONS[0])
+    assert verdict.difference_count == len(DECISIONS)
+
+
+def test_missing_decision_is_named_with_what_was_due() -> None:
+    verdict = verify(LEDGER, records(DECISIONS[:6] + DECISIONS[7:]))
+
+    assert verdict.first is not None
+    assert (verdict.first.kind, verdict.first.decision_id) == ("missing", decision_id(DECISIONS[6]))
+    assert verdict.first.expected == DECISIONS[6].decode()
+    assert verdict.broken_links == {"alpha": decision_id(DECISIONS[6])}
+
+
+def test_extra_decision_is_named_with_its_place() -> None:
+    forged = DECISIONS[6].replace(b'{"id":"alpha-', b'{"id":"alpha-9')
+
+    verdict = verify(LEDGER, records([*DECISIONS, forged]))
+
+    assert verdict.first is not None
+    assert (verdict.first.kind, verdict.first.place) == ("extra", f"t.decisions[0]@{len(DECISIONS)}")
+    assert verdict.first.found == forged.decode()
+
+
+def test_record_that_is_no_decision_is_named() -> None:
+    verdict = verify(LEDGER, records([*DECISIONS, b"rubbish"]))
+
+    assert verdict.first is not None
+    assert (verdict.first.kind, verdict.first.place) == ("unreadable", f"t.decisions[0]@{len(DECISIONS)}")
+
+
+def test_differing_duplicate_is_never_tolerated() -> None:
+    altered = DECISIONS[6].replace(b'"cause":"e', b'"cause":"f')
+
+    verdict = verify(LEDGER, records([*DECISIONS, altered]))
+
+    assert verdict.first is not None
+    assert (verdict.first.kind, verdict.first.decision_id) == ("altered", decision_id(altered))
+
+
+def test_altered_event_breaks_the_chain() -> None:
+    ledger = list(LEDGER)
+    ledger[4] = LedgerEvent(4, replace(LEDGER[4].envelope, time="2027-01-01T00:00:00Z"))
+
+    verdict = verify(ledger, records(DECISIONS))
+
+    first_after = next(value for value in DECISIONS if int(decision_id(value).split("-")[1]) >= 4)
+    assert verdict.broken_links == {"alpha": decision_id(first_after)}
+
+
+def test_recent_decisions_may_be_awaited_but_not_altered() -> None:
+    cut = DECISIONS[:-3]
+    last_settled = int(decision_id(cut[-1]).split("-")[1])
+
+    assert verify(LEDGER, records(cut), {"alpha": last_settled + 1}).ok
+    assert verify(LEDGER, records(cut), {"alpha": last_settled + 1}).awaited == 3
+    assert not verify(LEDGER, records(cut)).ok
+    altered = DECISIONS[-1].replace(b'"cause":"e', b'"cause":"f')
+    assert not verify(LEDGER, records([*cut, altered]), {"alpha": last_settled + 1}).ok
+
+
+def test_cells_are_told_apart() -> None:
+    other = [
+        LedgerEvent(offset, events.envelope(event, f"o{offset}"))
+        for offset, event in enumerate(events.stream(60, "beta"))
+    ]
+    both = [event for pair in zip(LEDGER, other, strict=False) for event in pair]
+    values = [decision.canonical for _, decisions in fold(both) for decision in decisions]
+
+    verdict = verify(both, records(values))
+
+    assert verdict.ok
+    assert verdict.cells == 2
+
+
+def test_files_are_verified_like_topics(tmp_path: Path) -> None:
+    ledger = write_ledger(tmp_path / "ledger.jsonl", LEDGER)
+    decisions = tmp_path / "decisions.jsonl"
+    decisions.write_bytes(b"\n".join(DECISIONS) + b"\n")
+
+    assert list(read_ledger_file(ledger)) == LEDGER
+    assert verify_files(ledger, decisions).ok
+    assert verify_files(ledger, decisions, "alpha").decisions == len(DECISIONS)
+
+    decisions.write_bytes(b"\n".join(DECISIONS[:7] + DECISIONS[8:]))
+    first = verify_files(ledger, decisions).first
+    assert first is not None
+    assert first.decision_id == decision_id(DECISIONS[7])
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        pytest.param(b"{", "not a ledger event", id="no JSON"),
+        pytest.param(b"[]", "not a ledger event", id="no object"),
+        pytest.param(b'{"id":"a"}', "not a ledger event", id="no offset"),
+        pytest.param(b'{"offset":-1}', "offset", id="negative offset"),
+        pytest.param(b'{"offset":true}', "offset", id="offset that is no number"),
+        pytest.param(b'{"offset":1,"id":"a"}', "data", id="no event"),
+        pytest.param(b"[" * 100_000, "not a ledger event", id="deeply nested"),
+    ],
+)
+def test_bad_line_is_named_by_file_and_number(tmp_path: Path, line: bytes, fault: str) -> None:
+    ledger = write_ledger(tmp_path / "ledger.jsonl", LEDGER[:2])
+    ledger.write_bytes(ledger.read_bytes() + line)
+
+    with pytest.raises(ReplayError, match=f"ledger.jsonl:3: .*{fault}"):
+        list(read_ledger_file(ledger))
+
+
+def test_events_out_of_order_are_refused(tmp_path: Path) -> None:
+    ledger = write_ledger(tmp_path / "ledger.jsonl", [LEDGER[1], LEDGER[0]])
+    decisions = tmp_path / "decisions.jsonl"
+    decisions.touch()
+
+    with pytest.raises(ReplayError, match="events go forward"):
+        verify_files(ledger, decisions)
+
+
+def test_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ReplayError, match=r"absent\.jsonl: No such file"):
+        list(read_ledger_file(tmp_path / "absent.jsonl"))
