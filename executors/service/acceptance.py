@@ -26,7 +26,7 @@ def accept(
     try:
         decision = _decode(record.value)
         command = _command_in(decision)
-    except (InvalidRecordError, TypeError) as error:
+    except InvalidRecordError as error:
         _log.warning(
             "command unreadable topic=%s partition=%d offset=%d error=%s",
             *(journal.topic, journal.partition, record.offset, error),

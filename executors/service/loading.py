@@ -1,6 +1,7 @@
 """What a node works with, made from its settings."""
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
@@ -22,6 +23,8 @@ def load_workshop(settings: ExecutorSettings, clock: Clock) -> Workshop:
         RuntimeError: torch has no such device, or the model does not fit on it.
     """
     keep_freed_memory()
+    # The log is for lines.
+    disable_progress_bar()
     torch.set_num_threads(settings.threads)
     base = load_base(settings.base_model_dir, settings.device)
     return Workshop(

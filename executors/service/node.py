@@ -11,7 +11,7 @@ from executors.service.journal import Journal, JournalFile
 from executors.service.reports import FleetReports
 from executors.service.slot_runner import Activity, SlotRunner, Workshop
 from executors.service.stop_signal import StopSignal
-from schemas.commands import RunCancelled, SlotAssigned
+from schemas.commands import Command, RunCancelled, SlotAssigned
 
 _WAIT_S: dict[Activity, float] = {"training": 0.0, "waiting": 0.1, "idle": 0.25}
 """How long to wait for commands when there is otherwise so much to do."""
@@ -58,12 +58,26 @@ class Node:
         while not self._stop.requested:
             self._apply(self._commands.read(_WAIT_S[self._advance()]))
             self._reports.check()
-        self._end_slot_for_stop()
+        _log.info("node stopping node=%s", self._node)
+        if self._runner is not None:
+            self._runner.close("node_stops")
+
+    def commit(self, timeout_s: float | None = None) -> None:
+        """Wait until the broker has every report, then write down what has been applied.
+
+        Raises:
+            ReportError: a report is lost, or not confirmed in time.
+            OSError: the journal cannot be written.
+        """
+        self._reports.flush(timeout_s)
+        if self._runner is not None:
+            self._journal = self._journal.model_copy(update={"over": tuple(sorted(self._runner.over))})
+        self._journal_file.save(self._journal)
 
     def _resume(self) -> None:
-        """Take up the slot that the process before this one was in."""
+        """Take up the slot that the process before this one was in, if only to report what it could not."""
         assignment = self._journal.assignment
-        if assignment is not None and assignment.slot_end_s > self._workshop.clock.time_s():
+        if assignment is not None:
             _log.info("slot resumed slot=%d over=%s", assignment.slot, ",".join(self._journal.over))
             self._runner = self._new_runner(assignment, self._journal.over)
 
@@ -83,15 +97,20 @@ class Node:
                 record, self._journal, self._workshop.cell, self._node, self._workshop.clock.time_s()
             )
             if accepted is not None:
-                match accepted.command:
-                    case SlotAssigned() as assignment:
-                        self._begin_slot(assignment)
-                    case RunCancelled(job_id=job_id):
-                        self._cancel(job_id)
+                self._obey(accepted.command)
                 self._journal = self._journal.with_applied(accepted.id)
             self._journal = self._journal.model_copy(update={"next_offset": record.offset + 1})
         if records:
             self.commit()
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case SlotAssigned():
+                self._begin_slot(command)
+            case RunCancelled(job_id=job_id) if self._runner is None:
+                self._workshop.checkpoints.forget(job_id)
+            case RunCancelled(job_id=job_id):
+                self._runner.cancel(job_id)
 
     def _begin_slot(self, assignment: SlotAssigned) -> None:
         if self._runner is not None:
@@ -102,27 +121,5 @@ class Node:
         self._journal = self._journal.model_copy(update={"assignment": assignment, "over": ()})
         self._runner = self._new_runner(assignment, ())
 
-    def _cancel(self, job_id: str) -> None:
-        if self._runner is None:
-            self._workshop.checkpoints.forget(job_id)
-        else:
-            self._runner.cancel(job_id)
-
-    def _end_slot_for_stop(self) -> None:
-        if self._runner is not None:
-            self._runner.close("node_stops")
-
     def _new_runner(self, assignment: SlotAssigned, over: tuple[str, ...]) -> SlotRunner:
         return SlotRunner(assignment, over, self._workshop, self._reports.send)
-
-    def commit(self, timeout_s: float | None = None) -> None:
-        """Wait until the broker has every report, then write down what has been applied.
-
-        Raises:
-            ReportError: a report is lost, or not confirmed in time.
-            OSError: the journal cannot be written.
-        """
-        self._reports.flush(timeout_s)
-        if self._runner is not None:
-            self._journal = self._journal.model_copy(update={"over": tuple(sorted(self._runner.over))})
-        self._journal_file.save(self._journal)

@@ -105,9 +105,16 @@ class SlotRunner:
             self._say("run cancelled", job_id)
 
     def close(self, reason: CloseReason) -> None:
-        """End every run where it is: checkpointed, then reported."""
-        for job_id in self._waiting:
-            self._say("run never began", job_id, reason=reason)
+        """End every run where it is: checkpointed, then reported.
+
+        That includes what a process before this one trained in the slot, and could not report.
+        """
+        for order in list(self._waiting.values()):
+            newest = self._workshop.checkpoints.newest(order.job_id)
+            if newest is not None and newest.slot == self.assignment.slot:
+                self._begin(order, newest)
+            else:
+                self._say("run never began", order.job_id, reason=reason)
         self._waiting.clear()
         for run in list(self._training.values()):
             self._end_part(run, reason)

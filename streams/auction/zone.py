@@ -248,6 +248,13 @@ class AuctionZone:
                 detail=f"job {event.job_id} was not assigned to node {event.node} in slot {event.slot}",
             )
             return
+        if event.slot < job.run_slot and not isinstance(event, RunFinished):
+            # A job has moved on since: what it had done by then says nothing of where it is.
+            yield EventIgnored(
+                reason="stale_report",
+                detail=f"job {event.job_id} runs in slot {job.run_slot}, the report is of slot {event.slot}",
+            )
+            return
         match event:
             case RunStarted():
                 job.start_run(event.slot, event.samples_done)

@@ -260,6 +260,14 @@ def test_a_failed_run_is_planned_again_unless_it_can_run_nowhere(bench, permanen
     assert outcome.remaining_samples == 190
 
 
+def test_a_late_report_of_an_earlier_slot_does_not_turn_a_job_back(bench):
+    (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
+    nodes = nodes_by_slot(admitted)
+    bench.send(tick(0), started(nodes[0], 0, 0), tick(1), started(nodes[1], 1, 50))
+    (ignored,) = bench.send(progressed(nodes[0], 0, 20))
+    assert (ignored.reason, bench.zone.book.jobs["j"].samples_done) == ("stale_report", 50)
+
+
 def test_a_lost_checkpoint_is_planned_again(bench):
     (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 60))
     nodes = nodes_by_slot(admitted)

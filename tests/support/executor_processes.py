@@ -19,14 +19,14 @@ from schemas.codec import Decision, Envelope, decode_event
 from schemas.commands import Command, RunOrder
 from schemas.fleet import FleetEvent
 from schemas.topics import COMMANDS, FLEET, topic_name
-from tests.support.executors import BASE_MODEL, CELL, assignment
+from tests.support.executors import BASE_MODEL, CELL, CHAIN, assignment
 
 # Torch and transformers take each process ten seconds of a core or more: the executors are forked from one
 # process that has imported them, and has done nothing else.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["executors.service.loading", "executors.service.node"])
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 60.0
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ class Executors:
 
     def command(self, command: Command) -> Decision:
         self._sent += 1
-        decision = Decision(f"{CELL}-{self._sent}-0", CELL, "e", time.time(), command, "00")
+        decision = Decision(f"{CELL}-{self._sent}-0", CELL, "e", time.time(), command, CHAIN)
         self.send(command.node, decision.canonical)
         return decision
 

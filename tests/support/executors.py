@@ -10,6 +10,8 @@ from schemas.jobs import Dataset, LoraHyperparameters
 
 CELL = "c"
 BASE_MODEL = "tiny"
+CHAIN = "0" * 64
+"""A link that nobody here checks."""
 
 TINY_RECIPE = Recipe(
     vocabulary_size=320,

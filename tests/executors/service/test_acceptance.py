@@ -10,7 +10,7 @@ from executors.service.journal import Journal
 from schemas.codec import Decision
 from schemas.commands import Command, RunCancelled
 from schemas.decisions import EventIgnored
-from tests.support.executors import CELL, assignment, order
+from tests.support.executors import CELL, CHAIN, assignment, order
 
 NOW_S = 1_050.0
 SLOT = assignment(order("j", 8), slot=3)
@@ -18,7 +18,7 @@ CANCELLED = RunCancelled(zone="z", node="n1", job_id="j")
 
 
 def record(command: object, id: str = "c-7-0", cell: str = CELL) -> CommandRecord:
-    return CommandRecord(7, Decision(id, cell, "e", 0.0, command, "00").canonical)
+    return CommandRecord(7, Decision(id, cell, "e", 0.0, command, CHAIN).canonical)
 
 
 def judged(command: CommandRecord, journal: Journal | None = None) -> AcceptedCommand | None:

@@ -133,6 +133,19 @@ def test_a_run_that_is_killed_between_checkpoint_and_report_reports_without_trai
     ]
 
 
+@pytest.mark.parametrize(("work", "kind"), [(1_000, RunProgressed), (12, RunFinished)])
+def test_what_a_killed_process_trained_is_reported_even_when_the_slot_is_over(bench, work: int, kind) -> None:
+    assigned = assignment(order("j", quota=40, work=work), order("unbegun", 8, resume=99))
+    killed = bench.runner(assigned)
+    for _ in range(3):
+        killed.advance()
+    bench.reports.clear()
+    bench.clock.now_s += 100
+    assert bench.runner(assigned, bench.workshop()).advance() == "idle"
+    assert [type(event) for event in bench.reports] == [RunStarted, kind]
+    assert [event.samples_done for event in bench.reports] == [12, 12]
+
+
 def test_a_run_waits_for_its_predecessor_while_the_others_train(bench) -> None:
     predecessor = bench.runner(assignment(order("j", 8)))
     predecessor.advance()
