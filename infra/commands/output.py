@@ -8,6 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
+_FILE_WIDTH = 160
+
 
 def print_json(value: Any) -> None:
     """One JSON value on one line of standard output, at once."""
@@ -16,8 +18,8 @@ def print_json(value: Any) -> None:
 
 
 def console() -> Console:
-    """Standard output for people."""
-    return Console(highlight=False, soft_wrap=True)
+    """Standard output for people; wide enough for every table where it is no terminal."""
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _FILE_WIDTH)
 
 
 def remark(text: str) -> None:

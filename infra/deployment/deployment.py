@@ -22,7 +22,7 @@ from schemas.topics import topics
 WORKER_READY_S = 120.0
 
 _HEARTBEATS_PER_NODE_TIMEOUT = 4
-_REPORTS_PER_SLOT = 2
+_REPORTS_PER_SLOT = 8
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Deployment:
             stack.callback(self.clock.stop)
             self.clock.start()
             self.say("clock runs")
+            stack.callback(self.say, "stopping")
             yield
-            self.say("stopping")
 
     def keep_running(self) -> None:
         """Start again what has died.

@@ -11,22 +11,8 @@ import pytest
 from infra.cli import run
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = [
-    "bench",
-    "clock",
-    "demo",
-    "executor",
-    "explain",
-    "quote",
-    "replay",
-    "schemas",
-    "simulate",
-    "submit",
-    "topics",
-    "up",
-    "watch",
-    "worker",
-]
+COMMANDS = ["bench", "clock", "demo", "executor", "explain", "quote", "replay", "schemas", "simulate"]
+COMMANDS += ["submit", "topics", "up", "watch", "worker"]
 NOWHERE = "127.0.0.1:1"
 
 

@@ -1,0 +1,244 @@
+"""The command line against a real broker, worker and clock; executors are in the tests of the executors."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.cli import run
+from infra.deployment.deployment import Deployment, Layout
+from infra.deployment.folders import Folders
+from infra.log.target import Target
+from tests.infra.processes import is_gone_within
+from tests.integration.deployment import ROOT, until
+
+pytestmark = pytest.mark.integration
+
+DEMO_CELLS = ROOT / "infra" / "cells" / "demo.yaml"
+PATIENCE_S = 120.0
+TASK = {
+    "zone": "tiny",
+    "work_samples": 96,
+    "deadline_in_s": 40,
+    "dataset": {"path": "d.jsonl", "samples": 100},
+    "hyperparameters": {"rank": 8, "batch_size": 8, "sequence_length": 32},
+}
+
+Millrace = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def deployment(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A worker and a clock for the demo's cell, under a prefix of their own."""
+    folders = Folders(tmp_path_factory.mktemp("deployment"))
+    folders.create()
+    layout = Layout(DEMO_CELLS, folders, Target(kafka, "test-cli"), run_executors=False)
+    running = Deployment(layout, say=lambda line: None)
+    with running.running():
+        yield running
+
+
+@pytest.fixture
+def millrace(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> Millrace:
+    """Runs a command that must do, and returns what it prints."""
+    target = deployment.layout.target
+
+    def call(*arguments: str) -> str:
+        where = ["--bootstrap-servers", target.bootstrap_servers, "--topic-prefix", target.prefix]
+        status = run([*arguments, *where])
+        output = capsys.readouterr()
+        assert (status, output.err) == (0, "")
+        return output.out
+
+    return call
+
+
+def bids(path: Path, *bids: dict) -> str:
+    # JSON is YAML, and has no aliases.
+    path.write_text(json.dumps([{"cell": "demo", "user": "ann", "task": TASK, **bid} for bid in bids]))
+    return str(path)
+
+
+def test_a_bid_is_decided_explained_watched_and_proven(millrace, tmp_path):
+    file = bids(tmp_path / "bids.yaml", {"job_id": "rich", "bid": 3}, {"job_id": "poor", "bid": "0.000001"})
+    decided = {
+        line["job_id"]: line for line in map(json.loads, millrace("submit", file, "--json").splitlines())
+    }
+    assert decided["rich"]["state"] == "admitted"
+    assert decided["poor"]["reason"] == "price_not_below_bid"
+
+    story = millrace("explain", "rich")
+    assert story.startswith("Job rich in cell demo: admitted\n")
+    assert "ann bids 3.0000" in story
+    assert "price: operation " in story
+    assert "plan: 96 samples: node-" in story
+    chapters = json.loads(millrace("explain", "poor", "--json"))["chapters"]
+    assert [chapter["type"] for chapter in chapters] == [
+        "millrace.job.submitted.v1",
+        "millrace.job.rejected.v1",
+    ]
+
+    board = millrace("watch", "--once")
+    assert "rich" in board
+    assert "rejected (price_not_below_bid)" in board
+    streamed = [json.loads(line) for line in millrace("watch", "--once", "--json").splitlines()]
+    assert {"event", "decision"} == {line["kind"] for line in streamed}
+
+    assert "every decision is the one that the rules demand" in millrace("replay")
+
+
+def test_a_quote_is_what_the_bid_then_pays_at_most(millrace, tmp_path):
+    file = bids(tmp_path / "bids.yaml", {"job_id": "asked", "bid": 3})
+    (quoted,) = map(json.loads, millrace("quote", file, "--json").splitlines())
+    (decided,) = map(json.loads, millrace("submit", file, "--json").splitlines())
+    assert quoted["reason"] == "plan_found"
+    assert decided["payment_micros"] <= quoted["offer"]["lowest_winning_bid_micros"]
+    assert "wins now" in millrace("quote", file)
+
+
+def test_slots_are_commanded_as_time_goes_on(millrace, tmp_path):
+    file = bids(tmp_path / "bids.yaml", {"job_id": "timely", "bid": 3})
+    millrace("submit", file, "--no-wait")
+
+    def told() -> bool:
+        return "slot " in millrace("explain", "timely") if "timely" in millrace("watch", "--once") else False
+
+    until(told, "a slot of the job is assigned")
+
+
+def test_an_exported_log_is_proven_from_its_files(millrace, tmp_path, capsys):
+    millrace("replay", "--export", str(tmp_path / "log"))
+    assert run(["replay", "--from", str(tmp_path / "log" / "ledger.jsonl"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"]
+
+
+def test_a_bid_for_a_cell_that_is_not_served_is_refused_with_intakes_reason(
+    deployment, tmp_path, capsys, monkeypatch
+):
+    target = deployment.layout.target
+    file = bids(tmp_path / "bids.yaml", {"job_id": "lost", "bid": 3, "cell": "elsewhere"})
+    status = run(
+        ["submit", file, "--bootstrap-servers", target.bootstrap_servers, "--topic-prefix", target.prefix]
+    )
+    assert status == 1
+    assert capsys.readouterr().err == "millrace: lost: refused: cell elsewhere is not served here\n"
+
+
+def test_a_job_that_nobody_bid_for_cannot_be_explained(deployment, capsys):
+    target = deployment.layout.target
+    where = ["--bootstrap-servers", target.bootstrap_servers, "--topic-prefix", target.prefix]
+    assert run(["explain", "nobody", *where]) == 1
+    assert capsys.readouterr().err == "millrace: the log knows no job nobody\n"
+
+
+def test_topics_are_listed_and_checked(millrace, kafka, capsys, topic_prefix):
+    rows = json.loads(millrace("topics", "list", "--json"))
+    assert "test-cli.ledger" in {row["name"] for row in rows}
+    assert "as specified" in millrace("topics", "check")
+    where = ["--bootstrap-servers", kafka, "--topic-prefix", topic_prefix]
+    assert run(["topics", "check", *where]) == 1
+    assert "topics are missing" in capsys.readouterr().err
+    assert run(["topics", "create", *where]) == 0
+    assert run(["topics", "check", *where]) == 0
+    assert run(["topics", "check", "--partitions", "9", *where]) == 1
+    assert "partitions is 4, wanted 9" in capsys.readouterr().err
+
+
+class Up:
+    """`millrace up` as a process."""
+
+    def __init__(self, directory: Path, *arguments: str, cells: Path = DEMO_CELLS) -> None:
+        self._log = directory / f"up-{time.monotonic_ns()}.log"
+        command = [sys.executable, "-m", "infra.cli", "up", str(cells), "--no-executors"]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--data-dir", str(directory / "data"), *arguments],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def await_ready(self) -> None:
+        def ready() -> bool:
+            assert self.process.poll() is None, self.output
+            return "Ctrl-C stops" in self.output
+
+        until(ready, "the deployment is up", PATIENCE_S)
+
+    def children(self) -> list[int]:
+        return [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
+
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def start_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Up]]:
+    """Starts deployments, and ends those that a failed test leaves."""
+    monkeypatch.delenv("MILLRACE_BOOTSTRAP_SERVERS", raising=False)
+    started: list[Up] = []
+
+    def start(*arguments: str, cells: Path = DEMO_CELLS) -> Up:
+        started.append(Up(tmp_path, *arguments, cells=cells))
+        return started[-1]
+
+    yield start
+    for up in started:
+        if up.process.poll() is None:
+            up.interrupt()
+
+
+def test_up_stops_in_order_keeps_its_data_and_forgets_them_when_told_to(
+    start_up, tmp_path, monkeypatch, capsys
+):
+    up = start_up()
+    up.await_ready()
+    assert "cell demo is configured" in up.output
+    children = up.children()
+    monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
+    file = bids(tmp_path / "bids.yaml", {"job_id": "kept", "bid": 3})
+    assert run(["submit", file]) == 0
+    second = start_up()
+    assert second.process.wait(PATIENCE_S) == 1
+    assert f"process {up.process.pid} runs the deployment" in second.output
+    assert up.interrupt() == 130
+    assert "stopping" in up.output
+    assert all(is_gone_within(child, 5.0) for child in children)
+    capsys.readouterr()
+
+    changed = tmp_path / "cells.yaml"
+    changed.write_text(DEMO_CELLS.read_text().replace("slot_s: 4.0", "slot_s: 5.0"))
+    up = start_up(cells=changed)
+    up.await_ready()
+    assert "cell demo keeps its first configuration" in up.output
+    assert run(["explain", "kept"]) == 0
+    assert "Job kept in cell demo" in capsys.readouterr().out
+    assert up.interrupt() == 130
+
+    up = start_up("--fresh")
+    up.await_ready()
+    assert "cell demo is configured" in up.output
+    assert run(["explain", "kept"]) == 1
+    assert up.interrupt() == 130
+
+
+def test_children_die_with_a_parent_that_is_killed(start_up):
+    up = start_up()
+    up.await_ready()
+    children = up.children()
+    assert len(children) >= 3
+    up.process.kill()
+    up.process.wait()
+    deadline_s = time.monotonic() + PATIENCE_S
+    assert all(is_gone_within(child, deadline_s - time.monotonic()) for child in children)
