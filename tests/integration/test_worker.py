@@ -24,6 +24,8 @@ pytestmark = pytest.mark.integration
 SEED = 20_260_101
 STORM_KILLS = int(os.environ.get("MILLRACE_STORM_KILLS", "20"))
 STORM_EVENTS = 2_000
+KILL_EVERY_S = 5.0
+"""About how long a worker lives; events are sent for as long as workers are killed."""
 HEADER_REASON = "dlt_reason"
 
 
@@ -121,19 +123,20 @@ def test_storm_of_kills(deployment: Deployment) -> None:
     storm(deployment, random.Random(SEED + 1), event_count=STORM_EVENTS, kills=STORM_KILLS)
 
 
-def send_slowly(deployment: Deployment, event_count: int) -> None:
+def send_slowly(deployment: Deployment, event_count: int, pause_s: float) -> None:
     """So that there is always something underway."""
     both = (events.stream(event_count // 2, cell)[1:] for cell in ("alpha", "beta"))
     for pair in zip(*both, strict=True):
         deployment.send(pair)
-        time.sleep(0.02)
+        time.sleep(pause_s)
 
 
 def storm(deployment: Deployment, chance: random.Random, event_count: int, kills: int) -> None:
     """Kill the worker again and again while events flow; start it at once each time, under its name."""
     worker = deployment.start_worker(worker_name="w1", snapshot_every_events=20)
     deployment.configure("alpha", "beta")
-    flow = threading.Thread(target=send_slowly, args=(deployment, event_count))
+    pause_s = kills * KILL_EVERY_S / (event_count / 2)
+    flow = threading.Thread(target=send_slowly, args=(deployment, event_count, pause_s))
     flow.start()
     for _ in range(kills):
         before = deployment.count("decisions")
