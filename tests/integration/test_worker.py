@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 SEED = 20_260_101
 STORM_KILLS = int(os.environ.get("MILLRACE_STORM_KILLS", "20"))
 STORM_EVENTS = 2_000
-KILL_EVERY_S = 5.0
+KILL_EVERY_S = 4.0
 """About how long a worker lives; events are sent for as long as workers are killed."""
 HEADER_REASON = "dlt_reason"
 
