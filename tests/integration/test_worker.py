@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -70,6 +71,7 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
             deployment.send_raw(events.TOPIC_OF_TYPE[type(event)], value, headers, b"alpha")
             spoiled += 1
     deployment.send_raw("jobs", b"\x00\xffbroken", [("ce_type", b"no.such.type"), ("ce_id", b"x")], b"k", 0)
+    send_header_name_that_is_not_text(deployment)
     deployment.send_raw("ledger", b"not an event", [], b"alpha", 0)
     deployment.send_raw("ledger", b"not an event", [], b"alpha", 1)
     deployment.send(events.stream(40)[2:])
@@ -77,7 +79,7 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
     deployment.proven()
 
     assert worker.running
-    inputs = sum(len(deployment.records(name)) for name in set(events.TOPIC_OF_TYPE.values()))
+    inputs = sum(deployment.count(name) for name in set(events.TOPIC_OF_TYPE.values()))
     letters = [
         record for name in set(events.TOPIC_OF_TYPE.values()) for record in deployment.records(f"{name}.dlt")
     ]
@@ -89,10 +91,17 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
     about = dict(broken.headers)
     assert about["dlt_topic"] == deployment.topic("jobs").encode()
     assert about[HEADER_REASON] == b"unknown event type 'no.such.type'"
+    assert any(letter.value == b"odd header" for letter in letters)
     place = (int(about["dlt_partition"] or b""), int(about["dlt_offset"] or b""))
     origin = {(record.partition, record.offset): record.value for record in deployment.records("jobs")}
     assert origin[place] == broken.value
     assert len(deployment.records("ledger.dlt")) == 2
+
+
+def send_header_name_that_is_not_text(deployment: Deployment) -> None:
+    """By kcat: the Python clients can neither send nor read such a name."""
+    command = ["kcat", "-b", deployment.bootstrap_servers, "-P", "-t", deployment.topic("quotes")]
+    subprocess.run([*command, "-H", b"\xff\xfe=1"], input=b"odd header", check=True)
 
 
 def test_orderly_stop_leaves_nothing_to_repeat(deployment: Deployment) -> None:
