@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.integration
 SEED = 20_260_101
 STORM_KILLS = int(os.environ.get("MILLRACE_STORM_KILLS", "20"))
 STORM_EVENTS = 2_000
+KILL_EVERY_S = 4.0
+"""About how long a worker lives; events are sent for as long as workers are killed."""
 HEADER_REASON = "dlt_reason"
 
 
@@ -68,6 +71,7 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
             deployment.send_raw(events.TOPIC_OF_TYPE[type(event)], value, headers, b"alpha")
             spoiled += 1
     deployment.send_raw("jobs", b"\x00\xffbroken", [("ce_type", b"no.such.type"), ("ce_id", b"x")], b"k", 0)
+    send_header_name_that_is_not_text(deployment)
     deployment.send_raw("ledger", b"not an event", [], b"alpha", 0)
     deployment.send_raw("ledger", b"not an event", [], b"alpha", 1)
     deployment.send(events.stream(40)[2:])
@@ -75,7 +79,7 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
     deployment.proven()
 
     assert worker.running
-    inputs = sum(len(deployment.records(name)) for name in set(events.TOPIC_OF_TYPE.values()))
+    inputs = sum(deployment.count(name) for name in set(events.TOPIC_OF_TYPE.values()))
     letters = [
         record for name in set(events.TOPIC_OF_TYPE.values()) for record in deployment.records(f"{name}.dlt")
     ]
@@ -87,10 +91,17 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
     about = dict(broken.headers)
     assert about["dlt_topic"] == deployment.topic("jobs").encode()
     assert about[HEADER_REASON] == b"unknown event type 'no.such.type'"
+    assert any(letter.value == b"odd header" for letter in letters)
     place = (int(about["dlt_partition"] or b""), int(about["dlt_offset"] or b""))
     origin = {(record.partition, record.offset): record.value for record in deployment.records("jobs")}
     assert origin[place] == broken.value
     assert len(deployment.records("ledger.dlt")) == 2
+
+
+def send_header_name_that_is_not_text(deployment: Deployment) -> None:
+    """By kcat: the Python clients can neither send nor read such a name."""
+    command = ["kcat", "-b", deployment.bootstrap_servers, "-P", "-t", deployment.topic("quotes")]
+    subprocess.run([*command, "-H", b"\xff\xfe=1"], input=b"odd header", check=True)
 
 
 def test_orderly_stop_leaves_nothing_to_repeat(deployment: Deployment) -> None:
@@ -121,19 +132,20 @@ def test_storm_of_kills(deployment: Deployment) -> None:
     storm(deployment, random.Random(SEED + 1), event_count=STORM_EVENTS, kills=STORM_KILLS)
 
 
-def send_slowly(deployment: Deployment, event_count: int) -> None:
+def send_slowly(deployment: Deployment, event_count: int, pause_s: float) -> None:
     """So that there is always something underway."""
     both = (events.stream(event_count // 2, cell)[1:] for cell in ("alpha", "beta"))
     for pair in zip(*both, strict=True):
         deployment.send(pair)
-        time.sleep(0.02)
+        time.sleep(pause_s)
 
 
 def storm(deployment: Deployment, chance: random.Random, event_count: int, kills: int) -> None:
     """Kill the worker again and again while events flow; start it at once each time, under its name."""
     worker = deployment.start_worker(worker_name="w1", snapshot_every_events=20)
     deployment.configure("alpha", "beta")
-    flow = threading.Thread(target=send_slowly, args=(deployment, event_count))
+    pause_s = kills * KILL_EVERY_S / (event_count / 2)
+    flow = threading.Thread(target=send_slowly, args=(deployment, event_count, pause_s))
     flow.start()
     for _ in range(kills):
         before = deployment.count("decisions")
