@@ -8,7 +8,7 @@ JobStateName = Literal["admitted", "rejected", "withdrawn", "refunded", "complet
 
 
 class JobState(Record):
-    """How a job stands after the latest decision about it: a record of `jobs.state`, under the job's id.
+    """How a job stands after the latest decision about it: a record of `jobs.state`, under `<cell>/<job>`.
 
     Amounts are those that this decision itself names; what an earlier one named is in `decisions`.
     """

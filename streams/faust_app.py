@@ -25,6 +25,8 @@ RECORD_OVERHEAD_BYTES = 1024 * 1024
 """What Kafka and the headers may add to the largest value."""
 
 _COMMIT_EVERY_S = 1.0
+_LINGER_S = 0.002
+"""How long a batch waits for company: a request to the broker costs as much as folding a small event."""
 _WATCH_EVERY_S = 0.5
 
 
@@ -145,7 +147,7 @@ def _faust_app(settings: WorkerSettings) -> faust.App:
         consumer_max_fetch_size=largest_record_bytes,
         consumer_group_instance_id=settings.worker_name,
         producer_acks=-1,
-        producer_linger=0.0,
+        producer_linger=_LINGER_S,
         producer_max_request_size=largest_record_bytes,
         producer_request_timeout=settings.delivery_timeout_s,
         # Events are acknowledged in groups: waiting for each to be would never end.

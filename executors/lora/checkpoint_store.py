@@ -6,7 +6,6 @@ The folder's token is a fencing token: a writer that was replaced holds a lower 
 
 import json
 import logging
-import os
 import re
 import shutil
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from executors.durable import sync_folder, write_to_disk
 from executors.lora.task import JobId
 
 MANIFEST = "manifest.json"
@@ -166,28 +166,13 @@ def _publish(target: Path, files: Mapping[str, bytes], manifest: Manifest) -> No
     unfinished = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED_PREFIX}{target.name}-", dir=target.parent))
     try:
         for name, content in files.items():
-            _write_to_disk(unfinished / name, content)
+            write_to_disk(unfinished / name, content)
         text = json.dumps(manifest.model_dump(), indent=2, sort_keys=True)
-        _write_to_disk(unfinished / MANIFEST, text.encode())
+        write_to_disk(unfinished / MANIFEST, text.encode())
         unfinished.chmod(0o755)
-        _sync_folder(unfinished)
+        sync_folder(unfinished)
         unfinished.rename(target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-
-
-def _write_to_disk(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

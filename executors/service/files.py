@@ -1,10 +1,11 @@
 """Files that are there whole, or not at all, even after a loss of power."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from executors.durable import sync_folder, write_to_disk
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -14,9 +15,9 @@ def write_file(path: Path, content: bytes) -> None:
         OSError: the disk failed; `path` is as it was, unless only the last step failed.
     """
     unfinished = path.with_name(f".unfinished-{path.name}")
-    _write_to_disk(unfinished, content)
+    write_to_disk(unfinished, content)
     unfinished.rename(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
@@ -36,26 +37,11 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     try:
         (scratch / "new").mkdir()
         for name, content in files.items():
-            _write_to_disk(scratch / "new" / name, content)
-        _sync_folder(scratch / "new")
+            write_to_disk(scratch / "new" / name, content)
+        sync_folder(scratch / "new")
         if path.exists():
             path.rename(scratch / "old")
         (scratch / "new").rename(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _write_to_disk(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -55,7 +55,7 @@ def test_events_become_decisions_and_views(deployment: Deployment) -> None:
     view = deployment.records("jobs.state")
     states = [JobState.model_validate_json(record.value or b"") for record in view]
     assert any(state.state == "rejected" and state.reason == "unknown_zone" for state in states)
-    assert [record.key for record in view] == [state.job_id.encode() for state in states]
+    assert [record.key for record in view] == [f"{state.cell}/{state.job_id}".encode() for state in states]
 
 
 def test_bad_records_among_good_ones(deployment: Deployment) -> None:
