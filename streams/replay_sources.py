@@ -114,8 +114,8 @@ def _is_later(record: DecisionRecord, last_offsets: Mapping[str, int]) -> bool:
         decision = decode_decision(record.value)
     except InvalidRecordError:
         return False
-    _, offset, _ = decision.id.rsplit("-", 2)
-    return int(offset) > last_offsets.get(decision.cell, -1)
+    offset = decision.id.removeprefix(f"{decision.cell}-").split("-")[0]
+    return offset.isdecimal() and int(offset) > last_offsets.get(decision.cell, -1)
 
 
 def ledger_line(event: LedgerEvent) -> bytes:
