@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from schemas.codec import Decision, Envelope
+from schemas.codec import Decision, Envelope, InvalidRecordError
 from schemas.commands import SlotAssigned
 from schemas.decisions import (
     JobAdmitted,
@@ -87,7 +87,11 @@ class Story:
             self._chapters.append(Chapter((offset, -1), envelope.time, envelope.id, event))
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision, if it is about the job."""
+        """Take a decision, if it is about the job.
+
+        Raises:
+            InvalidRecordError: its id is none that a cell gives.
+        """
         outcome = decision.outcome
         if isinstance(outcome, SlotAssigned):
             orders = tuple(order for order in outcome.runs if order.job_id == self.job_id)
@@ -99,8 +103,7 @@ class Story:
         repeated = isinstance(outcome, JobRejected) and outcome.reason == "duplicate_job"
         if not repeated:  # else the job under this id is another one, and stands as it did
             self.state = _STATES.get(type(outcome), self.state)
-        _, offset, index = decision.id.rsplit("-", 2)
-        self._chapters.append(Chapter((int(offset), int(index)), decision.time_s, decision.id, outcome))
+        self._chapters.append(Chapter(_place_of(decision), decision.time_s, decision.id, outcome))
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -112,3 +115,11 @@ class Story:
 
     def _first(self, kind: type[Any]) -> Any:
         return next((chapter.record for chapter in self.chapters if isinstance(chapter.record, kind)), None)
+
+
+def _place_of(decision: Decision) -> tuple[int, int]:
+    _, *numbers = decision.id.rsplit("-", 2)
+    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+        raise InvalidRecordError(f"{decision.id} is no id of a decision")
+    offset, index = map(int, numbers)
+    return offset, index

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from schemas.codec import InvalidRecordError, decode_event_line
+from schemas.codec import InvalidRecordError, decode_decision, decode_event_line
 from schemas.topics import DECISIONS, LEDGER, topic_name
 from streams.cell import LedgerEvent
 from streams.ledger import read_ledger
@@ -81,25 +81,41 @@ def export(
 ) -> tuple[int, int]:
     """Write the ledger, and the decisions if wanted, as JSON lines; return how many of each.
 
+    Of a log that still grows, it is the ledger up to now, and the decisions about that part of it.
+
     Raises:
         ReplayError: if Kafka does not answer, or a file cannot be written.
     """
     written_decisions = 0
+    last_offsets: dict[str, int] = {}
     with KafkaReader(bootstrap_servers) as reader:
         ledger = reader.slice(topic_name(topic_prefix, LEDGER))
         with _open(ledger_file, "wb") as file:
             written = 0
             for _, event in _ledger_events(reader, ledger, cell):
                 file.write(ledger_line(event))
+                last_offsets[event.envelope.event.cell] = event.offset
                 written += 1
         if decisions_file is not None:
             decisions = reader.slice(topic_name(topic_prefix, DECISIONS))
             with _open(decisions_file, "wb") as file:
                 for record in _decisions(reader, decisions, cell):
+                    if _is_later(record, last_offsets):
+                        continue
                     # A line break can only be in a record that is no decision; as a space it still is none.
                     file.write(record.value.replace(b"\n", b" ") + b"\n")
                     written_decisions += 1
     return written, written_decisions
+
+
+def _is_later(record: DecisionRecord, last_offsets: Mapping[str, int]) -> bool:
+    """Whether a decision is about an event after the last one of its cell that was written."""
+    try:
+        decision = decode_decision(record.value)
+    except InvalidRecordError:
+        return False
+    offset = decision.id.removeprefix(f"{decision.cell}-").split("-")[0]
+    return offset.isdecimal() and int(offset) > last_offsets.get(decision.cell, -1)
 
 
 def ledger_line(event: LedgerEvent) -> bytes:

@@ -1,9 +1,12 @@
 """A job's story and a watcher's board, folded from a cell's ledger and decisions."""
 
+from dataclasses import replace
+
 import pytest
 
 from infra.board import Board
 from infra.story import Story
+from schemas.codec import InvalidRecordError
 from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted
 from schemas.fleet import RunFinished, RunStarted
@@ -118,3 +121,9 @@ def test_a_refund_takes_the_revenue_back():
     )
     seen = board(bench)
     assert (seen.jobs["j"].state, seen.revenue_micros) == ("refunded", 0)
+
+
+def test_a_decision_under_an_id_that_no_cell_gives_is_refused(bench):
+    forged = replace(next(d for d in bench.decisions if isinstance(d.outcome, JobAdmitted)), id="elsewhere")
+    with pytest.raises(InvalidRecordError, match="elsewhere is no id"):
+        Story("j").take_decision(forged)
