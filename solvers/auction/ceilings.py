@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def minimal_counts(samples: Ints, work_samples: int, slots: int) -> Ints:
     """Numbers of cells per class that cover the work with none to spare; shape (counts, classes)."""
     classes = samples.size
@@ -54,7 +54,7 @@ def minimal_counts(samples: Ints, work_samples: int, slots: int) -> Ints:
     return stack[:kept]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _offered(
     start: Ints, compute: Floats, memory: Floats, group: int, compute_ceiling: float, memory_ceiling: float
 ) -> int:
@@ -67,7 +67,7 @@ def _offered(
     return -1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _lower_bound(
     start: Ints,
     compute: Floats,
@@ -115,7 +115,7 @@ def _lower_bound(
     return least
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def cheapest_schedule(
     start: Ints,
     compute: Floats,
@@ -208,7 +208,7 @@ def cheapest_schedule(
     return (best if best < cutoff else np.inf), schedule
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _price_under_ceilings(
     start: Ints,
     compute: Floats,

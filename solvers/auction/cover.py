@@ -13,11 +13,13 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NO_CHOICE = -1
+_BISECTIONS = 32
+"""Any rate gives a valid bound; so many halvings give one that is as tight as needed."""
 _SLACK = 1e-9
 """Relative room that pruning leaves for rounding."""
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def reachable_sums(samples: Ints, work_samples: int, slots: int) -> Ints:
     """Every sum below `work_samples` of at most `slots` times each entry of `samples`, ascending."""
     sums = np.zeros(1, np.int64)
@@ -43,7 +45,7 @@ def reachable_sums(samples: Ints, work_samples: int, slots: int) -> Ints:
     return sums
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def transitions(sums: Ints, samples: Ints) -> Ints:
     """Index of each sum plus each entry of `samples` among `sums`; `sums.size` for a sum that is enough.
 
@@ -62,7 +64,7 @@ def transitions(sums: Ints, samples: Ints) -> Ints:
     return following
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
     """The cover relaxed at `rate` per sample: sum of the negative reduced costs, and the samples it takes."""
     total, taken = 0.0, 0
@@ -78,7 +80,7 @@ def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
     return total, taken
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _best_rate(costs: Floats, samples: Ints, work_samples: int) -> tuple[float, float]:
     """A rate per sample whose relaxation just covers the work, and the cost of that cover, if any."""
     # Above the dearest cell, a sample more is worth any cost: the relaxation takes all that each slot offers.
@@ -86,7 +88,7 @@ def _best_rate(costs: Floats, samples: Ints, work_samples: int) -> tuple[float, 
     for cost in costs.flat:
         if cost < np.inf:
             high = max(high, cost + 1.0)
-    for _ in range(48):
+    for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         if _relaxed(costs, samples, middle)[1] >= work_samples:
             high = middle
@@ -98,7 +100,7 @@ def _best_rate(costs: Floats, samples: Ints, work_samples: int) -> tuple[float, 
     return high, total + high * taken
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def cheapest_cover(
     costs: Floats, samples: Ints, sums: Ints, following: Ints, work_samples: int
 ) -> tuple[float, Ints]:
