@@ -90,7 +90,7 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
     broken = next(letter for letter in letters if letter.value == b"\x00\xffbroken")
     about = dict(broken.headers)
     assert about["dlt_topic"] == deployment.topic("jobs").encode()
-    assert about[HEADER_REASON] == b"unknown event type 'no.such.type'"
+    assert about[HEADER_REASON].startswith(b"not JSON")
     assert any(letter.value == b"odd header" for letter in letters)
     place = (int(about["dlt_partition"] or b""), int(about["dlt_offset"] or b""))
     origin = {(record.partition, record.offset): record.value for record in deployment.records("jobs")}
