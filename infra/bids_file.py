@@ -101,7 +101,7 @@ def _micros(file: str, entry: _Entry, bid: Any) -> int:
         micros = Decimal(str(bid)) * _MICROS_PER_UNIT
         if not (micros.is_finite() and 0 <= micros <= MAX_MICROS and micros == micros.to_integral_value()):
             raise InvalidOperation
-    except InvalidOperation:
+    except ArithmeticError:
         raise _fault(
             file,
             entry,

@@ -45,7 +45,7 @@ PositiveSamples = Annotated[int, Field(ge=1, le=10**12)]
 Gib = Annotated[float, Field(gt=0, le=1_000_000)]
 SamplesPerSecond = Annotated[float, Field(gt=0, le=1e9)]
 UnixTime = Annotated[float, Field(ge=0, le=MAX_TIME_S)]
-Slot = Annotated[int, Field(ge=0, le=10**9)]
+Slot = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class Record(BaseModel):

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from schemas.base import Gib, Identifier, Micros, Record, SamplesPerSecond, UnixTime
 
 HOURS_PER_DAY = 24
+LEAST_ROOM_GIB = 1 / 1024
+"""Memory is counted in so small parts; a node needs at least one beside the base model."""
 MAX_NODE_CLASSES = 4
 """The exact schedule search grows with slots to the power of the classes."""
 
@@ -97,7 +99,7 @@ class Zone(Record):
         _refuse_repeats(f"zone {self.id}: gpu type", [gpu.name for gpu in self.gpu_types])
         _refuse_repeats(f"zone {self.id}: node", [node.id for node in self.nodes])
         for gpu in self.gpu_types:
-            if gpu.memory_gib <= self.base_model_memory_gib:
+            if gpu.memory_gib - self.base_model_memory_gib < LEAST_ROOM_GIB:
                 raise ValueError(
                     f"zone {self.id}: a node of type {gpu.name} has {gpu.memory_gib} GiB, too small for "
                     f"base model {self.base_model}, which takes {self.base_model_memory_gib} GiB"
@@ -123,7 +125,7 @@ class CellConfigured(Record):
     cell: Identifier
     epoch_s: UnixTime
     """When slot 0 starts."""
-    slot_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    slot_s: Annotated[float, Field(ge=0.01, le=86_400)] = 600.0
     node_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     """A node that was seen once and is silent for longer is taken for dead."""
     duplicate_window_events: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
@@ -141,6 +143,12 @@ class CellConfigured(Record):
         _refuse_repeats(f"cell {self.cell}: vendor", list(self.vendors))
         _refuse_repeats(f"cell {self.cell}: node", [node.id for zone in self.zones for node in zone.nodes])
         for zone in self.zones:
+            for gpu in zone.gpu_types:
+                if gpu.samples_per_s * self.slot_s < 1:
+                    raise ValueError(
+                        f"zone {zone.id}: a node of type {gpu.name} trains less than one sample in a slot of "
+                        f"{self.slot_s} s"
+                    )
             for node in zone.nodes:
                 if node.tariff not in tariffs:
                     raise ValueError(

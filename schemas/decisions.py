@@ -1,9 +1,24 @@
 """What a cell decides, and the numbers behind it."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from schemas.base import Identifier, Micros, Record, Samples, Slot, Text, UnixTime
+from pydantic import BeforeValidator, Field
+
+from schemas.base import Identifier, Micros, Record, Samples, Slot
 from schemas.jobs import RejectionReason
+
+MAX_DETAIL_LENGTH = 2_000
+
+
+def _clipped(detail: str) -> str:
+    return detail[:MAX_DETAIL_LENGTH]
+
+
+Detail = Annotated[str, BeforeValidator(_clipped)]
+"""What lies behind a reason, cut to a length fit for a log: a decision is never refused for its words."""
+
+Amount = Annotated[int, Field(ge=0)]
+"""Micros that were computed: what bounds an input must not refuse an outcome."""
 
 
 class PriceParts(Record):
@@ -13,9 +28,9 @@ class PriceParts(Record):
     rounded up once, in the payment.
     """
 
-    vendor_micros: Micros
+    vendor_micros: Amount
     """q_in."""
-    operational_micros: Micros
+    operational_micros: Amount
     """Sum of e_ikt over the plan."""
     compute_micros: float
     """Highest compute price (lambda) over the plan's cells, times the plan's node-slots of compute."""
@@ -61,10 +76,10 @@ class Offer(Record):
 
     price: PriceParts | None
     """None where no plan exists."""
-    lowest_winning_bid_micros: Micros | None
+    lowest_winning_bid_micros: Amount | None
     """The least bid that wins now, and what it would pay at most."""
     plan: Plan | None
-    earliest_deadline_s: UnixTime | None
+    earliest_deadline_s: Annotated[float, Field(ge=0)] | None
     """The earliest deadline for which a plan exists at all; None where none does within the horizon."""
     room: Room
 
@@ -92,7 +107,7 @@ class JobAdmitted(Record):
     zone: Identifier
     reason: Literal["bid_above_price"]
     bid_micros: Micros
-    payment_micros: Micros
+    payment_micros: Amount
     offer: Offer
     certificate: Certificate
 
@@ -106,7 +121,7 @@ class JobRejected(Record):
     user: Identifier
     zone: Identifier
     reason: RejectionReason
-    detail: Text
+    detail: Detail
     bid_micros: Micros
     offer: Offer | None
     """None where the task could not even be judged (an unknown zone, say)."""
@@ -121,7 +136,7 @@ class JobQuoted(Record):
     quote_id: Identifier
     zone: Identifier
     reason: Literal["plan_found"] | RejectionReason
-    detail: Text
+    detail: Detail
     offer: Offer | None
 
 
@@ -150,9 +165,9 @@ class JobRefunded(Record):
     user: Identifier
     zone: Identifier
     reason: Literal["node_lost", "behind_plan", "run_failed", "deadline_passed"]
-    detail: Text
+    detail: Detail
     remaining_samples: Samples
-    refund_micros: Micros
+    refund_micros: Amount
     certificate: Certificate
 
 
@@ -169,8 +184,8 @@ class JobWithdrawn(Record):
     user: Identifier
     zone: Identifier
     reason: Literal["user_request"]
-    returned_micros: Micros
-    retained_micros: Micros
+    returned_micros: Amount
+    retained_micros: Amount
     certificate: Certificate
 
 
@@ -258,4 +273,4 @@ class EventIgnored(Record):
         "wrong_base_model",
         "stale_report",
     ]
-    detail: Text
+    detail: Detail

@@ -103,5 +103,6 @@ RejectionReason = Literal[
     "unknown_gpu_type",
     "no_throughput_known",
     "larger_than_a_node",
+    "search_too_large",
     "duplicate_job",
 ]

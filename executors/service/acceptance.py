@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from executors.service.command_log import CommandRecord
 from executors.service.journal import Journal
-from schemas.codec import MAX_VALUE_BYTES, Decision, InvalidRecordError, decode_decision
+from schemas.codec import Decision, InvalidRecordError, decode_decision
 from schemas.commands import Command, RunCancelled, SlotAssigned
+from schemas.topics import INPUT_MAX_MESSAGE_BYTES
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +47,10 @@ def accept(
 def _decode(value: bytes | None) -> Decision:
     if value is None:
         raise InvalidRecordError("the record has no value")
-    if len(value) > MAX_VALUE_BYTES:
-        raise InvalidRecordError(f"the value has {len(value)} bytes, at most {MAX_VALUE_BYTES} are read")
+    if len(value) > INPUT_MAX_MESSAGE_BYTES:
+        raise InvalidRecordError(
+            f"the value has {len(value)} bytes, at most {INPUT_MAX_MESSAGE_BYTES} are read"
+        )
     return decode_decision(value)
 
 

@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NO_CHOICE = -1
-_BISECTIONS = 32
+_BISECTIONS = 60
 """Any rate gives a valid bound; so many halvings give one that is as tight as needed."""
 _SLACK = 1e-9
 """Relative room that pruning leaves for rounding."""
@@ -66,7 +66,7 @@ def transitions(sums: Ints, samples: Ints) -> Ints:
 
 @njit(cache=True, nogil=True)
 def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
-    """The cover relaxed at `rate` per sample: sum of the negative reduced costs, and the samples it takes."""
+    """The cover relaxed at `rate` per sample: cells of negative reduced cost; what they cost and train."""
     total, taken = 0.0, 0
     for slot in range(costs.shape[0]):
         least, by = 0.0, -1
@@ -74,8 +74,8 @@ def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
             reduced = costs[slot, index] - rate * samples[index]
             if reduced < least:
                 least, by = reduced, index
-        total += least
         if by >= 0:
+            total += costs[slot, by]
             taken += samples[by]
     return total, taken
 
@@ -97,7 +97,7 @@ def _best_rate(costs: Floats, samples: Ints, work_samples: int) -> tuple[float, 
     total, taken = _relaxed(costs, samples, high)
     if taken < work_samples:
         return high, np.inf
-    return high, total + high * taken
+    return high, total
 
 
 @njit(cache=True, nogil=True)
@@ -120,7 +120,9 @@ def cheapest_cover(
     rate, incumbent = _best_rate(costs, samples, work_samples)
     if incumbent == np.inf:
         return np.inf, chosen
-    limit = incumbent * (1.0 + _SLACK) + _SLACK
+    # Relative to the amounts that are added up: they may be far larger than what is left of them.
+    slack = _SLACK * (1.0 + incumbent + rate * work_samples)
+    limit = incumbent + slack
     # What the slots still to come can save at best, at this rate.
     saving = np.zeros(slots + 1)
     for slot in range(slots - 1, -1, -1):
@@ -157,7 +159,7 @@ def cheapest_cover(
                 if target < enough:
                     above = max(above, target)
                 else:
-                    limit = min(limit, cost)
+                    limit = min(limit, cost + slack)
             if so_far + rate * (work_samples - sums[state]) + saving[slot + 1] > limit:
                 best[state] = np.inf
         highest = above

@@ -11,6 +11,9 @@ from schemas.cells import ThroughputRow, Zone
 from schemas.jobs import LoraHyperparameters, RejectionReason, Task
 from solvers.auction.fleet import Fleet, gib_up
 
+MAX_COVER_ENTRIES = 40_000_000
+"""Some 200 MB for the while of one search."""
+
 
 class UnjudgeableError(Exception):
     """A task that no plan can be sought for, whatever the load."""
@@ -54,6 +57,7 @@ class Demand:
                 f"no node of zone {zone.id} holds {memory_gib} GiB and at least one but at most a node's "
                 f"capacity of samples per slot, at speeds {speeds} samples/s",
             )
+        _refuse_endless_search(samples, work_samples, zone.horizon_slots)
         return cls.sized(work_samples, samples, memory_gib, fleet)
 
     @classmethod
@@ -65,6 +69,19 @@ class Demand:
             compute_share=samples / np.array([c.capacity_samples for c in fleet.classes]),
             memory_gib=memory_gib,
             memory_share=memory_gib / np.array([c.capacity_gib for c in fleet.classes]),
+        )
+
+
+def _refuse_endless_search(samples: NDArray[np.int64], work_samples: int, horizon_slots: int) -> None:
+    """The exact cover keeps an entry per slot and sum of samples: many unlike speeds make too many sums."""
+    entries = horizon_slots
+    for step in {int(step) for step in samples if step}:
+        entries *= min(horizon_slots, work_samples // step) + 1
+    if entries > MAX_COVER_ENTRIES:
+        raise UnjudgeableError(
+            "search_too_large",
+            f"{work_samples} samples at {samples.tolist()} per slot have too many combinations over "
+            f"{horizon_slots} slots: ask for less work, or name fewer gpu types",
         )
 
 

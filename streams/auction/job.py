@@ -50,15 +50,20 @@ class Job:
 
     def start_run(self, slot: int, samples_done: int) -> None:
         """A run of this slot has begun at `samples_done`, which may be less than what was reported before."""
-        self.samples_done, self.run_slot, self.run_base_samples = samples_done, slot, samples_done
+        self.samples_done = self.run_base_samples = self._unfinished(samples_done)
+        self.run_slot = slot
         self._packed = None
 
     def report(self, slot: int, samples_done: int, slot_complete: bool) -> None:
         """A run of this slot has come this far."""
-        self.samples_done = samples_done
+        self.samples_done = self._unfinished(samples_done)
         if slot_complete:
             self.reported_slot = max(self.reported_slot, slot)
         self._packed = None
+
+    def _unfinished(self, samples_done: int) -> int:
+        """Until an adapter is delivered, something is left to do: a job must not wait for it for ever."""
+        return min(samples_done, self.task.work_samples - 1)
 
     def lose_slot(self, slot: int) -> None:
         """Nothing more is to be expected of this slot's run."""

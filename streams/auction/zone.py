@@ -1,7 +1,6 @@
 """A zone under the auction policy: events in, outcomes out."""
 
 import hashlib
-import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -311,8 +310,9 @@ class AuctionZone:
 
 
 def _vendor_price(quote: VendorQuoted, task: Task) -> int:
-    return quote.fixed_price_micros + math.ceil(
-        quote.price_per_thousand_samples_micros * task.dataset.samples / 1_000
+    # Whole numbers all the way: the product may be beyond what a float holds.
+    return quote.fixed_price_micros - (
+        -quote.price_per_thousand_samples_micros * task.dataset.samples // 1_000
     )
 
 
@@ -322,10 +322,12 @@ def _why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, st
     if schedule is not None and bid_micros <= schedule.critical_micros:
         return (
             "price_not_below_bid",
-            f"the bid of {bid_micros} does not exceed the price: {schedule.lowest_winning_bid_micros} wins",
+            f"the bid of {bid_micros} is not above the price: {schedule.lowest_winning_bid_micros} wins",
         )
     if appraisal.binding == "time":
-        return "deadline_too_soon", "even with every node free, the work does not fit before the deadline"
+        return "deadline_too_soon", (
+            "even with every node free, the work does not fit before the deadline, within the zone's horizon"
+        )
     return (
         "no_room_before_deadline",
         f"of {room.cells} cells before the deadline {room.with_room} have room: {room.node_down} are on down "

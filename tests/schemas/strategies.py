@@ -87,6 +87,7 @@ def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
         for index, gpu in enumerate(zone["gpu_types"]):
             gpu["name"] = f"gpu-{index}"
             gpu["memory_gib"] = max(gpu["memory_gib"], 8.0)
+            gpu["samples_per_s"] = max(gpu["samples_per_s"], 100.0)
         for index, node in enumerate(zone["nodes"]):
             node |= {"id": f"node-{zone_index}-{index}", "gpu_type": "gpu-0", "tariff": "tariff-0"}
         for row in zone.get("throughput", ()):

@@ -101,8 +101,8 @@ def test_the_sample_is_accepted_with_the_stated_defaults() -> None:
     assert (cell.zones[0].horizon_slots, cell.zones[0].policy.payment) == (144, "critical")
 
 
-def test_a_node_one_byte_larger_than_its_base_model_is_large_enough() -> None:
-    gib = 80.0 - 2.0**-30
+def test_a_node_one_mebibyte_larger_than_its_base_model_is_large_enough() -> None:
+    gib = 80.0 - 2.0**-10
     assert configured(zone(lambda zone: zone.update(base_model_memory_gib=gib)))
 
 
@@ -118,3 +118,8 @@ def test_a_configuration_cannot_be_changed() -> None:
     cell = configured(lambda cell: None)
     with pytest.raises(ValidationError, match="frozen"):
         cell.slot_s = 1.0  # type: ignore[misc]
+
+
+def test_a_node_that_trains_no_whole_sample_in_a_slot_is_refused_by_name() -> None:
+    with pytest.raises(ValidationError, match="zone zone-1: a node of type a100 trains less than one sample"):
+        configured(lambda cell: cell.update(slot_s=0.02))

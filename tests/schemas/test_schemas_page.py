@@ -45,7 +45,7 @@ def test_the_bounds_are_those_of_the_models() -> None:
         "| 0 to 1e12 |": limit(base.Samples, "maximum") == 1e12,
         "| above 0, to 1e6 |": limit(base.Gib, "maximum") == 1e6,
         "0 to the year 2100": limit(base.UnixTime, "maximum") == 4_102_444_800,
-        "a slot: 0 to 1e9": limit(base.Slot, "maximum") == 1e9,
+        "a slot: 0 to 1e12": limit(base.Slot, "maximum") == 1e12,
         "at most 2,000 characters": limit(base.Text, "maxLength") == 2_000,
         "Paths have at most 512": limit(base.RelativePath, "maxLength") == 512,
         "1 to 128 of": limit(base.Identifier, "pattern") == r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",

@@ -146,6 +146,19 @@ def test_a_quote_is_what_the_bid_then_meets_and_changes_nothing(bench):
     assert admitted.offer == quoted.offer
 
 
+def test_amounts_and_words_beyond_what_an_input_may_hold_are_decided_on_all_the_same(bench):
+    many = {f"g{number:02d}{'x' * 120}": 1.0 for number in range(16)}
+    (rejected,) = bench.send(bid("j1", speed_samples_per_s=many))
+    assert rejected.reason == "unknown_gpu_type"
+    bench.send(vendor("slow", 10**9, 0.0))
+    (dear,) = bench.send(bid("j2", needs_preprocessing=True))
+    assert dear.offer.lowest_winning_bid_micros > 10**15
+    for number in range(8):
+        bench.send(bid(f"rich{number}", 10**9, work_samples=1, deadline_s=EPOCH_S + 10))
+    bench.send(bid("j3", work_samples=10), tick(10**8), bid("j4", deadline_s=EPOCH_S + 10.0**9 + 100))
+    check_zone(bench.zone)
+
+
 # Slots and runs
 
 
@@ -164,10 +177,9 @@ def test_each_slot_is_assigned_when_it_begins(bench):
                 EPOCH_S + slot * SLOT_S,
             )
             assigned[outcome.slot] = outcome.node
-            bench.send(
-                started(outcome.node, slot, order.resume_samples),
-                progressed(outcome.node, slot, order.resume_samples + 50),
-            )
+            done = order.resume_samples + 50
+            report = finished if done == 200 else progressed
+            bench.send(started(outcome.node, slot, order.resume_samples), report(outcome.node, slot, done))
         bench.send(*[heartbeat(node) for node in ("a1", "a2", "b1")])
     assert assigned == nodes_by_slot(admitted)
 
@@ -266,6 +278,17 @@ def test_a_late_report_of_an_earlier_slot_does_not_turn_a_job_back(bench):
     bench.send(tick(0), started(nodes[0], 0, 0), tick(1), started(nodes[1], 1, 50))
     (ignored,) = bench.send(progressed(nodes[0], 0, 20))
     assert (ignored.reason, bench.zone.book.jobs["j"].samples_done) == ("stale_report", 50)
+
+
+def test_a_job_whose_adapter_is_not_delivered_does_not_wait_for_ever(bench):
+    (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
+    for slot, node in nodes_by_slot(admitted).items():
+        bench.send(tick(slot), started(node, slot, 50 * slot))
+        if slot < 3:
+            bench.send(progressed(node, slot, 50 * slot + 50))
+    refunded, *_ = bench.send(failed(node, slot, 200, permanent=False))
+    assert isinstance(refunded, JobRefunded)
+    assert (refunded.reason, refunded.remaining_samples) == ("deadline_passed", 1)
 
 
 def test_a_lost_checkpoint_is_planned_again(bench):

@@ -43,7 +43,7 @@ SKIPPED = {
     "no JSON": CommandRecord(7, b"\xff{"),
     "no object": CommandRecord(7, b"[]"),
     "an ill-typed type": CommandRecord(7, b'{"type":[],"data":{}}'),
-    "too much": CommandRecord(7, b" " * (1 << 20) + record(SLOT).value),
+    "too much": CommandRecord(7, b" " * (8 << 20) + record(SLOT).value),
 }
 
 

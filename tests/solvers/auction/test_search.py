@@ -2,10 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from solvers.auction.certificate import least_additive_cost
+from solvers.auction.cover import cheapest_cover, reachable_sums, transitions
 from solvers.auction.market import Market
 from solvers.auction.room import binding, earliest_last_slot, room_for
 from solvers.auction.search import best_schedule
@@ -85,6 +88,21 @@ def _algorithm_2(market, wanted):
             if work + 1 not in table or grown < table[work + 1][0]:
                 table[work + 1] = (grown, price, cells + 1)
     return table[wanted.work_samples][0]
+
+
+@settings(max_examples=1_500, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.0, 0.4488, 1.0, 7.5, 1e3, 1e9, 1.1e12, 1e15]), min_size=1, max_size=6),
+    st.integers(1, 10**6),
+    st.integers(1, 3 * 10**6),
+)
+def test_a_cover_is_exact_however_far_apart_the_costs_are(costs, step, work):
+    samples = np.array([step], np.int64)
+    sums = reachable_sums(samples, work, len(costs))
+    cost, _ = cheapest_cover(np.array(costs)[:, None], samples, sums, transitions(sums, samples), work)
+    needed = -(-work // step)
+    least = math.fsum(sorted(costs)[:needed]) if needed <= len(costs) else math.inf
+    assert cost == pytest.approx(least, rel=1e-9)
 
 
 def test_a_vendor_dearer_and_slower_than_another_is_never_considered():
