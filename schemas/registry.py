@@ -1,5 +1,7 @@
 """Every type that travels, by its CloudEvents type, and the input topic that each event belongs to."""
 
+from typing import get_args
+
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.commands import RunCancelled, SlotAssigned
@@ -72,21 +74,4 @@ EVENTS_BY_TOPIC: dict[str, tuple[type[Event], ...]] = {
 EVENT_TYPES: dict[str, type[Event]] = {
     model.TYPE: model for models in EVENTS_BY_TOPIC.values() for model in models
 }
-DECISION_TYPES: dict[str, type[Outcome]] = {
-    model.TYPE: model
-    for model in (
-        CellAccepted,
-        EventIgnored,
-        JobAdmitted,
-        JobCompleted,
-        JobQuoted,
-        JobRefunded,
-        JobRejected,
-        JobReplanned,
-        JobWithdrawn,
-        NodeStatusChanged,
-        ZonePriced,
-        SlotAssigned,
-        RunCancelled,
-    )
-}
+DECISION_TYPES: dict[str, type[Outcome]] = {model.TYPE: model for model in get_args(Outcome)}
