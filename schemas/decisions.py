@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from schemas.base import Identifier, Micros, Record, Samples, Slot
 from schemas.jobs import RejectionReason
@@ -14,7 +14,7 @@ def _clipped(detail: str) -> str:
     return detail[:MAX_DETAIL_LENGTH]
 
 
-Detail = Annotated[str, BeforeValidator(_clipped)]
+Detail = Annotated[str, AfterValidator(_clipped)]
 """What lies behind a reason, cut to a length fit for a log: a decision is never refused for its words."""
 
 Amount = Annotated[int, Field(ge=0)]
