@@ -93,7 +93,7 @@ class CellProcessor:
         """Secure everything folded so far, then acknowledge it.
 
         Raises:
-            KafkaError: if the broker does not confirm a record.
+            KafkaException: if the broker does not confirm a record.
             SuspendedError: if this process stood still for too long to be trusted.
         """
         async with self._snapshotting:
@@ -104,7 +104,8 @@ class CellProcessor:
                 folded = sorted({message.partition for message in progress.messages})
                 captures = [(number, self._partitions[number].capture()) for number in folded]
             captured = {number: await asyncio.to_thread(capture.records) for number, capture in captures}
-            await asyncio.gather(*progress.confirmations)
+            for confirmation in progress.confirmations:
+                await confirmation
             self._refuse_after_suspension()
             changelog = self._snapshots.changelog_topic.get_topic_name()
             # Through the table itself nobody could wait for the broker.
@@ -113,7 +114,8 @@ class CellProcessor:
                 for number, records in captured.items()
                 for key, value in records
             ]
-            await asyncio.gather(*sent)
+            for confirmation in sent:
+                await confirmation
             for records in captured.values():
                 for key, value in records:
                     self._snapshots.data[key] = value

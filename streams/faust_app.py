@@ -23,10 +23,9 @@ from streams.settings import MAX_SNAPSHOT_BYTES, WorkerSettings
 SNAPSHOTS = "snapshots"
 RECORD_OVERHEAD_BYTES = 1024 * 1024
 """What Kafka and the headers may add to the largest value."""
+LARGEST_RECORD_BYTES = MAX_SNAPSHOT_BYTES + RECORD_OVERHEAD_BYTES
 
 _COMMIT_EVERY_S = 1.0
-_LINGER_S = 0.002
-"""How long a batch waits for company: a request to the broker costs as much as folding a small event."""
 _WATCH_EVERY_S = 0.5
 
 
@@ -36,14 +35,16 @@ class CellsApp:
     def __init__(self, settings: WorkerSettings, cells: frozenset[str], ledger_partitions: int) -> None:
         self._settings = settings
         self._faust = _faust_app(settings)
-        publisher = Publisher(self._faust.producer)
+        self._publisher = Publisher(
+            settings.bootstrap_servers, LARGEST_RECORD_BYTES, settings.delivery_timeout_s
+        )
         acknowledge = cast(ExactConsumer, self._faust.consumer).acknowledge
         ledger = topic_name(settings.topic_prefix, LEDGER)
         intake = _intake(settings.topic_prefix, cells)
-        self._intake = IntakeProcessor(intake, publisher, acknowledge, settings.intake_buffer_events)
+        self._intake = IntakeProcessor(intake, self._publisher, acknowledge, settings.intake_buffer_events)
         self._cells = CellProcessor(
             _snapshots_table(self._faust, settings.topic_prefix, ledger_partitions),
-            publisher,
+            self._publisher,
             acknowledge,
             Publication(settings.topic_prefix, settings.node_partitions),
             dead_letter_name(ledger),
@@ -63,6 +64,7 @@ class CellsApp:
             asyncio.create_task(self._guard(work))
             for work in (
                 self._run_faust(),
+                self._publisher.settle_regularly(),
                 self._intake.acknowledge_confirmed(),
                 self._cells.snapshot_regularly(self._settings.snapshot_every_s),
                 self._cells.watch_for_suspension(_WATCH_EVERY_S),
@@ -127,7 +129,6 @@ class CellsApp:
 
 def _faust_app(settings: WorkerSettings) -> faust.App:
     urls = [URL(f"kafka://{address.strip()}") for address in settings.bootstrap_servers.split(",")]
-    largest_record_bytes = MAX_SNAPSHOT_BYTES + RECORD_OVERHEAD_BYTES
     data_dir = settings.data_dir / "faust"
     data_dir.mkdir(parents=True, exist_ok=True)
     app = faust.App(
@@ -144,12 +145,8 @@ def _faust_app(settings: WorkerSettings) -> faust.App:
         broker_heartbeat_interval=settings.heartbeat_s,
         broker_commit_interval=_COMMIT_EVERY_S,
         consumer_auto_offset_reset="earliest",
-        consumer_max_fetch_size=largest_record_bytes,
+        consumer_max_fetch_size=LARGEST_RECORD_BYTES,
         consumer_group_instance_id=settings.worker_name,
-        producer_acks=-1,
-        producer_linger=_LINGER_S,
-        producer_max_request_size=largest_record_bytes,
-        producer_request_timeout=settings.delivery_timeout_s,
         # Events are acknowledged in groups: waiting for each to be would never end.
         stream_wait_empty=False,
         reply_create_topic=False,

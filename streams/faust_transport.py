@@ -1,20 +1,13 @@
-"""Faust's Kafka transport, made exact: nothing is repeated by retries, nothing lost while partitions move."""
+"""Faust's Kafka transport, made exact: nothing is lost while partitions move."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, ClassVar
 
 from aiokafka import TopicPartition
-from faust.transport.drivers.aiokafka import Consumer, Producer, Transport
+from faust.transport.drivers.aiokafka import Consumer, Transport
 from faust.types import TP
 from faust.types.tuples import Message
-
-
-class ExactProducer(Producer):
-    """An idempotent producer: Faust makes its own so inside transactions only."""
-
-    def _settings_extra(self) -> Mapping[str, Any]:
-        return {"enable_idempotence": True}
 
 
 class ExactConsumer(Consumer):
@@ -96,7 +89,6 @@ class ExactConsumer(Consumer):
 
 
 class ExactTransport(Transport):
-    """The transport with both."""
+    """The transport with this consumer."""
 
-    Producer: ClassVar[Any] = ExactProducer
     Consumer: ClassVar[Any] = ExactConsumer

@@ -36,7 +36,7 @@ class IntakeProcessor:
         """Acknowledge each event once the broker has its ledger record or dead letter. Never returns.
 
         Raises:
-            KafkaError: if the broker does not take a record.
+            KafkaException: if the broker does not take a record.
         """
         while True:
             message, confirmation = await self._unconfirmed.get()

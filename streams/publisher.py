@@ -1,27 +1,80 @@
 """Sending without waiting: each record yields the broker's confirmation, to be awaited later."""
 
-from collections.abc import Awaitable
+import asyncio
+import logging
+from functools import partial
+from typing import Any
 
-from faust.types.transports import ProducerT
-from faust.types.tuples import RecordMetadata
+from confluent_kafka import KafkaException, Producer
 
 from streams.records import SentRecord
 
-Confirmation = Awaitable[RecordMetadata]
+Confirmation = asyncio.Future[None]
+
+_POLL_EVERY_S = 0.005
+"""How often the broker's answers are looked at; nothing is decided on them in a hurry."""
+_LINGER_MS = 2
+"""How long a batch waits for company: a request to the broker costs as much as folding a small event."""
+_MAX_BATCH_BYTES = 1024 * 1024
+_BY_KEY = -1
+"""librdkafka's word for a partition that its partitioner chooses."""
 
 
 class Publisher:
-    """Sends through Faust's producer, which keeps the order of the records of each partition."""
+    """Sends through librdkafka, whose own thread does the work while events are folded.
 
-    def __init__(self, producer: ProducerT) -> None:
-        self._producer = producer
+    Nothing is repeated by retries, and records keep their order in each partition. Partitions are chosen as
+    Kafka's Java clients do.
+    """
+
+    def __init__(self, bootstrap_servers: str, max_record_bytes: int, delivery_timeout_s: float) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "acks": "all",
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+                "message.max.bytes": max_record_bytes,
+                "batch.size": min(max_record_bytes, _MAX_BATCH_BYTES),
+                "linger.ms": _LINGER_MS,
+                "delivery.timeout.ms": round(delivery_timeout_s * 1_000),
+            },
+            logger=logging.getLogger(__name__),
+        )
 
     async def send(self, record: SentRecord) -> Confirmation:
         """Queue a record; waits only while the producer's buffer is full.
 
         Raises:
-            ProducerSendError: if the record cannot even be queued.
+            KafkaException: if the record cannot even be queued.
         """
-        return await self._producer.send(
-            record.topic, record.key, record.value, record.partition, None, record.headers
-        )
+        confirmation: Confirmation = asyncio.get_running_loop().create_future()
+        while True:
+            try:
+                self._producer.produce(
+                    record.topic,
+                    key=record.key,
+                    value=record.value,
+                    headers=[*record.headers],
+                    partition=_BY_KEY if record.partition is None else record.partition,
+                    on_delivery=partial(_settle, confirmation),
+                )
+            except BufferError:
+                await asyncio.sleep(_POLL_EVERY_S)
+            else:
+                return confirmation
+
+    async def settle_regularly(self) -> None:
+        """Settle the confirmations that have arrived, again and again. Never returns."""
+        while True:
+            self._producer.poll(0)
+            await asyncio.sleep(_POLL_EVERY_S)
+
+
+def _settle(confirmation: Confirmation, error: Any, _message: Any) -> None:
+    if confirmation.done():
+        return
+    if error is None:
+        confirmation.set_result(None)
+    else:
+        confirmation.set_exception(KafkaException(error))
