@@ -23,6 +23,8 @@ SPECVERSION = "1.0"
 
 Headers = Iterable[tuple[str, bytes | None]]
 
+_compact_json = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class InvalidRecordError(ValueError):
     """A record that is no event. The message says what is wrong, for a dead letter."""
@@ -49,9 +51,8 @@ class Envelope:
     @cached_property
     def canonical(self) -> bytes:
         """Attributes and event as one JSON object: a line of a ledger file, and what the chain covers."""
-        attributes = json.dumps(
-            {"id": self.id, "type": self.event.TYPE, "source": self.source, "time": self.time},
-            separators=(",", ":"),
+        attributes = _compact_json(
+            {"id": self.id, "type": self.event.TYPE, "source": self.source, "time": self.time}
         )
         return attributes[:-1].encode() + b',"data":' + self.value + b"}"
 
@@ -105,9 +106,8 @@ class Decision:
     @staticmethod
     def body(id: str, cell: str, cause: str, time_s: float | None, outcome: Outcome) -> bytes:
         """The canonical JSON of a decision, short of its chain: what the chain covers."""
-        attributes = json.dumps(
-            {"id": id, "type": outcome.TYPE, "cell": cell, "cause": cause, "time_s": time_s},
-            separators=(",", ":"),
+        attributes = _compact_json(
+            {"id": id, "type": outcome.TYPE, "cell": cell, "cause": cause, "time_s": time_s}
         )
         return attributes[:-1].encode() + b',"data":' + outcome.model_dump_json().encode()
 

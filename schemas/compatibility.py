@@ -49,8 +49,8 @@ _LIMITS = (
     _Limit("maxProperties", None, 1, inf),
 )
 _JUDGED = frozenset(
-    {"additionalProperties", "const", "enum", "items", "patternProperties", "properties", "propertyNames"}
-    | {"required", "title", "type"}
+    {"additionalProperties", "const", "enum", "items", "patternProperties", "prefixItems", "properties"}
+    | {"propertyNames", "required", "title", "type"}
     | set(_VERBATIM)
     | {keyword for limit in _LIMITS for keyword in (limit.inclusive, limit.exclusive) if keyword}
 )
@@ -147,10 +147,24 @@ class _Comparison:
             left = "|".join(new_types)
             return [place.fault(f"type {kind} removed, {left} left") for kind in lost]
         faults = [place.fault(what) for what in (*_value_faults(old, new), *_bound_faults(old, new))]
-        if "array" in old_types and old.get("maxItems") != 0:
-            faults += self.faults(old.get("items", True), new.get("items", True), place.below("[]"))
+        if "array" in old_types:
+            faults += self._array_faults(old, new, place)
         if "object" in old_types:
             faults += self._object_faults(old, new, place)
+        return faults
+
+    def _array_faults(self, old: dict[str, Any], new: dict[str, Any], place: _Place) -> list[str]:
+        """Positions are judged one by one as far as either schema has rules of their own for them."""
+        old_first, new_first = old.get("prefixItems", []), new.get("prefixItems", [])
+        old_rest, new_rest = old.get("items", True), new.get("items", True)
+        positions, most = max(len(old_first), len(new_first)), old.get("maxItems", inf)
+        faults: list[str] = []
+        for position in range(min(positions, most)):
+            old_rule = old_first[position] if position < len(old_first) else old_rest
+            new_rule = new_first[position] if position < len(new_first) else new_rest
+            faults += self.faults(old_rule, new_rule, place.below(f"[{position}]"))
+        if most > positions:
+            faults += self.faults(old_rest, new_rest, place.below("[]"))
         return faults
 
     def _object_faults(self, old: dict[str, Any], new: dict[str, Any], place: _Place) -> list[str]:

@@ -38,19 +38,16 @@ class PriceParts(Record):
     """Highest memory price (phi) over the plan's cells, times the plan's node-slots of memory."""
 
 
-class PlannedSlot(Record):
-    """One cell of a plan: the job trains on `node` in `slot` (x_ikt = 1)."""
-
-    slot: Slot
-    node: Identifier
+PlannedCell = tuple[Slot, Identifier]
 
 
 class Plan(Record):
-    """A schedule l_i: at most one node per slot, slots not necessarily consecutive."""
+    """A schedule l_i: the job trains on one node in each of its slots, which need not be consecutive."""
 
     vendor: Identifier | None
     """The labour vendor that prepares the data (z_in = 1)."""
-    slots: tuple[PlannedSlot, ...]
+    cells: tuple[PlannedCell, ...]
+    """Slot and node of each, ascending in slots (x_ikt = 1)."""
     samples: Samples
     """What the plan's cells train together: at least the work that it was made for."""
 

@@ -58,7 +58,7 @@ class Intake:
         if event.cell not in self.cells:
             raise InvalidRecordError(f"cell {event.cell} is not served here")
         if not envelope.time and record.timestamp_ms is not None:
-            envelope = replace(envelope, time=_rfc3339(record.timestamp_ms))
+            envelope = replace(envelope, time=_rfc3339(record.timestamp_ms), stored=envelope.value)
         return envelope
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import groupby
+from operator import itemgetter
 
 from infra.money import units
 from schemas.decisions import Offer, Plan
@@ -27,10 +28,7 @@ def describe_offer(offer: Offer) -> Iterator[str]:
 
 def describe_plan(plan: Plan) -> str:
     """Which node in which slots."""
-    runs = [
-        (node, [planned.slot for planned in slots])
-        for node, slots in groupby(plan.slots, key=lambda planned: planned.node)
-    ]
+    runs = [(node, [slot for slot, _ in cells]) for node, cells in groupby(plan.cells, key=itemgetter(1))]
     places = "; ".join(f"{node} in {_ranges(slots)}" for node, slots in runs)
     vendor = "" if plan.vendor is None else f", data prepared by {plan.vendor}"
     return f"{plan.samples} samples: {places}{vendor}"

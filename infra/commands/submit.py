@@ -65,10 +65,10 @@ def _tell(sent: "dict[str, JobSubmitted]", answer: "Decision | Refusal", json: b
     fields: dict[str, Any] = {"job_id": bid.job_id, "decision_id": answer.id}
     match outcome:
         case JobAdmitted():
-            slots = outcome.offer.plan.slots if outcome.offer.plan else ()
+            cells = outcome.offer.plan.cells if outcome.offer.plan else ()
             line = f"admitted: pays {units(outcome.payment_micros)} of {units(outcome.bid_micros)}"
-            if slots:
-                line += f", trains in slots {slots[0].slot} to {slots[-1].slot}"
+            if cells:
+                line += f", trains in slots {cells[0][0]} to {cells[-1][0]}"
             fields |= {"state": "admitted", "payment_micros": outcome.payment_micros}
         case JobRejected():
             line = f"rejected ({outcome.reason}): {outcome.detail}"

@@ -8,21 +8,56 @@ single pair of ceilings is the best there is, which `cheapest_cover` then solves
 """
 
 import heapq
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from solvers.auction.cover import NO_CHOICE, cheapest_cover
+from solvers.auction.cells import Cells, Fronts, price_fronts
+from solvers.auction.cover import NO_CHOICE, Sums, cheapest_cover
+from solvers.auction.demand import Demand
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+
+
+class Problem(NamedTuple):
+    """The schedule search of one task, whatever its vendor."""
+
+    demand: Demand
+    fronts: Fronts
+    operational: Floats
+    """(slots, classes) e_ikt of one slot of the task."""
+    by_cost: Ints
+    """(classes, slots) the slots from the cheapest to run to the dearest."""
+    counts: Ints
+    """(counts, classes) numbers of cells per class that cover the work with none to spare."""
+    compute_used: Floats
+    """(counts,) node-slots of compute."""
+    memory_used: Floats
 
 
 @njit(cache=True, nogil=True)
-def minimal_counts(samples: Ints, work_samples: int, slots: int) -> Ints:
-    """Numbers of cells per class that cover the work with none to spare; shape (counts, classes)."""
+def schedule_problem(cells: Cells, demand: Demand, operational: Floats) -> Problem:
+    """The problem of scheduling a task in the room that `cells` have."""
+    slots, classes = operational.shape
+    counts = _minimal_counts(demand.samples, demand.work_samples, slots)
+    compute_used = np.zeros(counts.shape[0])
+    memory_used = np.zeros(counts.shape[0])
+    for row in range(counts.shape[0]):
+        for index in range(classes):
+            compute_used[row] += counts[row, index] * demand.compute_share[index]
+            memory_used[row] += counts[row, index] * demand.memory_share[index]
+    by_cost = np.empty((classes, slots), np.int64)
+    for index in range(classes):
+        by_cost[index] = np.argsort(operational[:, index], kind="mergesort")
+    fronts = price_fronts(cells, demand)
+    return Problem(demand, fronts, operational, by_cost, counts, compute_used, memory_used)
+
+
+@njit(cache=True, nogil=True)
+def _minimal_counts(samples: Ints, work_samples: int, slots: int) -> Ints:
     classes = samples.size
     stack = np.zeros((1, classes), np.int64)
     for index in range(classes - 1):
@@ -55,28 +90,19 @@ def minimal_counts(samples: Ints, work_samples: int, slots: int) -> Ints:
 
 
 @njit(cache=True, nogil=True)
-def _offered(
-    start: Ints, compute: Floats, memory: Floats, group: int, compute_ceiling: float, memory_ceiling: float
-) -> int:
+def _offered(fronts: Fronts, group: int, compute_ceiling: float, memory_ceiling: float) -> int:
     """Index of the first cell of a group under both ceilings, or -1."""
-    for cell in range(start[group], start[group + 1]):
-        if compute[cell] > compute_ceiling:
+    for cell in range(fronts.start[group], fronts.start[group + 1]):
+        if fronts.compute[cell] > compute_ceiling:
             return -1
-        if memory[cell] <= memory_ceiling:
+        if fronts.memory[cell] <= memory_ceiling:
             return cell
     return -1
 
 
 @njit(cache=True, nogil=True)
 def _lower_bound(
-    start: Ints,
-    compute: Floats,
-    memory: Floats,
-    operational: Floats,
-    by_cost: Ints,
-    counts: Ints,
-    compute_used: Floats,
-    memory_used: Floats,
+    problem: Problem,
     first_slot: int,
     floors: tuple[float, float],
     ceilings: tuple[float, float],
@@ -85,18 +111,18 @@ def _lower_bound(
     """Least cost over the minimal counts, if each class had its own cheapest slots of those offered.
 
     Exact for one class; for more it minds that all cells need slots of their own, but not which class gets
-    a slot that two of them want.
+    a slot that two of them want. `prefix` is scratch of shape (classes, slots + 1).
     """
+    operational, counts = problem.operational, problem.counts
     slots, classes = operational.shape
     offered = np.zeros(classes, np.int64)
     usable = np.zeros(slots, np.bool_)
     for index in range(classes):
         prefix[index, 0] = 0.0
-        for slot in by_cost[index]:
+        for slot in problem.by_cost[index]:
             if slot < first_slot:
                 continue
-            group = slot * classes + index
-            if _offered(start, compute, memory, group, ceilings[0], ceilings[1]) >= 0:
+            if _offered(problem.fronts, slot * classes + index, ceilings[0], ceilings[1]) >= 0:
                 prefix[index, offered[index] + 1] = prefix[index, offered[index]] + operational[slot, index]
                 offered[index] += 1
                 usable[slot] = True
@@ -105,7 +131,7 @@ def _lower_bound(
     for row in range(counts.shape[0]):
         if counts[row].sum() > usable_slots:
             continue
-        cost = floors[0] * compute_used[row] + floors[1] * memory_used[row]
+        cost = floors[0] * problem.compute_used[row] + floors[1] * problem.memory_used[row]
         for index in range(classes):
             if counts[row, index] > offered[index]:
                 cost = np.inf
@@ -116,54 +142,22 @@ def _lower_bound(
 
 
 @njit(cache=True, nogil=True)
-def cheapest_schedule(
-    start: Ints,
-    compute: Floats,
-    memory: Floats,
-    nodes: Ints,
-    operational: Floats,
-    samples: Ints,
-    compute_share: Floats,
-    memory_share: Floats,
-    counts: Ints,
-    sums: Ints,
-    following: Ints,
-    work_samples: int,
-    first_slot: int,
-    cutoff: float,
-) -> tuple[float, Ints]:
+def cheapest_schedule(problem: Problem, sums: Sums, first_slot: int, cutoff: float) -> tuple[float, Ints]:
     """The schedule of least operational cost and resource prices from `first_slot` on, if below `cutoff`.
-
-    Args:
-        start, compute, memory, nodes: the fronts of `price_fronts`.
-        operational: (slots, classes) e_ikt of one slot of the task.
-        samples, compute_share, memory_share: (classes,) the task's demand.
-        counts: from `minimal_counts`.
-        sums, following: from `reachable_sums` and `transitions`.
 
     Returns:
         The cost at the winning ceilings (infinite if none is below `cutoff`), and (slots,) node rows or
         `NO_CHOICE`.
     """
-    slots, classes = operational.shape
+    slots, classes = problem.operational.shape
     schedule = np.full(slots, NO_CHOICE, np.int64)
-    begin = start[first_slot * classes]
-    if counts.shape[0] == 0 or begin == compute.size:
+    begin = problem.fronts.start[first_slot * classes]
+    if problem.counts.shape[0] == 0 or begin == problem.fronts.compute.size:
         return np.inf, schedule
-    compute_used = np.zeros(counts.shape[0])
-    memory_used = np.zeros(counts.shape[0])
-    for row in range(counts.shape[0]):
-        for index in range(classes):
-            compute_used[row] += counts[row, index] * compute_share[index]
-            memory_used[row] += counts[row, index] * memory_share[index]
-    by_cost = np.empty((classes, slots), np.int64)
-    for index in range(classes):
-        by_cost[index] = np.argsort(operational[:, index], kind="mergesort")
-    compute_levels = np.unique(compute[begin:])
-    memory_levels = np.unique(memory[begin:])
+    compute_levels = np.unique(problem.fronts.compute[begin:])
+    memory_levels = np.unique(problem.fronts.memory[begin:])
     prefix = np.empty((classes, slots + 1))
     best = cutoff
-    costs = np.empty((slots, classes))
     # Entries: bound, then first and last level of compute and of memory price.
     open_rectangles = [(0.0, 0, compute_levels.size - 1, 0, memory_levels.size - 1)]
     while len(open_rectangles) > 0:
@@ -171,24 +165,12 @@ def cheapest_schedule(
         if bound >= best:
             break
         if low == high and left == right:
-            _price_under_ceilings(
-                start, compute, memory, operational, compute_share, memory_share, first_slot,
-                compute_levels[low], memory_levels[left], costs,
-            )  # fmt: skip
-            cost, chosen = cheapest_cover(costs, samples, sums, following, work_samples)
+            cost, found = _cheapest_under(problem, sums, first_slot, compute_levels[low], memory_levels[left])
             if cost < best:
-                best = cost
-                for slot in range(slots):
-                    schedule[slot] = NO_CHOICE
-                    if chosen[slot] != NO_CHOICE:
-                        group = slot * classes + chosen[slot]
-                        cell = _offered(
-                            start, compute, memory, group, compute_levels[low], memory_levels[left]
-                        )
-                        schedule[slot] = nodes[cell]
+                best, schedule = cost, found
             continue
-        compute_gap = (compute_levels[high] - compute_levels[low]) * compute_used[0]
-        memory_gap = (memory_levels[right] - memory_levels[left]) * memory_used[0]
+        compute_gap = (compute_levels[high] - compute_levels[low]) * problem.compute_used[0]
+        memory_gap = (memory_levels[right] - memory_levels[left]) * problem.memory_used[0]
         for half in range(2):
             child = (low, high, left, right)
             if compute_gap >= memory_gap:
@@ -197,42 +179,37 @@ def cheapest_schedule(
             else:
                 middle = (left + right) // 2
                 child = (low, high, left, middle) if half == 0 else (low, high, middle + 1, right)
-            child_bound = _lower_bound(
-                start, compute, memory, operational, by_cost, counts, compute_used, memory_used, first_slot,
-                (compute_levels[child[0]], memory_levels[child[2]]),
-                (compute_levels[child[1]], memory_levels[child[3]]),
-                prefix,
-            )  # fmt: skip
+            floors = (compute_levels[child[0]], memory_levels[child[2]])
+            ceilings = (compute_levels[child[1]], memory_levels[child[3]])
+            child_bound = _lower_bound(problem, first_slot, floors, ceilings, prefix)
             if child_bound < best:
                 heapq.heappush(open_rectangles, (child_bound, child[0], child[1], child[2], child[3]))
     return (best if best < cutoff else np.inf), schedule
 
 
 @njit(cache=True, nogil=True)
-def _price_under_ceilings(
-    start: Ints,
-    compute: Floats,
-    memory: Floats,
-    operational: Floats,
-    compute_share: Floats,
-    memory_share: Floats,
-    first_slot: int,
-    compute_ceiling: float,
-    memory_ceiling: float,
-    costs: Floats,
-) -> None:
-    """Fill `costs` (slots, classes) with a slot's cost at ceiling prices, infinite where none is offered."""
+def _cheapest_under(
+    problem: Problem, sums: Sums, first_slot: int, compute_ceiling: float, memory_ceiling: float
+) -> tuple[float, Ints]:
+    """The cheapest schedule of the cells under both ceilings, at ceiling prices: cost and node rows."""
+    demand, operational = problem.demand, problem.operational
     slots, classes = operational.shape
-    for slot in range(slots):
+    costs = np.full((slots, classes), np.inf)
+    for slot in range(first_slot, slots):
         for index in range(classes):
-            costs[slot, index] = np.inf
             group = slot * classes + index
-            if (
-                slot >= first_slot
-                and _offered(start, compute, memory, group, compute_ceiling, memory_ceiling) >= 0
-            ):
+            if _offered(problem.fronts, group, compute_ceiling, memory_ceiling) >= 0:
                 costs[slot, index] = (
-                    compute_ceiling * compute_share[index]
-                    + memory_ceiling * memory_share[index]
+                    compute_ceiling * demand.compute_share[index]
+                    + memory_ceiling * demand.memory_share[index]
                     + operational[slot, index]
                 )
+    cost, chosen = cheapest_cover(costs, demand.samples, sums, demand.work_samples)
+    rows = np.full(slots, NO_CHOICE, np.int64)
+    for slot in range(slots):
+        if chosen[slot] != NO_CHOICE:
+            group = slot * classes + chosen[slot]
+            rows[slot] = problem.fronts.nodes[
+                _offered(problem.fronts, group, compute_ceiling, memory_ceiling)
+            ]
+    return cost, rows

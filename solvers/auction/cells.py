@@ -1,42 +1,60 @@
 """Scans of a zone's cells (slot, node): which have room, at what prices, and how cheap each slot is.
 
-All arrays of cells have shape (slots, nodes), the nodes of a class in neighbouring columns.
+A task may use cells of several classes, each with its own samples per slot.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+from solvers.auction.demand import Demand
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-@njit(cache=True, nogil=True)
-def price_fronts(
-    compute_price: Floats,
-    memory_price: Floats,
-    free_samples: Floats,
-    free_gib: Floats,
-    node_up: Bools,
-    class_bounds: Ints,
-    samples: Ints,
-    memory_gib: float,
-) -> tuple[Ints, Floats, Floats, Ints]:
+class Cells(NamedTuple):
+    """Neighbouring slots of a market, all nodes; arrays of cells have shape (slots, nodes)."""
+
+    compute_price: Floats
+    memory_price: Floats
+    free_samples: Floats
+    free_gib: Floats
+    node_up: Bools
+    """(nodes,)"""
+    class_bounds: Ints
+    """(classes + 1,) where each class begins among the nodes; the last entry is their number."""
+
+
+class Fronts(NamedTuple):
     """Per slot and class, the cells with room that no other such cell undercuts in both prices.
 
-    Cells of a class differ only in their prices, so a schedule needs no others (erratum P2: without room, no
-    offer).
-
-    Returns:
-        start: (slots * classes + 1,) where each group begins in the three arrays that follow; group
-            `slot * classes + class`; compute prices ascending and memory prices descending within a group;
-            the nodes. Of equal cells the first node is kept.
+    A group is a slot and a class, number `slot * classes + class`. Within a group compute prices ascend and
+    memory prices descend.
     """
-    slots = compute_price.shape[0]
+
+    start: Ints
+    """(groups + 1,) where each group begins in the arrays that follow."""
+    compute: Floats
+    memory: Floats
+    nodes: Ints
+
+
+@njit(cache=True, nogil=True)
+def price_fronts(cells: Cells, demand: Demand) -> Fronts:
+    """The fronts of the cells with room for a task (erratum P2: without room, no offer).
+
+    Cells of a class differ only in their prices, so a schedule needs no others. Of equal cells the first node
+    is kept.
+    """
+    class_bounds, samples, memory_gib = cells.class_bounds, demand.samples, demand.memory_gib
+    slots, all_nodes = cells.compute_price.shape
     classes = class_bounds.size - 1
     start = np.zeros(slots * classes + 1, np.int64)
-    capacity = slots * classes * 4 + compute_price.shape[1]
+    capacity = slots * classes * 4 + all_nodes
     compute = np.empty(capacity)
     memory = np.empty(capacity)
     nodes = np.empty(capacity, np.int64)
@@ -52,13 +70,14 @@ def price_fronts(
                 # Most cells are undercut by the one of the least sum of prices: asked first, it saves time.
                 best_compute = best_memory = np.inf
                 for node in range(class_bounds[index], class_bounds[index + 1]):
-                    compute_here, memory_here = compute_price[slot, node], memory_price[slot, node]
+                    compute_here = cells.compute_price[slot, node]
+                    memory_here = cells.memory_price[slot, node]
                     if compute_here >= best_compute and memory_here >= best_memory:
                         continue
                     if (
-                        not node_up[node]
-                        or free_samples[slot, node] < samples[index]
-                        or free_gib[slot, node] < memory_gib
+                        not cells.node_up[node]
+                        or cells.free_samples[slot, node] < samples[index]
+                        or cells.free_gib[slot, node] < memory_gib
                     ):
                         continue
                     if compute_here + memory_here < best_compute + best_memory:
@@ -67,7 +86,7 @@ def price_fronts(
                     if compute[begin] == 0.0 and memory[begin] == 0.0:
                         break
             start[slot * classes + index + 1] = filled
-    return start, compute[:filled], memory[:filled], nodes[:filled]
+    return Fronts(start, compute[:filled], memory[:filled], nodes[:filled])
 
 
 @njit(cache=True, nogil=True)
@@ -106,15 +125,7 @@ def _insert(
 
 
 @njit(cache=True, nogil=True)
-def additive_costs(
-    compute_price: Floats,
-    memory_price: Floats,
-    class_bounds: Ints,
-    samples: Ints,
-    compute_share: Floats,
-    memory_share: Floats,
-    operational: Floats,
-) -> Floats:
+def additive_costs(cells: Cells, demand: Demand, operational: Floats) -> Floats:
     """Per slot and class, the least s lambda + r phi + e over *all* cells, without room too (erratum P8).
 
     `operational` and the result have shape (slots, classes); infinite where the class cannot run the task.
@@ -123,13 +134,13 @@ def additive_costs(
     costs = np.full((slots, classes), np.inf)
     for slot in range(slots):
         for index in range(classes):
-            if samples[index] == 0:
+            if demand.samples[index] == 0:
                 continue
             least = np.inf
-            for node in range(class_bounds[index], class_bounds[index + 1]):
+            for node in range(cells.class_bounds[index], cells.class_bounds[index + 1]):
                 price = (
-                    compute_price[slot, node] * compute_share[index]
-                    + memory_price[slot, node] * memory_share[index]
+                    cells.compute_price[slot, node] * demand.compute_share[index]
+                    + cells.memory_price[slot, node] * demand.memory_share[index]
                 )
                 least = min(least, price)
             costs[slot, index] = least + operational[slot, index]
@@ -137,54 +148,43 @@ def additive_costs(
 
 
 @njit(cache=True, nogil=True)
-def count_room(
-    free_samples: Floats,
-    free_gib: Floats,
-    node_up: Bools,
-    class_bounds: Ints,
-    samples: Ints,
-    memory_gib: float,
-) -> Ints:
+def count_room(cells: Cells, demand: Demand) -> tuple[int, int, int, int]:
     """Cells a task might use: with room, node down, without compute, without memory; each counted once."""
-    counts = np.zeros(4, np.int64)
-    for index in range(class_bounds.size - 1):
-        if samples[index] == 0:
+    with_room = node_down = without_compute = without_memory = 0
+    for index in range(cells.class_bounds.size - 1):
+        if demand.samples[index] == 0:
             continue
-        for slot in range(free_samples.shape[0]):
-            for node in range(class_bounds[index], class_bounds[index + 1]):
-                if not node_up[node]:
-                    counts[1] += 1
-                elif free_samples[slot, node] < samples[index]:
-                    counts[2] += 1
-                elif free_gib[slot, node] < memory_gib:
-                    counts[3] += 1
+        for slot in range(cells.free_samples.shape[0]):
+            for node in range(cells.class_bounds[index], cells.class_bounds[index + 1]):
+                if not cells.node_up[node]:
+                    node_down += 1
+                elif cells.free_samples[slot, node] < demand.samples[index]:
+                    without_compute += 1
+                elif cells.free_gib[slot, node] < demand.memory_gib:
+                    without_memory += 1
                 else:
-                    counts[0] += 1
-    return counts
+                    with_room += 1
+    return with_room, node_down, without_compute, without_memory
 
 
 @njit(cache=True, nogil=True)
-def samples_possible(
-    free_samples: Floats,
-    free_gib: Floats,
-    node_up: Bools,
-    class_bounds: Ints,
-    samples: Ints,
-    memory_gib: float,
-) -> Ints:
-    """(slots,) the most samples that the task could train in each slot on one node with room."""
-    slots = free_samples.shape[0]
-    possible = np.zeros(slots, np.int64)
-    for slot in range(slots):
-        for index in range(class_bounds.size - 1):
-            if samples[index] <= possible[slot]:
+def slots_until_done(cells: Cells, demand: Demand) -> int:
+    """The least number of slots, from the first on, in whose room the work is done; -1 if there is none."""
+    done = 0
+    for slot in range(cells.free_samples.shape[0]):
+        possible = 0
+        for index in range(cells.class_bounds.size - 1):
+            if demand.samples[index] <= possible:
                 continue
-            for node in range(class_bounds[index], class_bounds[index + 1]):
+            for node in range(cells.class_bounds[index], cells.class_bounds[index + 1]):
                 if (
-                    node_up[node]
-                    and free_samples[slot, node] >= samples[index]
-                    and free_gib[slot, node] >= memory_gib
+                    cells.node_up[node]
+                    and cells.free_samples[slot, node] >= demand.samples[index]
+                    and cells.free_gib[slot, node] >= demand.memory_gib
                 ):
-                    possible[slot] = samples[index]
+                    possible = demand.samples[index]
                     break
-    return possible
+        done += possible
+        if done >= demand.work_samples:
+            return slot + 1
+    return -1

@@ -3,11 +3,18 @@
 import math
 from collections.abc import Sequence
 
-from solvers.auction.cells import additive_costs
-from solvers.auction.cover import NO_CHOICE, cheapest_cover
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from solvers.auction.cells import Cells, additive_costs
+from solvers.auction.cover import NO_CHOICE, Sums, cheapest_cover
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market
 from solvers.auction.window import Window
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def least_additive_cost(market: Market, demand: Demand, window: Window) -> float:
@@ -16,27 +23,35 @@ def least_additive_cost(market: Market, demand: Demand, window: Window) -> float
     Constraint 6a prices a plan cell by cell, and knows no room: so does this, where F (Eq. 10) does not
     (erratum P8). mu_i = max(0, b_i - this) is feasible at these prices, and prices only rise.
     """
-    costs = additive_costs(
-        market.compute_price[window.columns],
-        market.memory_price[window.columns],
-        market.class_bounds,
-        demand.samples,
-        demand.compute_share,
-        demand.memory_share,
-        window.operational,
+    return float(
+        _least_additive_cost(
+            market.cells(window.columns.start, window.columns.stop),
+            demand,
+            window.operational,
+            window.sums,
+            window.delays_slots,
+            window.prices_micros,
+        )
     )
-    least, within = math.inf, 0.0
-    chosen = None
-    for option in window.options:
-        if option.price_micros + within >= least:
+
+
+@njit(cache=True, nogil=True)
+def _least_additive_cost(
+    cells: Cells, demand: Demand, operational: Floats, sums: Sums, delays_slots: Ints, prices_micros: Floats
+) -> float:
+    costs = additive_costs(cells, demand, operational)
+    least, within = np.inf, 0.0
+    known = False
+    chosen = np.full(operational.shape[0], NO_CHOICE, np.int64)
+    for option in range(delays_slots.size):
+        if prices_micros[option] + within >= least:
             continue
         # A cover that is cheapest with less delay stays so with more, as long as it starts late enough.
-        if chosen is None or (chosen[: option.delay_slots] != NO_CHOICE).any():
-            costs[: option.delay_slots] = math.inf
-            within, chosen = cheapest_cover(
-                costs, demand.samples, window.sums, window.following, demand.work_samples
-            )
-        least = min(least, option.price_micros + within)
+        if not known or (chosen[: delays_slots[option]] != NO_CHOICE).any():
+            costs[: delays_slots[option]] = np.inf
+            within, chosen = cheapest_cover(costs, demand.samples, sums, demand.work_samples)
+            known = True
+        least = min(least, prices_micros[option] + within)
     return least
 
 

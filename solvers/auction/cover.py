@@ -5,6 +5,8 @@ cover with multiple choice. It is solved exactly by dynamic programming over the
 occur, and the Lagrangian bound of the covering constraint keeps the program to the few sums near the optimum.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -19,9 +21,24 @@ _SLACK = 1e-9
 """Relative room that pruning leaves for rounding."""
 
 
+class Sums(NamedTuple):
+    """The sums of samples, short of the work, that a cover may pass through."""
+
+    values: Ints
+    """Ascending, from 0."""
+    following: Ints
+    """(classes, sums) index of each sum plus a slot of a class; the number of sums where that is enough."""
+
+
 @njit(cache=True, nogil=True)
-def reachable_sums(samples: Ints, work_samples: int, slots: int) -> Ints:
-    """Every sum below `work_samples` of at most `slots` times each entry of `samples`, ascending."""
+def sums_below(samples: Ints, work_samples: int, slots: int) -> Sums:
+    """The sums below `work_samples` of at most `slots` times each entry of `samples`."""
+    sums = _reachable_sums(samples, work_samples, slots)
+    return Sums(sums, _transitions(sums, samples))
+
+
+@njit(cache=True, nogil=True)
+def _reachable_sums(samples: Ints, work_samples: int, slots: int) -> Ints:
     sums = np.zeros(1, np.int64)
     for index in range(samples.size):
         step = samples[index]
@@ -46,12 +63,9 @@ def reachable_sums(samples: Ints, work_samples: int, slots: int) -> Ints:
 
 
 @njit(cache=True, nogil=True)
-def transitions(sums: Ints, samples: Ints) -> Ints:
-    """Index of each sum plus each entry of `samples` among `sums`; `sums.size` for a sum that is enough.
-
-    Returns an array of shape (classes, sums). A sum that takes more slots than there are is missing among
-    `sums` and counts as enough: no cover gets there.
-    """
+def _transitions(sums: Ints, samples: Ints) -> Ints:
+    # A sum that takes more slots than there are is missing among `sums` and counts as enough: no cover gets
+    # there.
     following = np.empty((samples.size, sums.size), np.int64)
     for index in range(samples.size):
         place = 0
@@ -101,16 +115,13 @@ def _best_rate(costs: Floats, samples: Ints, work_samples: int) -> tuple[float, 
 
 
 @njit(cache=True, nogil=True)
-def cheapest_cover(
-    costs: Floats, samples: Ints, sums: Ints, following: Ints, work_samples: int
-) -> tuple[float, Ints]:
+def cheapest_cover(costs: Floats, samples: Ints, sums: Sums, work_samples: int) -> tuple[float, Ints]:
     """The least sum of costs that covers the work, and the class chosen in each slot.
 
     Args:
         costs: (slots, classes), infinite where a class cannot be chosen, never negative.
         samples: (classes,), zero only where all costs of the class are infinite.
-        sums: from `reachable_sums`.
-        following: from `transitions`.
+        sums: from `sums_below`.
 
     Returns:
         The cost, infinite if there is no cover, and (slots,) classes or `NO_CHOICE`.
@@ -130,7 +141,7 @@ def cheapest_cover(
         for index in range(classes):
             least = min(least, costs[slot, index] - rate * samples[index])
         saving[slot] = saving[slot + 1] + least
-    enough = sums.size
+    enough = sums.values.size
     best = np.full(enough + 1, np.inf)
     best[0] = 0.0
     came_from = np.full((slots, enough + 1), -1, np.int32)
@@ -146,11 +157,11 @@ def cheapest_cover(
             for index in range(classes):
                 if costs[slot, index] == np.inf:
                     continue
-                target = following[index, state]
+                target = sums.following[index, state]
                 cost = so_far + costs[slot, index]
                 if cost >= best[target]:
                     continue
-                missing = work_samples - sums[target] if target < enough else 0
+                missing = work_samples - sums.values[target] if target < enough else 0
                 if cost + rate * missing + (saving[slot + 1] if missing else 0.0) > limit:
                     continue
                 best[target] = cost
@@ -160,7 +171,7 @@ def cheapest_cover(
                     above = max(above, target)
                 else:
                     limit = min(limit, cost + slack)
-            if so_far + rate * (work_samples - sums[state]) + saving[slot + 1] > limit:
+            if so_far + rate * (work_samples - sums.values[state]) + saving[slot + 1] > limit:
                 best[state] = np.inf
         highest = above
         while lowest < highest and best[lowest] == np.inf:

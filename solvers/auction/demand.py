@@ -1,8 +1,7 @@
 """What a task asks of each class of nodes."""
 
 import math
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +23,11 @@ class UnjudgeableError(Exception):
         self.detail = detail
 
 
-@dataclass(frozen=True)
-class Demand:
-    """A task's work, and per class of nodes what a slot of it does and takes; arrays are per class."""
+class Demand(NamedTuple):
+    """A task's work, and per class of nodes what a slot of it does and takes; arrays are per class.
+
+    A tuple, so that compiled code takes it whole.
+    """
 
     work_samples: int
     samples: NDArray[np.int64]

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.auction.cells import Cells
 from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet
 
@@ -40,7 +41,7 @@ class Market:
         self.first_slot = first_slot
         self._full_cost = full_cost
         shape = (horizon_slots, len(fleet.nodes))
-        self.class_bounds = np.array([c.start for c in fleet.classes] + [len(fleet.nodes)], np.int64)
+        self._class_bounds = np.array([c.start for c in fleet.classes] + [len(fleet.nodes)], np.int64)
         self._class_of_row = np.array(fleet.class_of_row, np.int64)
         self._capacity_samples = np.array([fleet.classes[c].capacity_samples for c in fleet.class_of_row])
         self._capacity_gib = np.array([fleet.classes[c].capacity_gib for c in fleet.class_of_row])
@@ -77,19 +78,34 @@ class Market:
         """e_ikt of one slot of the task per (slot, class), in whole micros, rounded up."""
         return cast(Floats, np.ceil(self.full_costs * demand.compute_share))
 
-    def room(self) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        """Free samples and memory per cell, and which nodes are up."""
-        return self.free_samples, self.free_gib, self.node_up
+    def cells(self, start: int, stop: int) -> Cells:
+        """The columns from `start` to before `stop`, as they are."""
+        return Cells(
+            self.compute_price[start:stop],
+            self.memory_price[start:stop],
+            self.free_samples[start:stop],
+            self.free_gib[start:stop],
+            self.node_up,
+            self._class_bounds,
+        )
 
-    def emptied(self) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        """As `room`, if nothing were taken and no node were down."""
-        slots = (self.horizon_slots, 1)
-        samples, gib = np.tile(self._capacity_samples, slots), np.tile(self._capacity_gib, slots)
-        return samples, gib, np.ones_like(self.node_up)
+    def emptied_cells(self, start: int, stop: int) -> Cells:
+        """As `cells`, if nothing were taken and no node were down."""
+        slots = (stop - start, 1)
+        return self.cells(start, stop)._replace(
+            free_samples=np.tile(self._capacity_samples, slots),
+            free_gib=np.tile(self._capacity_gib, slots),
+            node_up=np.ones_like(self.node_up),
+        )
+
+    def locate(self, placement: Placement) -> tuple[Ints, Ints, Ints]:
+        """Columns, rows and classes of a placement's cells, all within the window."""
+        rows = np.array(placement.rows, np.int64)
+        return np.array(placement.slots, np.int64) - self.first_slot, rows, self._class_of_row[rows]
 
     def has_room(self, placement: Placement, demand: Demand) -> bool:
         """Whether every cell of a placement is on a node that is up and has room for the task."""
-        columns, rows, classes = self._cells(placement)
+        columns, rows, classes = self.locate(placement)
         return bool(
             self.node_up[rows].all()
             and (self.free_samples[columns, rows] >= demand.samples[classes]).all()
@@ -104,13 +120,13 @@ class Market:
         """
         if not self.has_room(placement, demand):
             raise ValueError(f"slots {placement.slots} on rows {placement.rows} have no room for the task")
-        columns, rows, classes = self._cells(placement)
+        columns, rows, classes = self.locate(placement)
         self.free_samples[columns, rows] -= demand.samples[classes]
         self.free_gib[columns, rows] -= demand.memory_gib
 
     def release(self, placement: Placement, demand: Demand) -> None:
         """Give back the room of a placement in the window. Prices stay: they never fall."""
-        columns, rows, classes = self._cells(placement)
+        columns, rows, classes = self.locate(placement)
         self.free_samples[columns, rows] += demand.samples[classes]
         self.free_gib[columns, rows] += demand.memory_gib
 
@@ -122,7 +138,7 @@ class Market:
         Returns:
             Every rise, in micros per node-slot: what the dual objective grows by.
         """
-        columns, rows, classes = self._cells(placement)
+        columns, rows, classes = self.locate(placement)
         rises: list[float] = []
         for price, share, factor in (
             (self.compute_price, demand.compute_share[classes], alpha),
@@ -149,11 +165,6 @@ class Market:
             cells = getattr(self, name)
             cells[:] = np.frombuffer(state[name], "<f8").reshape(cells.shape)
         self.full_costs = self._costs_from(self.first_slot, self.horizon_slots)
-
-    def _cells(self, placement: Placement) -> tuple[Ints, Ints, Ints]:
-        """Columns, rows and classes of a placement's cells, all within the window."""
-        rows = np.array(placement.rows, np.int64)
-        return np.array(placement.slots, np.int64) - self.first_slot, rows, self._class_of_row[rows]
 
     def _costs_from(self, first_slot: int, slots: int) -> Floats:
         return np.array(

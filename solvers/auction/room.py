@@ -4,9 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from solvers.auction.cells import count_room, samples_possible
+from solvers.auction.cells import count_room, slots_until_done
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market
 from solvers.auction.window import VendorOption
@@ -33,15 +31,7 @@ def room_for(market: Market, demand: Demand, first_slot: int, last_slot: int) ->
     """Count the window's cells by what stands in the way there."""
     first = min(max(first_slot - market.first_slot, 0), market.horizon_slots)
     stop = min(max(last_slot - market.first_slot + 1, first), market.horizon_slots)
-    counts = count_room(
-        market.free_samples[first:stop],
-        market.free_gib[first:stop],
-        market.node_up,
-        market.class_bounds,
-        demand.samples,
-        demand.memory_gib,
-    )
-    return RoomCount(*(int(count) for count in counts))
+    return RoomCount(*count_room(market.cells(first, stop), demand))
 
 
 def binding(demand: Demand, room: RoomCount, slots: int, found: bool) -> Binding:
@@ -64,18 +54,10 @@ def earliest_last_slot(market: Market, demand: Demand, options: list[VendorOptio
     if not options:
         return None
     delay = min(option.delay_slots for option in options)
-    possible = samples_possible(
-        market.free_samples,
-        market.free_gib,
-        market.node_up,
-        market.class_bounds,
-        demand.samples,
-        demand.memory_gib,
-    )
-    done = np.cumsum(possible[delay:])
-    if not done.size or done[-1] < demand.work_samples:
+    if delay >= market.horizon_slots:
         return None
-    return market.first_slot + delay + int(np.searchsorted(done, demand.work_samples))
+    slots = slots_until_done(market.cells(delay, market.horizon_slots), demand)
+    return None if slots < 0 else market.first_slot + delay + slots - 1
 
 
 def delay_slots(delay_s: float, slot_s: float) -> int:

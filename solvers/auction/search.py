@@ -4,13 +4,18 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
-from solvers.auction.ceilings import cheapest_schedule, minimal_counts
-from solvers.auction.cells import price_fronts
-from solvers.auction.cover import NO_CHOICE
+from solvers.auction.ceilings import cheapest_schedule, schedule_problem
+from solvers.auction.cells import Cells
+from solvers.auction.cover import NO_CHOICE, Sums
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market, Placement
 from solvers.auction.window import VendorOption, Window
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -58,65 +63,53 @@ def best_schedule(market: Market, demand: Demand, window: Window, room_only: boo
 
     With `room_only` it uses cells with room alone (erratum P2).
     """
-    free_samples, free_gib, node_up = market.room() if room_only else market.emptied()
-    fronts = price_fronts(
-        market.compute_price[window.columns],
-        market.memory_price[window.columns],
-        free_samples[window.columns],
-        free_gib[window.columns],
-        node_up,
-        market.class_bounds,
-        demand.samples,
-        demand.memory_gib,
+    start, stop = window.columns.start, window.columns.stop
+    cells = market.cells(start, stop) if room_only else market.emptied_cells(start, stop)
+    chosen, rows = _best_option(
+        cells, demand, window.operational, window.sums, window.delays_slots, window.prices_micros
     )
-    counts = minimal_counts(demand.samples, demand.work_samples, window.slots)
-    best, best_cost = None, math.inf
-    rows, least = None, 0.0
-    for option in window.options:
-        if option.price_micros + least >= best_cost:
+    if chosen < 0:
+        return None
+    columns = np.flatnonzero(rows != NO_CHOICE)
+    placement = Placement(
+        slots=tuple((columns + (market.first_slot + start)).tolist()), rows=tuple(rows[columns].tolist())
+    )
+    return describe(market, demand, window.options[chosen], placement)
+
+
+@njit(cache=True, nogil=True)
+def _best_option(
+    cells: Cells, demand: Demand, operational: Floats, sums: Sums, delays_slots: Ints, prices_micros: Floats
+) -> tuple[int, Ints]:
+    """The vendor and the node rows of the cheapest schedule; vendor -1 if there is none."""
+    problem = schedule_problem(cells, demand, operational)
+    best, best_cost = -1, np.inf
+    best_rows = rows = np.full(operational.shape[0], NO_CHOICE, np.int64)
+    known, least = False, 0.0
+    for option in range(delays_slots.size):
+        if prices_micros[option] + least >= best_cost:
             continue
         # A schedule that is cheapest with less delay stays so with more, as long as it starts late enough.
-        if rows is None or (rows[: option.delay_slots] != NO_CHOICE).any():
-            cost, found = cheapest_schedule(
-                *fronts,
-                window.operational,
-                demand.samples,
-                demand.compute_share,
-                demand.memory_share,
-                counts,
-                window.sums,
-                window.following,
-                demand.work_samples,
-                option.delay_slots,
-                best_cost - option.price_micros,
-            )
-            if cost == math.inf:
-                rows = None
+        if not known or (rows[: delays_slots[option]] != NO_CHOICE).any():
+            cutoff = best_cost - prices_micros[option]
+            cost, found = cheapest_schedule(problem, sums, delays_slots[option], cutoff)
+            known = cost < np.inf
+            if not known:
                 continue
             rows, least = found, cost
-        best, best_cost = (option, rows), option.price_micros + least
-    if best is None:
-        return None
-    option, rows = best
-    columns = np.flatnonzero(rows != NO_CHOICE)
-    begin = market.first_slot + window.columns.start
-    placement = Placement(
-        slots=tuple(int(column) + begin for column in columns), rows=tuple(int(rows[c]) for c in columns)
-    )
-    return describe(market, demand, option, placement)
+        best, best_rows, best_cost = option, rows, prices_micros[option] + least
+    return best, best_rows
 
 
 def describe(market: Market, demand: Demand, option: VendorOption, placement: Placement) -> Schedule:
     """What a placement costs at the market's present prices."""
-    operational = market.operational(demand)
-    classes = [market.fleet.class_of_row[row] for row in placement.rows]
-    columns = [slot - market.first_slot for slot in placement.slots]
+    columns, rows, classes = market.locate(placement)
     return Schedule(
         vendor=option.vendor,
         vendor_micros=option.price_micros,
-        operational_micros=int(math.fsum(operational[columns, classes].tolist())),
-        compute_ceiling_micros=float(market.compute_price[columns, placement.rows].max()),
-        memory_ceiling_micros=float(market.memory_price[columns, placement.rows].max()),
+        operational_micros=int(math.fsum(market.operational(demand)[columns, classes].tolist())),
+        compute_ceiling_micros=float(market.compute_price[columns, rows].max()),
+        memory_ceiling_micros=float(market.memory_price[columns, rows].max()),
         compute_used=math.fsum(demand.compute_share[classes].tolist()),
         memory_used=math.fsum(demand.memory_share[classes].tolist()),
         samples=int(demand.samples[classes].sum()),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.auction.cover import reachable_sums, transitions
+from solvers.auction.cover import Sums, sums_below
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market
 
@@ -30,12 +30,13 @@ class Window:
     slots: int
     operational: NDArray[np.float64]
     """(slots, classes) e_ikt of one slot of the task, in whole micros."""
-    sums: NDArray[np.int64]
-    """See `reachable_sums`."""
-    following: NDArray[np.int64]
-    """See `transitions`."""
+    sums: Sums
     options: tuple[VendorOption, ...]
     """Vendors that no other undercuts in both price and delay and that leave time to train; by delay."""
+    delays_slots: NDArray[np.int64]
+    """(options,)"""
+    prices_micros: NDArray[np.float64]
+    """(options,) in floating point: a price may have no bound that 64 bits hold."""
 
     @classmethod
     def of(
@@ -53,14 +54,14 @@ class Window:
         if not useful or int(demand.samples.max()) * (slots - useful[0].delay_slots) < demand.work_samples:
             return None
         columns = slice(first, first + slots)
-        sums = reachable_sums(demand.samples, demand.work_samples, slots)
         return cls(
             columns=columns,
             slots=slots,
             operational=market.operational(demand)[columns],
-            sums=sums,
-            following=transitions(sums, demand.samples),
+            sums=sums_below(demand.samples, demand.work_samples, slots),
             options=useful,
+            delays_slots=np.array([option.delay_slots for option in useful], np.int64),
+            prices_micros=np.array([option.price_micros for option in useful], np.float64),
         )
 
 

@@ -1,6 +1,6 @@
 """From the auctioneer's numbers to what travels."""
 
-from schemas.decisions import Certificate, Offer, Plan, PlannedSlot, PriceParts, Room
+from schemas.decisions import Certificate, Offer, Plan, PriceParts, Room
 from solvers.auction.auctioneer import Appraisal, Auctioneer
 from solvers.auction.search import Schedule
 from streams.auction.calendar import Calendar
@@ -10,9 +10,8 @@ def plan_of(schedule: Schedule, nodes: tuple[str, ...]) -> Plan:
     """A schedule with its nodes' names."""
     return Plan(
         vendor=schedule.vendor,
-        slots=tuple(
-            PlannedSlot(slot=slot, node=nodes[row])
-            for slot, row in zip(schedule.placement.slots, schedule.placement.rows, strict=True)
+        cells=tuple(
+            zip(schedule.placement.slots, [nodes[row] for row in schedule.placement.rows], strict=True)
         ),
         samples=schedule.samples,
     )

@@ -21,7 +21,7 @@ def bench() -> Bench:
     bench.send(*[online(node) for node in ("a1", "a2", "b1")])
     (admitted,) = bench.send(bid())
     bench.send(bid("k", units=0.5), bid("l"), withdraw("l"), bid("j", units=1.0))
-    nodes = {planned.slot: planned.node for planned in admitted.offer.plan.slots}
+    nodes = dict(admitted.offer.plan.cells)
     for slot in range(5):
         bench.send(tick(slot))
         if slot in nodes:
@@ -115,10 +115,8 @@ def test_a_node_that_falls_silent_is_shown_down_and_idle():
 def test_a_refund_takes_the_revenue_back():
     bench = Bench.configured()
     (admitted,) = bench.send(bid())
-    node = admitted.offer.plan.slots[0]
-    bench.send(
-        tick(node.slot), started(node.node, node.slot, 0), failed(node.node, node.slot, 0, permanent=True)
-    )
+    slot, node = admitted.offer.plan.cells[0]
+    bench.send(tick(slot), started(node, slot, 0), failed(node, slot, 0, permanent=True))
     seen = board(bench)
     assert (seen.jobs["j"].state, seen.revenue_micros) == ("refunded", 0)
 

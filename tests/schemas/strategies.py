@@ -34,6 +34,8 @@ def instances(schema: dict[str, Any], document: dict[str, Any] | None = None) ->
             return _numbers(schema)
         case "string":
             return _strings(schema)
+        case "array" if "prefixItems" in schema:
+            return st.tuples(*(instances(item, document) for item in schema["prefixItems"])).map(list)
         case "array":
             least = schema.get("minItems", 0)
             most = min(schema.get("maxItems", least + 3), least + 3)

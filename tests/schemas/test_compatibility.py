@@ -139,6 +139,16 @@ BREAKS: dict[str, tuple[Schema, Schema, list[str]]] = {
         ["$: maxItems 2 where there was maxItems 3"],
     ),
     "unique items": (array(TEXT), array(TEXT, uniqueItems=True), ["$: uniqueItems True added"]),
+    "first item narrowed": (
+        {"type": "array", "prefixItems": [NUMBER, TEXT]},
+        {"type": "array", "prefixItems": [INTEGER, TEXT]},
+        ["$[0]: type number removed, integer left"],
+    ),
+    "second item ruled like the first": (
+        {"type": "array", "prefixItems": [TEXT], "items": NUMBER},
+        array(TEXT),
+        ["$[]: type number removed, string left"],
+    ),
     "items narrowed": (array(NUMBER), array(INTEGER), ["$[]: type number removed, integer left"]),
     "maximum properties lowered": (
         mapping(TEXT) | {"maxProperties": 3},
@@ -256,6 +266,10 @@ COMPATIBLE: dict[str, tuple[Schema, Schema]] = {
     "bounds that bind nothing": (TEXT, TEXT | {"minLength": 0}),
     "pattern dropped": (TEXT | {"pattern": "^a"}, TEXT),
     "lengths widened": (TEXT | {"minLength": 2, "maxLength": 3}, TEXT | {"minLength": 1, "maxLength": 4}),
+    "items of a pair widened": (
+        {"type": "array", "prefixItems": [INTEGER, TEXT], "maxItems": 2},
+        {"type": "array", "prefixItems": [NUMBER], "items": TEXT},
+    ),
     "items widened": (array(INTEGER, minItems=1, maxItems=2), array(NUMBER, maxItems=3)),
     "items of what is always empty": (array(TEXT, maxItems=0), array(INTEGER, maxItems=0)),
     "uniqueness dropped": (array(TEXT, uniqueItems=True), array(TEXT, uniqueItems=False)),

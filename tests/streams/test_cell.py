@@ -48,7 +48,7 @@ def bench() -> Bench:
 
 def nodes_by_slot(outcome):
     plan = outcome.plan if isinstance(outcome, JobReplanned) else outcome.offer.plan
-    return {cell.slot: cell.node for cell in plan.slots}
+    return dict(plan.cells)
 
 
 # Bids
@@ -60,7 +60,7 @@ def test_a_bid_in_an_empty_cell_pays_only_its_operational_cost(bench):
     # Four slots of half a fast node, or of a whole slow one: both cost half a unit per slot.
     assert admitted.payment_micros == 2 * UNIT
     assert admitted.offer.price.operational_micros == 2 * UNIT
-    assert len(admitted.offer.plan.slots) == 4
+    assert len(admitted.offer.plan.cells) == 4
     assert admitted.certificate.welfare_micros == 48 * UNIT
     assert admitted.certificate.dual_bound_micros >= 48 * UNIT
 

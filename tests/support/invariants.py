@@ -57,5 +57,5 @@ def check_outcome(outcome: Outcome) -> None:
         assert outcome.payment_micros == math.ceil(math.fsum(parts)) <= outcome.bid_micros
         plan = outcome.offer.plan
         assert plan is not None
-        slots = [cell.slot for cell in plan.slots]
+        slots = [slot for slot, _ in plan.cells]
         assert all(early < late for early, late in pairwise(slots)), "one node per slot, in order"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.auction.certificate import least_additive_cost
-from solvers.auction.cover import cheapest_cover, reachable_sums, transitions
+from solvers.auction.cover import cheapest_cover, sums_below
 from solvers.auction.market import Market
 from solvers.auction.room import binding, earliest_last_slot, room_for
 from solvers.auction.search import best_schedule
@@ -98,8 +98,8 @@ def _algorithm_2(market, wanted):
 )
 def test_a_cover_is_exact_however_far_apart_the_costs_are(costs, step, work):
     samples = np.array([step], np.int64)
-    sums = reachable_sums(samples, work, len(costs))
-    cost, _ = cheapest_cover(np.array(costs)[:, None], samples, sums, transitions(sums, samples), work)
+    sums = sums_below(samples, work, len(costs))
+    cost, _ = cheapest_cover(np.array(costs)[:, None], samples, sums, work)
     needed = -(-work // step)
     least = math.fsum(sorted(costs)[:needed]) if needed <= len(costs) else math.inf
     assert cost == pytest.approx(least, rel=1e-9)
