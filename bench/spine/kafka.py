@@ -44,7 +44,13 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self.producer = Producer(
-            {"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0}
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                # It outlives the broker by a moment, which is no news.
+                "log_level": 2,
+            }
         )
         self._ids = itertools.count()
 

@@ -2,6 +2,7 @@
 
 import random
 import time
+from pathlib import Path
 
 from bench.figures import Measurement, Result
 from bench.spine.cells import bid, configuration
@@ -34,7 +35,7 @@ def measure_recovery(quick: bool, seed: int) -> Result:
             _fill_ledger(line, events - sent)
             line.produce(bid(rng, "last", now_s=0.0))
             decisions.read(1, timeout_s=300)
-            rss_mb = worker.memory_info().rss / 1e6
+            rss_mb, peak_mb = worker.memory_info().rss / 1e6, _peak_mb(worker.pid)
             worker.kill()
         fresh = line.produce(bid(rng, "fresh", now_s=0.0))
         line.producer.flush(10)
@@ -48,9 +49,16 @@ def measure_recovery(quick: bool, seed: int) -> Result:
     return Result(
         (
             Measurement("recovery_s", recovery_s, f"from start of the process after a SIGKILL, {setting}"),
-            Measurement("worker_rss_mb", rss_mb, f"resident set of the worker, {setting}"),
+            Measurement("worker_rss_mb", rss_mb, f"resident set of the worker ({peak_mb:.0f} MB at its peak), {setting}"),
         )
     )
+
+
+def _peak_mb(pid: int) -> float:
+    """The largest resident set that a process ever had, as Linux keeps it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM"))
+    return int(kibibytes) * 1_024 / 1e6
 
 
 def _fill_ledger(line: Pipeline, events: int) -> None:
