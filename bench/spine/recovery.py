@@ -46,10 +46,11 @@ def measure_recovery(quick: bool, seed: int) -> Result:
             recovery_s = time.monotonic() - start
         decisions.close()
     setting = f"{NODES} nodes x 144 slots, {admitted} live jobs, ledger of {max(events, sent)} events"
+    weight = f"resident set of the worker ({peak_mb:.0f} MB at its peak), {setting}"
     return Result(
         (
             Measurement("recovery_s", recovery_s, f"from start of the process after a SIGKILL, {setting}"),
-            Measurement("worker_rss_mb", rss_mb, f"resident set of the worker ({peak_mb:.0f} MB at its peak), {setting}"),
+            Measurement("worker_rss_mb", rss_mb, weight),
         )
     )
 
