@@ -21,10 +21,12 @@ class PublishedAdapter:
 
 
 class AdapterOutput:
-    """Writes adapters of one base model below one folder."""
+    """Writes a cell's adapters of one base model below one folder."""
 
-    def __init__(self, root: Path, base: SharedBase) -> None:
+    def __init__(self, root: Path, cell: str, base: SharedBase) -> None:
+        """Write to `<root>/<cell>/<job_id>/`: jobs of two cells may have the same id."""
         self._root = root
+        self._cell = cell
         self._base = base
 
     def publish(self, state: TaskState) -> PublishedAdapter:
@@ -35,11 +37,12 @@ class AdapterOutput:
         """
         encoded = encode_state(state, self._base)
         files = {name: encoded[name] for name in (ADAPTER_CONFIG, ADAPTER_TENSORS)}
-        folder = self._root / state.task.job_id
+        path = f"{self._cell}/{state.task.job_id}"
+        folder = self._root / path
         if any(_content(folder / name) != content for name, content in files.items()):
             write_folder(folder, files)
         digest = blake2b(files[ADAPTER_TENSORS], digest_size=32).hexdigest()
-        return PublishedAdapter(state.task.job_id, digest)
+        return PublishedAdapter(path, digest)
 
 
 def _content(path: Path) -> bytes | None:

@@ -34,7 +34,7 @@ def load_workshop(settings: ExecutorSettings, clock: Clock) -> Workshop:
         checkpoints=RunCheckpoints(
             settings.state_root / settings.cell / "checkpoints", base, settings.parked_runs
         ),
-        adapters=AdapterOutput(settings.output_root, base),
+        adapters=AdapterOutput(settings.output_root, settings.cell, base),
         cadence=Cadence(
             checkpoint_steps=settings.checkpoint_steps,
             checkpoint_s=settings.checkpoint_s,

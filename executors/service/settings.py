@@ -36,7 +36,7 @@ class ExecutorSettings(BaseSettings):
     dataset_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "datasets")
     """Where the datasets of jobs lie. Must exist."""
     output_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "adapters")
-    """Where finished adapters go, `<job_id>/` each."""
+    """Where finished adapters go, `<cell>/<job_id>/` each. Cells may share it."""
     state_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "executors")
     """Checkpoints and what the node has applied. Shared by the executors of a zone, so that jobs can move."""
 

@@ -144,7 +144,7 @@ def finished(node: str, slot: int, done: int = 200, job_id: str = "j") -> RunFin
         job_id=job_id,
         samples_done=done,
         loss=0.5,
-        adapter_path=f"{job_id}/adapter",
+        adapter_path=f"c/{job_id}",
         adapter_digest="0" * 64,
     )
 

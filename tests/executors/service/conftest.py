@@ -54,7 +54,7 @@ class Bench:
             "base_model": BASE_MODEL,
             "engine": engine(self.base, DatasetRoot(self.datasets)),
             "checkpoints": RunCheckpoints(self.root / "checkpoints", self.base, parked_runs=4),
-            "adapters": AdapterOutput(self.root / "adapters", self.base),
+            "adapters": AdapterOutput(self.root / "adapters", CELL, self.base),
             "cadence": self.cadence,
             "clock": self.clock,
         }
