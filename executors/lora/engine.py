@@ -91,6 +91,14 @@ class FusedEngine:
         """
         return self._residents[job_id].samples_done
 
+    def gradient_norm(self, job_id: str) -> float:
+        """L2 norm of a task's last gradient before it was clipped; one that is not finite updated nothing.
+
+        Raises:
+            KeyError: no such task is attached.
+        """
+        return self._residents[job_id].gradient_norm
+
     def gradients(self, job_id: str) -> dict[str, Tensor]:
         """Copy the gradients of a task's last step, clipped as they were used, by matrix name.
 
@@ -106,7 +114,8 @@ class FusedEngine:
             job_ids: the tasks; all attached ones if not given.
 
         Returns:
-            each task's mean token loss before the update. A loss that is not finite has updated nothing.
+            each task's mean token loss before the update. A loss that is not finite has updated nothing; nor
+            has a finite one whose gradient is not, see `gradient_norm`.
 
         Raises:
             KeyError: a task is not attached.

@@ -1,5 +1,7 @@
 """One task while it is on the device."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -35,6 +37,8 @@ class ResidentTask:
         task: what is trained.
         layout: where the adapter sits.
         samples_done: sequences used so far.
+        gradient_norm: L2 norm of the last step's gradient before it was clipped; zero before the first step.
+            One that is not finite has updated nothing.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class ResidentTask:
         self.task = state.task
         self.layout = layout
         self.samples_done = state.samples_done
+        self.gradient_norm = 0.0
         self._micro_batches = state.micro_batches
         self._cursor = state.cursor
         self._dataset = dataset
@@ -101,8 +106,9 @@ class ResidentTask:
         """
         vector = self._adapter.vector
         limit = self.task.max_gradient_norm
-        norm = torch.nn.utils.clip_grad_norm_([vector], float("inf") if limit is None else limit)
-        if torch.isfinite(norm):
+        norm = torch.nn.utils.clip_grad_norm_([vector], math.inf if limit is None else limit)
+        self.gradient_norm = float(norm)
+        if math.isfinite(self.gradient_norm):
             self._optimizer.step()
         indices, self._cursor = self._upcoming()
         self.samples_done += len(indices)

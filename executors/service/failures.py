@@ -14,8 +14,8 @@ Not among them: whatever shows a fault of this program (`KeyError`, `TypeError`)
 """
 
 
-class NonFiniteLossError(ArithmeticError):
-    """A task has diverged: its loss is no number any more."""
+class DivergenceError(ArithmeticError):
+    """A task has diverged: its loss or its gradient is no number any more, and nothing is learned from it."""
 
 
 def raise_if_device_is_lost(error: BaseException) -> None:

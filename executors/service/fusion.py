@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from executors.lora.engine import FusedEngine
 from executors.lora.task import JobId
-from executors.service.failures import TASK_FAILURES, NonFiniteLossError, raise_if_device_is_lost
+from executors.service.failures import TASK_FAILURES, DivergenceError, raise_if_device_is_lost
 
 Outcome = float | Exception
 """A task's loss in a step, or why it cannot go on."""
@@ -36,7 +36,7 @@ class FusedSteps:
             raise_if_device_is_lost(error)
             _log.warning("step failed jobs=%s error=%r; each goes alone", ",".join(job_ids), error)
         else:
-            return {job_id: _judged(loss) for job_id, loss in losses.items()}
+            return {job_id: self._judged(job_id, loss) for job_id, loss in losses.items()}
         # A failure behind the backward pass may have come after some tasks were updated.
         unmoved = [job_id for job_id in job_ids if self._engine.samples_done(job_id) == before[job_id]]
         outcomes = {job_id: self._step_alone(job_id) for job_id in unmoved}
@@ -46,11 +46,14 @@ class FusedSteps:
 
     def _step_alone(self, job_id: JobId) -> Outcome:
         try:
-            return _judged(self._engine.step([job_id])[job_id])
+            return self._judged(job_id, self._engine.step([job_id])[job_id])
         except TASK_FAILURES as error:
             raise_if_device_is_lost(error)
             return error.with_traceback(None)
 
-
-def _judged(loss: float) -> Outcome:
-    return loss if math.isfinite(loss) else NonFiniteLossError(f"the loss is {loss}: the training diverged")
+    def _judged(self, job_id: JobId, loss: float) -> Outcome:
+        """A finite loss says nothing of the gradient, without which a task uses up its samples in vain."""
+        for name, value in (("loss", loss), ("gradient's norm", self._engine.gradient_norm(job_id))):
+            if not math.isfinite(value):
+                return DivergenceError(f"the {name} is {value}: the training diverged")
+        return loss

@@ -2,11 +2,13 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
+from executors.lora.adapter import AdapterLayout
 from executors.lora.engine import FusedEngine
 from executors.lora.task_state import TaskState
 from executors.service.checkpoints import RunProgress, SavedRun
@@ -77,6 +79,26 @@ def test_a_run_that_diverges_does_not_disturb_the_other(bench, assert_same_train
     assert failed.permanent
     assert failed.error == "the loss is nan: the training diverged"
     assert_same_training(bench.saved("calm"), bench.trained_alone(calm, 24)[0])
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "alone"])
+def test_a_run_whose_gradient_overflows_at_a_finite_loss_fails_and_does_not_disturb_the_other(
+    bench, assert_same_training: SameTraining, fused: bool
+) -> None:
+    wild, calm = order("wild", 8), order("calm", 24, seed=1)
+    state, loss = bench.trained_alone(wild, 8)
+    # A down-projection of zeros: the huge up-projection adds nothing to the output, and all to the gradient.
+    layout = AdapterLayout(state.task, bench.base.sites)
+    for factor in layout:
+        factor.view(state.parameters).fill_(0.0 if factor.role == "lora_A" else 3e38)
+    bench.workshop().checkpoints.save(SavedRun(0, state, RunProgress(base_samples=0, loss=loss)))
+    bench.carry_out(assignment(wild, *([calm] if fused else []), slot=1))
+    failed = bench.told("wild")[-1]
+    assert (failed.permanent, failed.samples_done) == (True, 8)
+    assert re.fullmatch(r"the gradient's norm is (inf|nan): the training diverged", failed.error)
+    assert torch.equal(bench.saved("wild").parameters, state.parameters)
+    if fused:
+        assert_same_training(bench.saved("calm"), bench.trained_alone(calm, 24)[0])
 
 
 def test_a_dataset_that_is_cut_under_a_run_does_not_disturb_the_other(
