@@ -1,7 +1,8 @@
 """Checkpoints as folders of files: written whole or not at all, verified before they are trusted.
 
 Layout: ``<root>/<job_id>/<token>-<samples_done>/``, with a ``manifest.json`` that lists every other file.
-The folder's token is a fencing token: a writer that was replaced holds a lower one and is refused.
+The folder's token is a fencing token: a writer that was replaced holds a lower one and is refused. Of a job
+that is over, ``<root>/<job_id>/final/`` alone is left, and nobody writes any more.
 """
 
 import json
@@ -21,6 +22,7 @@ from executors.durable import sync_folder, write_to_disk
 from executors.lora.task import JobId
 
 MANIFEST = "manifest.json"
+FINAL = "final"
 
 _FOLDER = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)")
 _UNFINISHED_PREFIX = ".unfinished-"
@@ -29,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class StaleWriterError(RuntimeError):
-    """A writer whose fencing token is lower than one that has already written."""
+    """A writer whose fencing token is lower than one that has already written, or whose job is over."""
 
 
 class FileEntry(BaseModel):
@@ -88,34 +90,74 @@ class CheckpointStore:
             files: content by plain file name.
 
         Raises:
-            StaleWriterError: a higher token has written already.
+            StaleWriterError: a higher token has written already, or the job is concluded.
             OSError: the disk failed; nothing was published.
         """
+        folder = self._claimed_folder(job_id, slot)
+        if self._verify(folder / FINAL, job_id) is not None:
+            raise StaleWriterError(f"{job_id}: is over")
+        target = folder / f"{slot}-{samples_done}"
+        self._write(target, job_id, slot, samples_done, files)
+        self._prune(folder, job_id, slot)
+        return target
+
+    def conclude(self, job_id: str, slot: int, samples_done: int, files: Mapping[str, bytes]) -> None:
+        """Put the last that is to be said of a job in the place of all its checkpoints.
+
+        It is there before the first of them is removed. Concluding again keeps what was said first, and
+        removes what a crash has left.
+
+        Raises:
+            StaleWriterError: a higher token has written already.
+            OSError: the disk failed; the checkpoints are as they were.
+        """
+        folder = self._job_folder(job_id)
+        if self._verify(folder / FINAL, job_id) is None:
+            self._write(self._claimed_folder(job_id, slot) / FINAL, job_id, slot, samples_done, files)
+        for path in folder.iterdir():
+            if path.name != FINAL:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def remove(self, job_id: str) -> None:
+        """Delete whatever is kept of a job."""
+        shutil.rmtree(self._job_folder(job_id), ignore_errors=True)
+
+    def newest(self, job_id: str) -> Checkpoint | None:
+        """Return the newest that verifies, or ``None``. Newest is the highest slot, then the most samples.
+
+        Of a concluded job it is what ``conclude`` wrote.
+        """
+        folder = self._job_folder(job_id)
+        final = self._verify(folder / FINAL, job_id)
+        return final or next(self._trustworthy(folder, job_id), None)
+
+    def _job_folder(self, job_id: str) -> Path:
+        return self._root / TypeAdapter(JobId).validate_python(job_id)
+
+    def _claimed_folder(self, job_id: str, slot: int) -> Path:
+        """The folder of a job, for a writer that nobody has replaced."""
         folder = self._job_folder(job_id)
         folder.mkdir(parents=True, exist_ok=True)
         newest_slot = max((token for token, _ in self._published(folder)), default=slot)
         if slot < newest_slot:
             raise StaleWriterError(f"{job_id}: slot {slot} was replaced by slot {newest_slot}")
-        target = folder / f"{slot}-{samples_done}"
-        if self._verify(target, job_id) is None:
-            # A folder of that name that does not verify is torn; its place is needed.
-            shutil.rmtree(target, ignore_errors=True)
-            manifest = Manifest(
-                job_id=job_id,
-                slot=slot,
-                samples_done=samples_done,
-                files={name: FileEntry.of(content) for name, content in sorted(files.items())},
-            )
-            _publish(target, files, manifest)
-        self._prune(folder, job_id, slot)
-        return target
+        return folder
 
-    def newest(self, job_id: str) -> Checkpoint | None:
-        """Return the newest that verifies, or ``None``. Newest is the highest slot, then the most samples."""
-        return next(self._trustworthy(self._job_folder(job_id), job_id), None)
-
-    def _job_folder(self, job_id: str) -> Path:
-        return self._root / TypeAdapter(JobId).validate_python(job_id)
+    def _write(
+        self, target: Path, job_id: str, slot: int, samples_done: int, files: Mapping[str, bytes]
+    ) -> None:
+        """Publish a folder, unless it is there and verifies."""
+        if self._verify(target, job_id) is not None:
+            return
+        # A folder of that name that does not verify is torn; its place is needed.
+        shutil.rmtree(target, ignore_errors=True)
+        manifest = Manifest(
+            job_id=job_id,
+            slot=slot,
+            samples_done=samples_done,
+            files={name: FileEntry.of(content) for name, content in sorted(files.items())},
+        )
+        _publish(target, files, manifest)
 
     @staticmethod
     def _published(folder: Path) -> list[tuple[int, int]]:
@@ -135,7 +177,8 @@ class CheckpointStore:
     def _verify(path: Path, job_id: str) -> Checkpoint | None:
         try:
             manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
-            if (manifest.job_id, f"{manifest.slot}-{manifest.samples_done}") != (job_id, path.name):
+            names = (FINAL, f"{manifest.slot}-{manifest.samples_done}")
+            if manifest.job_id != job_id or path.name not in names:
                 return None
             files = {}
             for name, entry in manifest.files.items():
@@ -163,7 +206,7 @@ class CheckpointStore:
 
 
 def _publish(target: Path, files: Mapping[str, bytes], manifest: Manifest) -> None:
-    unfinished = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED_PREFIX}{target.name}-", dir=target.parent))
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED_PREFIX}{manifest.slot}-", dir=target.parent))
     try:
         for name, content in files.items():
             write_to_disk(unfinished / name, content)

@@ -4,16 +4,19 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import decode_state, encode_state
 from executors.lora.checkpoint_store import Checkpoint, CheckpointStore
+from executors.lora.task import LoraTask
 from executors.lora.task_state import TaskState
+from executors.service.adapters import PublishedAdapter
 from schemas.base import Slot
 from schemas.fleet import Loss
 
 RUN_PROGRESS = "run.json"
+FINISHED_RUN = "finished.json"
 
 
 class RunProgress(BaseModel):
@@ -36,6 +39,19 @@ class SavedRun:
     progress: RunProgress
 
 
+class FinishedRun(BaseModel):
+    """All that is kept of a job whose adapter is written: what it takes to report it, once or again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: LoraTask
+    slot: Slot
+    """In which it was finished: the fencing token."""
+    samples_done: PositiveInt
+    loss: Loss
+    adapter: PublishedAdapter
+
+
 class RunCheckpoints:
     """Saves and restores the runs of one base model."""
 
@@ -47,7 +63,7 @@ class RunCheckpoints:
         self._parked: OrderedDict[str, SavedRun] = OrderedDict()
 
     def newest(self, job_id: str) -> Checkpoint | None:
-        """Return the newest checkpoint on the store that verifies, whoever wrote it."""
+        """Return the newest on the store that verifies, whoever wrote it; for a job's end, see `finished`."""
         return self._store.newest(job_id)
 
     def restore(self, checkpoint: Checkpoint) -> SavedRun:
@@ -81,6 +97,32 @@ class RunCheckpoints:
         files = encode_state(run.state, self._base)
         files[RUN_PROGRESS] = run.progress.model_dump_json().encode()
         self._store.save(run.state.task.job_id, run.slot, run.state.samples_done, files)
+
+    def finish(self, run: FinishedRun) -> None:
+        """Keep so much of a job and no checkpoint; finishing it again clears away what a crash left.
+
+        Raises:
+            StaleWriterError: a later slot has written already.
+            OSError: the store failed; the checkpoints are still there.
+        """
+        self.forget(run.task.job_id)
+        content = run.model_dump_json().encode()
+        self._store.conclude(run.task.job_id, run.slot, run.samples_done, {FINISHED_RUN: content})
+
+    @staticmethod
+    def finished(checkpoint: Checkpoint) -> FinishedRun | None:
+        """What is kept of a finished job; None where the job goes on.
+
+        Raises:
+            ValueError: it is of another format.
+        """
+        content = checkpoint.files.get(FINISHED_RUN)
+        return None if content is None else FinishedRun.model_validate_json(content)
+
+    def remove(self, job_id: str) -> None:
+        """Keep nothing of a job that is over for its user."""
+        self.forget(job_id)
+        self._store.remove(job_id)
 
     def park(self, run: SavedRun) -> None:
         """Keep a saved run in memory for its next part."""

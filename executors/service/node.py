@@ -108,7 +108,7 @@ class Node:
             case SlotAssigned():
                 self._begin_slot(command)
             case RunCancelled(job_id=job_id) if self._runner is None:
-                self._workshop.checkpoints.forget(job_id)
+                self._workshop.checkpoints.remove(job_id)
             case RunCancelled(job_id=job_id):
                 self._runner.cancel(job_id)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from executors.lora.checkpoint_store import Checkpoint, StaleWriterError
 from executors.lora.engine import FusedEngine
 from executors.service.adapters import AdapterOutput
-from executors.service.checkpoints import RunCheckpoints, RunProgress, SavedRun
+from executors.service.checkpoints import FinishedRun, RunCheckpoints, RunProgress, SavedRun
 from executors.service.clock import Clock
 from executors.service.failures import TASK_FAILURES, describe, is_permanent, raise_if_device_is_lost
 from executors.service.fusion import FusedSteps
@@ -99,10 +99,10 @@ class SlotRunner:
 
     def cancel(self, job_id: str) -> None:
         """Stop a job that is over for its user; nothing is reported or kept."""
-        self._workshop.checkpoints.forget(job_id)
         if job_id in self._training or job_id in self._waiting:
             self._drop(job_id)
             self._say("run cancelled", job_id)
+        self._workshop.checkpoints.remove(job_id)
 
     def close(self, reason: CloseReason) -> None:
         """End every run where it is: checkpointed, then reported.
@@ -144,11 +144,20 @@ class SlotRunner:
         job_id = order.job_id
         known_samples = order.resume_samples if newest is None else newest.samples_done
         try:
-            run = self._attach(order, newest)
+            finished = None if newest is None else self._finished_before(order, newest)
+            run = self._attach(order, newest) if finished is None else None
         except TASK_FAILURES as error:
             raise_if_device_is_lost(error)
             self._fail(job_id, known_samples, error.with_traceback(None))
             return
+        if finished is not None:
+            self._report(RunStarted(**self._identity(job_id), samples_done=finished.samples_done))
+            self._report_finished(finished)
+        elif run is not None:
+            self._start(run)
+
+    def _start(self, run: Run) -> None:
+        order, job_id = run.order, run.job_id
         del self._waiting[job_id]
         self._training[job_id] = run
         if run.samples_done < order.resume_samples:
@@ -160,6 +169,16 @@ class SlotRunner:
         self._report(RunStarted(**self._identity(job_id), samples_done=run.samples_done))
         if run.samples_done >= run.goal_samples:
             self._end_part(run, "quota")
+
+    def _finished_before(self, order: RunOrder, newest: Checkpoint) -> FinishedRun | None:
+        """What is kept of a job that was finished by a process which could not report it."""
+        finished = self._workshop.checkpoints.finished(newest)
+        if finished is not None and finished.task != task_of(order):
+            raise ValueError(f"{order.job_id}: was finished with other settings")
+        if finished is not None:
+            # What a crash has left is cleared away.
+            self._workshop.checkpoints.finish(finished)
+        return finished
 
     def _attach(self, order: RunOrder, newest: Checkpoint | None) -> Run:
         held, wanted = self._workshop.base_model, self.assignment.base_model
@@ -249,22 +268,43 @@ class SlotRunner:
         self._say("run stopped", run.job_id, reason=reason, samples_done=run.samples_done, loss=run.loss)
 
     def _finish(self, run: Run, saved: SavedRun, loss: float) -> None:
+        """Write the adapter, give up the checkpoints, report.
+
+        In this order: what is kept of the job says all that the report does, so that a crash in between is
+        mended by any node that is given the job again.
+        """
         try:
             adapter = self._workshop.adapters.publish(saved.state)
+            finished = FinishedRun(
+                task=saved.state.task,
+                slot=saved.slot,
+                samples_done=run.samples_done,
+                loss=loss,
+                adapter=adapter,
+            )
+            self._workshop.checkpoints.finish(finished)
+        except StaleWriterError as error:
+            self._drop(run.job_id)
+            self._say("run replaced", run.job_id, error=error)
+            return
         except OSError as error:
             self._fail(run.job_id, run.saved_samples, error)
             return
-        self._drop(run.job_id)
+        self._report_finished(finished)
+
+    def _report_finished(self, finished: FinishedRun) -> None:
+        job_id = finished.task.job_id
+        self._drop(job_id)
         self._report(
             RunFinished(
-                **self._identity(run.job_id),
-                samples_done=run.samples_done,
-                loss=loss,
-                adapter_path=adapter.path,
-                adapter_digest=adapter.digest,
+                **self._identity(job_id),
+                samples_done=finished.samples_done,
+                loss=finished.loss,
+                adapter_path=finished.adapter.path,
+                adapter_digest=finished.adapter.digest,
             )
         )
-        self._say("run finished", run.job_id, samples_done=run.samples_done, loss=loss)
+        self._say("run finished", job_id, samples_done=finished.samples_done, loss=finished.loss)
 
     def _fail_training(self, run: Run, error: Exception) -> None:
         """Give a run up; one that may go on elsewhere is to find there what it has learned here."""

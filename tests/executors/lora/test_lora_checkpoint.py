@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.batch import tokenize
 from executors.lora.checkpoint import TaskCheckpoints
-from executors.lora.checkpoint_store import CheckpointStore, StaleWriterError
+from executors.lora.checkpoint_store import FINAL, CheckpointStore, StaleWriterError
 from executors.lora.dataset import Cursor, DatasetRoot, take
 from executors.lora.engine import FusedEngine
 from executors.lora.task import GPT2_TARGET_MODULES, LoraTask
@@ -124,6 +124,35 @@ def test_only_the_last_two_are_kept(store: CheckpointStore, tmp_path: Path) -> N
         store.save("job", 1, samples, FILES)
     store.save("other", 1, 8, FILES)
     assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["1-24", "1-32"]
+
+
+def test_a_conclusion_takes_the_place_of_all_checkpoints_for_good(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    store.save("job", 3, 8, FILES)
+    store.save("job", 4, 16, FILES)
+    with pytest.raises(StaleWriterError, match="replaced by slot 4"):
+        store.conclude("job", 3, 24, {"end": b"3"})
+    store.conclude("job", 4, 24, {"end": b"4"})
+    store.conclude("job", 5, 24, {"end": b"5"})
+    with pytest.raises(StaleWriterError, match="is over"):
+        store.save("job", 9, 32, FILES)
+    newest = store.newest("job")
+    assert (newest.slot, newest.samples_done, newest.files) == (4, 24, {"end": b"4"})
+    assert [path.name for path in (tmp_path / "job").iterdir()] == [FINAL]
+
+
+def test_a_conclusion_that_is_not_written_costs_no_checkpoint(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(descriptor: int) -> None:
+        raise OSError("disk gone")
+
+    store.save("job", 3, 8, FILES)
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="disk gone"):
+        store.conclude("job", 3, 8, {"end": b""})
+    assert store.newest("job").files == FILES
 
 
 def test_a_stale_writer_is_refused_even_when_the_newer_checkpoint_is_corrupt(

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase, load_base
+from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine
@@ -78,6 +81,18 @@ class Bench:
         """The state in a job's newest checkpoint."""
         checkpoints = RunCheckpoints(self.root / "checkpoints", self.base, parked_runs=0)
         return checkpoints.restore(checkpoints.newest(job_id)).state
+
+    def adapter(self, job_id: str) -> torch.Tensor:
+        """The parameters of a finished job, as they were published."""
+        checkpoints = RunCheckpoints(self.root / "checkpoints", self.base, parked_runs=0)
+        finished = checkpoints.finished(checkpoints.newest(job_id))
+        tensors = load_file(self.root / "adapters" / finished.adapter.path / ADAPTER_TENSORS)
+        named = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
+        return AdapterLayout(finished.task, self.base.sites).join(named)
+
+    def kept(self, job_id: str) -> list[str]:
+        """What the store holds of a job."""
+        return sorted(path.name for path in (self.root / "checkpoints" / job_id).glob("*"))
 
     def trained_alone(self, order: RunOrder, samples: int) -> tuple[TaskState, float]:
         """The state and the last loss of a job that nobody disturbs."""
