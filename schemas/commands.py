@@ -1,9 +1,15 @@
 """What executors are told. Commands are part of the chained decision log and are also sent to `commands`."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from schemas.base import Identifier, PositiveSamples, Record, Samples, Slot, UnixTime
 from schemas.jobs import Dataset, LoraHyperparameters
+
+MAX_RUNS_PER_SLOT = 128
+"""On one node. So many adapters may share a fused step, and so many orders, all of the largest, fit into a
+record of `commands`. A cell keeps to it by counting each task for at least this part of a node's memory."""
 
 
 class RunOrder(Record):
@@ -31,7 +37,7 @@ class SlotAssigned(Record):
     slot: Slot
     slot_start_s: UnixTime
     slot_end_s: UnixTime
-    runs: tuple[RunOrder, ...]
+    runs: Annotated[tuple[RunOrder, ...], Field(max_length=MAX_RUNS_PER_SLOT)]
 
 
 class RunCancelled(Record):

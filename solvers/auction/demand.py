@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.cells import ThroughputRow, Zone
+from schemas.commands import MAX_RUNS_PER_SLOT
 from schemas.jobs import LoraHyperparameters, RejectionReason, Task
 from solvers.auction.fleet import Fleet, gib_up
 
@@ -35,7 +36,7 @@ class Demand(NamedTuple):
     compute_share: NDArray[np.float64]
     """s_ik / C_kp."""
     memory_gib: float
-    """r_i."""
+    """r_i, or the least that any task counts for."""
     memory_share: NDArray[np.float64]
     """r_i / (C_km - r_b)."""
 
@@ -47,6 +48,7 @@ class Demand(NamedTuple):
             UnjudgeableError: if the speed of the task is unknown, or no node of the zone could ever hold it.
         """
         speeds, memory_gib = _speeds_and_memory(task, zone)
+        memory_gib = max(memory_gib, _least_memory_gib(fleet))
         samples = np.zeros(len(fleet.classes), np.int64)
         for index, node_class in enumerate(fleet.classes):
             per_slot = math.floor(speeds.get(node_class.gpu_type, 0.0) * slot_s)
@@ -71,6 +73,11 @@ class Demand(NamedTuple):
             memory_gib=memory_gib,
             memory_share=memory_gib / np.array([c.capacity_gib for c in fleet.classes]),
         )
+
+
+def _least_memory_gib(fleet: Fleet) -> float:
+    """What a task counts for at least, so that no node gets more runs in a slot than a command holds."""
+    return gib_up(max(node_class.capacity_gib for node_class in fleet.classes) / MAX_RUNS_PER_SLOT)
 
 
 def _refuse_endless_search(samples: NDArray[np.int64], work_samples: int, horizon_slots: int) -> None:
