@@ -5,7 +5,17 @@ from typing import Any, Literal
 from schemas import topics
 from schemas.codec import MAX_ATTRIBUTE_LENGTH, SPECVERSION
 from schemas.commands import RunCancelled, SlotAssigned
+from schemas.dead_letters import (
+    HEADER_COUNT_HEADER,
+    OFFSET_HEADER,
+    PARTITION_HEADER,
+    REASON_HEADER,
+    TOPIC_HEADER,
+    VALUE_BYTES_HEADER,
+)
+from schemas.decisions import ZonePriced
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, Event, Outcome
+from schemas.views import JobState
 
 ASYNCAPI_VERSION = "3.0.0"
 KAFKA_BINDING_VERSION = "0.5.0"
@@ -28,7 +38,16 @@ _SUMMARIES = {
     topics.PRICES: "The resource prices of each zone now.",
     topics.JOBS_STATE: "How each job stands now.",
 }
+_NO_EVENT = {"type": "object", "properties": {"content-type": {"const": "application/json"}}}
+"""Headers of a record that is a state and no event."""
 _COMMAND_TYPES = (SlotAssigned, RunCancelled)
+_VIEW_TYPES = {topics.PRICES: ZonePriced, topics.JOBS_STATE: JobState}
+_KEYS = {
+    SlotAssigned: "Id of the cell; on `commands`, id of the node.",
+    RunCancelled: "Id of the cell; on `commands`, id of the node.",
+    ZonePriced: "Id of the cell; on `prices`, `<cell>/<zone>`.",
+    JobState: "`<cell>/<job>`.",
+}
 
 
 def asyncapi() -> dict[str, Any]:
@@ -86,7 +105,7 @@ def _messages_on(name: str) -> list[str]:
             return [model.__name__ for model in DECISION_TYPES.values()]
         case topics.COMMANDS:
             return [model.__name__ for model in _COMMAND_TYPES]
-    return ["View"] if name in topics.VIEWS else ["DeadLetter"]
+    return [_VIEW_TYPES[name].__name__] if name in topics.VIEWS else ["DeadLetter"]
 
 
 def _actions(name: str) -> tuple[_Action, ...]:
@@ -106,12 +125,6 @@ def _operation(action: _Action, name: str) -> dict[str, Any]:
 def _messages() -> dict[str, Any]:
     events = {model.__name__: _message(model, "EventHeaders") for model in EVENT_TYPES.values()}
     decisions = {model.__name__: _message(model, "DecisionHeaders") for model in DECISION_TYPES.values()}
-    view = {
-        "name": "view",
-        "title": "View",
-        "summary": "The latest state of what the key names.",
-        "payload": {"type": "object"},
-    }
     dead_letter = {
         "name": "dead-letter",
         "title": "DeadLetter",
@@ -119,30 +132,32 @@ def _messages() -> dict[str, Any]:
         "contentType": "application/octet-stream",
         "headers": {"$ref": "#/components/schemas/DeadLetterHeaders"},
     }
-    return {**events, **decisions, "View": view, "DeadLetter": dead_letter}
+    return {**events, **decisions, "JobState": _message(JobState, None), "DeadLetter": dead_letter}
 
 
-def _message(model: type[Event] | type[Outcome], headers: str) -> dict[str, Any]:
-    key = "Id of the cell."
-    if model in _COMMAND_TYPES:
-        key += " On `commands`, id of the node."
+def _message(model: type[Event] | type[Outcome] | type[JobState], headers: str | None) -> dict[str, Any]:
+    """A message of one model; `headers` names the schema of its attributes, where it is a CloudEvent."""
     return {
         "name": model.TYPE,
         "title": model.__name__,
         "summary": " ".join((model.__doc__ or "").partition("\n\n")[0].split()),
-        "headers": {
-            "allOf": [
-                {"$ref": f"#/components/schemas/{headers}"},
-                {"type": "object", "properties": {"ce_type": {"const": model.TYPE}}},
-            ]
-        },
+        "headers": _NO_EVENT if headers is None else _typed(headers, model.TYPE),
         "payload": {"schemaFormat": _SCHEMA_FORMAT, "schema": {"$ref": f"./{model.TYPE}.json"}},
         "bindings": {
             "kafka": {
-                "key": {"type": "string", "description": key},
+                "key": {"type": "string", "description": _KEYS.get(model, "Id of the cell.")},
                 "bindingVersion": KAFKA_BINDING_VERSION,
             }
         },
+    }
+
+
+def _typed(headers: str, ce_type: str) -> dict[str, Any]:
+    return {
+        "allOf": [
+            {"$ref": f"#/components/schemas/{headers}"},
+            {"type": "object", "properties": {"ce_type": {"const": ce_type}}},
+        ]
     }
 
 
@@ -178,13 +193,13 @@ def _header_schemas() -> dict[str, Any]:
             "type": "object",
             "description": "Where the record stood and why it was refused, beside the record's own headers.",
             "properties": {
-                "dlt_topic": {"type": "string"},
-                "dlt_partition": number,
-                "dlt_offset": number,
-                "dlt_reason": {"type": "string"},
-                "dlt_value_bytes": {**number, "description": "Length of the value before it was cut."},
-                "dlt_header_count": {**number, "description": "Headers before some were left out."},
+                TOPIC_HEADER: {"type": "string"},
+                PARTITION_HEADER: number,
+                OFFSET_HEADER: number,
+                REASON_HEADER: {"type": "string"},
+                VALUE_BYTES_HEADER: {**number, "description": "Length of the value before it was cut."},
+                HEADER_COUNT_HEADER: {**number, "description": "Headers before some were left out."},
             },
-            "required": ["dlt_topic", "dlt_partition", "dlt_offset", "dlt_reason"],
+            "required": [TOPIC_HEADER, PARTITION_HEADER, OFFSET_HEADER, REASON_HEADER],
         },
     }

@@ -196,6 +196,8 @@ class JobCompleted(Record):
     zone: Identifier
     reason: Literal["work_done"]
     node: Identifier
+    payment_micros: Amount
+    """What its user pays, as it was when the bid was admitted."""
     samples_done: Samples
     loss: float
     adapter_path: str

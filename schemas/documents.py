@@ -18,6 +18,7 @@ from schemas.asyncapi import asyncapi
 from schemas.codec import DecisionRecord
 from schemas.compatibility import violations
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, Event, Outcome
+from schemas.views import JobState
 
 SPEC = Path(__file__).parent / "spec"
 """Where the committed documents lie; those of each release in `released/<version>` below."""
@@ -39,13 +40,14 @@ class _Generator(GenerateJsonSchema):
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:
-    """The JSON Schema of the record's value for every CloudEvents type: of an event itself, of a decision
-    with the link of the log around its outcome."""
-    events = {ce_type: _event_schema(model) for ce_type, model in EVENT_TYPES.items()}
+    """The JSON Schema of the record's value for every type: of an event itself, of a decision with the link
+    of the log around its outcome, of the state of a job."""
+    events = {ce_type: _plain_schema(model) for ce_type, model in EVENT_TYPES.items()}
+    views = {JobState.TYPE: _plain_schema(JobState)}
     decisions = {ce_type: _decision_schema(model) for ce_type, model in DECISION_TYPES.items()}
     return {
         ce_type: {"$schema": _DIALECT, "$id": _file_name(ce_type), **schema}
-        for ce_type, schema in (events | decisions).items()
+        for ce_type, schema in (events | decisions | views).items()
     }
 
 
@@ -96,7 +98,7 @@ def release(version: str, directory: Path = SPEC) -> None:
         shutil.copy(directory / _file_name(ce_type), target)
 
 
-def _event_schema(model: type[Event]) -> dict[str, Any]:
+def _plain_schema(model: type[Event] | type[JobState]) -> dict[str, Any]:
     return model.model_json_schema(schema_generator=_Generator)
 
 

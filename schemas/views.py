@@ -1,6 +1,6 @@
 """What the compacted views hold: the latest state of a thing, under its key."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from schemas.base import Identifier, Micros, Record, Text, UnixTime
 
@@ -10,8 +10,10 @@ JobStateName = Literal["admitted", "rejected", "withdrawn", "refunded", "complet
 class JobState(Record):
     """How a job stands after the latest decision about it: a record of `jobs.state`, under `<cell>/<job>`.
 
-    Amounts are those that this decision itself names; what an earlier one named is in `decisions`.
+    It stands alone: what the user pays is in the record of every job that won, to its end.
     """
+
+    TYPE: ClassVar = "millrace.job.state.v1"
 
     cell: Identifier
     zone: Identifier
@@ -25,8 +27,9 @@ class JobState(Record):
     time_s: UnixTime | None
     """The cell's clock at the decision."""
     bid_micros: Micros | None = None
+    """Of a bid that was just judged."""
     payment_micros: Micros | None = None
-    """What an admitted bid is charged."""
+    """What the user pays in the end, as it stands: nothing of it is returned. None where the bid lost."""
     returned_micros: Micros | None = None
     """What a refund or a withdrawal gives back."""
     adapter_path: str | None = None

@@ -73,13 +73,20 @@ def job_state(decision: Decision) -> JobState | None:
                 decision, rejected, "rejected", detail=rejected.detail, bid_micros=rejected.bid_micros
             )
         case JobWithdrawn() as withdrawn:
-            return _state(decision, withdrawn, "withdrawn", returned_micros=withdrawn.returned_micros)
+            return _state(
+                decision,
+                withdrawn,
+                "withdrawn",
+                payment_micros=withdrawn.retained_micros,
+                returned_micros=withdrawn.returned_micros,
+            )
         case JobRefunded() as refunded:
             return _state(
                 decision,
                 refunded,
                 "refunded",
                 detail=refunded.detail,
+                payment_micros=0,
                 returned_micros=refunded.refund_micros,
             )
         case JobCompleted() as completed:
@@ -87,6 +94,7 @@ def job_state(decision: Decision) -> JobState | None:
                 decision,
                 completed,
                 "completed",
+                payment_micros=completed.payment_micros,
                 adapter_path=completed.adapter_path,
                 adapter_digest=completed.adapter_digest,
             )

@@ -9,6 +9,7 @@ from typing import Self
 from infra.log.reader import LogReader
 from infra.log.target import Target
 from schemas.codec import Decision, InvalidRecordError, decode_decision
+from schemas.dead_letters import REASON_HEADER
 from schemas.topics import DECISIONS
 from streams.records import ReadRecord
 
@@ -66,7 +67,7 @@ class Answers:
             headers = {name: value or b"" for name, value in record.headers}
             return Refusal(
                 headers.get("ce_id", b"").decode(errors="replace"),
-                headers.get("dlt_reason", b"").decode(errors="replace"),
+                headers.get(REASON_HEADER, b"").decode(errors="replace"),
             )
         try:
             return decode_decision(record.value or b"")

@@ -104,6 +104,7 @@ class JobBook:
             zone=self._zone.id,
             reason="work_done",
             node=report.node,
+            payment_micros=job.payment_micros,
             samples_done=report.samples_done,
             loss=report.loss,
             adapter_path=report.adapter_path,

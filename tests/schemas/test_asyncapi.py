@@ -14,6 +14,7 @@ from schemas.codec import Decision, Envelope
 from schemas.documents import json_schemas
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC
 from schemas.topics import INPUTS, topics
+from schemas.views import JobState
 from tests.schemas.samples import IGNORED, TICKED
 
 DOCUMENT = asyncapi()
@@ -152,10 +153,12 @@ def test_every_type_travels_over_its_topics() -> None:
     assert set(channels["ledger"]["messages"]) == {model.__name__ for model in EVENT_TYPES.values()}
     assert set(channels["decisions"]["messages"]) == {model.__name__ for model in DECISION_TYPES.values()}
     assert set(channels["commands"]["messages"]) == {"SlotAssigned", "RunCancelled"}
+    assert set(channels["prices"]["messages"]) == {"ZonePriced"}
+    assert set(channels["jobs.state"]["messages"]) == {"JobState"}
     assert set(channels["jobs.dlt"]["messages"]) == {"DeadLetter"}
 
 
-@pytest.mark.parametrize("model", [*EVENT_TYPES.values(), *DECISION_TYPES.values()])
+@pytest.mark.parametrize("model", [*EVENT_TYPES.values(), *DECISION_TYPES.values(), JobState])
 def test_a_message_names_its_type_and_its_schema(model: Any) -> None:
     message = DOCUMENT["components"]["messages"][model.__name__]
     assert message["name"] == model.TYPE

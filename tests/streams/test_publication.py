@@ -1,0 +1,64 @@
+"""What is published of a decision, and that it is what the documents say."""
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from schemas.asyncapi import asyncapi
+from schemas.documents import json_schemas
+from schemas.views import JobState
+from streams.dead_letters import dead_letter
+from streams.publication import Publication
+from streams.records import ReadRecord
+from tests.support.cells import Bench, bid, failed, finished, online, tick, withdraw
+
+HISTORIES = {
+    "admitted": (),
+    "withdrawn": (withdraw(),),
+    "refunded": (tick(0), failed("a1", 0, 0, permanent=True)),
+    "completed": (tick(0), finished("a1", 0)),
+}
+
+
+def states(bench: Bench) -> list[JobState]:
+    """The records of `jobs.state`, in their order; each is valid under the published schema."""
+    publication = Publication("t", {})
+    validator = Draft202012Validator(json_schemas()[JobState.TYPE])
+    records = [record for decision in bench.decisions for record in publication.records(decision)]
+    values = [record.value for record in records if record.topic == "t.jobs.state"]
+    for value in values:
+        validator.validate(json.loads(value))
+    return [JobState.model_validate_json(value) for value in values]
+
+
+@pytest.mark.parametrize(("state", "events"), HISTORIES.items(), ids=HISTORIES.keys())
+def test_the_latest_state_of_a_job_says_what_its_user_pays_in_the_end(state: str, events) -> None:
+    bench = Bench.configured()
+    bench.send(online("a1"), bid(), *events)
+    admitted, latest = states(bench)[0], states(bench)[-1]
+    assert latest.state == state
+    assert admitted.payment_micros == latest.payment_micros + (latest.returned_micros or 0) > 0
+
+
+def test_a_bid_that_loses_pays_nothing_and_says_why() -> None:
+    bench = Bench.configured()
+    bench.send(bid(units=1.0))
+    (rejected,) = states(bench)
+    assert (rejected.state, rejected.payment_micros) == ("rejected", None)
+    assert rejected.detail
+
+
+def test_a_completed_job_says_where_its_adapter_is() -> None:
+    bench = Bench.configured()
+    bench.send(online("a1"), bid(), *HISTORIES["completed"])
+    completed = states(bench)[-1]
+    assert (completed.adapter_path, completed.adapter_digest) == ("c/j", "0" * 64)
+
+
+def test_the_headers_of_a_dead_letter_are_those_described() -> None:
+    record = ReadRecord("t.jobs", 3, 17, 0, b"c", b"{", (("ce_id", b"1"),))
+    headers = {name: raw.decode() for name, raw in dead_letter(record, "t.jobs.dlt", "not JSON").headers}
+    described = asyncapi()["components"]["schemas"]["DeadLetterHeaders"]
+    assert headers.keys() == described["properties"].keys() | {"ce_id"}
+    Draft202012Validator(described).validate(headers)
