@@ -11,6 +11,7 @@ from rich.table import Table as ConsoleTable
 
 from bench.artefacts import write_artefacts
 from bench.figures import Measurement, Result, Table, dumps, missed, report
+from infra.commands.options import Seed
 
 Part = Callable[[bool, int], Result]
 
@@ -35,7 +36,7 @@ def bench(
     name: Annotated[str, typer.Argument(help=f"Which: {', '.join(BENCHES)}.")],
     quick: Annotated[bool, typer.Option(help="Smaller sizes and fewer rounds, within two minutes.")] = False,
     only: Annotated[str | None, typer.Option(help="One part alone, such as `decisions`.")] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Seed = 0,
     out: Annotated[
         Path | None, typer.Option(help="Also write raw rows (CSV) and pictures (PNG) here.")
     ] = None,

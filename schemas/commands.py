@@ -36,7 +36,8 @@ class SlotAssigned(Record):
     node: Identifier
     slot: Slot
     slot_start_s: UnixTime
-    slot_end_s: UnixTime
+    slot_end_s: Annotated[float, Field(ge=0)]
+    """Computed from the present slot, so that no bound on what comes in may refuse it."""
     runs: Annotated[tuple[RunOrder, ...], Field(max_length=MAX_RUNS_PER_SLOT)]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands.options import CELLS_DIRECTORY, Json, Seed
+from infra.commands.options import CELLS_DIRECTORY, Json, Seed, bounded
 
 if TYPE_CHECKING:
     from infra.demo.demo import DemoResult
@@ -23,8 +23,10 @@ def demo(
             show_default=False,
         ),
     ] = None,
-    bids: Annotated[int, typer.Option(min=10, max=200, help="Number of bids.")] = 40,
-    span_s: Annotated[float, typer.Option("--span", min=10, help="Seconds over which they arrive.")] = 60.0,
+    bids: Annotated[int, bounded(least=10, most=200, help="Number of bids.")] = 40,
+    span_s: Annotated[
+        float, bounded("--span", least=10, most=120, help="Seconds over which they arrive.")
+    ] = 60.0,
     seed: Seed = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Keep log, adapters and datasets.")] = False,
     json: Json = False,

@@ -1,7 +1,8 @@
 """Options that several commands share, and what they mean."""
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +11,19 @@ if TYPE_CHECKING:
     from schemas.cells import CellConfigured
 
 CELLS_DIRECTORY = Path(__file__).parents[1] / "cells"
+LARGEST_SEED = 2**31 - 1
+
+
+def _refuse_nan(value: float | None) -> float | None:
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("not a number")
+    return value
+
+
+def bounded(*names: str, least: float, most: float, help: str, **settings: Any) -> Any:
+    """An option for a number from `least` to `most`. Not a number is in no order, so no range refuses it."""
+    return typer.Option(*names, min=least, max=most, callback=_refuse_nan, help=help, **settings)
+
 
 BootstrapServers = Annotated[
     str | None,
@@ -33,7 +47,12 @@ DataDirectory = Annotated[
 CellsFile = Annotated[Path, typer.Argument(help="YAML file of cells.", metavar="CELLS.yaml")]
 CellName = Annotated[str | None, typer.Option("--cell", help="Only this cell.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Seed = Annotated[int, typer.Option(min=0, help="Decides everything that is drawn.")]
+Seed = Annotated[int, bounded(least=0, most=LARGEST_SEED, help="Decides everything that is drawn.")]
+Timeout = Annotated[
+    float, bounded("--timeout", least=0.1, most=86_400, help="Seconds to wait for the next answer.")
+]
+Partitions = Annotated[int, bounded(least=1, most=1_000, help="Of each topic but commands.")]
+CommandPartitions = Annotated[int, bounded(least=1, most=1_000, help="Of the commands topic.")]
 
 DEFAULT_PREFIX = "millrace"
 

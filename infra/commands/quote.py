@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, Timeout, TopicPrefix
 
 if TYPE_CHECKING:
     from schemas.decisions import JobQuoted
@@ -21,9 +21,7 @@ def quote(
         ),
     ],
     cell: CellName = None,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the next answer.")
-    ] = 30.0,
+    timeout_s: Timeout = 30.0,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, CellsFile, TopicPrefix
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, CellsFile, TopicPrefix, bounded
 
 if TYPE_CHECKING:
     from infra.log.target import Target
@@ -65,9 +65,10 @@ def clock(
     cell: CellName = None,
     interval_s: Annotated[
         float | None,
-        typer.Option(
+        bounded(
             "--interval",
-            min=0.01,
+            least=0.01,
+            most=86_400,
             help="Seconds between ticks; by default some per slot.",
             show_default=False,
         ),

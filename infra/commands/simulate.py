@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands.options import CELLS_DIRECTORY, CellName, Json, Seed
+from infra.commands.options import CELLS_DIRECTORY, CellName, Json, Seed, bounded
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 
 if TYPE_CHECKING:
@@ -29,14 +29,13 @@ def simulate(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of bids.")] = 200,
-    span_slots: Annotated[float, typer.Option(min=0, help="Slots over which they arrive.")] = 72.0,
+    jobs: Annotated[int, bounded(least=1, most=1_000_000, help="Number of bids.")] = 200,
+    span_slots: Annotated[float, bounded(least=0, most=10_000, help="Slots over which they arrive.")] = 72.0,
     median_work_slots: Annotated[
-        float, typer.Option(min=0.001, help="Median work, in slots on the slowest GPU type.")
+        float, bounded(least=0.001, most=10_000, help="Median work, in slots on the slowest GPU type.")
     ] = 3.0,
     pace: Annotated[
-        float,
-        typer.Option(min=0.01, max=1.0, help="Executors' speed, as a part of what the zones plan with."),
+        float, bounded(least=0.01, most=1, help="Executors' speed, as a part of what the zones plan with.")
     ] = 1.0,
     seed: Seed = 0,
     out: Annotated[

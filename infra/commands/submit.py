@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, Timeout, TopicPrefix
 
 if TYPE_CHECKING:
     from infra.log.answers import Refusal
@@ -21,9 +21,7 @@ def submit(
     ],
     cell: CellName = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the decisions.")] = False,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the next decision.")
-    ] = 30.0,
+    timeout_s: Timeout = 30.0,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,

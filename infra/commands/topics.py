@@ -1,19 +1,26 @@
 """`millrace topics`."""
 
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, Json, TopicPrefix, target_of
+from infra.commands.options import (
+    DEFAULT_PREFIX,
+    BootstrapServers,
+    CommandPartitions,
+    Json,
+    Partitions,
+    TopicPrefix,
+    target_of,
+)
 
 app = typer.Typer(help="Create, list and check the topics.", no_args_is_help=True)
 
 
 @app.command()
 def create(
-    partitions: Annotated[int, typer.Option(min=1, help="Of each topic but commands.")] = 4,
-    command_partitions: Annotated[int, typer.Option(min=1, help="Of the commands topic.")] = 16,
+    partitions: Partitions = 4,
+    command_partitions: CommandPartitions = 16,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
@@ -57,8 +64,8 @@ def list_topics(
 
 @app.command()
 def check(
-    partitions: Annotated[int, typer.Option(min=1, help="Of each topic but commands.")] = 4,
-    command_partitions: Annotated[int, typer.Option(min=1, help="Of the commands topic.")] = 16,
+    partitions: Partitions = 4,
+    command_partitions: CommandPartitions = 16,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:

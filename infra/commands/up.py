@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands.options import CELLS_DIRECTORY, DEFAULT_PREFIX, DataDirectory, TopicPrefix
+from infra.commands.options import CELLS_DIRECTORY, DEFAULT_PREFIX, DataDirectory, TopicPrefix, bounded
 
 if TYPE_CHECKING:
     from infra.deployment.folders import Folders
@@ -21,7 +21,7 @@ def up(
     ] = CELLS_DIRECTORY / "default.yaml",
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the log and all that was trained.")] = False,
     executors: Annotated[bool, typer.Option(help="Run one executor per node.")] = True,
-    executor_threads: Annotated[int, typer.Option(min=1, help="CPU threads of each executor.")] = 1,
+    executor_threads: Annotated[int, bounded(least=1, most=1_024, help="CPU threads of each executor.")] = 1,
     data_dir: DataDirectory = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:

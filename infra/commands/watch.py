@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix, bounded
 
 if TYPE_CHECKING:
     from infra.log.following import BoardFollower
@@ -16,7 +16,7 @@ _POLL_S = 0.25
 def watch(
     cell: CellName = None,
     once: Annotated[bool, typer.Option("--once", help="Show what there is now, and end.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 20,
+    jobs: Annotated[int, bounded(least=1, most=10_000, help="Rows of the table.")] = 20,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,

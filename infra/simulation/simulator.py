@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from infra.simulation.agenda import Agenda, Rank
 from infra.simulation.virtual_executor import VirtualExecutor
 from infra.ticks import tick_interval_s
-from infra.workloads.bids import TimedBid
+from infra.workloads.bids import TimedBid, check_time
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
@@ -43,6 +43,9 @@ class Simulation:
 
         Args:
             pace: the speed of every executor, as a part of the speed that the zones plan with.
+
+        Raises:
+            WorkloadError: it would end beyond what events can speak of.
         """
         samples_done: dict[str, int] = {}
         self._executors = {
@@ -53,6 +56,7 @@ class Simulation:
         self._start_s = cell.epoch_s
         last_deadline_s = max((timed.bid.task.deadline_s for timed in bids), default=cell.epoch_s)
         self._end_s = last_deadline_s + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
+        check_time(self._end_s)
         self._cell = Cell(cell.cell)
         self._agenda = Agenda()
         self._ledger: list[LedgerEvent] = []

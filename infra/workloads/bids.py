@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from infra.workloads.arrivals import Arrival
+from schemas.base import MAX_TIME_S
 from schemas.cells import CellConfigured, GpuType, ThroughputRow, Zone
 from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
 from schemas.quotes import VendorQuoted
@@ -118,10 +119,12 @@ class BidDraw:
         vendor_micros, delay_s = self._vendor(dataset) if prepared else (0.0, 0.0)
         # A plan starts with the next slot, and a vendor's delay counts in whole ones.
         earliest_s = time_s + 2 * slot_s + delay_s
+        deadline_s = earliest_s + work_s * draws.uniform(*SLACK)
+        check_time(deadline_s)
         task = Task(
             zone=self.zone.id,
             work_samples=work_samples,
-            deadline_s=earliest_s + work_s * draws.uniform(*SLACK),
+            deadline_s=deadline_s,
             dataset=dataset,
             hyperparameters=LoraHyperparameters(
                 rank=row.rank,
@@ -174,6 +177,16 @@ class BidDraw:
             policy.max_value_per_compute_micros * compute, policy.max_value_per_memory_micros * memory
         )
         return int(min(bid_micros, most_micros))
+
+
+def check_time(time_s: float) -> None:
+    """Return if events may speak of this moment.
+
+    Raises:
+        WorkloadError: it is too late for them.
+    """
+    if time_s > MAX_TIME_S:
+        raise WorkloadError("the workload reaches beyond the year 2100: begin earlier, or make it shorter")
 
 
 def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:

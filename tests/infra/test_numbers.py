@@ -1,0 +1,80 @@
+"""Every numeric option of every command: what is out of bounds is one line, never a traceback."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+import typer
+
+from infra import cli
+from infra.commands.plugins import add_plugins
+
+ROOT = Path(__file__).parents[2]
+NOWHERE = ["--bootstrap-servers", "127.0.0.1:1"]
+NO_TRACE = ["--trace", "none.csv"]
+HARMLESS = {
+    "bench": ["nothing"],
+    "clock": ["infra/cells/demo.yaml", *NOWHERE],
+    "demo": NO_TRACE,
+    "quote": ["none.yaml", *NOWHERE],
+    "simulate": ["--jobs", "2", "--span-slots", "2"],
+    "submit": ["none.yaml", *NOWHERE],
+    "topics check": NOWHERE,
+    "topics create": NOWHERE,
+    "up": ["none.yaml"],
+    "watch": NOWHERE,
+}
+"""Arguments with which a command is over at once, whatever its numbers are."""
+
+VALUES = ("inf", "-inf", "nan", "1e300", "-1", "0", "9" * 400)
+
+
+def numeric_options(app: typer.Typer, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The name of each command that takes numbers, and of each of its options that does."""
+    for group in app.registered_groups:
+        yield from numeric_options(group.typer_instance, f"{group.name} ")
+    for command in app.registered_commands:
+        name = command.name or command.callback.__name__
+        for parameter, hint in get_type_hints(command.callback, include_extras=True).items():
+            kind, option = (*get_args(hint), None, None)[:2]
+            if {int, float} & {kind, *get_args(kind)}:
+                names = option.param_decls or [f"--{parameter.replace('_', '-')}"]
+                yield f"{prefix}{name}", names[0]
+
+
+add_plugins(cli.app, [])
+OPTIONS = sorted(set(numeric_options(cli.app)))
+
+
+def test_numbers_are_found_wherever_they_are() -> None:
+    assert {name for name, _ in OPTIONS} == HARMLESS.keys()
+    assert len(OPTIONS) >= 15
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:6])
+@pytest.mark.parametrize(("command", "option"), OPTIONS, ids=map(" ".join, OPTIONS))
+def test_an_extreme_number_is_refused_on_one_line_or_means_something(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, option: str, value: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("infra.log.target.ANSWER_TIMEOUT_S", 0.1)
+    status = cli.run([*command.split(), *HARMLESS[command], option, value])
+    errors = capsys.readouterr().err
+    if value not in ("-1", "0"):
+        assert status != 0
+    assert "Traceback" not in errors
+    if status:
+        assert errors.startswith("millrace: ")
+        assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("epoch_s", [4_102_444_800.0, 4_102_444_800.0 - 3_600])
+def test_a_simulation_that_reaches_beyond_what_events_can_say_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, epoch_s: float
+) -> None:
+    cells = (ROOT / "infra/cells/demo.yaml").read_text()
+    file = tmp_path / "cells.yaml"
+    file.write_text(cells.replace("    slot_s: 4.0\n", f"    slot_s: 400.0\n    epoch_s: {epoch_s}\n"))
+    assert cli.run(["simulate", "--cells", str(file), "--jobs", "3", "--span-slots", "2"]) != 0
+    assert "beyond the year 2100" in capsys.readouterr().err
