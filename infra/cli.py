@@ -21,6 +21,7 @@ from infra.commands import (
     submit,
     topics,
     up,
+    vendor_quote,
     watch,
 )
 from infra.commands.faults import fault_line
@@ -43,6 +44,7 @@ app.command()(submit.submit)
 app.command()(watch.watch)
 app.command()(explain.explain)
 app.command()(quote.quote)
+app.command()(vendor_quote.vendor_quote)
 app.command()(replay.replay)
 app.command()(simulate.simulate)
 app.add_typer(topics.app, name="topics")

@@ -13,7 +13,7 @@ def fault_line(error: Exception) -> str | None:
 
 def _expected() -> tuple[type[Exception], ...]:
     # Imported only when something has gone wrong.
-    from infra.bids_file import BidsFileError
+    from infra.entries_file import EntriesFileError
     from infra.errors import CommandError
     from infra.kafka.errors import BrokerError
     from infra.log.publisher import PublishError
@@ -24,10 +24,10 @@ def _expected() -> tuple[type[Exception], ...]:
     from streams.replay_sources import ReplayError
 
     return (
-        BidsFileError,
         BrokerError,
         CellsFileError,
         CommandError,
+        EntriesFileError,
         PublishError,
         ReadError,
         ReplayError,

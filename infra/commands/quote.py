@@ -28,32 +28,24 @@ def quote(
 ) -> None:
     """Ask what tasks would cost now, without buying."""
     from infra.bids_file import read_quote_requests
+    from infra.commands.asking import ask
     from infra.commands.options import target_of
     from infra.commands.output import print_json
     from infra.errors import CommandError
-    from infra.log.answers import Answers, Refusal
-    from infra.log.publisher import EventPublisher
     from schemas.decisions import JobQuoted
     from schemas.topics import JOBS
 
     requests = read_quote_requests(file, time.time(), cell)
     target = target_of(bootstrap_servers, topic_prefix)
-    with Answers(target, JOBS) as answers:
-        with EventPublisher(target, _SOURCE) as publisher:
-            waiting = {publisher.publish(request).id: request for request in requests}
-        for answer in answers.to(waiting.keys(), timeout_s):
-            if isinstance(answer, Refusal):
-                raise CommandError(f"{waiting[answer.event_id].quote_id}: refused: {answer.reason}")
-            request = waiting.pop(answer.cause)
-            if not isinstance(answer.outcome, JobQuoted):
-                detail = getattr(answer.outcome, "detail", answer.outcome.TYPE)
-                raise CommandError(f"{request.quote_id}: not answered: {detail}")
-            if json:
-                print_json(answer.outcome.model_dump(mode="json"))
-            else:
-                typer.echo(_text(answer.outcome))
-    if waiting:
-        raise CommandError(f"{len(waiting)} quotes unanswered after {timeout_s:g} s: does a worker run?")
+    answers = ask(target, JOBS, _SOURCE, requests, lambda request: request.quote_id, timeout_s)
+    for request, answer in answers:
+        if not isinstance(answer.outcome, JobQuoted):
+            detail = getattr(answer.outcome, "detail", answer.outcome.TYPE)
+            raise CommandError(f"{request.quote_id}: not answered: {detail}")
+        if json:
+            print_json(answer.outcome.model_dump(mode="json"))
+        else:
+            typer.echo(_text(answer.outcome))
 
 
 def _text(quoted: "JobQuoted") -> str:

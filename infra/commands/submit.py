@@ -8,7 +8,6 @@ import typer
 from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, Timeout, TopicPrefix
 
 if TYPE_CHECKING:
-    from infra.log.answers import Refusal
     from schemas.codec import Decision
     from schemas.jobs import JobSubmitted
 
@@ -28,8 +27,8 @@ def submit(
 ) -> None:
     """Submit bids and wait for what is decided about them."""
     from infra.bids_file import read_bids
+    from infra.commands.asking import ask
     from infra.commands.options import target_of
-    from infra.log.answers import Answers
     from infra.log.publisher import EventPublisher
     from schemas.topics import JOBS
 
@@ -42,25 +41,17 @@ def submit(
         for bid in bids:
             _show(json, {"job_id": bid.job_id, "state": "submitted"}, f"{bid.job_id}: submitted")
         return
-    with Answers(target, JOBS) as answers:
-        with EventPublisher(target, _SOURCE) as publisher:
-            sent = {publisher.publish(bid).id: bid for bid in bids}
-        for answer in answers.to(sent.keys(), timeout_s):
-            _tell(sent, answer, json)
-    _check_all_decided(sent, timeout_s)
+    for bid, decision in ask(target, JOBS, _SOURCE, bids, lambda bid: bid.job_id, timeout_s):
+        _tell(bid, decision, json)
 
 
-def _tell(sent: "dict[str, JobSubmitted]", answer: "Decision | Refusal", json: bool) -> None:
+def _tell(bid: "JobSubmitted", decision: "Decision", json: bool) -> None:
     from infra.errors import CommandError
-    from infra.log.answers import Refusal
     from infra.money import units
     from schemas.decisions import JobAdmitted, JobRejected
 
-    if isinstance(answer, Refusal):
-        raise CommandError(f"{sent[answer.event_id].job_id}: refused: {answer.reason}")
-    bid = sent.pop(answer.cause)
-    outcome = answer.outcome
-    fields: dict[str, Any] = {"job_id": bid.job_id, "decision_id": answer.id}
+    outcome = decision.outcome
+    fields: dict[str, Any] = {"job_id": bid.job_id, "decision_id": decision.id}
     match outcome:
         case JobAdmitted():
             cells = outcome.offer.plan.cells if outcome.offer.plan else ()
@@ -74,16 +65,6 @@ def _tell(sent: "dict[str, JobSubmitted]", answer: "Decision | Refusal", json: b
         case _:
             raise CommandError(f"{bid.job_id}: not decided: {getattr(outcome, 'detail', outcome.TYPE)}")
     _show(json, fields, f"{bid.job_id}: {line}")
-
-
-def _check_all_decided(left: "dict[str, JobSubmitted]", timeout_s: float) -> None:
-    from infra.errors import CommandError
-
-    if left:
-        first = next(iter(left.values())).job_id
-        raise CommandError(
-            f"no decision about {first} ({len(left)} bids in all) within {timeout_s:g} s: does a worker run?"
-        )
 
 
 def _show(json: bool, fields: dict[str, Any], line: str) -> None:

@@ -10,7 +10,7 @@ from infra.log.reader import LogReader
 from infra.log.target import Target
 from schemas.codec import Decision, InvalidRecordError, decode_decision
 from schemas.dead_letters import REASON_HEADER
-from schemas.topics import DECISIONS
+from schemas.topics import DECISIONS, LEDGER
 from streams.records import ReadRecord
 
 _POLL_S = 0.5
@@ -24,20 +24,37 @@ class Refusal:
     reason: str
 
 
+@dataclass(frozen=True)
+class Acceptance:
+    """An event is in the ledger."""
+
+    event_id: str
+
+
+Answer = Decision | Refusal | Acceptance
+
+
 class Answers:
     """Listens from its making on, so that no answer to an event sent afterwards is missed."""
 
-    def __init__(self, target: Target, input_topic: str) -> None:
-        """Listen for decisions, and for the dead letters of the input topic that the events go to."""
+    def __init__(self, target: Target, input_topic: str, decided: bool = True) -> None:
+        """Listen for the dead letters of the input topic that the events go to, and for decisions.
+
+        Args:
+            decided: False for events that call for no decision: that the ledger has them is the answer.
+        """
         self._dead_letters = target.dead_letters(input_topic)
-        self._reader = LogReader(target, [target.topic(DECISIONS), self._dead_letters], "end")
+        self._ledger = target.topic(LEDGER)
+        self._reader = LogReader(
+            target, [target.topic(DECISIONS) if decided else self._ledger, self._dead_letters], "end"
+        )
 
     def to(
         self,
         event_ids: Collection[str],
         timeout_s: float,
         check_alive: Callable[[], None] = lambda: None,
-    ) -> Iterator[Decision | Refusal]:
+    ) -> Iterator[Answer]:
         """The first answer to each event as it comes, until all are there or none comes for `timeout_s`.
 
         `check_alive` is called again and again; what it raises ends the wait.
@@ -62,11 +79,14 @@ class Answers:
     ) -> None:
         self._reader.__exit__(kind, error, trace)
 
-    def _answer(self, record: ReadRecord) -> Decision | Refusal | None:
+    def _answer(self, record: ReadRecord) -> Answer | None:
+        headers = {name: value or b"" for name, value in record.headers}
+        event_id = headers.get("ce_id", b"").decode(errors="replace")
+        if record.topic == self._ledger:
+            return Acceptance(event_id)
         if record.topic == self._dead_letters:
-            headers = {name: value or b"" for name, value in record.headers}
             return Refusal(
-                headers.get("ce_id", b"").decode(errors="replace"),
+                event_id,
                 headers.get(REASON_HEADER, b"").decode(errors="replace"),
             )
         try:

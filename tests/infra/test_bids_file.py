@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
-from infra import bids_file
-from infra.bids_file import BidsFileError, read_bids, read_quote_requests
+from infra import entries_file
+from infra.bids_file import read_bids, read_quote_requests
+from infra.entries_file import EntriesFileError
 from tests.support.cells import bid
 
 NOW_S = 1_000.0
@@ -63,7 +64,7 @@ def test_an_amount_is_never_rounded(tmp_path):
     path.write_text(GOOD.replace("12.5", "'0.000001'"))
     assert read_bids(str(path), NOW_S)[0].bid_micros == 1
     path.write_text(GOOD.replace("12.5", "'0.1234567'"))
-    with pytest.raises(BidsFileError, match="bid: not an amount"):
+    with pytest.raises(EntriesFileError, match="bid: not an amount"):
         read_bids(str(path), NOW_S)
 
 
@@ -117,7 +118,7 @@ BAD = {
 def test_a_fault_is_one_line_that_names_file_and_line(tmp_path, text, line, fault):
     path = tmp_path / "bids.yaml"
     path.write_text(text)
-    with pytest.raises(BidsFileError) as error:
+    with pytest.raises(EntriesFileError) as error:
         read_bids(str(path), NOW_S)
     place = f"{path}:{line}: " if line else f"{path}: "
     assert str(error.value).startswith(place)
@@ -129,25 +130,25 @@ def test_a_fault_is_one_line_that_names_file_and_line(tmp_path, text, line, faul
 def test_a_bad_json_line_is_named_by_its_number(tmp_path, line):
     path = tmp_path / "bids.jsonl"
     path.write_text(f"{bid().model_dump_json()}\n{line}\n")
-    with pytest.raises(BidsFileError, match=r"bids\.jsonl:2: "):
+    with pytest.raises(EntriesFileError, match=r"bids\.jsonl:2: "):
         read_bids(str(path), NOW_S)
 
 
 def test_files_are_bounded(tmp_path, monkeypatch):
     path = tmp_path / "bids.jsonl"
     path.write_text(f"{bid().model_dump_json()}\n" * 3)
-    monkeypatch.setattr(bids_file, "MAX_BIDS", 2)
-    with pytest.raises(BidsFileError, match="more than 2 bids"):
+    monkeypatch.setattr(entries_file, "MAX_ENTRIES", 2)
+    with pytest.raises(EntriesFileError, match="more than 2 entries"):
         read_bids(str(path), NOW_S)
-    monkeypatch.setattr(bids_file, "MAX_FILE_BYTES", 100)
-    with pytest.raises(BidsFileError, match="larger than 100 bytes"):
+    monkeypatch.setattr(entries_file, "MAX_FILE_BYTES", 100)
+    with pytest.raises(EntriesFileError, match="larger than 100 bytes"):
         read_bids(str(path), NOW_S)
 
 
 def test_what_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(BidsFileError, match=r"none\.yaml: No such file"):
+    with pytest.raises(EntriesFileError, match=r"none\.yaml: No such file"):
         read_bids(str(tmp_path / "none.yaml"), NOW_S)
     path = tmp_path / "latin.yaml"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(BidsFileError, match="not UTF-8"):
+    with pytest.raises(EntriesFileError, match="not UTF-8"):
         read_bids(str(path), NOW_S)

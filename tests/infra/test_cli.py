@@ -12,7 +12,7 @@ from infra.cli import run
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ["bench", "clock", "demo", "executor", "explain", "quote", "replay", "schemas", "simulate"]
-COMMANDS += ["submit", "topics", "up", "watch", "worker"]
+COMMANDS += ["submit", "topics", "up", "vendor-quote", "watch", "worker"]
 NOWHERE = "127.0.0.1:1"
 
 
@@ -86,6 +86,7 @@ FAULTS = {
         "bad_bid.yaml: ",
     ),
     "bids with faults": (["submit", "{bad_bid}"], "bad_bid.yaml:"),
+    "quotes with faults": (["vendor-quote", "{bad_bid}"], "bad_bid.yaml:2: user: Extra inputs"),
     "no bids": (["quote", "{none}"], "none: No such file"),
     "a ledger that is none": (["replay", "--from", "{bad_ledger}"], "bad_ledger.jsonl:1: "),
     "no ledger": (["replay", "--from", "{none}"], "none: No such file"),

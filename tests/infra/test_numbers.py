@@ -23,6 +23,7 @@ HARMLESS = {
     "topics check": NOWHERE,
     "topics create": NOWHERE,
     "up": ["none.yaml"],
+    "vendor-quote": ["none.yaml", *NOWHERE],
     "watch": NOWHERE,
 }
 """Arguments with which a command is over at once, whatever its numbers are."""
@@ -35,7 +36,7 @@ def numeric_options(app: typer.Typer, prefix: str = "") -> Iterator[tuple[str, s
     for group in app.registered_groups:
         yield from numeric_options(group.typer_instance, f"{group.name} ")
     for command in app.registered_commands:
-        name = command.name or command.callback.__name__
+        name = command.name or command.callback.__name__.replace("_", "-")
         for parameter, hint in get_type_hints(command.callback, include_extras=True).items():
             kind, option = (*get_args(hint), None, None)[:2]
             if {int, float} & {kind, *get_args(kind)}:

@@ -102,6 +102,25 @@ def test_a_quote_is_what_the_bid_then_pays_at_most(millrace, tmp_path):
     assert "wins now" in millrace("quote", file)
 
 
+def test_a_vendors_quote_is_met_by_the_bids_after_it(millrace, tmp_path, deployment, capsys):
+    file = tmp_path / "quotes.yaml"
+    quote = {"cell": "demo", "vendor": "couriers", "fixed_price": 0.25, "price_per_thousand_samples": 0}
+    file.write_text(json.dumps([{**quote, "fixed_delay_s": 0, "delay_per_thousand_samples_s": 0}]))
+    assert "asks 0.2500" in millrace("vendor-quote", str(file))
+    asked = bids(tmp_path / "bids.yaml", {"bid": 3, "task": {**TASK, "needs_preprocessing": True}})
+    (met,) = map(json.loads, millrace("quote", asked, "--json").splitlines())
+    assert (met["offer"]["plan"]["vendor"], met["offer"]["price"]["vendor_micros"]) == ("couriers", 250_000)
+    file.write_text(json.dumps({"cell": "demo", "vendor": "couriers", "leaves": True}))
+    assert "takes its quote back" in millrace("vendor-quote", str(file))
+    (unmet,) = map(json.loads, millrace("quote", asked, "--json").splitlines())
+    assert unmet["reason"] == "no_vendor"
+    file.write_text(json.dumps({"cell": "demo", "vendor": "strangers", "leaves": True}))
+    target = deployment.layout.target
+    where = ["--bootstrap-servers", target.bootstrap_servers, "--topic-prefix", target.prefix]
+    assert run(["vendor-quote", str(file), *where]) == 1
+    assert "has no vendor strangers: its vendors are annotators" in capsys.readouterr().err
+
+
 def test_slots_are_commanded_as_time_goes_on(millrace, tmp_path):
     file = bids(tmp_path / "bids.yaml", {"job_id": "timely", "bid": 3})
     millrace("submit", file, "--no-wait")
