@@ -1,14 +1,16 @@
 """Proof of a log: fold the ledger again, and compare every decision byte by byte and link by link."""
 
 import hashlib
+import heapq
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
 
 from schemas.codec import Decision, InvalidRecordError, decode_decision
 from streams.cell import CHAIN_START, Cell, LedgerEvent
+from streams.replay_demands import Demands, Link
 
 MAX_DIFFERENCES = 100
 """How many differences a verdict lists; all are counted."""
@@ -81,65 +83,66 @@ class Verdict:
         return self.differences[0] if self.differences else None
 
 
-@dataclass
-class _Expected:
-    """A decision that the ledger demands, and what was found of it."""
-
-    order: int
-    value: bytes
-    event: str
-    may_be_awaited: bool
-    found: bytes | None = None
-
-
-@dataclass
 class _Comparison:
-    """What was found, record by record, beside what is expected."""
+    """What was found, record by record, beside what is demanded."""
 
-    expected: Mapping[str, _Expected]
-    duplicates: int = 0
-    awaited: int = 0
-    differences: list[tuple[int, Difference]] = field(default_factory=list)
+    def __init__(self, demands: Demands) -> None:
+        self._demands = demands
+        self.duplicates = 0
+        self.awaited = 0
+        self.difference_count = 0
+        self._first: list[tuple[int, int, Difference]] = []
+        """The first differences, with their places in the ledger and the order in which they were noted; as a
+        heap of the negatives of both, so that the last of them is quickly given up for an earlier one."""
 
     def take(self, record: DecisionRecord) -> None:
         id = _claimed_id(record.value)
-        demanded = self.expected.get(id)
+        demanded = self._demands.get(id)
         if demanded is None:
             self._take_undemanded(record)
         elif record.value != demanded.value:
             expected, found = demanded.value.decode(), _text(record.value)
-            self._differ(demanded, Difference("altered", id, record.place, expected, found))
-            demanded.found = demanded.found or record.value
+            self._differ(demanded.number, Difference("altered", id, record.place, expected, found))
+            self._demands.find(demanded, record.value)
         elif demanded.found is None:
-            demanded.found = record.value
+            self._demands.find(demanded, record.value)
         else:
             self.duplicates += 1
 
     def close(self) -> None:
         """Name what was never found."""
-        for id, demanded in self.expected.items():
-            if demanded.found is None and demanded.may_be_awaited:
+        for demanded in self._demands.missing():
+            if demanded.may_be_awaited:
                 self.awaited += 1
-            elif demanded.found is None:
-                difference = Difference("missing", id, demanded.event, demanded.value.decode(), None)
-                self._differ(demanded, difference)
+                continue
+            place = f"ledger offset {demanded.offset} of cell {demanded.cell}"
+            expected = demanded.value.decode()
+            self._differ(demanded.number, Difference("missing", demanded.id, place, expected, None))
 
-    def in_order(self) -> list[Difference]:
-        """The differences in the order of the ledger."""
-        return [difference for _, difference in sorted(self.differences, key=lambda entry: entry[0])]
+    def in_order(self) -> tuple[Difference, ...]:
+        """The first differences, in the order of the ledger."""
+        return tuple(difference for _, _, difference in sorted(self._first, reverse=True, key=_place))
 
     def _take_undemanded(self, record: DecisionRecord) -> None:
-        found = _text(record.value)
+        found, last = _text(record.value), self._demands.decisions
         try:
             decision = decode_decision(record.value)
         except InvalidRecordError as error:
-            self._differ(None, Difference("unreadable", "unknown", record.place, None, f"{error}: {found}"))
+            self._differ(last, Difference("unreadable", "unknown", record.place, None, f"{error}: {found}"))
         else:
-            self._differ(None, Difference("extra", decision.id, record.place, None, found))
+            self._differ(last, Difference("extra", decision.id, record.place, None, found))
 
-    def _differ(self, demanded: _Expected | None, difference: Difference) -> None:
-        order = len(self.expected) if demanded is None else demanded.order
-        self.differences.append((order, difference))
+    def _differ(self, number: int, difference: Difference) -> None:
+        entry = (-number, -self.difference_count, difference)
+        self.difference_count += 1
+        if len(self._first) < MAX_DIFFERENCES:
+            heapq.heappush(self._first, entry)
+        else:
+            heapq.heappushpop(self._first, entry)
+
+
+def _place(entry: tuple[int, int, Difference]) -> tuple[int, int]:
+    return entry[:2]
 
 
 def fold(ledger: Iterable[LedgerEvent]) -> Iterator[tuple[LedgerEvent, list[Decision]]]:
@@ -161,61 +164,65 @@ def verify(
 ) -> Verdict:
     """Fold `ledger` and compare with `decisions`, by id; their order and repetitions do not matter.
 
+    Both are read once, record by record; what is to be remembered of them is on disk.
+
     The events of each cell must come in the order of their offsets, from the first one on. The decisions
-    about events at `settled_before[cell]` and later may be on their way still, where a cell is given.
+    about events at `settled_before[cell]` and later may be on their way still, where a cell is given; it is
+    looked up after the event was read.
 
     Raises:
         ValueError: if the events of a cell are out of order.
+        sqlite3.Error: if there is no room on disk for what is to be remembered.
     """
-    settled_before = settled_before or {}
-    expected: dict[str, _Expected] = {}
-    links: dict[str, list[tuple[bytes, list[str]]]] = {}
-    events = 0
-    for event, demanded in fold(ledger):
-        events += 1
-        name = event.envelope.event.cell
-        place = f"ledger offset {event.offset} of cell {name}"
-        recent = name in settled_before and event.offset >= settled_before[name]
-        ids = []
-        for decision in demanded:
-            ids.append(decision.id)
-            expected[decision.id] = _Expected(len(expected), decision.canonical, place, recent)
-        links.setdefault(name, []).append((event.envelope.canonical, ids))
-    comparison = _Comparison(expected)
-    for record in decisions:
-        comparison.take(record)
-    comparison.close()
-    differences = comparison.in_order()
-    broken = {name: _first_broken_link(links[name], expected) for name in sorted(links)}
-    return Verdict(
-        cells=len(links),
-        events=events,
-        decisions=len(expected),
-        duplicates=comparison.duplicates,
-        awaited=comparison.awaited,
-        difference_count=len(differences),
-        differences=tuple(differences[:MAX_DIFFERENCES]),
-        broken_links={name: id for name, id in broken.items() if id is not None},
-    )
+    settled_before = {} if settled_before is None else settled_before
+    cells: set[str] = set()
+    with Demands() as demands:
+        for event, demanded in fold(ledger):
+            name = event.envelope.event.cell
+            cells.add(name)
+            recent = name in settled_before and event.offset >= settled_before[name]
+            demands.add(event, demanded, recent)
+        comparison = _Comparison(demands)
+        for record in decisions:
+            comparison.take(record)
+        comparison.close()
+        return Verdict(
+            cells=len(cells),
+            events=demands.events,
+            decisions=demands.decisions,
+            duplicates=comparison.duplicates,
+            awaited=comparison.awaited,
+            difference_count=comparison.difference_count,
+            differences=comparison.in_order(),
+            broken_links=_broken_links(demands.links()),
+        )
 
 
-def _first_broken_link(
-    events: Iterable[tuple[bytes, list[str]]], decisions: Mapping[str, _Expected]
-) -> str | None:
-    """Follow the chain through the records as they were found, whatever the fold says they should be."""
-    chain = CHAIN_START
-    for event, ids in events:
-        for id in ids:
-            demanded = decisions[id]
-            if demanded.found is None:
-                return None if demanded.may_be_awaited else id
-            body = demanded.found[:-_CHAIN_SUFFIX_BYTES]
-            chain = hashlib.blake2b(chain + event + body, digest_size=_CHAIN_BYTES).digest()
-            if demanded.found[len(body) :] != b',"chain":"' + chain.hex().encode() + b'"}':
-                return id
-        if not ids:
-            chain = hashlib.blake2b(chain + event, digest_size=_CHAIN_BYTES).digest()
-    return None
+def _broken_links(links: Iterable[Link]) -> dict[str, str]:
+    """Follow each cell's chain through the records as they were found, whatever the fold says they should be.
+
+    Returns:
+        by cell, the first decision whose link does not hold.
+    """
+    chains: dict[str, bytes] = {}
+    ended: dict[str, str | None] = {}
+    """By cell whose chain was followed to its end, the link that does not hold there, if any."""
+    for link in links:
+        if link.cell in ended:
+            continue
+        found, body = b"", b""
+        if link.decision is not None:
+            if link.decision.found is None:
+                ended[link.cell] = None if link.decision.may_be_awaited else link.decision.id
+                continue
+            found = link.decision.found
+            body = found[:-_CHAIN_SUFFIX_BYTES]
+        before = chains.get(link.cell, CHAIN_START)
+        chain = hashlib.blake2b(before + link.event + body, digest_size=_CHAIN_BYTES).digest()
+        chains[link.cell] = chain
+        if link.decision is not None and found[len(body) :] != b',"chain":"' + chain.hex().encode() + b'"}':
+            ended[link.cell] = link.decision.id
+    return {cell: id for cell, id in sorted(ended.items()) if id is not None}
 
 
 def _claimed_id(value: bytes) -> str:

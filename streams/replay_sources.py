@@ -1,6 +1,7 @@
 """Where replay reads a ledger and its decisions: Kafka, up to the present end, or files of JSON lines."""
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -54,9 +55,15 @@ def verify_kafka(bootstrap_servers: str, topic_prefix: str, cell: str | None = N
         settled = reader.slice(ledger_topic)
         decisions = reader.slice(topic_name(topic_prefix, DECISIONS))
         # Read after the decisions' end is known, the ledger holds the cause of each of them.
-        events = list(_ledger_events(reader, reader.slice(ledger_topic), cell))
-        settled_before = {event.envelope.event.cell: settled.high[partition] for partition, event in events}
-        return verify((event for _, event in events), _decisions(reader, decisions, cell), settled_before)
+        ledger = reader.slice(ledger_topic)
+        settled_before: dict[str, int] = {}
+
+        def events() -> Iterator[LedgerEvent]:
+            for partition, event in _ledger_events(reader, ledger, cell):
+                settled_before[event.envelope.event.cell] = settled.high[partition]
+                yield event
+
+        return _verify(events(), _decisions(reader, decisions, cell), settled_before)
 
 
 def verify_files(ledger: Path, decisions: Path, cell: str | None = None) -> Verdict:
@@ -67,9 +74,20 @@ def verify_files(ledger: Path, decisions: Path, cell: str | None = None) -> Verd
     """
     events = (event for event in read_ledger_file(ledger) if cell in (None, event.envelope.event.cell))
     try:
-        return verify(events, _decisions_file(decisions, cell))
+        return _verify(events, _decisions_file(decisions, cell))
     except ValueError as error:
         raise ReplayError(f"{ledger}: {error}") from None
+
+
+def _verify(
+    ledger: Iterator[LedgerEvent],
+    decisions: Iterator[DecisionRecord],
+    settled_before: Mapping[str, int] | None = None,
+) -> Verdict:
+    try:
+        return verify(ledger, decisions, settled_before)
+    except sqlite3.Error as error:
+        raise ReplayError(f"replay needs room on disk, in TMPDIR or /var/tmp: {error}") from None
 
 
 def export(

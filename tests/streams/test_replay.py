@@ -2,18 +2,22 @@
 
 import json
 import random
+import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streams.cell import LedgerEvent
-from streams.replay import DecisionRecord, fold, verify
+from streams.replay import MAX_DIFFERENCES, DecisionRecord, fold, verify
 from streams.replay_sources import ReplayError, read_ledger_file, verify_files
 from tests.streams import events
 
+T = TypeVar("T")
 LEDGER = events.ledger(events.stream(60))
 DECISIONS = [decision.canonical for _, decisions in fold(LEDGER) for decision in decisions]
 
@@ -83,6 +87,36 @@ def test_first_of_several_is_the_first_of_the_ledger() -> None:
     assert verdict.first is not None
     assert verdict.first.decision_id == decision_id(DECISIONS[0])
     assert verdict.difference_count == len(DECISIONS)
+
+
+def test_of_many_differences_the_first_of_the_ledger_are_listed_and_all_counted() -> None:
+    late, early = (value.replace(b'"cause":"', b'"cause":"x') for value in (DECISIONS[9], DECISIONS[0]))
+
+    verdict = verify(LEDGER, records([*[late] * (MAX_DIFFERENCES + 20), early, *DECISIONS]))
+
+    assert verdict.difference_count == MAX_DIFFERENCES + 21
+    assert len(verdict.differences) == MAX_DIFFERENCES
+    assert [d.place for d in verdict.differences[:2]] == [
+        f"t.decisions[0]@{MAX_DIFFERENCES + 20}",
+        "t.decisions[0]@0",
+    ]
+    assert verdict.differences[-1].place == f"t.decisions[0]@{MAX_DIFFERENCES - 2}"
+
+
+def test_nothing_that_was_read_is_held_in_memory() -> None:
+    most_held = 0
+
+    def watched(values: Iterable[T]) -> Iterator[T]:
+        nonlocal most_held
+        held: list[weakref.ref[T]] = []
+        for value in values:
+            mine = replace(value)
+            held.append(weakref.ref(mine))
+            yield mine
+            most_held = max(most_held, sum(1 for reference in held if reference() is not None))
+
+    assert verify(watched(LEDGER), watched(records(DECISIONS))).ok
+    assert most_held <= 2
 
 
 def test_missing_decision_is_named_with_what_was_due() -> None:
