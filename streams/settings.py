@@ -4,27 +4,18 @@ from pathlib import Path
 from typing import Annotated
 
 from platformdirs import user_data_path
-from pydantic import Field, StringConstraints
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field
 
 from schemas.base import Identifier
+from schemas.service_settings import LogLevel, ServiceSettings
 
 MAX_SNAPSHOT_BYTES = 32 * 1024 * 1024
 """The largest snapshot of a cell: the snapshots topic and both of the worker's clients are sized for it."""
 
-TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
+class WorkerSettings(ServiceSettings):
+    """How one worker process runs."""
 
-class WorkerSettings(BaseSettings):
-    """How one worker process runs. Units are in the names."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="MILLRACE_", frozen=True, extra="ignore", use_attribute_docstrings=True
-    )
-
-    bootstrap_servers: str = "127.0.0.1:9092"
-    """Kafka's addresses, `host:port`, separated by commas."""
-    topic_prefix: TopicPrefix = "millrace"
     data_dir: Path = Field(default_factory=lambda: user_data_path("millrace"))
     """Where Faust keeps its files; the worker's state is on Kafka alone."""
     cells_file: Path = Path("cells.yaml")
@@ -46,15 +37,9 @@ class WorkerSettings(BaseSettings):
     """Ledger events of this worker after which the changed cells are written down at the latest."""
     snapshot_every_s: Annotated[float, Field(gt=0, le=600)] = 5.0
     """Seconds after which the changed cells are written down at the latest."""
-    delivery_timeout_s: Annotated[float, Field(ge=10, le=600)] = 60.0
-    """A record that the broker does not confirm for longer ends the worker; nothing is acknowledged."""
-    stop_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
-    """How long an orderly stop may take to flush, snapshot and acknowledge."""
     intake_buffer_events: Annotated[int, Field(ge=1, le=100_000)] = 4_096
     """Events between intake and the broker's confirmation; more wait to be read."""
 
-    node_partitions: dict[Identifier, Annotated[int, Field(ge=0)]] = {}
-    """Partition of `commands` by node; the hash of the node's id where it is not given."""
     web_enabled: bool = False
     """Serve Faust's own web pages."""
-    log_level: Annotated[str, StringConstraints(pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")] = "WARNING"
+    log_level: LogLevel = "WARNING"

@@ -4,30 +4,19 @@ from pathlib import Path
 from typing import Annotated
 
 from platformdirs import user_data_path
-from pydantic import Field, StringConstraints
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field
 
 from schemas.base import Identifier
+from schemas.service_settings import ServiceSettings
 
-TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
+class ExecutorSettings(ServiceSettings):
+    """How one executor process runs."""
 
-class ExecutorSettings(BaseSettings):
-    """How one executor process runs. Units are in the names."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="MILLRACE_", frozen=True, extra="ignore", use_attribute_docstrings=True
-    )
-
-    bootstrap_servers: str = "127.0.0.1:9092"
-    """Kafka's addresses, `host:port`, separated by commas."""
-    topic_prefix: TopicPrefix = "millrace"
     cell: Identifier
     """The cell whose commands are obeyed."""
     node: Identifier
     """The node that this process serves; one process at a time."""
-    node_partitions: dict[Identifier, Annotated[int, Field(ge=0)]] = {}
-    """Partition of `commands` by node, as the worker is told; the hash of the node's id where not given."""
 
     base_model: Identifier = "tiny-llama"
     """The base model as the node's zone calls it."""
@@ -57,9 +46,3 @@ class ExecutorSettings(BaseSettings):
     """Seconds between two reports of a job that trains."""
     node_heartbeat_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
     """Seconds between two heartbeats; several must fit into the cell's `node_timeout_s`."""
-
-    delivery_timeout_s: Annotated[float, Field(ge=10, le=600)] = 60.0
-    """A report that the broker does not confirm for longer ends the executor; nothing is committed."""
-    stop_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
-    """How long an orderly stop may wait for the broker to confirm the last reports."""
-    log_level: Annotated[str, StringConstraints(pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"

@@ -21,7 +21,7 @@ TINY_RECIPE = Recipe(
     heads=2,
     longest_sequence_tokens=128,
     text_bytes=60_000,
-    steps=60,
+    steps=150,
     sequence_length=32,
 )
 

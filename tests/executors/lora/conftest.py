@@ -1,46 +1,18 @@
-"""Tiny base models and datasets that the engine's tests share."""
+"""More tiny base models, and the datasets that the engine's tests share."""
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
-from executors.lora.default_base import Recipe, default_base_directory
 from executors.lora.engine import FusedEngine
 from executors.lora.task import LoraTask
-
-TINY = Recipe(
-    vocabulary_size=320,
-    hidden_features=32,
-    intermediate_features=64,
-    layers=2,
-    heads=2,
-    longest_sequence_tokens=128,
-    text_bytes=60_000,
-    steps=150,
-    sequence_length=32,
-)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def llama_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MILLRACE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        return default_base_directory(TINY)
 
 
 @pytest.fixture(scope="session")
@@ -74,11 +46,6 @@ def gpt2_directory(llama_directory: Path, tmp_path_factory: pytest.TempPathFacto
     GPT2LMHeadModel(config).save_pretrained(directory)
     AutoTokenizer.from_pretrained(llama_directory).save_pretrained(directory)
     return directory
-
-
-@pytest.fixture(scope="session")
-def base(llama_directory: Path) -> SharedBase:
-    return load_base(llama_directory)
 
 
 @pytest.fixture(scope="session")

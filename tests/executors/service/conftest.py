@@ -1,6 +1,6 @@
-"""A tiny base, a clock that stands until it is told to go, and nodes without a broker."""
+"""A clock that stands until it is told to go, and nodes without a broker."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,10 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from executors.lora.adapter import AdapterLayout
-from executors.lora.base_model import SharedBase, load_base
+from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.dataset import DatasetRoot
-from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine
 from executors.lora.task_state import TaskState
 from executors.service.adapters import AdapterOutput
@@ -21,7 +20,7 @@ from executors.service.runs import task_of
 from executors.service.slot_runner import Cadence, SlotRunner, Workshop
 from schemas.commands import RunOrder, SlotAssigned
 from schemas.fleet import FleetEvent
-from tests.support.executors import BASE_MODEL, CELL, TINY_RECIPE, write_dataset
+from tests.support.executors import BASE_MODEL, CELL, write_dataset
 
 CADENCE = Cadence(checkpoint_steps=3, checkpoint_s=60.0, checkpoint_wait_s=10.0, progress_s=5.0)
 
@@ -102,21 +101,6 @@ class Bench:
         while engine.samples_done(order.job_id) < samples:
             loss = engine.step()[order.job_id]
         return engine.detach(order.job_id), loss
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> SharedBase:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MILLRACE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        return load_base(default_base_directory(TINY_RECIPE))
 
 
 @pytest.fixture
