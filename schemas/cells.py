@@ -74,6 +74,19 @@ class AuctionPolicy(Record):
     """Declared upper bound of bid / node-slots of memory; over the money unit it is beta."""
 
 
+class BaseDimensions(Record):
+    """Sizes of a base model of Llama's kind, from which follows what a task must take at least."""
+
+    hidden_features: Annotated[int, Field(ge=1, le=1_000_000)]
+    intermediate_features: Annotated[int, Field(ge=1, le=10_000_000)]
+    key_value_features: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Of all key heads together: less than the hidden ones where queries share them."""
+    layers: Annotated[int, Field(ge=1, le=10_000)]
+    vocabulary_size: Annotated[int, Field(ge=1, le=100_000_000)]
+    activation_bytes: Literal[2, 4] = 2
+    """Per number: 2 on a GPU (bfloat16), 4 on a CPU."""
+
+
 class Zone(Record):
     """Nodes that share one frozen base model, under one policy."""
 
@@ -81,6 +94,8 @@ class Zone(Record):
     base_model: Identifier
     base_model_memory_gib: Gib
     """r_b: kept on every node in every slot, idle nodes too (erratum P6)."""
+    base_dimensions: BaseDimensions | None = None
+    """Where they are given, a bid that declares less memory than its task must take is rejected."""
     horizon_slots: Annotated[int, Field(ge=1, le=10_000)] = 144
     gpu_types: Annotated[tuple[GpuType, ...], Field(min_length=1, max_length=16)]
     nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=10_000)]

@@ -103,6 +103,7 @@ RejectionReason = Literal[
     "unknown_gpu_type",
     "no_throughput_known",
     "larger_than_a_node",
+    "memory_understated",
     "search_too_large",
     "duplicate_job",
 ]

@@ -10,6 +10,7 @@ from schemas.cells import ThroughputRow, Zone
 from schemas.commands import MAX_RUNS_PER_SLOT
 from schemas.jobs import LoraHyperparameters, RejectionReason, Task
 from solvers.auction.fleet import Fleet, gib_up
+from solvers.auction.memory import least_memory_gib
 
 MAX_COVER_ENTRIES = 40_000_000
 """Some 200 MB for the while of one search."""
@@ -45,8 +46,10 @@ class Demand(NamedTuple):
         """The demand of `work_samples` of a task in a zone: all of its work, or what is left of it.
 
         Raises:
-            UnjudgeableError: if the speed of the task is unknown, or no node of the zone could ever hold it.
+            UnjudgeableError: if the speed of the task is unknown, it declares less memory than it must take,
+                or no node of the zone could ever hold it.
         """
+        _refuse_understated_memory(task, zone)
         speeds, memory_gib = _speeds_and_memory(task, zone)
         memory_gib = max(memory_gib, _least_memory_gib(fleet))
         samples = np.zeros(len(fleet.classes), np.int64)
@@ -72,6 +75,20 @@ class Demand(NamedTuple):
             compute_share=samples / np.array([c.capacity_samples for c in fleet.classes]),
             memory_gib=memory_gib,
             memory_share=memory_gib / np.array([c.capacity_gib for c in fleet.classes]),
+        )
+
+
+def _refuse_understated_memory(task: Task, zone: Zone) -> None:
+    """What a bid declares is reserved: too little would be taken from the node's other tasks."""
+    if task.memory_gib is None or zone.base_dimensions is None:
+        return
+    least_gib = least_memory_gib(task.hyperparameters, zone.base_dimensions)
+    if task.memory_gib < least_gib:
+        shape = task.hyperparameters
+        raise UnjudgeableError(
+            "memory_understated",
+            f"{task.memory_gib} GiB are declared, but rank {shape.rank} and {shape.batch_size} sequences of "
+            f"{shape.sequence_length} tokens take at least {gib_up(least_gib)} GiB on {zone.base_model}",
         )
 
 
