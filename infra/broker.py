@@ -11,7 +11,7 @@ from infra.kafka.data_directory import DataDirectory
 from infra.kafka.docker import docker_answers, docker_kafka
 from infra.kafka.errors import BrokerError
 from infra.kafka.local import LocalKafka
-from infra.kafka.settings import BrokerSettings
+from infra.kafka.settings import BrokerSettings, broker_settings
 
 __all__ = ["BrokerError", "BrokerSettings", "LocalKafka", "broker"]
 
@@ -28,7 +28,7 @@ def broker(settings: BrokerSettings | None = None, *, ephemeral: bool = False) -
     Raises:
         BrokerError: the named cluster does not answer, or no broker can be started here.
     """
-    settings = settings or BrokerSettings()
+    settings = settings or broker_settings()
     with ExitStack() as stack:
         if settings.bootstrap_servers:
             yield _named_cluster(settings.bootstrap_servers, settings.bootstrap_timeout_s)

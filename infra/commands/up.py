@@ -55,16 +55,9 @@ def up(
 
 
 def _broker_settings(folders: "Folders") -> "BrokerSettings":
-    from pydantic import ValidationError
+    from infra.kafka.settings import broker_settings
 
-    from infra.errors import CommandError
-    from infra.kafka.settings import BrokerSettings
-    from schemas.codec import describe
-
-    try:
-        settings = BrokerSettings()
-    except ValidationError as error:
-        raise CommandError(f"settings: {describe(error)}") from None
+    settings = broker_settings()
     if "broker_data_dir" in settings.model_fields_set:
         return settings
     return settings.model_copy(update={"broker_data_dir": folders.broker})

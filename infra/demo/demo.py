@@ -15,7 +15,7 @@ from infra.demo.market import Market
 from infra.demo.show import Show
 from infra.deployment.deployment import Deployment, Layout, sole_user
 from infra.deployment.folders import Folders
-from infra.kafka.settings import BrokerSettings
+from infra.kafka.settings import broker_settings
 from infra.log.following import BoardFollower
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
@@ -91,7 +91,7 @@ def run_demo(
     with _folders(keep, show.say) as folders, sole_user(folders):
         datasets = write_datasets(folders.datasets, seed)
         show.say(f"{len(datasets)} datasets cut from Python's standard library")
-        settings = BrokerSettings().model_copy(
+        settings = broker_settings().model_copy(
             update={"bootstrap_servers": None, "broker_data_dir": folders.broker}
         )
         with broker(settings) as bootstrap_servers:

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_data_path
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from infra.kafka.errors import BrokerError
+from schemas.codec import describe
 
 
 class BrokerSettings(BaseSettings):
@@ -28,3 +31,15 @@ class BrokerSettings(BaseSettings):
     broker_start_timeout_s: float = Field(60.0, gt=0, description="From start to the first answer.")
     broker_stop_timeout_s: float = Field(10.0, gt=0, description="For an orderly stop, before it is killed.")
     broker_download_timeout_s: float = Field(600.0, gt=0, description="For Maven to fetch Kafka's jars.")
+
+
+def broker_settings() -> BrokerSettings:
+    """The settings that the environment gives.
+
+    Raises:
+        BrokerError: it gives none that can be.
+    """
+    try:
+        return BrokerSettings()
+    except ValidationError as error:
+        raise BrokerError(f"settings: {describe(error)}") from None

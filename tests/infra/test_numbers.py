@@ -70,6 +70,18 @@ def test_an_extreme_number_is_refused_on_one_line_or_means_something(
         assert errors.count("\n") == 1
 
 
+@pytest.mark.parametrize("value", ["inf", "nan", "-1", "many"])
+@pytest.mark.parametrize("command", [["demo", "--bids", "10", "--seed", "1"], ["up"]], ids=["demo", "up"])
+def test_an_extreme_setting_of_the_broker_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command, value: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("MILLRACE_BROKER_PORT", value)
+    assert cli.run(command) != 0
+    assert capsys.readouterr().err.splitlines()[-1].startswith("millrace: settings: broker_port: ")
+
+
 @pytest.mark.parametrize("epoch_s", [4_102_444_800.0, 4_102_444_800.0 - 3_600])
 def test_a_simulation_that_reaches_beyond_what_events_can_say_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, epoch_s: float
