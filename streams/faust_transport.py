@@ -1,7 +1,7 @@
 """Faust's Kafka transport, made exact: nothing is lost while partitions move."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, ClassVar
 
 from aiokafka import TopicPartition
@@ -70,6 +70,19 @@ class ExactConsumer(Consumer):
         """Deliver nothing until `perform_seek`."""
         self._sought = False
         await super().on_partitions_assigned(assigned, generation_id)
+
+    async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
+        """Commit, and try again with the next turn what the group refused.
+
+        Faust notes an offset as committed even where the group has refused it, because it was being formed
+        anew. If partitions were sought while that answer was under way, nothing corrects the note: the offset
+        would stay uncommitted until the next event.
+        """
+        committed: bool = await super()._commit_offsets(offsets, start_new_transaction)
+        if not committed:
+            for tp in offsets:
+                self._committed_offset.pop(tp, None)
+        return committed
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
         async with self._reading:
