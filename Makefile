@@ -25,7 +25,7 @@ lint: $(STAMP)
 test: lint
 	$(BIN)/python -m pytest
 
-# Minutes long: `make storm MILLRACE_STORM_KILLS=50`
+# 2,000 bids, and the worker killed 20 times, which takes minutes: `make storm MILLRACE_STORM_KILLS=50`
 storm: $(STAMP)
 	MILLRACE_STORM_KILLS=$(or $(MILLRACE_STORM_KILLS),20) $(BIN)/python -m pytest -m storm
 

@@ -14,13 +14,15 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, Pr
 from confluent_kafka.admin import AdminClient
 
 from infra.topics import ensure_topics
+from schemas.cells import CellConfigured
 from schemas.codec import Envelope
 from schemas.registry import Event
 from schemas.topics import LEDGER, topic_name, topics
 from streams.records import ReadRecord
 from streams.replay import Verdict
 from streams.replay_sources import KafkaReader, ReplayError, verify_kafka
-from tests.streams.events import TOPIC_OF_TYPE, configuration
+from tests.streams import events as small
+from tests.streams.events import TOPIC_OF_TYPE
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -83,11 +85,18 @@ class Deployment:
     """Topics under one prefix, the cells that they serve, and the workers started on them."""
 
     def __init__(
-        self, bootstrap_servers: str, prefix: str, directory: Path, cells: Iterable[str], partitions: int = 2
+        self,
+        bootstrap_servers: str,
+        prefix: str,
+        directory: Path,
+        cells: Iterable[str],
+        partitions: int = 2,
+        configuration: Callable[[str], CellConfigured] = small.configuration,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.prefix = prefix
         self._directory = directory
+        self._configuration = configuration
         self._sent: list[str] = []
         self._workers: list[Worker] = []
         self._producer = Producer(
@@ -149,7 +158,7 @@ class Deployment:
 
     def configure(self, *cells: str) -> None:
         """Send the cells' configurations and wait until they are in the ledger, ahead of all else."""
-        wanted = set(self.send([configuration(cell) for cell in cells]))
+        wanted = set(self.send([self._configuration(cell) for cell in cells]))
         until(lambda: wanted <= set(self.ledger_ids()), "the configurations in the ledger")
 
     def records(self, topic: str) -> list[ReadRecord]:

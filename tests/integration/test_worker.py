@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from schemas.codec import decode_decision
 from schemas.views import JobState
 from streams.worker import EXIT_FAILED, EXIT_UNFIT
 from tests.integration.deployment import Deployment, Worker, until
+from tests.integration.storm import CELLS, market, storm
 from tests.streams import events
 from tests.streams.mutations import mutate
 
@@ -25,9 +25,7 @@ pytestmark = pytest.mark.integration
 
 SEED = 20_260_101
 STORM_KILLS = int(os.environ.get("MILLRACE_STORM_KILLS", "20"))
-STORM_EVENTS = 2_000
-KILL_EVERY_S = 4.0
-"""About how long a worker lives; events are sent for as long as workers are killed."""
+STORM_BIDS = 2_000
 HEADER_REASON = "dlt_reason"
 
 
@@ -130,44 +128,22 @@ def test_orderly_stop_leaves_nothing_to_repeat(deployment: Deployment) -> None:
     assert deployment.proven().duplicates == 0
 
 
-def test_killed_worker_repeats_but_never_differs(deployment: Deployment) -> None:
-    storm(deployment, random.Random(SEED), event_count=400, kills=2)
+@pytest.fixture
+def busy(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Deployment]:
+    """Cells of thirty nodes, in which bids win and lose."""
+    deployment = Deployment(kafka, topic_prefix, tmp_path, CELLS, configuration=market)
+    yield deployment
+    deployment.stop_workers()
+
+
+def test_killed_worker_repeats_but_never_differs(busy: Deployment) -> None:
+    storm(busy, SEED, bids=200, kills=2)
 
 
 @pytest.mark.storm
 @pytest.mark.timeout(1_800)
-def test_storm_of_kills(deployment: Deployment) -> None:
-    storm(deployment, random.Random(SEED + 1), event_count=STORM_EVENTS, kills=STORM_KILLS)
-
-
-def send_slowly(deployment: Deployment, event_count: int, pause_s: float) -> None:
-    """So that there is always something underway."""
-    both = (events.stream(event_count // 2, cell)[1:] for cell in ("alpha", "beta"))
-    for pair in zip(*both, strict=True):
-        deployment.send(pair)
-        time.sleep(pause_s)
-
-
-def storm(deployment: Deployment, chance: random.Random, event_count: int, kills: int) -> None:
-    """Kill the worker again and again while events flow; start it at once each time, under its name."""
-    worker = deployment.start_worker(worker_name="w1", snapshot_every_events=20)
-    deployment.configure("alpha", "beta")
-    pause_s = kills * KILL_EVERY_S / (event_count / 2)
-    flow = threading.Thread(target=send_slowly, args=(deployment, event_count, pause_s))
-    flow.start()
-    for _ in range(kills):
-        before = deployment.count("decisions")
-        until(lambda before=before: deployment.count("decisions") > before or not flow.is_alive(), "progress")
-        time.sleep(chance.uniform(0.0, 1.0))
-        worker.kill()
-        worker = deployment.start_worker(worker_name="w1", snapshot_every_events=20)
-    flow.join()
-
-    verdict = deployment.proven(120)
-
-    assert worker.running, worker.output
-    assert verdict.events >= event_count
-    until(lambda: deployment.committed_lag() == 0, "everything acknowledged")
+def test_storm_of_kills(busy: Deployment) -> None:
+    storm(busy, SEED + 1, STORM_BIDS, STORM_KILLS)
 
 
 def test_broker_killed_and_started_again(topic_prefix: str, tmp_path: Path) -> None:

@@ -1,0 +1,144 @@
+"""A storm: bids flow through Kafka while the worker is killed again and again, and what must come of it."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from schemas.cells import CellConfigured, Node
+from schemas.codec import Decision, decode_decision
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
+from schemas.jobs import JobSubmitted
+from schemas.registry import Event
+from streams.cell import Cell
+from streams.ledger import read_ledger
+from tests.integration.deployment import Deployment, Worker, until
+from tests.support.cells import configuration, zone
+from tests.support.histories import recorded
+
+CELLS = ("alpha", "beta")
+BIDS_PER_SLOT = 40
+"""So many that a slot lasts: while a worker is away the clock gets ahead of the bids, which lie elsewhere."""
+FIRST_LIFE_S = 8.0
+"""About how long a worker takes to come back on a busy machine; later lives are measured."""
+LONGEST_LIFE_S = 1.0
+"""How long a worker lives at most after its first decision."""
+PROOF_PATIENCE_S = 120.0
+
+
+def market(cell: str) -> CellConfigured:
+    """A cell of thirty nodes."""
+    fast = [Node(id=f"a{number}", gpu_type="fast", tariff="t") for number in range(20)]
+    slow = [Node(id=f"b{number}", gpu_type="slow", tariff="t") for number in range(10)]
+    return configuration(cell=cell, zones=(zone(nodes=(*fast, *slow)),))
+
+
+def rehearse(seed: int, bids: int) -> list[Event]:
+    """So many bids in all, shared by the cells, and all that happens around them; no configurations."""
+    stories = [
+        recorded(random.Random(f"{seed}/{cell}"), market(cell), bids // len(CELLS), BIDS_PER_SLOT)[1:]
+        for cell in CELLS
+    ]
+    return [event for row in zip_longest(*stories) for event in row if event is not None]
+
+
+class Flow:
+    """Sends events at such a pace that in each life of a worker there is something underway."""
+
+    def __init__(self, deployment: Deployment, events: list[Event], lives: int) -> None:
+        self._deployment = deployment
+        self._events = events
+        self._portion = len(events) // lives + 1
+        self._allowed = 0
+        self._pause_s = 0.0
+        self._thread = threading.Thread(target=self._send, daemon=True)
+        self._thread.start()
+
+    def release(self, over_s: float) -> None:
+        """Let the next portion flow, over about so many seconds."""
+        self._pause_s = over_s / self._portion
+        self._allowed += self._portion
+
+    def finish(self) -> None:
+        """Wait until everything is sent, as fast as the broker takes it."""
+        self._pause_s = 0.0
+        self._allowed = len(self._events)
+        self._thread.join()
+
+    def _send(self) -> None:
+        for number, event in enumerate(self._events):
+            while number >= self._allowed:
+                time.sleep(0.02)
+            self._deployment.send([event])
+            time.sleep(self._pause_s)
+
+
+def storm(deployment: Deployment, seed: int, bids: int, kills: int) -> None:
+    """Kill the worker at random moments while events flow, start it at once each time, and prove the log.
+
+    Raises:
+        AssertionError: if a bid is lost, decided twice or otherwise than an undisturbed cell would.
+    """
+    chance = random.Random(seed)
+    story = rehearse(seed, bids)
+    worker = _start(deployment)
+    deployment.configure(*CELLS)
+    flow = Flow(deployment, story, kills + 1)
+    life_s = FIRST_LIFE_S
+    for _ in range(kills):
+        began_s = time.monotonic()
+        before = deployment.count("decisions")
+        flow.release(life_s)
+        until(lambda before=before: deployment.count("decisions") > before, "a decision")
+        time.sleep(chance.uniform(0.0, LONGEST_LIFE_S))
+        worker.kill()
+        worker = _start(deployment)
+        life_s = time.monotonic() - began_s
+    flow.finish()
+
+    verdict = deployment.proven(PROOF_PATIENCE_S)
+
+    assert worker.running, worker.output
+    assert verdict.events >= len(story)
+    check_log(deployment, [event for event in story if isinstance(event, JobSubmitted)])
+    until(lambda: deployment.committed_lag() == 0, "everything acknowledged")
+
+
+def check_log(deployment: Deployment, bids: list[JobSubmitted]) -> None:
+    """By id and byte for byte what an undisturbed fold decides; each bid judged and each winner charged once.
+
+    Does not lean on `streams.replay`, which the verdict comes from.
+    """
+    expected = {decision.id: decision.canonical for decision in _undisturbed(deployment)}
+    found: dict[str, set[bytes]] = {}
+    for record in deployment.records("decisions"):
+        value = record.value or b""
+        found.setdefault(decode_decision(value).id, set()).add(value)
+    assert {id: {value} for id, value in expected.items()} == found
+
+    decisions = [decode_decision(value) for value in expected.values()]
+    admitted, rejected, ended = (
+        [(d.cell, d.outcome) for d in decisions if isinstance(d.outcome, kind)]
+        for kind in (JobAdmitted, JobRejected, JobCompleted | JobRefunded | JobWithdrawn)
+    )
+    judged = Counter((cell, outcome.job_id) for cell, outcome in [*admitted, *rejected])
+    assert judged == Counter((bid.cell, bid.job_id) for bid in bids), "every bid is decided, once"
+    closed = Counter((cell, outcome.job_id) for cell, outcome in ended)
+    charged = Counter((cell, outcome.job_id) for cell, outcome in admitted)
+    assert not closed - charged, "only who was charged ends, and once"
+    assert min(len(admitted), len(rejected)) > len(bids) // 5, "a mix of winners and losers"
+    assert all(o.reason != "unknown_zone" for _, o in rejected), "every bid reaches the auction"
+
+
+def _undisturbed(deployment: Deployment) -> Iterator[Decision]:
+    cells: dict[str, Cell] = {}
+    for record in deployment.records("ledger"):
+        event = read_ledger(record)
+        name = event.envelope.event.cell
+        yield from cells.setdefault(name, Cell(name)).handle(event)
+
+
+def _start(deployment: Deployment) -> Worker:
+    return deployment.start_worker(worker_name="w1", snapshot_every_events=20)
