@@ -40,7 +40,7 @@ class CellsApp:
         )
         acknowledge = cast(ExactConsumer, self._faust.consumer).acknowledge
         ledger = topic_name(settings.topic_prefix, LEDGER)
-        intake = _intake(settings.topic_prefix, cells)
+        intake = _intake(settings, cells)
         self._intake = IntakeProcessor(intake, self._publisher, acknowledge, settings.intake_buffer_events)
         self._cells = CellProcessor(
             _snapshots_table(self._faust, settings.topic_prefix, ledger_partitions),
@@ -173,9 +173,10 @@ def _raw_topic(app: faust.App, *names: str) -> Any:
     return app.topic(*names, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
 
 
-def _intake(prefix: str, cells: frozenset[str]) -> Intake:
+def _intake(settings: WorkerSettings, cells: frozenset[str]) -> Intake:
+    prefix = settings.topic_prefix
     inputs = {
         topic_name(prefix, name): InputTopic(events, dead_letter_name(topic_name(prefix, name)))
         for name, events in EVENTS_BY_TOPIC.items()
     }
-    return Intake(inputs, topic_name(prefix, LEDGER), cells)
+    return Intake(inputs, topic_name(prefix, LEDGER), cells, settings.max_tick_ahead_s)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from schemas.clock import ClockTicked
 from schemas.codec import MAX_HEADER_BYTES, Envelope, InvalidRecordError, decode_event
 from schemas.registry import Event
 from streams.dead_letters import dead_letter
@@ -29,6 +30,8 @@ class Intake:
     ledger: str
     cells: frozenset[str]
     """The cells that this deployment serves."""
+    max_tick_ahead_s: float
+    """How far a tick may be ahead of its record's timestamp; infinite where clocks may run as they like."""
 
     def admit(self, record: ReadRecord) -> SentRecord:
         """The ledger record for `record`, or a dead letter with the reason. Never raises for any content.
@@ -57,9 +60,24 @@ class Intake:
             raise InvalidRecordError(f"{event.TYPE} does not belong on {record.topic}")
         if event.cell not in self.cells:
             raise InvalidRecordError(f"cell {event.cell} is not served here")
+        if isinstance(event, ClockTicked):
+            self._refuse_future(event.time_s, record.timestamp_ms)
         if not envelope.time and record.timestamp_ms is not None:
             envelope = replace(envelope, time=_rfc3339(record.timestamp_ms), stored=envelope.value)
         return envelope
+
+    def _refuse_future(self, time_s: float, timestamp_ms: int | None) -> None:
+        """A cell's clock never goes back: one tick from a far future would pass every deadline for good.
+
+        The timestamp is the producer's, so a simulated clock may run ahead of the wall's as long as it stamps
+        its records accordingly. No timestamp counts as none at all, which nothing may be ahead of.
+        """
+        ahead_s = time_s - (timestamp_ms or 0) / 1_000
+        if ahead_s > self.max_tick_ahead_s:
+            raise InvalidRecordError(
+                f"the tick is {ahead_s:.0f} s ahead of its record's timestamp, at most "
+                f"{self.max_tick_ahead_s:g} s are allowed"
+            )
 
 
 def _rfc3339(timestamp_ms: int) -> str:

@@ -39,6 +39,9 @@ class WorkerSettings(ServiceSettings):
     """Seconds after which the changed cells are written down at the latest."""
     intake_buffer_events: Annotated[int, Field(ge=1, le=100_000)] = 4_096
     """Events between intake and the broker's confirmation; more wait to be read."""
+    max_tick_ahead_s: Annotated[float, Field(gt=0)] = 3_600.0
+    """A tick that is further ahead of its record's timestamp is refused, for a cell's clock never goes back;
+    `inf` lets every tick pass."""
 
     web_enabled: bool = False
     """Serve Faust's own web pages."""

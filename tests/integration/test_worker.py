@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from infra.broker import LocalKafka
+from schemas.base import MAX_TIME_S
+from schemas.clock import ClockTicked
 from schemas.codec import decode_decision
 from schemas.views import JobState
 from streams.worker import EXIT_FAILED, EXIT_UNFIT
@@ -70,6 +72,8 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
             deployment.send_raw(events.TOPIC_OF_TYPE[type(event)], value, headers, b"alpha")
             spoiled += 1
     deployment.send_raw("jobs", b"\x00\xffbroken", [("ce_type", b"no.such.type"), ("ce_id", b"x")], b"k", 0)
+    future = events.envelope(ClockTicked(cell="alpha", time_s=MAX_TIME_S), "future")
+    deployment.send_raw("clock", future.value, future.headers(), b"alpha")
     deployment.send_raw("ledger", b"not an event", [], b"alpha", 0)
     deployment.send_raw("ledger", b"not an event", [], b"alpha", 1)
     deployment.send(events.stream(40)[2:])
@@ -89,6 +93,8 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
     about = dict(broken.headers)
     assert about["dlt_topic"] == deployment.topic("jobs").encode()
     assert about[HEADER_REASON].startswith(b"not JSON")
+    (late,) = [letter for letter in deployment.records("clock.dlt") if letter.value == future.value]
+    assert b"ahead of its record's timestamp" in (dict(late.headers)[HEADER_REASON] or b"")
     place = (int(about["dlt_partition"] or b""), int(about["dlt_offset"] or b""))
     origin = {(record.partition, record.offset): record.value for record in deployment.records("jobs")}
     assert origin[place] == broken.value

@@ -1,6 +1,7 @@
 """Intake: every record becomes a ledger record or a dead letter with a reason, whatever is in it."""
 
 import json
+import math
 import random
 from dataclasses import replace
 
@@ -8,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.base import MAX_TIME_S
+from schemas.clock import ClockTicked
 from schemas.codec import MAX_VALUE_BYTES, decode_event
 from schemas.registry import EVENTS_BY_TOPIC
 from streams.dead_letters import MAX_KEPT_VALUE_BYTES
@@ -21,6 +24,7 @@ INTAKE = Intake(
     {f"t.{name}": InputTopic(models, f"t.{name}.dlt") for name, models in EVENTS_BY_TOPIC.items()},
     "t.ledger",
     frozenset({"alpha"}),
+    max_tick_ahead_s=60.0,
 )
 GOOD = events.envelope(events.bid(1), "bid-1")
 
@@ -138,6 +142,48 @@ def test_dead_letter_cannot_be_given_false_origins() -> None:
 
     assert [value for name, value in sent.headers if name == "dlt_topic"] == [b"t.jobs"]
     assert len([name for name, _ in sent.headers if name == "dlt_reason"]) == 1
+
+
+STAMP_S = 1_767_225_600.0
+
+
+def tick(time_s: float, timestamp_ms: int | None = int(STAMP_S * 1_000)) -> ReadRecord:
+    good = events.envelope(ClockTicked(cell="alpha", time_s=time_s), "tick-1")
+    return ReadRecord("t.clock", 0, 3, timestamp_ms, b"alpha", good.value, tuple(good.headers()))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param(tick(STAMP_S), id="now"),
+        pytest.param(tick(STAMP_S + 60.0), id="just allowed"),
+        pytest.param(tick(0.0), id="long ago"),
+        pytest.param(tick(STAMP_S * 2, int(STAMP_S * 2_000)), id="by a simulated clock that stamps alike"),
+        pytest.param(tick(30.0, None), id="by a simulated clock without stamps, near its zero"),
+    ],
+)
+def test_tick_enters_the_ledger(record: ReadRecord) -> None:
+    assert INTAKE.admit(record).topic == "t.ledger"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param(tick(STAMP_S + 61.0), id="just not"),
+        pytest.param(tick(MAX_TIME_S), id="the end of time"),
+        pytest.param(tick(STAMP_S, None), id="without a timestamp"),
+        pytest.param(tick(STAMP_S, -1), id="with Kafka's mark for no timestamp"),
+    ],
+)
+def test_tick_from_the_future_is_refused(record: ReadRecord) -> None:
+    sent = INTAKE.admit(record)
+    assert sent.topic == "t.clock.dlt"
+    assert "ahead of its record's timestamp, at most 60 s are allowed" in reason(sent)
+
+
+def test_any_tick_passes_without_a_bound() -> None:
+    boundless = replace(INTAKE, max_tick_ahead_s=math.inf)
+    assert boundless.admit(tick(MAX_TIME_S)).topic == "t.ledger"
 
 
 def test_unexpected_fault_is_a_dead_letter_too(monkeypatch: pytest.MonkeyPatch) -> None:
