@@ -4,13 +4,22 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import Gib, Identifier, Micros, Record, SamplesPerSecond, UnixTime
+from schemas.base import MAX_MICROS, Gib, Identifier, Micros, Record, SamplesPerSecond, UnixTime
 
 HOURS_PER_DAY = 24
 LEAST_ROOM_GIB = 1 / 1024
 """Memory is counted in so small parts; a node needs at least one beside the base model."""
 MAX_NODE_CLASSES = 4
 """The exact schedule search grows with slots to the power of the classes."""
+BYTES_PER_NODE_SLOT = 32
+"""Two prices and the room for two resources."""
+MAX_NODE_SLOTS = 2**20
+"""Horizon x nodes over all zones of a cell: 32 MiB of prices and room, of which a snapshot of at most 32 MiB
+takes some 21 at worst. A hundred nodes for ten thousand slots, a thousand for a week of ten minutes each."""
+MAX_REMEMBERED_IDS = 2**19
+"""Ids of events in a cell and of bids in each of its zones, 16 bytes each: 8 MiB of a snapshot."""
+MAX_HORIZON_COST_MICROS = 8 * MAX_MICROS
+"""What a node may cost over its zone's horizon, so that sums over any plan stay exact in floats."""
 
 
 class GpuType(Record):
@@ -144,7 +153,8 @@ class CellConfigured(Record):
     node_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     """A node that was seen once and is silent for longer is taken for dead."""
     duplicate_window_events: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
-    """How many event ids the cell remembers; a repeated id within the window changes nothing."""
+    """How many event ids the cell remembers, and each zone of ids of bids; a repeated id within the window
+    changes nothing."""
     tariffs: Annotated[tuple[Tariff, ...], Field(min_length=1, max_length=64)]
     zones: Annotated[tuple[Zone, ...], Field(min_length=1, max_length=64)]
     vendors: Annotated[tuple[Identifier, ...], Field(max_length=1_000)] = ()
@@ -169,7 +179,41 @@ class CellConfigured(Record):
                     raise ValueError(
                         f"zone {zone.id}: node {node.id} pays tariff {node.tariff}, which the cell lacks"
                     )
+        self._refuse_more_state_than_a_snapshot_holds()
+        self._refuse_costs_beyond_exact_sums()
         return self
+
+    def _refuse_more_state_than_a_snapshot_holds(self) -> None:
+        sizes = {zone.id: zone.horizon_slots * len(zone.nodes) for zone in self.zones}
+        node_slots = sum(sizes.values())
+        if node_slots > MAX_NODE_SLOTS:
+            largest = max(self.zones, key=lambda zone: sizes[zone.id])
+            raise ValueError(
+                f"cell {self.cell}: horizon_slots x nodes is {node_slots} over all zones "
+                f"({node_slots * BYTES_PER_NODE_SLOT / 2**20:.0f} MiB), at most {MAX_NODE_SLOTS} "
+                f"({MAX_NODE_SLOTS * BYTES_PER_NODE_SLOT / 2**20:.0f} MiB) are held: zone {largest.id} has "
+                f"{largest.horizon_slots} slots x {len(largest.nodes)} nodes = {sizes[largest.id]}"
+            )
+        remembered = self.duplicate_window_events * (1 + len(self.zones))
+        if remembered > MAX_REMEMBERED_IDS:
+            raise ValueError(
+                f"cell {self.cell}: duplicate_window_events {self.duplicate_window_events} for the cell and "
+                f"each of {len(self.zones)} zones is {remembered} ids, at most {MAX_REMEMBERED_IDS} are held"
+            )
+
+    def _refuse_costs_beyond_exact_sums(self) -> None:
+        dearest = {tariff.name: max(tariff.micros_per_kwh) for tariff in self.tariffs}
+        for zone in self.zones:
+            power_kw = {gpu.name: gpu.power_kw for gpu in zone.gpu_types}
+            for gpu_type, tariff in sorted({(node.gpu_type, node.tariff) for node in zone.nodes}):
+                slot_micros = dearest[tariff] * power_kw[gpu_type] * self.slot_s / 3_600
+                horizon_micros = slot_micros * zone.horizon_slots
+                if horizon_micros > MAX_HORIZON_COST_MICROS:
+                    raise ValueError(
+                        f"zone {zone.id}: a node of type {gpu_type} under tariff {tariff} may cost "
+                        f"{horizon_micros:.3g} micros over {zone.horizon_slots} slots, at most "
+                        f"{MAX_HORIZON_COST_MICROS:.3g} are added up exactly"
+                    )
 
 
 def _refuse_repeats(what: str, names: list[str]) -> None:

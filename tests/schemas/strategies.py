@@ -90,10 +90,13 @@ def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
             gpu["name"] = f"gpu-{index}"
             gpu["memory_gib"] = max(gpu["memory_gib"], 8.0)
             gpu["samples_per_s"] = max(gpu["samples_per_s"], 100.0)
+            gpu["power_kw"] = min(gpu.get("power_kw", 0.0), 1e-5)
         for index, node in enumerate(zone["nodes"]):
             node |= {"id": f"node-{zone_index}-{index}", "gpu_type": "gpu-0", "tariff": "tariff-0"}
         for row in zone.get("throughput", ()):
             row["gpu_type"] = "gpu-0"
+    if "duplicate_window_events" in configuration:
+        configuration["duplicate_window_events"] = min(configuration["duplicate_window_events"], 100_000)
     if "vendors" in configuration:
         configuration["vendors"] = sorted(set(configuration["vendors"]))
     return configuration

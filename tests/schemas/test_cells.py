@@ -114,6 +114,53 @@ def test_a_second_zone_with_nodes_of_its_own_is_accepted() -> None:
     assert [zone.id for zone in configured(add).zones] == ["zone-1", "zone-2"]
 
 
+def nodes(count: int, first: int = 0) -> list[dict[str, str]]:
+    return [{"id": f"n{first + n}", "gpu_type": "a100", "tariff": "flat"} for n in range(count)]
+
+
+def test_a_zone_of_more_cells_than_a_snapshot_holds_is_refused_with_its_size_and_the_limit() -> None:
+    with pytest.raises(ValidationError) as refusal:
+        configured(zone(lambda zone: zone.update(horizon_slots=10_000, nodes=nodes(10_000))))
+    assert (
+        "cell cell-1: horizon_slots x nodes is 100000000 over all zones (3052 MiB), at most 1048576 (32 MiB) "
+        "are held: zone zone-1 has 10000 slots x 10000 nodes = 100000000"
+    ) in str(refusal.value)
+
+
+def test_zones_are_held_together() -> None:
+    def two(horizon_slots: int) -> Change:
+        def change(cell: dict[str, Any]) -> None:
+            second_zone(cell)
+            for index, one in enumerate(cell["zones"]):
+                one |= {"horizon_slots": horizon_slots, "nodes": nodes(1_024, first=1_024 * index)}
+
+        return change
+
+    assert configured(two(512))
+    with pytest.raises(ValidationError, match="is 1050624 over all zones"):
+        configured(two(513))
+
+
+def test_more_ids_than_a_snapshot_holds_are_refused() -> None:
+    assert configured(lambda cell: cell.update(duplicate_window_events=262_144))
+    with pytest.raises(ValidationError, match="of 1 zones is 524290 ids, at most 524288 are held"):
+        configured(lambda cell: cell.update(duplicate_window_events=262_145))
+
+
+def test_a_node_whose_costs_cannot_be_added_up_exactly_is_refused_by_name() -> None:
+    def priced(micros_per_kwh: int) -> Change:
+        def change(cell: dict[str, Any]) -> None:
+            cell["tariffs"][0]["micros_per_kwh"] = [0] * 23 + [micros_per_kwh]
+
+        return change
+
+    # 0.4 kW for 144 slots of 600 s are 9.6 kWh.
+    assert configured(priced(8 * 10**14))
+    reason = r"zone zone-1: a node of type a100 under tariff flat may cost 8.64e\+15 micros over 144 slots"
+    with pytest.raises(ValidationError, match=reason):
+        configured(priced(9 * 10**14))
+
+
 def test_a_configuration_cannot_be_changed() -> None:
     cell = configured(lambda cell: None)
     with pytest.raises(ValidationError, match="frozen"):
