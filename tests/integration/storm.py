@@ -19,8 +19,10 @@ from tests.support.cells import configuration, zone
 from tests.support.histories import recorded
 
 CELLS = ("alpha", "beta")
-BIDS_PER_SLOT = 40
-"""So many that a slot lasts: while a worker is away the clock gets ahead of the bids, which lie elsewhere."""
+BIDS_PER_SLOT = 80
+PATIENCE_SLOTS = 18
+"""While a worker is away the clock gets ahead of the bids, which lie in another topic. So a slot lasts for
+many bids, and deadlines are far: bids win and lose all the same."""
 FIRST_LIFE_S = 8.0
 """About how long a worker takes to come back on a busy machine; later lives are measured."""
 LONGEST_LIFE_S = 1.0
@@ -38,7 +40,9 @@ def market(cell: str) -> CellConfigured:
 def rehearse(seed: int, bids: int) -> list[Event]:
     """So many bids in all, shared by the cells, and all that happens around them; no configurations."""
     stories = [
-        recorded(random.Random(f"{seed}/{cell}"), market(cell), bids // len(CELLS), BIDS_PER_SLOT)[1:]
+        recorded(
+            random.Random(f"{seed}/{cell}"), market(cell), bids // len(CELLS), BIDS_PER_SLOT, PATIENCE_SLOTS
+        )[1:]
         for cell in CELLS
     ]
     return [event for row in zip_longest(*stories) for event in row if event is not None]

@@ -38,20 +38,25 @@ History = Generator[Event, list[Outcome], None]
 
 
 def history(
-    rng: random.Random, bids: int, bids_per_slot: int = 4, nodes: Sequence[str] = SMALL_FLEET
+    rng: random.Random,
+    bids: int,
+    bids_per_slot: int = 4,
+    patience_slots: int = 9,
+    nodes: Sequence[str] = SMALL_FLEET,
 ) -> History:
     """Everything that happens to a configured cell from its first slot until its last job is over.
 
     Args:
         bids: how many there are in all, of job ids "j0", "j1", and so on.
         bids_per_slot: how many come in a slot at most.
+        patience_slots: how far ahead a deadline is at most.
         nodes: their names.
     """
     slot, sent = 0, 0
     while sent < bids:
         assigned = [o for o in (yield tick(slot)) if isinstance(o, SlotAssigned)]
         arrivals = [
-            bid(f"j{number}", rng.uniform(0, 20), **random_task(rng, slot))
+            bid(f"j{number}", rng.uniform(0, 20), **random_task(rng, slot, patience_slots))
             for number in range(sent, min(sent + rng.randint(0, bids_per_slot), bids))
         ]
         sent += len(arrivals)
@@ -64,11 +69,11 @@ def history(
         yield tick(ahead)
 
 
-def random_task(rng: random.Random, slot: int) -> dict[str, Any]:
+def random_task(rng: random.Random, slot: int, patience_slots: int = 9) -> dict[str, Any]:
     """A task for any of the nodes that may fit before its deadline, or may not."""
     return {
         "work_samples": rng.randint(1, 250),
-        "deadline_s": EPOCH_S + SLOT_S * (slot + rng.randint(1, 9)),
+        "deadline_s": EPOCH_S + SLOT_S * (slot + rng.randint(1, patience_slots)),
         "memory_gib": rng.choice([0.5, 1.0, 2.0, 3.3]),
         "speed_samples_per_s": rng.choice(
             [{"fast": 5.0, "slow": 2.5}, {"fast": 3.0}, {"slow": 4.0}, {"fast": 10.0, "slow": 5.0}]
@@ -78,13 +83,17 @@ def random_task(rng: random.Random, slot: int) -> dict[str, Any]:
 
 
 def recorded(
-    rng: random.Random, configuration: CellConfigured, bids: int, bids_per_slot: int = 4
+    rng: random.Random,
+    configuration: CellConfigured,
+    bids: int,
+    bids_per_slot: int = 4,
+    patience_slots: int = 9,
 ) -> list[Event]:
     """The configuration and a history after it, as a cell that is never disturbed makes it."""
     bench = Bench(cell=Cell(configuration.cell))
     bench.send(configuration)
     nodes = [node.id for node in configuration.zones[0].nodes]
-    coming = history(rng, bids, bids_per_slot, nodes)
+    coming = history(rng, bids, bids_per_slot, patience_slots, nodes)
     event = next(coming)
     while True:
         outcomes = bench.send(event.model_copy(update={"cell": configuration.cell}))
