@@ -6,6 +6,7 @@ from typing import Any
 from schemas.cells import HOURS_PER_DAY, AuctionPolicy, CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
+from schemas.decisions import JobAdmitted, JobReplanned
 from schemas.fleet import (
     NodeHeartbeat,
     NodeOffline,
@@ -19,6 +20,7 @@ from schemas.jobs import Dataset, JobQuoteRequested, JobSubmitted, JobWithdrawal
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event, Outcome
 from streams.cell import Cell, LedgerEvent
+from tests.support.invariants import handle_checked
 
 SLOT_S = 10.0
 EPOCH_S = 1_000.0
@@ -155,6 +157,12 @@ def failed(node: str, slot: int, done: int, permanent: bool, job_id: str = "j") 
     )
 
 
+def nodes_by_slot(outcome: JobAdmitted | JobReplanned) -> dict[int, str]:
+    plan = outcome.plan if isinstance(outcome, JobReplanned) else outcome.offer.plan
+    assert plan is not None
+    return dict(plan.cells)
+
+
 @dataclass
 class Bench:
     """A cell and the ledger that was fed to it."""
@@ -176,7 +184,7 @@ class Bench:
             offset = len(self.ledger)
             entry = LedgerEvent(offset, Envelope(f"e{offset}", "test", "", event))
             self.ledger.append(entry)
-            decided = self.cell.handle(entry)
+            decided = self._handle(entry)
             self.decisions += decided
             outcomes += [decision.outcome for decision in decided]
         return outcomes
@@ -184,3 +192,13 @@ class Bench:
     @property
     def zone(self) -> Any:
         return self.cell.zones["z"]
+
+    def _handle(self, entry: LedgerEvent) -> list[Decision]:
+        return self.cell.handle(entry)
+
+
+class CheckedBench(Bench):
+    """What must hold is checked after every event."""
+
+    def _handle(self, entry: LedgerEvent) -> list[Decision]:
+        return handle_checked(self.cell, entry)

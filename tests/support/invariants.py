@@ -1,17 +1,49 @@
 """What holds of an auction zone after every event."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from schemas.decisions import JobAdmitted
-from schemas.registry import Outcome
+from schemas.base import MAX_MICROS
+from schemas.codec import Decision
+from schemas.decisions import JobAdmitted, JobRejected
+from schemas.jobs import JobSubmitted
 from streams.auction.zone import AuctionZone
+from streams.cell import Cell, LedgerEvent
+
+GRACE_SLOTS = 1
+"""The report of a job's last slot is waited for until the slot after it is over."""
+
+Prices = tuple[int, np.ndarray, np.ndarray]
+"""First slot of the window, and prices of compute and memory by (slot, node row)."""
+
+
+def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
+    """`Cell.handle`, and what must hold after any event.
+
+    Raises:
+        AssertionError: naming what does not hold.
+    """
+    before = {id: prices(zone) for id, zone in cell.zones.items()}
+    bid = event.envelope.event if isinstance(event.envelope.event, JobSubmitted) else None
+    rewound = cell.snapshot() if bid is not None else b""
+    decisions = cell.handle(event)
+    for id, zone in cell.zones.items():
+        check_zone(zone)
+        if id in before:
+            check_prices_never_fell(before[id], zone)
+    for decision in decisions:
+        if isinstance(decision.outcome, JobAdmitted):
+            check_award(decision.outcome, cell.zones[decision.outcome.zone])
+        if bid is not None and isinstance(decision.outcome, JobAdmitted | JobRejected):
+            check_offer_knows_no_bid(rewound, event, bid, decision.outcome)
+    return decisions
 
 
 def check_zone(zone: AuctionZone) -> None:
-    """No cell over its capacity, its use the sum of the plans, and the dual bound above the welfare.
+    """Room, welfare and lifetimes: each cell is used as the plans say, and within its capacity.
 
     Raises:
         AssertionError: naming what does not hold.
@@ -31,9 +63,16 @@ def check_zone(zone: AuctionZone) -> None:
         assert (market.free_samples[:, rows] + used_samples[:, rows] == node_class.capacity_samples).all()
         assert (market.free_gib[:, rows] + used_gib[:, rows] == node_class.capacity_gib).all()
     assert zone.auctioneer.welfare_micros <= zone.auctioneer.dual_bound.micros
+    for cells in (market.compute_price, market.memory_price):
+        assert np.isfinite(cells).all(), "a price is beyond numbers"
+    for job in zone.book.jobs.values():
+        assert zone.book.present_slot <= job.last_slot + GRACE_SLOTS, (
+            f"job {job.job_id} outlives its deadline"
+        )
+        assert all(slot <= job.last_slot for slot in job.rows), f"job {job.job_id} is planned too late"
 
 
-def check_prices_never_fell(before: tuple[int, np.ndarray, np.ndarray], zone: AuctionZone) -> None:
+def check_prices_never_fell(before: Prices, zone: AuctionZone) -> None:
     """Prices of the cells in both windows are no lower than before."""
     first, compute, memory = before
     passed = min(zone.auctioneer.market.first_slot - first, len(compute))
@@ -42,20 +81,31 @@ def check_prices_never_fell(before: tuple[int, np.ndarray, np.ndarray], zone: Au
     assert (zone.auctioneer.market.memory_price[:kept] >= memory[passed:]).all()
 
 
-def prices(zone: AuctionZone) -> tuple[int, np.ndarray, np.ndarray]:
+def prices(zone: AuctionZone) -> Prices:
     """The present prices, for `check_prices_never_fell`."""
     market = zone.auctioneer.market
     return market.first_slot, market.compute_price.copy(), market.memory_price.copy()
 
 
-def check_outcome(outcome: Outcome) -> None:
-    """A winner pays no more than it bid, and exactly its price rounded up."""
-    if isinstance(outcome, JobAdmitted):
-        price = outcome.offer.price
-        assert price is not None
+def check_award(outcome: JobAdmitted, zone: AuctionZone) -> None:
+    """A winner pays no more than it bid, and exactly its price rounded up; its slots are distinct."""
+    price, plan = outcome.offer.price, outcome.offer.plan
+    assert price is not None
+    assert plan is not None
+    if zone.zone.policy.payment == "critical":
         parts = (price.vendor_micros, price.operational_micros, price.compute_micros, price.memory_micros)
         assert outcome.payment_micros == math.ceil(math.fsum(parts)) <= outcome.bid_micros
-        plan = outcome.offer.plan
-        assert plan is not None
-        slots = [slot for slot, _ in plan.cells]
-        assert all(early < late for early, late in pairwise(slots)), "one node per slot, in order"
+    assert outcome.payment_micros <= outcome.bid_micros
+    slots = [slot for slot, _ in plan.cells]
+    assert all(early < late for early, late in pairwise(slots)), "one node per slot, in order"
+
+
+def check_offer_knows_no_bid(
+    rewound: bytes, event: LedgerEvent, bid: JobSubmitted, outcome: JobAdmitted | JobRejected
+) -> None:
+    """Price and plan are the same to whoever bids nothing, or everything."""
+    for bid_micros in (0, MAX_MICROS):
+        other = bid.model_copy(update={"bid_micros": bid_micros})
+        envelope = replace(event.envelope, event=other, stored=None)
+        (decision,) = Cell.restore(rewound).handle(LedgerEvent(event.offset, envelope))
+        assert decision.outcome.offer == outcome.offer, "the offer depends on the bid"

@@ -1,0 +1,177 @@
+"""Slots and runs: what is assigned, and what follows when reality differs from the plan."""
+
+import pytest
+
+from schemas.commands import RunCancelled, SlotAssigned
+from schemas.decisions import (
+    JobCompleted,
+    JobRefunded,
+    JobReplanned,
+    NodeStatusChanged,
+    ZonePriced,
+)
+from tests.support.cells import (
+    EPOCH_S,
+    SLOT_S,
+    UNIT,
+    bid,
+    failed,
+    finished,
+    heartbeat,
+    nodes_by_slot,
+    offline,
+    online,
+    progressed,
+    started,
+    tick,
+)
+
+
+def test_each_slot_is_assigned_when_it_begins(bench):
+    (admitted,) = bench.send(bid())
+    assigned = {}
+    for slot in range(6):
+        *commands, priced = bench.send(tick(slot))
+        assert isinstance(priced, ZonePriced)
+        for outcome in commands:
+            assert isinstance(outcome, SlotAssigned)
+            (order,) = outcome.runs
+            assert (order.job_id, order.quota_samples, outcome.slot_start_s) == (
+                "j",
+                50,
+                EPOCH_S + slot * SLOT_S,
+            )
+            assigned[outcome.slot] = outcome.node
+            done = order.resume_samples + 50
+            report = finished if done == 200 else progressed
+            bench.send(started(outcome.node, slot, order.resume_samples), report(outcome.node, slot, done))
+        bench.send(*[heartbeat(node) for node in ("a1", "a2", "b1")])
+    assert assigned == nodes_by_slot(admitted)
+
+
+def test_a_finished_job_is_completed_and_frees_what_it_did_not_need(bench):
+    (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
+    bench.send(tick(0))
+    node = nodes_by_slot(admitted)[0]
+    (completed,) = bench.send(finished(node, 0))
+    assert isinstance(completed, JobCompleted)
+    # One slot was spent of the four that were planned.
+    assert completed.certificate.welfare_micros == 50 * UNIT - UNIT // 2
+    assert bench.zone.auctioneer.market.free_samples.sum() == 6 * (100 + 100 + 50)
+
+
+def test_a_run_that_falls_behind_is_planned_again_at_no_charge(bench):
+    (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 60))
+    for slot in range(min(nodes_by_slot(admitted)) + 1):
+        bench.send(tick(slot))
+    node = nodes_by_slot(admitted)[slot]
+    bench.send(started(node, slot, 0))
+    (replanned,) = bench.send(progressed(node, slot, 20))
+    assert isinstance(replanned, JobReplanned)
+    assert (replanned.reason, replanned.remaining_samples) == ("behind_plan", 180)
+    assert bench.zone.book.jobs["j"].payment_micros == admitted.payment_micros
+
+
+def test_a_job_that_can_no_longer_meet_its_deadline_is_refunded_in_full(bench):
+    (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
+    bench.send(tick(0))
+    node = nodes_by_slot(admitted)[0]
+    refunded, *commands = bench.send(started(node, 0, 0), progressed(node, 0, 20))
+    assert isinstance(refunded, JobRefunded)
+    assert (refunded.reason, refunded.refund_micros) == ("behind_plan", admitted.payment_micros)
+    assert commands == [RunCancelled(zone="z", node=node, job_id="j")]
+    assert refunded.certificate.welfare_micros == -UNIT // 2
+
+
+def test_a_slot_whose_report_never_comes_is_counted_as_lost_one_slot_later(bench):
+    bench.send(bid(deadline_s=EPOCH_S + 60))
+    outcomes = bench.send(tick(0), tick(1), tick(2))
+    replanned = [outcome for outcome in outcomes if isinstance(outcome, JobReplanned)]
+    planned_first = min(slot for slot in bench.zone.book.jobs["j"].rows)
+    assert [r.reason for r in replanned] == (["behind_plan"] if planned_first == 0 else [])
+
+
+def test_a_silent_node_is_down_and_its_jobs_move(bench):
+    bench.send(tick(0))
+    (admitted,) = bench.send(bid(speed_samples_per_s={"fast": 5.0}))
+    node = nodes_by_slot(admitted)[1]
+    bench.send(online(node), tick(1))
+    down, replanned = bench.send(tick(1.6))
+    assert down == NodeStatusChanged(zone="z", node=node, status="down", reason="silent")
+    assert isinstance(replanned, JobReplanned)
+    assert replanned.reason == "node_lost"
+    assert node not in nodes_by_slot(replanned).values()
+    (up,) = bench.send(heartbeat(node))
+    assert up == NodeStatusChanged(zone="z", node=node, status="up", reason="online")
+
+
+def test_an_orderly_leave_moves_the_jobs_at_once(bench):
+    (admitted,) = bench.send(bid(speed_samples_per_s={"fast": 5.0}))
+    node = next(iter(nodes_by_slot(admitted).values()))
+    down, replanned = bench.send(offline(node))
+    assert (down.reason, replanned.reason) == ("offline", "node_lost")
+    assert bench.send(offline(node)) == []
+
+
+def test_a_node_with_another_base_model_is_not_used(bench):
+    ignored, down = bench.send(online("a1", base_model="other"))
+    assert (ignored.reason, down.status) == ("wrong_base_model", "down")
+    assert bench.send(heartbeat("a1")) == []
+    (up,) = bench.send(online("a1"))
+    assert up.status == "up"
+
+
+@pytest.mark.parametrize("permanent", [False, True])
+def test_a_failed_run_is_planned_again_unless_it_can_run_nowhere(bench, permanent):
+    (admitted,) = bench.send(bid())
+    slot = min(nodes_by_slot(admitted))
+    for ahead in range(slot + 1):
+        bench.send(tick(ahead))
+    node = nodes_by_slot(admitted)[slot]
+    (outcome,) = bench.send(started(node, slot, 0), failed(node, slot, 10, permanent))
+    assert isinstance(outcome, JobRefunded if permanent else JobReplanned)
+    assert outcome.reason == "run_failed"
+    assert outcome.remaining_samples == 190
+
+
+def test_a_late_report_of_an_earlier_slot_does_not_turn_a_job_back(bench):
+    (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
+    nodes = nodes_by_slot(admitted)
+    bench.send(tick(0), started(nodes[0], 0, 0), tick(1), started(nodes[1], 1, 50))
+    (ignored,) = bench.send(progressed(nodes[0], 0, 20))
+    assert (ignored.reason, bench.zone.book.jobs["j"].samples_done) == ("stale_report", 50)
+
+
+def test_a_job_whose_adapter_is_not_delivered_does_not_wait_for_ever(bench):
+    (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
+    for slot, node in nodes_by_slot(admitted).items():
+        bench.send(tick(slot), started(node, slot, 50 * slot))
+        if slot < 3:
+            bench.send(progressed(node, slot, 50 * slot + 50))
+    refunded, *_ = bench.send(failed(node, slot, 200, permanent=False))
+    assert isinstance(refunded, JobRefunded)
+    assert (refunded.reason, refunded.remaining_samples) == ("deadline_passed", 1)
+
+
+def test_a_lost_checkpoint_is_planned_again(bench):
+    (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 60))
+    nodes = nodes_by_slot(admitted)
+    first, second = sorted(nodes)[:2]
+    for slot in range(first + 1):
+        bench.send(tick(slot))
+    bench.send(started(nodes[first], first, 0), progressed(nodes[first], first, 50))
+    for slot in range(first + 1, second + 1):
+        bench.send(tick(slot))
+    (replanned,) = bench.send(started(nodes[second], second, 30))
+    assert (replanned.reason, replanned.remaining_samples) == ("behind_plan", 120)
+
+
+def test_a_slot_opens_with_the_prices_of_each_class_of_nodes(bench):
+    bench.send(bid(speed_samples_per_s={"slow": 5.0}))
+    (priced,) = [o for o in bench.send(tick(0)) if isinstance(o, ZonePriced)]
+    fast, slow = priced.classes
+    assert (fast.gpu_type, fast.compute_used_share, fast.highest_compute_price_micros) == ("fast", 0.0, 0.0)
+    # Of the slow node's four slots the first is out, and a sixth, free one has come into the window of six.
+    assert slow.compute_used_share == 3 / 6
+    assert slow.highest_compute_price_micros > slow.mean_compute_price_micros > 0
+    assert (priced.slot, priced.live_jobs) == (0, 1)
