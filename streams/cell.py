@@ -22,7 +22,7 @@ from schemas.registry import Event, Outcome
 from streams.auction.zone import AuctionZone
 from streams.policy import ZonePolicy
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 CHAIN_START = bytes(32)
 _DIGEST_BYTES = 16
 

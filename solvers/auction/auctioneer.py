@@ -1,6 +1,7 @@
 """Algorithm 1: judge each bid on arrival, admit it iff it beats the critical value, and raise the prices."""
 
 import math
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,6 +108,7 @@ class Auctioneer:
         demand: Demand,
         held: Placement,
         held_demand: Demand,
+        priced: AbstractSet[tuple[int, int]],
         density_micros: float,
         first_slot: int,
         last_slot: int,
@@ -116,7 +118,9 @@ class Auctioneer:
         Args:
             demand: for the work that remains.
             held, held_demand: the cells still held for it, and the demand that they were reserved with. They
-                are given up first; only cells beyond them raise prices.
+                are given up first.
+            priced: (slot, row) of the cells whose prices the task has raised already. It raises each only
+                once, or a node that comes and goes would drive prices up without any demand.
             density_micros: b-bar_il of the task's award.
 
         Returns:
@@ -129,12 +133,7 @@ class Auctioneer:
         if schedule is None:
             return None
         self.market.reserve(schedule.placement, demand)
-        before = set(zip(held.slots, held.rows, strict=True))
-        fresh = [
-            cell
-            for cell in zip(schedule.placement.slots, schedule.placement.rows, strict=True)
-            if cell not in before
-        ]
+        fresh = [cell for cell in schedule.placement.cells() if cell not in priced]
         added = Placement(tuple(slot for slot, _ in fresh), tuple(row for _, row in fresh))
         self._raise_prices(added, demand, density_micros)
         return schedule

@@ -1,6 +1,6 @@
 """The rolling window of a zone's cells (slot, node): what is used, and the dual prices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from solvers.auction.cells import Cells
 from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet
+
+HIGHEST_PRICE_MICROS = 1e30
+"""Of a node-slot. The least share of one that a task can take is some 1e-14, so no bid of at most 1e15 micros
+ever beats it: prices stop here, far from where sums of them overflow, and nothing is decided otherwise."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,6 +27,10 @@ class Placement:
     """Absolute slots."""
     rows: tuple[int, ...]
     """Rows of the fleet's nodes."""
+
+    def cells(self) -> Iterator[tuple[int, int]]:
+        """(slot, row) of each."""
+        return zip(self.slots, self.rows, strict=True)
 
 
 class Market:
@@ -144,7 +152,10 @@ class Market:
             (self.compute_price, demand.compute_share[classes], alpha),
             (self.memory_price, demand.memory_share[classes], beta),
         ):
-            rise = price[columns, rows] * share + factor * density_micros * share
+            rise = np.minimum(
+                price[columns, rows] * share + factor * density_micros * share,
+                np.maximum(HIGHEST_PRICE_MICROS - price[columns, rows], 0.0),
+            )
             price[columns, rows] += rise
             rises += rise.tolist()
         return rises

@@ -160,7 +160,13 @@ class JobBook:
             return
         demand = Demand.of(job.task, missing, self._zone, self._fleet, self._calendar.slot_s)
         schedule = self._auctioneer.replan(
-            demand, held, job.demand, job.density_micros, max(first_slot, job.ready_slot), job.last_slot
+            demand,
+            held,
+            job.demand,
+            job.priced,
+            job.density_micros,
+            max(first_slot, job.ready_slot),
+            job.last_slot,
         )
         if schedule is None:
             self._auctioneer.welfare_micros += before

@@ -32,6 +32,8 @@ class Job:
     """Node row by slot, past slots too (x_ikt = 1)."""
     quotas: dict[int, int] = field(default_factory=dict)
     """Samples planned by slot."""
+    priced: set[tuple[int, int]] = field(default_factory=set)
+    """(slot, row) of the cells ahead whose prices it has raised, given up since or not."""
     samples_done: int = 0
     """As last reported."""
     reported_slot: int = -1
@@ -74,9 +76,10 @@ class Job:
         """Hold a placement for the slots ahead, reserved with `demand`."""
         self.demand = demand
         self._packed = None
-        for slot, row in zip(placement.slots, placement.rows, strict=True):
+        for slot, row in placement.cells():
             self.rows[slot] = row
             self.quotas[slot] = int(demand.samples[class_of_row[row]])
+            self.priced.add((slot, row))
 
     def ahead(self, first_slot: int) -> Placement:
         """The cells held from `first_slot` on."""
@@ -87,6 +90,7 @@ class Job:
         """Drop the cells from `first_slot` on from the plan."""
         for slot in [slot for slot in self.rows if slot >= first_slot]:
             del self.rows[slot], self.quotas[slot]
+        self.priced = {(slot, row) for slot, row in self.priced if slot >= first_slot}
         self._packed = None
 
     def started(self, first_slot: int) -> bool:
@@ -102,6 +106,7 @@ class Job:
                     "task": self.task.model_dump_json(),
                     "rows": list(self.rows.items()),
                     "quotas": list(self.quotas.items()),
+                    "priced": sorted(self.priced),
                     "demand": [
                         self.demand.work_samples,
                         self.demand.samples.tolist(),
@@ -123,6 +128,7 @@ class Job:
             task=Task.model_validate_json(state["task"]),
             rows=dict(state["rows"]),
             quotas=dict(state["quotas"]),
+            priced={(slot, row) for slot, row in state["priced"]},
             demand=Demand(
                 work_samples=work_samples,
                 samples=np.array(samples, np.int64),

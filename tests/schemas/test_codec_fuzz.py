@@ -14,6 +14,7 @@ from schemas.codec import Decision, Envelope, InvalidRecordError
 from schemas.documents import json_schemas
 from schemas.registry import EVENT_TYPES
 from tests.schemas.samples import CONFIGURED, IGNORED, SUBMITTED, TICKED
+from tests.support.mutations import mutated_bytes, mutated_json
 
 SAMPLES: dict[str, Any] = {
     "millrace.job.submitted.v1": SUBMITTED,
@@ -21,40 +22,6 @@ SAMPLES: dict[str, Any] = {
     "millrace.clock.ticked.v1": TICKED,
 }
 MUTANTS_PER_TYPE = 1_500
-ODD_VALUES: list[Any] = [
-    *(None, True, False, 0, -0.0, -1, 1, 10**15, 10**15 + 1, 2**64, 10**400, 1e308, 5e-324, 0.5),
-    *(float("nan"), float("inf"), "", "a", "../a", "/a", "\0", "\ud800", "é" * 3_000, [], [[]], {}, {"a": 1}),
-]
-
-
-def mutated_bytes(source: random.Random, value: bytes) -> bytes:
-    """The value with a few bytes changed, dropped, repeated or moved."""
-    mutant = bytearray(value)
-    for _ in range(source.randint(1, 4)):
-        start = source.randrange(len(mutant) + 1)
-        end = min(len(mutant), start + source.randint(0, 12))
-        piece = bytes(mutant[start:end])
-        replacement = source.choice(
-            [b"", piece * 2, source.randbytes(2), b'"', b"}", b",", b"\\u", b"-", b"e9"]
-        )
-        mutant[start:end] = replacement
-    return bytes(mutant)
-
-
-def mutated_json(source: random.Random, value: Any) -> Any:
-    """The value with one of its parts replaced, removed or added."""
-    if isinstance(value, dict) and value and source.random() < 0.8:
-        name = source.choice(sorted(value))
-        action = source.randrange(8)
-        if action == 0:
-            return {other: part for other, part in value.items() if other != name}
-        if action == 1:
-            return {**value, source.choice(["x", "\n", "é", "id"]): source.choice(ODD_VALUES)}
-        return {**value, name: mutated_json(source, value[name])}
-    if isinstance(value, list) and value and source.random() < 0.8:
-        index = source.randrange(len(value))
-        return [*value[:index], mutated_json(source, value[index]), *value[index + 1 :]]
-    return source.choice(ODD_VALUES)
 
 
 def outcome(decode: Callable[[], Envelope | Decision]) -> Envelope | Decision | None:

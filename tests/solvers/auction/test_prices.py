@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from solvers.auction.auctioneer import Auctioneer, Pricing
-from solvers.auction.market import Market, Placement
+from solvers.auction.market import HIGHEST_PRICE_MICROS, Market, Placement
 from solvers.auction.window import VendorOption
 from tests.support.markets import additive_cost, demand, every_schedule, fleet
 
@@ -40,6 +40,16 @@ def test_a_full_cell_is_dearer_than_any_bid_within_the_declared_bound(uses):
         used += samples
     assume(used >= 10)
     assert market.compute_price[0, 0] >= 5.0 * (1 - 1e-12)
+
+
+def test_prices_stop_where_no_bid_could_ever_beat_them():
+    of = fleet((1, 10.0, 8.0))
+    market = Market(of, 1, 0, lambda *_: 0.0)
+    wanted = demand(of, 10, [10], 8.0)
+    for _ in range(5_000):
+        market.raise_prices(Placement((0,), (0,)), wanted, 1e24, alpha=1e15, beta=1e15)
+    assert market.compute_price[0, 0] == market.memory_price[0, 0] == HIGHEST_PRICE_MICROS
+    assert market.raise_prices(Placement((0,), (0,)), wanted, 1e24, alpha=1e15, beta=1e15) == [0.0, 0.0]
 
 
 def offline_optimum(cases, capacity_samples, capacity_gib, build):

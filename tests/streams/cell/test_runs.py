@@ -14,6 +14,7 @@ from tests.support.cells import (
     EPOCH_S,
     SLOT_S,
     UNIT,
+    CheckedBench,
     bid,
     failed,
     finished,
@@ -24,7 +25,9 @@ from tests.support.cells import (
     progressed,
     started,
     tick,
+    zone,
 )
+from tests.support.invariants import prices
 
 
 def test_each_slot_is_assigned_when_it_begins(bench):
@@ -111,6 +114,18 @@ def test_an_orderly_leave_moves_the_jobs_at_once(bench):
     down, replanned = bench.send(offline(node))
     assert (down.reason, replanned.reason) == ("offline", "node_lost")
     assert bench.send(offline(node)) == []
+
+
+def test_nodes_that_come_and_go_drive_no_prices_up():
+    bench = CheckedBench.configured(zones=(zone(nodes=zone().nodes[:2]),))
+    bench.send(bid(work_samples=300, memory_gib=8.0, speed_samples_per_s={"fast": 10.0}), offline("a2"))
+    to_and_fro = [online("a2"), offline("a1"), online("a1"), offline("a2")]
+    bench.send(*to_and_fro)
+    _, once, _ = prices(bench.zone)
+    replanned = [o for o in bench.send(*to_and_fro * 5) if isinstance(o, JobReplanned)]
+    assert len(replanned) == 10
+    _, often, _ = prices(bench.zone)
+    assert often.max() == once.max(), "each cell once"
 
 
 def test_a_node_with_another_base_model_is_not_used(bench):
