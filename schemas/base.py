@@ -40,8 +40,9 @@ RelativePath = Annotated[
 """A POSIX path below a root that the reader chooses: never absolute, never through `..`."""
 
 Micros = Annotated[int, Field(ge=0, le=MAX_MICROS)]
-Samples = Annotated[int, Field(ge=0, le=10**12)]
 PositiveSamples = Annotated[int, Field(ge=1, le=10**12)]
+Samples = Annotated[int, Field(ge=0, le=2 * 10**12)]
+"""Twice the largest work: the last slot of a plan may do almost as much again as all before it."""
 Gib = Annotated[float, Field(gt=0, le=1_000_000)]
 SamplesPerSecond = Annotated[float, Field(gt=0, le=1e9)]
 UnixTime = Annotated[float, Field(ge=0, le=MAX_TIME_S)]

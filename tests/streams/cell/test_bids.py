@@ -2,6 +2,7 @@
 
 import pytest
 
+from schemas.cells import GpuType
 from schemas.decisions import (
     JobAdmitted,
     JobQuoted,
@@ -123,3 +124,12 @@ def test_amounts_and_words_beyond_what_an_input_may_hold_are_decided_on_all_the_
     for number in range(8):
         bench.send(bid(f"rich{number}", 10**9, work_samples=1, deadline_s=EPOCH_S + 10))
     bench.send(bid("j3", work_samples=10), tick(10**8), bid("j4", deadline_s=EPOCH_S + 10.0**9 + 100))
+
+
+def test_a_plan_may_do_more_than_the_largest_work():
+    fast = GpuType(name="fast", samples_per_s=10.0**9, memory_gib=10.0)
+    bench = CheckedBench.configured(slot_s=600.0, zones=(zone(gpu_types=(fast,), nodes=zone().nodes[:2]),))
+    (admitted,) = bench.send(
+        bid(work_samples=10**12, deadline_s=EPOCH_S + 3_600, speed_samples_per_s={"fast": 1e9})
+    )
+    assert admitted.offer.plan.samples == 12 * 10**11

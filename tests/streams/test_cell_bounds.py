@@ -1,0 +1,224 @@
+"""A cell at the bounds of its schemas: the largest and the smallest of every field, in every combination."""
+
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from schemas.base import MAX_MICROS, MAX_TIME_S
+from schemas.cells import AuctionPolicy, CellConfigured, GpuType, Node, Tariff, ThroughputRow, Zone
+from schemas.clock import ClockTicked
+from schemas.fleet import (
+    NodeHeartbeat,
+    NodeOffline,
+    NodeOnline,
+    RunFailed,
+    RunFinished,
+    RunProgressed,
+    RunStarted,
+)
+from schemas.jobs import (
+    Dataset,
+    JobQuoteRequested,
+    JobSubmitted,
+    JobWithdrawalRequested,
+    LoraHyperparameters,
+    Task,
+)
+from schemas.quotes import VendorLeft, VendorQuoted
+from schemas.registry import Event
+from streams.cell import Cell
+from tests.streams.test_cell_fuzz import feed
+
+LEAST = 5e-324
+MOST_SAMPLES = 10**12
+SPEEDS = (LEAST, 0.02, 5.0, 10.0, 1e9)
+GIBS = (LEAST, 1 / 1024, 1.0, 8.0, 1e6)
+LONGEST_DELAY_S = 31_536_000.0
+NODES = ("a1", "a2", "b1")
+JOBS = ("j0", "j1", "j2", "j3")
+REPORTS: tuple[type[Event], ...] = (RunStarted, RunProgressed, RunFinished, RunFailed)
+OTHERS: tuple[type[Event], ...] = (
+    *(JobQuoteRequested, JobWithdrawalRequested, VendorQuoted, VendorLeft),
+    *(NodeOnline, NodeHeartbeat, NodeOffline),
+)
+KINDS = (JobSubmitted,) * 8 + (ClockTicked,) * 4 + REPORTS + OTHERS
+"""Often enough bids and ticks for runs to be there."""
+
+
+@st.composite
+def configurations(draw: st.DrawFn) -> CellConfigured:
+    """Two classes of nodes. Most fields are at their usual value, which comes first, so that jobs get to run;
+    what the rules between fields refuse is not drawn."""
+
+    def one(usual: Any, *bounds: Any) -> Any:
+        return draw(st.sampled_from((usual,) * (2 * len(bounds)) + bounds))
+
+    try:
+        zone = Zone(
+            id="z",
+            base_model="tiny",
+            base_model_memory_gib=one(2.0, LEAST, 1e6 - 1),
+            horizon_slots=one(6, 1, 50),
+            gpu_types=tuple(
+                GpuType(
+                    name=name,
+                    samples_per_s=one(10.0, 0.02, 100.0, 1e9),
+                    memory_gib=one(10.0, 1e6),
+                    power_kw=one(1.0, 0.0, LEAST, 1_000.0),
+                )
+                for name in ("fast", "slow")
+            ),
+            nodes=tuple(
+                Node(id=id, gpu_type=gpu_type, tariff="t")
+                for id, gpu_type in zip(NODES, ("fast", "fast", "slow"), strict=True)
+            ),
+            throughput=tuple(
+                ThroughputRow(
+                    gpu_type=name,
+                    rank=4_096,
+                    batch_size=8,
+                    sequence_length=1_048_576,
+                    samples_per_s=one(5.0, *SPEEDS),
+                    memory_gib=one(1.0, *GIBS),
+                )
+                for name in ("fast", "slow")
+            ),
+            policy=AuctionPolicy(
+                payment=one("critical", "published"),
+                order=one("room_first", "published"),
+                money_unit_micros=one(10**6, 1, MAX_MICROS),
+                max_value_per_compute_micros=one(10**6, 1, MAX_MICROS),
+                max_value_per_memory_micros=one(10**6, 1, MAX_MICROS),
+            ),
+        )
+        return CellConfigured(
+            cell="c",
+            epoch_s=one(1_000.0, 0.0, MAX_TIME_S),
+            slot_s=one(10.0, 0.01, 600.0, 86_400.0),
+            node_timeout_s=one(15.0, LEAST, 86_400.0),
+            duplicate_window_events=one(1_000, 1),
+            tariffs=(
+                Tariff(
+                    name="t", micros_per_kwh=(one(10**6, 0, 1, MAX_MICROS),) * 24, utc_offset_h=one(-12, 14)
+                ),
+            ),
+            zones=(zone,),
+            vendors=("v", "w"),
+        )
+    except ValidationError:
+        assume(False)
+        raise
+
+
+def times(cell: CellConfigured) -> st.SearchStrategy[float]:
+    """Unix seconds around the first slots, at the beginning and at the end."""
+    near = [cell.epoch_s + cell.slot_s * slot for slot in (-1, 0, 0.5, 1, 2, 3, 4)]
+    return st.sampled_from([0.0, *(time_s for time_s in near if 0 <= time_s <= MAX_TIME_S), MAX_TIME_S])
+
+
+def tasks(cell: CellConfigured) -> st.SearchStrategy[Task]:
+    """Half of them tasks that fill a node, half of them anything."""
+    capacity = {gpu.name: gpu.samples_per_s for gpu in cell.zones[0].gpu_types}
+    room_gib = min(gpu.memory_gib for gpu in cell.zones[0].gpu_types) - cell.zones[0].base_model_memory_gib
+    speeds = st.sampled_from(SPEEDS)
+    fitting = st.builds(
+        Task,
+        zone=st.just("z"),
+        work_samples=st.sampled_from((1, 100, 250, MOST_SAMPLES)),
+        deadline_s=st.just(MAX_TIME_S),
+        dataset=st.just(Dataset(path="d.jsonl", samples=1)),
+        memory_gib=st.sampled_from((LEAST, room_gib)),
+        speed_samples_per_s=st.sampled_from(
+            (capacity, {name: 0.7 * speed for name, speed in capacity.items()})
+        ),
+    )
+    return fitting | st.builds(
+        Task,
+        zone=st.just("z"),
+        work_samples=st.sampled_from((1, 7, 100, 600, MOST_SAMPLES - 1, MOST_SAMPLES)),
+        deadline_s=times(cell),
+        dataset=st.builds(Dataset, path=st.just("d.jsonl"), samples=st.sampled_from((1, MOST_SAMPLES))),
+        hyperparameters=st.just(LoraHyperparameters()),
+        memory_gib=st.none() | st.sampled_from(GIBS),
+        speed_samples_per_s=st.none()
+        | st.fixed_dictionaries({"fast": speeds}, optional={"slow": speeds})
+        | st.just({}),
+        needs_preprocessing=st.booleans(),
+    )
+
+
+def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.SearchStrategy[Event]]:
+    """Every event at its bounds; reports are about runs that there are, where there are any."""
+    named = {"cell": st.just("c")}
+    micros = st.sampled_from((0, 1, 10**6, 10**12, MAX_MICROS))
+    job = named | {"job_id": st.sampled_from(JOBS)}
+    node = named | {"node": st.sampled_from(NODES)}
+    runs = st.sampled_from(running(cell) or [(JOBS[0], NODES[0], 10**12)])
+    samples_done = st.sampled_from((0, 1, 50, MOST_SAMPLES, 2 * MOST_SAMPLES))
+    loss = {"loss": st.sampled_from((0.0, 1e9))}
+    delay_s = st.sampled_from((0.0, LEAST, 10.0, LONGEST_DELAY_S))
+    vendor = named | {"vendor": st.sampled_from(("v", "w"))}
+
+    def report(model: type[Event], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Event]:
+        def build(run: tuple[str, str, int], samples_done: int, rest: dict[str, Any]) -> Event:
+            job_id, node, slot = run
+            return model(cell="c", job_id=job_id, node=node, slot=slot, samples_done=samples_done, **rest)
+
+        return st.builds(build, runs, samples_done, st.fixed_dictionaries(fields))
+
+    return {
+        JobSubmitted: st.builds(
+            JobSubmitted,
+            **job,
+            user=st.just("u"),
+            bid_micros=micros | st.just(MAX_MICROS),
+            task=tasks(configuration),
+        ),
+        JobQuoteRequested: st.builds(
+            JobQuoteRequested, **named, quote_id=st.just("q"), task=tasks(configuration)
+        ),
+        JobWithdrawalRequested: st.builds(JobWithdrawalRequested, **job, user=st.just("u")),
+        VendorQuoted: st.builds(
+            VendorQuoted,
+            **vendor,
+            fixed_price_micros=micros,
+            price_per_thousand_samples_micros=micros,
+            fixed_delay_s=delay_s,
+            delay_per_thousand_samples_s=delay_s,
+        ),
+        VendorLeft: st.builds(VendorLeft, **vendor),
+        ClockTicked: st.builds(ClockTicked, **named, time_s=times(configuration)),
+        NodeOnline: st.builds(NodeOnline, **node, base_model=st.sampled_from(("tiny", "other"))),
+        NodeHeartbeat: st.builds(NodeHeartbeat, **node),
+        NodeOffline: st.builds(NodeOffline, **node),
+        RunStarted: report(RunStarted),
+        RunProgressed: report(RunProgressed, **loss, slot_complete=st.booleans()),
+        RunFinished: report(
+            RunFinished, **loss, adapter_path=st.just("p" * 512), adapter_digest=st.just("0" * 64)
+        ),
+        RunFailed: report(RunFailed, error=st.sampled_from(("", "é" * 2_000)), permanent=st.booleans()),
+    }
+
+
+def running(cell: Cell) -> list[tuple[str, str, int]]:
+    """Job, node and slot of every run that may be reported."""
+    zone: Any = cell.zones["z"]
+    return [
+        (job.job_id, zone.fleet.nodes[row], slot)
+        for job in zone.book.jobs.values()
+        for slot, row in job.rows.items()
+        if slot <= zone.book.present_slot
+    ]
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, database=None)
+@given(st.data())
+def test_every_event_at_its_bounds_is_answered(data: st.DataObject) -> None:
+    configuration = data.draw(configurations())
+    cell = Cell("c")
+    feed(cell, configuration)
+    for kind in data.draw(st.lists(st.sampled_from(KINDS), min_size=6, max_size=14)):
+        feed(cell, data.draw(events(configuration, cell)[kind]))
+    assert Cell.restore(cell.snapshot()).snapshot() == cell.snapshot()

@@ -1,0 +1,214 @@
+"""Nothing escapes `Cell.handle`: an event that the codec has read and the cell fails on would be read again,
+and end its worker, for ever."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from schemas.base import MAX_MICROS, MAX_TIME_S
+from schemas.cells import CellConfigured, ThroughputRow
+from schemas.clock import ClockTicked
+from schemas.codec import Decision, Envelope, InvalidRecordError, decode_event_line
+from schemas.commands import RunCancelled, SlotAssigned
+from schemas.decisions import (
+    CellAccepted,
+    EventIgnored,
+    JobAdmitted,
+    JobCompleted,
+    JobQuoted,
+    JobRefunded,
+    JobRejected,
+    JobReplanned,
+    JobWithdrawn,
+    NodeStatusChanged,
+    ZonePriced,
+)
+from schemas.fleet import (
+    NodeHeartbeat,
+    NodeOffline,
+    NodeOnline,
+    RunFailed,
+    RunFinished,
+    RunProgressed,
+    RunStarted,
+)
+from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.quotes import VendorLeft, VendorQuoted
+from schemas.registry import Event
+from streams.cell import Cell, LedgerEvent
+from tests.support.cells import (
+    EPOCH_S,
+    SLOT_S,
+    CheckedBench,
+    ask,
+    bid,
+    configuration,
+    failed,
+    offline,
+    online,
+    tick,
+    vendor_left,
+    withdraw,
+    zone,
+)
+from tests.support.histories import history, recorded
+from tests.support.invariants import handle_checked
+from tests.support.mutations import any_odd_value, mutated_bytes, mutated_json
+
+SEEDS = 10
+MUTANTS_PER_SEED = 1_050
+"""That the codec has read."""
+MUTANTS_BETWEEN = 6
+"""After each event of the undisturbed history."""
+WEIGHTS: dict[type[Event], float] = {
+    **dict.fromkeys((JobSubmitted, RunStarted, RunProgressed), 3.0),
+    **dict.fromkeys((NodeOnline, NodeOffline, CellConfigured), 0.2),
+}
+"""Nodes are mostly up, or nothing would ever run."""
+CONFIGURATIONS = 300
+EVENTS_PER_CONFIGURATION = 15
+
+ROWS = tuple(
+    ThroughputRow(
+        gpu_type=name, rank=64, batch_size=8, sequence_length=512, samples_per_s=speed, memory_gib=2.0
+    )
+    for name, speed in (("fast", 5.0), ("slow", 2.5))
+)
+SETBACKS = (JobReplanned, JobRefunded, RunCancelled, EventIgnored)
+ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
+    CellConfigured: ((CellAccepted, EventIgnored), False),
+    ClockTicked: ((NodeStatusChanged, ZonePriced, SlotAssigned, *SETBACKS), True),
+    JobSubmitted: ((JobAdmitted, JobRejected), False),
+    JobQuoteRequested: ((JobQuoted,), False),
+    JobWithdrawalRequested: ((JobWithdrawn, EventIgnored), False),
+    VendorQuoted: ((EventIgnored,), True),
+    VendorLeft: ((EventIgnored,), True),
+    NodeOnline: ((NodeStatusChanged, *SETBACKS), True),
+    NodeHeartbeat: ((NodeStatusChanged, EventIgnored), True),
+    NodeOffline: ((NodeStatusChanged, *SETBACKS), True),
+    RunStarted: ((NodeStatusChanged, *SETBACKS), True),
+    RunProgressed: ((NodeStatusChanged, *SETBACKS), True),
+    RunFinished: ((NodeStatusChanged, JobCompleted, EventIgnored), False),
+    RunFailed: ((NodeStatusChanged, *SETBACKS), True),
+}
+"""What may be decided because of each type of event, and whether it may change things without a word."""
+
+NAMES = ("a1", "b1", "c", "z", "u", "slow", "fast", "tiny", "x" * 128, *(f"j{n}" for n in range(0, 40, 3)))
+INTEGERS = (0, 1, 2, 5, 50, 100, 10**6, 10**12 - 1, 10**12, MAX_MICROS)
+NUMBERS = (
+    *(0.0, 5e-324, 1e-9, 0.5, 1.0, 2.5, 7.9, 8.0, 10.0, 1e6, 1e9, 31_536_000.0, MAX_TIME_S),
+    *(EPOCH_S + SLOT_S * slot for slot in (-1, 0, 1, 3, 10, 40)),
+)
+
+
+def plausible(source: random.Random, value: Any) -> Any:
+    """A value of the same type that some field may hold, or anything."""
+    if source.random() < 0.1:
+        return any_odd_value(source, value)
+    match value:
+        case bool():
+            return source.random() < 0.5
+        case int():
+            return source.choice([*INTEGERS, value + 1, max(value - 1, 0), 2 * value])
+        case float() | None:
+            return source.choice([*NUMBERS, None, 2 * (value or 1.0)])
+        case str():
+            return source.choice(NAMES)
+        case dict():
+            return {source.choice(("fast", "slow")): source.choice(NUMBERS)}
+    return value
+
+
+def mutants(source: random.Random, event: Event) -> Iterator[Event]:
+    """Events that were made of this one, and that the codec reads; endless."""
+    good = Envelope("e", "test", "", event)
+    payload = json.loads(good.value)
+    while True:
+        if source.random() < 0.1:
+            line = mutated_bytes(source, good.canonical)
+        else:
+            mutated = mutated_json(source, payload, plausible)
+            line = json.dumps({"id": "e", "type": event.TYPE, "source": "test", "data": mutated}).encode()
+        try:
+            read = decode_event_line(line).event
+        except InvalidRecordError:
+            continue
+        if read != event:
+            yield read
+
+
+def check_answer(event: Event, decisions: list[Decision]) -> None:
+    """An outcome of the right kind, or silence where that is an answer; and bytes that can be read again."""
+    kinds, may_be_silent = ANSWERS[type(event)]
+    assert decisions or may_be_silent, f"no answer to {event!r}"
+    for decision in decisions:
+        assert isinstance(decision.outcome, kinds), f"{decision.outcome!r} because of {event!r}"
+        assert json.loads(decision.canonical)["id"] == decision.id
+
+
+def is_far_ahead(cell: Cell, event: Event) -> bool:
+    """Whether it is a tick after which nothing more would happen in time."""
+    return isinstance(event, ClockTicked) and event.time_s > (cell.time_s or 0.0) + 3 * SLOT_S
+
+
+def feed(cell: Cell, event: Event) -> None:
+    """Have it handled and answered."""
+    entry = LedgerEvent(cell.offset + 1, Envelope(f"m{cell.offset}", "test", "", event))
+    check_answer(event, handle_checked(cell, entry))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
+    rng, source = random.Random(seed), random.Random(f"mutants/{seed}")
+    bench = CheckedBench.configured()
+    rare = (
+        configuration(),
+        vendor_left("slow"),
+        online("a1"),
+        offline("b1"),
+        withdraw("j0"),
+        ask(),
+        failed("a1", 0, 1, permanent=False),
+    )
+    seen: dict[type[Event], Event] = {type(event): event for event in rare}
+    handled = Counter[type[Event]]()
+    coming = history(rng, bids=10_000)
+    event = next(coming)
+    while handled.total() < MUTANTS_PER_SEED:
+        seen[type(event)] = event
+        outcomes = bench.send(event)
+        kinds = sorted(seen, key=lambda kind: kind.TYPE)
+        weights = [WEIGHTS.get(kind, 1.0) for kind in kinds]
+        for kind in source.choices(kinds, weights, k=MUTANTS_BETWEEN):
+            good = seen[kind]
+            if isinstance(good, JobSubmitted):
+                good = good.model_copy(update={"job_id": f"m{handled.total()}"})
+            mutant = next(mutants(source, good))
+            handled[kind] += 1
+            if is_far_ahead(bench.cell, mutant):
+                twin = Cell.restore(bench.cell.snapshot())
+                feed(twin, mutant)
+                feed(twin, bid("after"))
+            else:
+                feed(bench.cell, mutant)
+        bench.ledger += [None] * (bench.cell.offset + 1 - len(bench.ledger))
+        event = coming.send(outcomes)
+    assert set(handled) == set(ANSWERS), "every type of event"
+    bench.send(tick(10_000))
+    assert not bench.zone.book.jobs, "every job ends"
+
+
+def test_cells_of_mutated_configurations_answer_good_events() -> None:
+    source = random.Random("configurations")
+    configurations = mutants(source, configuration(zones=(zone(throughput=ROWS),)))
+    good = recorded(random.Random(1), configuration(), bids=8)[1:]
+    for _ in range(CONFIGURATIONS):
+        mutant = next(configurations)
+        cell = Cell(mutant.cell)
+        feed(cell, mutant)
+        for event in good[:EVENTS_PER_CONFIGURATION]:
+            feed(cell, event)
