@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test storm bench lint lock schemas clean
+.PHONY: demo test storm golden bench lint lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,10 @@ test: lint
 # 2,000 bids, and the worker killed 20 times, which takes minutes: `make storm MILLRACE_STORM_KILLS=50`
 storm: $(STAMP)
 	MILLRACE_STORM_KILLS=$(or $(MILLRACE_STORM_KILLS),20) $(BIN)/python -m pytest -m storm
+
+# After a change of decisions that is meant: the ledger and the chain that a test compares with.
+golden: $(STAMP)
+	$(BIN)/python -m tests.streams.golden
 
 bench: $(STAMP)
 	$(BIN)/millrace bench spine --json --check

@@ -1,0 +1,18 @@
+"""`make golden`: record the ledger and its chain anew, after a change of decisions that is meant."""
+
+import random
+
+from schemas.codec import Envelope
+from tests.streams.golden.ledger import CHAIN, LEDGER, fold
+from tests.support.cells import configuration
+from tests.support.histories import recorded
+
+SEED = 27
+"""Chosen so that every kind of rejection, replanning, refund and withdrawal is among some 200 events."""
+BIDS = 40
+
+events = recorded(random.Random(SEED), configuration(), BIDS)
+lines = [Envelope(f"e{offset}", "golden", "", event).canonical for offset, event in enumerate(events)]
+LEDGER.write_bytes(b"".join(line + b"\n" for line in lines))
+cell, _ = fold()
+CHAIN.write_text(cell.chain.hex() + "\n")

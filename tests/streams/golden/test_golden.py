@@ -1,0 +1,32 @@
+"""The same ledger gives the same bytes, on any machine and after any change that is not meant to."""
+
+from schemas.decisions import JobRefunded, JobRejected, JobReplanned, JobWithdrawn, NodeStatusChanged
+from tests.streams.golden.ledger import CHAIN, fold
+
+
+def test_the_committed_ledger_gives_the_committed_chain() -> None:
+    cell, _ = fold()
+    assert cell.chain.hex() == CHAIN.read_text().strip(), (
+        "decisions, or their encoding, are not what they were. If that is meant, say so in CHANGELOG.md, run "
+        "`make golden` (python -m tests.streams.golden) and commit what it writes; if not, find the change"
+    )
+
+
+def test_it_holds_every_turn_that_a_job_may_take() -> None:
+    _, decisions = fold()
+    found = {(type(d.outcome), getattr(d.outcome, "reason", None)) for d in decisions}
+    assert found >= {
+        (JobRejected, "price_not_below_bid"),
+        (JobRejected, "no_room_before_deadline"),
+        (JobRejected, "deadline_too_soon"),
+        (JobRejected, "no_vendor"),
+        (JobReplanned, "behind_plan"),
+        (JobReplanned, "node_lost"),
+        (JobRefunded, "behind_plan"),
+        (JobRefunded, "node_lost"),
+        (JobRefunded, "run_failed"),
+        (JobRefunded, "deadline_passed"),
+        (JobWithdrawn, "user_request"),
+        (NodeStatusChanged, "silent"),
+        (NodeStatusChanged, "offline"),
+    }
