@@ -112,8 +112,9 @@ class JobBook:
             certificate=certificate_of(self._auctioneer),
         )
 
-    def withdraw(self, job: Job, refundable_micros: int) -> Iterator[Outcome]:
-        """Close an unstarted job at its user's wish, and give back what is refundable."""
+    def withdraw(self, job: Job) -> Iterator[Outcome]:
+        """Close an unstarted job at its user's wish; what it paid for operation goes back, if not spent."""
+        returned_micros = min(self.operational_ahead_micros(job), job.refundable_micros)
         self._give_up_cells(job)
         self._auctioneer.welfare_micros -= job.bid_micros
         del self.jobs[job.job_id]
@@ -122,8 +123,8 @@ class JobBook:
             user=job.user,
             zone=self._zone.id,
             reason="user_request",
-            returned_micros=refundable_micros,
-            retained_micros=job.payment_micros - refundable_micros,
+            returned_micros=returned_micros,
+            retained_micros=job.payment_micros - returned_micros,
             certificate=certificate_of(self._auctioneer),
         )
 

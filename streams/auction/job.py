@@ -20,6 +20,9 @@ class Job:
     task: Task
     bid_micros: int
     payment_micros: int
+    refundable_micros: int
+    """The part of the payment that is for operation: a withdrawal gives back no more, whatever the cells that
+    it was moved to since would have cost."""
     density_micros: float
     """b-bar_il of the award, for the prices of cells added later."""
     ready_slot: int
@@ -144,6 +147,7 @@ _PLAIN_FIELDS = (
     "user",
     "bid_micros",
     "payment_micros",
+    "refundable_micros",
     "density_micros",
     "ready_slot",
     "last_slot",

@@ -169,12 +169,14 @@ class AuctionZone:
         if award is None:
             return self._rejected(event, *_why_not(appraisal, event.bid_micros), offer)
         first_slot = self.auctioneer.market.first_slot
+        critical = self.zone.policy.payment == "critical"
         job = Job(
             job_id=event.job_id,
             user=event.user,
             task=event.task,
             bid_micros=event.bid_micros,
             payment_micros=award.payment_micros,
+            refundable_micros=award.schedule.operational_micros if critical else 0,
             density_micros=award.density_micros,
             ready_slot=first_slot + self._delay_of(award.schedule.vendor, event.task),
             last_slot=self.calendar.last_slot_by(event.task.deadline_s),
@@ -232,9 +234,7 @@ class AuctionZone:
         elif job.started(self.auctioneer.market.first_slot):
             yield EventIgnored(reason="job_already_started", detail=f"job {event.job_id} has started")
         else:
-            critical = self.zone.policy.payment == "critical"
-            unspent = self.book.operational_ahead_micros(job) if critical else 0
-            yield from self.book.withdraw(job, min(unspent, job.payment_micros))
+            yield from self.book.withdraw(job)
 
     def _on_run(self, event: RunStarted | RunProgressed | RunFinished | RunFailed) -> Iterator[Outcome]:
         job = self.book.jobs.get(event.job_id)

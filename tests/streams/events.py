@@ -64,7 +64,7 @@ def stream(count: int, cell: str = "alpha") -> list[Event]:
                 events.append(NodeHeartbeat(cell=cell, node=f"{cell}-n{number % 3}"))
             case 5:
                 events.append(ClockTicked(cell=cell, time_s=EPOCH_S + 6.0 * number))
-            case 1 | 4 | 7:
+            case 1:
                 events.append(bid(number, cell, zone="nowhere"))
             case 9:
                 events.append(

@@ -7,9 +7,13 @@ from schemas.decisions import (
 from tests.support.cells import (
     EPOCH_S,
     UNIT,
+    CheckedBench,
     bid,
+    offline,
     tick,
+    vendor,
     withdraw,
+    zone,
 )
 
 
@@ -33,3 +37,15 @@ def test_a_withdrawal_is_refused(bench):
         "unknown_job",
         "job_already_started",
     ]
+
+
+def test_a_job_moved_to_dearer_nodes_gets_no_more_back_than_it_paid_for_operation():
+    cheap, dear = zone().gpu_types[0], zone().gpu_types[1].model_copy(update={"power_kw": 5.0})
+    bench = CheckedBench.configured(zones=(zone(gpu_types=(cheap, dear), nodes=zone().nodes[1:]),))
+    bench.send(vendor("fast", 3.0, 0.0), bid(needs_preprocessing=True))
+    job = bench.zone.book.jobs["j"]
+    assert job.payment_micros == 5 * UNIT
+    _, replanned = bench.send(offline("a2"))
+    assert replanned.extra_operational_micros == 18 * UNIT
+    (withdrawn,) = bench.send(withdraw())
+    assert (withdrawn.returned_micros, withdrawn.retained_micros) == (2 * UNIT, 3 * UNIT)
