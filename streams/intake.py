@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from schemas.clock import ClockTicked
 from schemas.codec import MAX_HEADER_BYTES, Envelope, InvalidRecordError, decode_event
@@ -81,5 +82,9 @@ class Intake:
 
 
 def _rfc3339(timestamp_ms: int) -> str:
-    time = datetime.fromtimestamp(timestamp_ms / 1_000, tz=UTC)
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{_rfc3339_second(timestamp_ms // 1_000)}.{timestamp_ms % 1_000:03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _rfc3339_second(timestamp_s: int) -> str:
+    return datetime.fromtimestamp(timestamp_s, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")

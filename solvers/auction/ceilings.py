@@ -11,12 +11,12 @@ import heapq
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from solvers.auction.cells import Cells, Fronts, price_fronts
 from solvers.auction.cover import NO_CHOICE, Sums, cheapest_cover
 from solvers.auction.demand import Demand
+from solvers.compiled import kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,7 +38,7 @@ class Problem(NamedTuple):
     memory_used: Floats
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def schedule_problem(cells: Cells, demand: Demand, operational: Floats) -> Problem:
     """The problem of scheduling a task in the room that `cells` have."""
     slots, classes = operational.shape
@@ -56,7 +56,7 @@ def schedule_problem(cells: Cells, demand: Demand, operational: Floats) -> Probl
     return Problem(demand, fronts, operational, by_cost, counts, compute_used, memory_used)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _minimal_counts(samples: Ints, work_samples: int, slots: int) -> Ints:
     classes = samples.size
     stack = np.zeros((1, classes), np.int64)
@@ -89,7 +89,7 @@ def _minimal_counts(samples: Ints, work_samples: int, slots: int) -> Ints:
     return stack[:kept]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _offered(fronts: Fronts, group: int, compute_ceiling: float, memory_ceiling: float) -> int:
     """Index of the first cell of a group under both ceilings, or -1."""
     for cell in range(fronts.start[group], fronts.start[group + 1]):
@@ -100,7 +100,7 @@ def _offered(fronts: Fronts, group: int, compute_ceiling: float, memory_ceiling:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _lower_bound(
     problem: Problem,
     first_slot: int,
@@ -141,7 +141,7 @@ def _lower_bound(
     return least
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def cheapest_schedule(problem: Problem, sums: Sums, first_slot: int, cutoff: float) -> tuple[float, Ints]:
     """The schedule of least operational cost and resource prices from `first_slot` on, if below `cutoff`.
 
@@ -187,7 +187,7 @@ def cheapest_schedule(problem: Problem, sums: Sums, first_slot: int, cutoff: flo
     return (best if best < cutoff else np.inf), schedule
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cheapest_under(
     problem: Problem, sums: Sums, first_slot: int, compute_ceiling: float, memory_ceiling: float
 ) -> tuple[float, Ints]:

@@ -6,10 +6,10 @@ A task may use cells of several classes, each with its own samples per slot.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from solvers.auction.demand import Demand
+from solvers.compiled import kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -27,6 +27,10 @@ class Cells(NamedTuple):
     """(nodes,)"""
     class_bounds: Ints
     """(classes + 1,) where each class begins among the nodes; the last entry is their number."""
+    by_price: Ints
+    """(slots, nodes) see `PriceOrder.rows`."""
+    memory_ahead: Floats
+    """(slots, nodes) see `PriceOrder.memory_ahead`."""
 
 
 class Fronts(NamedTuple):
@@ -43,16 +47,15 @@ class Fronts(NamedTuple):
     nodes: Ints
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def price_fronts(cells: Cells, demand: Demand) -> Fronts:
     """The fronts of the cells with room for a task (erratum P2: without room, no offer).
 
     Cells of a class differ only in their prices, so a schedule needs no others. Of equal cells the first node
     is kept.
     """
-    class_bounds, samples, memory_gib = cells.class_bounds, demand.samples, demand.memory_gib
     slots, all_nodes = cells.compute_price.shape
-    classes = class_bounds.size - 1
+    classes = cells.class_bounds.size - 1
     start = np.zeros(slots * classes + 1, np.int64)
     capacity = slots * classes * 4 + all_nodes
     compute = np.empty(capacity)
@@ -60,71 +63,33 @@ def price_fronts(cells: Cells, demand: Demand) -> Fronts:
     nodes = np.empty(capacity, np.int64)
     filled = 0
     for slot in range(slots):
+        if filled + all_nodes > compute.size:
+            compute = np.concatenate((compute, np.empty(compute.size)))
+            memory = np.concatenate((memory, np.empty(memory.size)))
+            nodes = np.concatenate((nodes, np.empty(nodes.size, np.int64)))
         for index in range(classes):
-            begin = filled
-            if samples[index] > 0:
-                if filled + class_bounds[index + 1] - class_bounds[index] > compute.size:
-                    compute = np.concatenate((compute, np.empty(compute.size)))
-                    memory = np.concatenate((memory, np.empty(memory.size)))
-                    nodes = np.concatenate((nodes, np.empty(nodes.size, np.int64)))
-                # Most cells are undercut by the one of the least sum of prices: asked first, it saves time.
-                best_compute = best_memory = np.inf
-                for node in range(class_bounds[index], class_bounds[index + 1]):
-                    compute_here = cells.compute_price[slot, node]
-                    memory_here = cells.memory_price[slot, node]
-                    if compute_here >= best_compute and memory_here >= best_memory:
-                        continue
+            if demand.samples[index] > 0:
+                least_memory = np.inf
+                for place in range(cells.class_bounds[index], cells.class_bounds[index + 1]):
+                    if cells.memory_ahead[slot, place] >= least_memory:
+                        break
+                    node = cells.by_price[slot, place]
                     if (
-                        not cells.node_up[node]
-                        or cells.free_samples[slot, node] < samples[index]
-                        or cells.free_gib[slot, node] < memory_gib
+                        cells.memory_price[slot, node] >= least_memory
+                        or not cells.node_up[node]
+                        or cells.free_samples[slot, node] < demand.samples[index]
+                        or cells.free_gib[slot, node] < demand.memory_gib
                     ):
                         continue
-                    if compute_here + memory_here < best_compute + best_memory:
-                        best_compute, best_memory = compute_here, memory_here
-                    filled = _insert(compute, memory, nodes, begin, filled, compute_here, memory_here, node)
-                    if compute[begin] == 0.0 and memory[begin] == 0.0:
-                        break
+                    least_memory = cells.memory_price[slot, node]
+                    compute[filled], memory[filled] = cells.compute_price[slot, node], least_memory
+                    nodes[filled] = node
+                    filled += 1
             start[slot * classes + index + 1] = filled
     return Fronts(start, compute[:filled], memory[:filled], nodes[:filled])
 
 
-@njit(cache=True, nogil=True)
-def _insert(
-    compute: Floats,
-    memory: Floats,
-    nodes: Ints,
-    begin: int,
-    end: int,
-    compute_price: float,
-    memory_price: float,
-    node: int,
-) -> int:
-    """Put a cell into the front at `begin:end` unless it is undercut there; return the front's new end."""
-    place = begin
-    while place < end and compute[place] <= compute_price:
-        if memory[place] <= memory_price:
-            return end
-        place += 1
-    survivors = place
-    while survivors < end and memory[survivors] >= memory_price:
-        survivors += 1
-    kept = end - survivors
-    if survivors == place:
-        for index in range(end - 1, place - 1, -1):
-            compute[index + 1], memory[index + 1], nodes[index + 1] = (
-                compute[index], memory[index], nodes[index],
-            )  # fmt: skip
-    else:
-        for index in range(kept):
-            compute[place + 1 + index] = compute[survivors + index]
-            memory[place + 1 + index] = memory[survivors + index]
-            nodes[place + 1 + index] = nodes[survivors + index]
-    compute[place], memory[place], nodes[place] = compute_price, memory_price, node
-    return place + 1 + kept
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def additive_costs(cells: Cells, demand: Demand, operational: Floats) -> Floats:
     """Per slot and class, the least s lambda + r phi + e over *all* cells, without room too (erratum P8).
 
@@ -137,17 +102,17 @@ def additive_costs(cells: Cells, demand: Demand, operational: Floats) -> Floats:
             if demand.samples[index] == 0:
                 continue
             least = np.inf
-            for node in range(cells.class_bounds[index], cells.class_bounds[index + 1]):
-                price = (
-                    cells.compute_price[slot, node] * demand.compute_share[index]
-                    + cells.memory_price[slot, node] * demand.memory_share[index]
-                )
-                least = min(least, price)
+            for place in range(cells.class_bounds[index], cells.class_bounds[index + 1]):
+                node = cells.by_price[slot, place]
+                compute = cells.compute_price[slot, node] * demand.compute_share[index]
+                if compute + cells.memory_ahead[slot, place] * demand.memory_share[index] >= least:
+                    break
+                least = min(least, compute + cells.memory_price[slot, node] * demand.memory_share[index])
             costs[slot, index] = least + operational[slot, index]
     return costs
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_room(cells: Cells, demand: Demand) -> tuple[int, int, int, int]:
     """Cells a task might use: with room, node down, without compute, without memory; each counted once."""
     with_room = node_down = without_compute = without_memory = 0
@@ -167,7 +132,7 @@ def count_room(cells: Cells, demand: Demand) -> tuple[int, int, int, int]:
     return with_room, node_down, without_compute, without_memory
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def slots_until_done(cells: Cells, demand: Demand) -> int:
     """The least number of slots, from the first on, in whose room the work is done; -1 if there is none."""
     done = 0

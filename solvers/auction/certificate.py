@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from solvers.auction.cells import Cells, additive_costs
@@ -12,6 +11,7 @@ from solvers.auction.cover import NO_CHOICE, Sums, cheapest_cover
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market
 from solvers.auction.window import Window
+from solvers.compiled import kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,7 +35,7 @@ def least_additive_cost(market: Market, demand: Demand, window: Window) -> float
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _least_additive_cost(
     cells: Cells, demand: Demand, operational: Floats, sums: Sums, delays_slots: Ints, prices_micros: Floats
 ) -> float:

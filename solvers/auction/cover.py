@@ -8,8 +8,9 @@ occur, and the Lagrangian bound of the covering constraint keeps the program to 
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from solvers.compiled import kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -30,14 +31,14 @@ class Sums(NamedTuple):
     """(classes, sums) index of each sum plus a slot of a class; the number of sums where that is enough."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sums_below(samples: Ints, work_samples: int, slots: int) -> Sums:
     """The sums below `work_samples` of at most `slots` times each entry of `samples`."""
     sums = _reachable_sums(samples, work_samples, slots)
     return Sums(sums, _transitions(sums, samples))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _reachable_sums(samples: Ints, work_samples: int, slots: int) -> Ints:
     sums = np.zeros(1, np.int64)
     for index in range(samples.size):
@@ -62,7 +63,7 @@ def _reachable_sums(samples: Ints, work_samples: int, slots: int) -> Ints:
     return sums
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _transitions(sums: Ints, samples: Ints) -> Ints:
     # A sum that takes more slots than there are is missing among `sums` and counts as enough: no cover gets
     # there.
@@ -78,7 +79,7 @@ def _transitions(sums: Ints, samples: Ints) -> Ints:
     return following
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
     """The cover relaxed at `rate` per sample: cells of negative reduced cost; what they cost and train."""
     total, taken = 0.0, 0
@@ -94,7 +95,7 @@ def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
     return total, taken
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _best_rate(costs: Floats, samples: Ints, work_samples: int) -> tuple[float, float]:
     """A rate per sample whose relaxation just covers the work, and the cost of that cover, if any."""
     # Above the dearest cell, a sample more is worth any cost: the relaxation takes all that each slot offers.
@@ -114,7 +115,7 @@ def _best_rate(costs: Floats, samples: Ints, work_samples: int) -> tuple[float, 
     return high, total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def cheapest_cover(costs: Floats, samples: Ints, sums: Sums, work_samples: int) -> tuple[float, Ints]:
     """The least sum of costs that covers the work, and the class chosen in each slot.
 

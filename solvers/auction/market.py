@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from solvers.auction.cells import Cells
 from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet
+from solvers.auction.price_order import PriceOrder
 
 HIGHEST_PRICE_MICROS = 1e30
 """Of a node-slot. The least share of one that a task can take is some 1e-14, so no bid of at most 1e15 micros
@@ -57,6 +58,7 @@ class Market:
         self.memory_price = np.zeros(shape)
         self.free_samples = np.tile(self._capacity_samples, (horizon_slots, 1))
         self.free_gib = np.tile(self._capacity_gib, (horizon_slots, 1))
+        self.price_order = PriceOrder(self._class_bounds, self.compute_price, self.memory_price)
         self.node_up = np.ones(len(fleet.nodes), np.bool_)
         self.full_costs = self._costs_from(first_slot, horizon_slots)
 
@@ -80,6 +82,7 @@ class Market:
         ):
             cells[:kept] = cells[passed:]
             cells[kept:] = fresh
+        self.price_order.advance(passed)
         self.first_slot = first_slot
 
     def operational(self, demand: Demand) -> Floats:
@@ -95,6 +98,8 @@ class Market:
             self.free_gib[start:stop],
             self.node_up,
             self._class_bounds,
+            self.price_order.rows[start:stop],
+            self.price_order.memory_ahead[start:stop],
         )
 
     def emptied_cells(self, start: int, stop: int) -> Cells:
@@ -158,6 +163,7 @@ class Market:
             )
             price[columns, rows] += rise
             rises += rise.tolist()
+        self.price_order.rise(columns, rows, classes)
         return rises
 
     def state(self) -> dict[str, Any]:
@@ -175,6 +181,7 @@ class Market:
         for name in _CELL_ARRAYS:
             cells = getattr(self, name)
             cells[:] = np.frombuffer(state[name], "<f8").reshape(cells.shape)
+        self.price_order.sort(0)
         self.full_costs = self._costs_from(self.first_slot, self.horizon_slots)
 
     def _costs_from(self, first_slot: int, slots: int) -> Floats:

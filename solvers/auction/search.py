@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from solvers.auction.ceilings import cheapest_schedule, schedule_problem
@@ -13,6 +12,7 @@ from solvers.auction.cover import NO_CHOICE, Sums
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market, Placement
 from solvers.auction.window import VendorOption, Window
+from solvers.compiled import kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -77,7 +77,7 @@ def best_schedule(market: Market, demand: Demand, window: Window, room_only: boo
     return describe(market, demand, window.options[chosen], placement)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _best_option(
     cells: Cells, demand: Demand, operational: Floats, sums: Sums, delays_slots: Ints, prices_micros: Floats
 ) -> tuple[int, Ints]:

@@ -10,6 +10,7 @@ from schemas.base import MAX_MICROS
 from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
+from solvers.auction.price_order import PriceOrder
 from streams.auction.zone import AuctionZone
 from streams.cell import Cell, LedgerEvent
 
@@ -65,6 +66,10 @@ def check_zone(zone: AuctionZone) -> None:
     assert zone.auctioneer.welfare_micros <= zone.auctioneer.dual_bound.micros
     for cells in (market.compute_price, market.memory_price):
         assert np.isfinite(cells).all(), "a price is beyond numbers"
+    bounds = np.array([node_class.start for node_class in fleet.classes] + [len(fleet.nodes)])
+    sorted_anew = PriceOrder(bounds, market.compute_price, market.memory_price)
+    assert (market.price_order.rows == sorted_anew.rows).all(), "nodes are not in the order of prices"
+    assert (market.price_order.memory_ahead == sorted_anew.memory_ahead).all()
     for job in zone.book.jobs.values():
         assert zone.book.present_slot <= job.last_slot + GRACE_SLOTS, (
             f"job {job.job_id} outlives its deadline"

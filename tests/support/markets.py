@@ -56,6 +56,7 @@ def small_cases(draw: st.DrawFn) -> tuple[Market, Demand, list[VendorOption], in
             market.memory_price[slot, row] = draw(levels)
             market.free_samples[slot, row] = draw(st.integers(0, int(of.classes[index].capacity_samples)))
             market.free_gib[slot, row] = draw(st.integers(0, int(of.classes[index].capacity_gib)))
+    market.price_order.sort(0)
     market.node_up[:] = draw(st.lists(st.booleans(), min_size=len(of.nodes), max_size=len(of.nodes)))
     wanted = demand(
         of,

@@ -108,6 +108,7 @@ def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
     of = fleet((1, 10.0, 8.0))
     auctioneer = Auctioneer(Market(of, 2, 0, lambda *_: 0.0), Pricing("critical", 1.0, 1.0))
     auctioneer.market.compute_price[0, 0] = 40.0
+    auctioneer.market.price_order.sort(0)
     wanted = demand(of, 10, [5], 1.0)
     appraisal = auctioneer.appraise(wanted, NO_VENDOR, 0, 1)
     assert appraisal.schedule is not None

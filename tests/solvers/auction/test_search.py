@@ -65,6 +65,7 @@ def test_the_running_maximum_of_algorithm_2_misses_the_optimum_that_the_search_f
     market = Market(of, 3, 0, lambda _, slot: costs[slot] * 10)
     market.compute_price[0, :] = 20.0
     market.compute_price[1:, :] = 0.0
+    market.price_order.sort(0)
     wanted = demand(of, 2, [1], 1.0)
     window = Window.of(market, wanted, NO_VENDOR, 0, 2)
     assert window is not None
