@@ -10,6 +10,9 @@ from faust.types import TP
 from faust.types.tuples import Message
 from mode.services import WaitResults
 
+_LONGEST_FETCH_S = 0.2
+"""How long a fetch waits for records: so long may a seek, and thus a worker that takes over, wait for it."""
+
 
 class ExactConsumer(Consumer):
     """A consumer that commits what it was told is done, and delivers every record from there on.
@@ -109,7 +112,7 @@ class ExactConsumer(Consumer):
             self._seeks_before_batch = self._seeks
             # A copy, for Faust changes its set while the fetch waits; an empty one would mean everything.
             wanted = set(active_partitions or ())
-            return await super()._getmany(wanted, timeout) if wanted else {}
+            return await super()._getmany(wanted, min(timeout, _LONGEST_FETCH_S)) if wanted else {}
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
         return (tp for tp in list(self._done) if topics is None or tp in topics or tp.topic in topics)

@@ -15,7 +15,7 @@ from schemas.topics import COMMANDS, LEDGER, topic_name, topics
 from streams.settings import MAX_SNAPSHOT_BYTES, WorkerSettings
 
 _POLL_S = 0.05
-_SEGMENT_BYTES = 128 * 1024 * 1024
+_SEGMENT_BYTES = MAX_SNAPSHOT_BYTES + 1024 * 1024
 _SEGMENT_MS = 10 * 60 * 1000
 
 
@@ -67,7 +67,8 @@ def _snapshots_config() -> dict[str, str]:
     return {
         "cleanup.policy": "compact",
         "max.message.bytes": str(MAX_SNAPSHOT_BYTES),
-        # Snapshots replace each other quickly, and a starting worker reads whatever is not yet compacted.
+        # Snapshots replace each other quickly, and a starting worker reads whatever is not yet compacted: the
+        # segment being written is not, so it is no larger than the largest snapshot needs.
         "segment.bytes": str(_SEGMENT_BYTES),
         "segment.ms": str(_SEGMENT_MS),
         "min.cleanable.dirty.ratio": "0.1",
