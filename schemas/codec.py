@@ -223,7 +223,7 @@ def _json_object(line: bytes | str) -> dict[str, Any]:
     """Read a JSON object more strictly than the standard library: UTF-8 only, and no name twice."""
     try:
         text = line if isinstance(line, str) else line.decode()
-        fields = _strict_json.decode(text)
+        fields = json.loads(text, object_pairs_hook=_distinct_names)
     except (ValueError, RecursionError) as error:
         raise InvalidRecordError(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
@@ -237,9 +237,6 @@ def _distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"{_one_line(name, 64)} is given twice")
     return fields
-
-
-_strict_json = json.JSONDecoder(object_pairs_hook=_distinct_names)
 
 
 def _json_bytes(value: Any) -> bytes:

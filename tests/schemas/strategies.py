@@ -38,7 +38,8 @@ def instances(schema: dict[str, Any], document: dict[str, Any] | None = None) ->
             return st.tuples(*(instances(item, document) for item in schema["prefixItems"])).map(list)
         case "array":
             least = schema.get("minItems", 0)
-            most = min(schema.get("maxItems", least + 3), least + 3)
+            # Short, or a whole configuration of a cell is more than an example may hold.
+            most = min(schema.get("maxItems", least + 1), least + 1)
             return st.lists(instances(schema["items"], document), min_size=least, max_size=most)
         case "object":
             return _objects(schema, document)
