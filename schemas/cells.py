@@ -81,6 +81,10 @@ class AuctionPolicy(Record):
     """Declared upper bound of bid / node-slots of compute; over the money unit it is alpha."""
     max_value_per_memory_micros: Annotated[int, Field(ge=1, le=10**15)]
     """Declared upper bound of bid / node-slots of memory; over the money unit it is beta."""
+    max_density_units: Annotated[float, Field(gt=0, le=1e9)] = 1_000.0
+    """The largest b-bar, in money units per node-slot, with which one bid raises prices: a higher bid raises
+    them no more. Somewhat above the best bids that are to be expected; otherwise one absurd bid for a sliver
+    of a node prices out all others."""
 
 
 class BaseDimensions(Record):

@@ -154,7 +154,8 @@ class JobReplanned(Record):
 
 
 class JobRefunded(Record):
-    """An admitted job cannot be finished: its user gets everything back."""
+    """An admitted job cannot be finished: its user gets everything back, or, where the task or its data is at
+    fault (`run_failed`), what is not yet spent on operation."""
 
     TYPE: ClassVar = "millrace.job.refunded.v1"
 
@@ -165,6 +166,7 @@ class JobRefunded(Record):
     detail: Detail
     remaining_samples: Samples
     refund_micros: Amount
+    retained_micros: Amount
     certificate: Certificate
 
 

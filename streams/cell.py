@@ -22,6 +22,8 @@ from schemas.registry import Event, Outcome
 from streams.auction.zone import AuctionZone
 from streams.policy import ZonePolicy
 
+_POLICIES = {"auction": AuctionZone}
+"""What each kind of policy makes of a zone; every one is a `ZonePolicy`."""
 SNAPSHOT_VERSION = 2
 CHAIN_START = bytes(32)
 _DIGEST_BYTES = 16
@@ -160,7 +162,7 @@ class Cell:
     def _configure(self, configuration: CellConfigured) -> None:
         self.configuration = configuration
         for zone in configuration.zones:
-            self.zones[zone.id] = AuctionZone(configuration, zone)
+            self.zones[zone.id] = _POLICIES[zone.policy.kind](configuration, zone)
             for node in zone.nodes:
                 self._zone_of_node[node.id] = zone.id
 

@@ -86,7 +86,7 @@ def job_state(decision: Decision) -> JobState | None:
                 refunded,
                 "refunded",
                 detail=refunded.detail,
-                payment_micros=0,
+                payment_micros=refunded.retained_micros,
                 returned_micros=refunded.refund_micros,
             )
         case JobCompleted() as completed:

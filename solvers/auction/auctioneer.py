@@ -25,6 +25,8 @@ class Pricing:
     """Factor of Eq. 7, from declared bounds (erratum P4)."""
     beta: float
     """Factor of Eq. 8, likewise."""
+    max_density_micros: float = math.inf
+    """The largest b-bar with which a bid raises prices."""
     order: Order = "room_first"
     """Whether room is minded before a plan is made (erratum P2), or after prices are raised, as printed."""
 
@@ -49,7 +51,9 @@ class Award:
     schedule: Schedule
     payment_micros: int
     density_micros: float
-    """b-bar_il: welfare per normalised resource."""
+    """b-bar_il: welfare per normalised resource, at most what the pricing allows."""
+    gain_micros: int
+    """mu_il: what the bid added to the dual bound besides its rises of prices."""
 
 
 class Auctioneer:
@@ -89,19 +93,21 @@ class Auctioneer:
         The plan and the critical value are the appraisal's, so neither depends on the bid: that is what makes
         the auction truthful (Theorem 3, erratum P1).
         """
-        self.dual_bound.judge(bid_micros, appraisal.least_additive_cost)
+        gain_micros = self.dual_bound.judge(bid_micros, appraisal.least_additive_cost)
         schedule = appraisal.schedule
         if schedule is None or bid_micros <= schedule.critical_micros:
             return None
         welfare = bid_micros - schedule.vendor_micros - schedule.operational_micros
-        density = welfare / (schedule.compute_used + schedule.memory_used)
+        density = min(
+            welfare / (schedule.compute_used + schedule.memory_used), self.pricing.max_density_micros
+        )
         self._raise_prices(schedule.placement, demand, density)
         if not self.market.has_room(schedule.placement, demand):
             # Only the published order gets here: prices are raised for a task that is refused (erratum P2).
             return None
         self.market.reserve(schedule.placement, demand)
         self.welfare_micros += welfare
-        return Award(schedule, self._payment(schedule), density)
+        return Award(schedule, self._payment(schedule), density, gain_micros)
 
     def replan(
         self,

@@ -64,10 +64,15 @@ class DualBound:
     def __init__(self, micros: int = 0) -> None:
         self.micros = micros
 
-    def judge(self, bid_micros: int, additive_cost: float) -> None:
-        """Add mu_i of a bid, from `least_additive_cost` at the prices before it."""
-        if additive_cost < bid_micros:
-            self.micros += math.ceil(bid_micros - additive_cost)
+    def judge(self, bid_micros: int, additive_cost: float) -> int:
+        """Add mu_i of a bid, from `least_additive_cost` at the prices before it, and return it in micros."""
+        gain_micros = math.ceil(bid_micros - additive_cost) if additive_cost < bid_micros else 0
+        self.micros += gain_micros
+        return gain_micros
+
+    def take_back(self, gain_micros: int) -> None:
+        """Take back mu_i of a bid that is withdrawn: without it, the others' point is feasible as it is."""
+        self.micros -= gain_micros
 
     def rise(self, rises: Sequence[float]) -> None:
         """Add what the prices rose by; capacities are 1 in normalised units."""

@@ -87,10 +87,14 @@ class JobBook:
                 yield from self.check(job, "node_lost")
 
     def fail(self, job: Job, slot: int, error: str, permanent: bool) -> Iterator[Outcome]:
-        """Count a slot's run as lost; give the job up if it can run nowhere."""
+        """Count a slot's run as lost; give the job up if it can run nowhere.
+
+        That lies in the task or its data, so its user gets back no more than a withdrawal gives.
+        """
         job.lose_slot(slot)
         if permanent:
-            yield from self._refund(job, "run_failed", error, cancel=False)
+            unspent_micros = self._unspent_micros(job)
+            yield from self._refund(job, "run_failed", error, unspent_micros, cancel=False)
         else:
             yield from self.check(job, "run_failed")
 
@@ -114,9 +118,10 @@ class JobBook:
 
     def withdraw(self, job: Job) -> Iterator[Outcome]:
         """Close an unstarted job at its user's wish; what it paid for operation goes back, if not spent."""
-        returned_micros = min(self.operational_ahead_micros(job), job.refundable_micros)
+        returned_micros = self._unspent_micros(job)
         self._give_up_cells(job)
         self._auctioneer.welfare_micros -= job.bid_micros
+        self._auctioneer.dual_bound.take_back(job.gain_micros)
         del self.jobs[job.job_id]
         yield JobWithdrawn(
             job_id=job.job_id,
@@ -176,6 +181,7 @@ class JobBook:
                 job,
                 "deadline_passed" if late else setback,
                 f"{missing} samples are left and no plan trains them by slot {job.last_slot} ({setback})",
+                job.payment_micros,
                 cancel=True,
             )
             return
@@ -193,7 +199,12 @@ class JobBook:
         )
 
     def _refund(
-        self, job: Job, reason: Setback | Literal["deadline_passed"], detail: str, cancel: bool
+        self,
+        job: Job,
+        reason: Setback | Literal["deadline_passed"],
+        detail: str,
+        refund_micros: int,
+        cancel: bool,
     ) -> Iterator[Outcome]:
         self._give_up_cells(job)
         self._auctioneer.welfare_micros -= job.bid_micros
@@ -205,12 +216,17 @@ class JobBook:
             reason=reason,
             detail=detail,
             remaining_samples=job.remaining_samples,
-            refund_micros=job.payment_micros,
+            refund_micros=refund_micros,
+            retained_micros=job.payment_micros - refund_micros,
             certificate=certificate_of(self._auctioneer),
         )
         row = job.rows.get(self.present_slot)
         if cancel and row is not None:
             yield RunCancelled(zone=self._zone.id, node=self._fleet.nodes[row], job_id=job.job_id)
+
+    def _unspent_micros(self, job: Job) -> int:
+        """What a job has paid for operation and its cells ahead would have cost."""
+        return min(self.operational_ahead_micros(job), job.refundable_micros)
 
     def _give_up_cells(self, job: Job) -> None:
         """Free the cells ahead of a job; their operational cost is not spent."""

@@ -25,6 +25,8 @@ class Job:
     it was moved to since would have cost."""
     density_micros: float
     """b-bar_il of the award, for the prices of cells added later."""
+    gain_micros: int
+    """mu_il of the award, which a withdrawal takes back from the dual bound."""
     ready_slot: int
     """First slot in which it may train: its vendor has delivered by then."""
     last_slot: int
@@ -149,6 +151,7 @@ _PLAIN_FIELDS = (
     "payment_micros",
     "refundable_micros",
     "density_micros",
+    "gain_micros",
     "ready_slot",
     "last_slot",
     "samples_done",

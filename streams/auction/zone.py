@@ -65,6 +65,7 @@ class AuctionZone:
                 order=policy.order,
                 alpha=policy.max_value_per_compute_micros / policy.money_unit_micros,
                 beta=policy.max_value_per_memory_micros / policy.money_unit_micros,
+                max_density_micros=policy.max_density_units * policy.money_unit_micros,
             ),
         )
         self.book = JobBook(zone, self.auctioneer, self.calendar)
@@ -178,6 +179,7 @@ class AuctionZone:
             payment_micros=award.payment_micros,
             refundable_micros=award.schedule.operational_micros if critical else 0,
             density_micros=award.density_micros,
+            gain_micros=award.gain_micros,
             ready_slot=first_slot + self._delay_of(award.schedule.vendor, event.task),
             last_slot=self.calendar.last_slot_by(event.task.deadline_s),
             demand=demand,

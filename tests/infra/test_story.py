@@ -112,13 +112,14 @@ def test_a_node_that_falls_silent_is_shown_down_and_idle():
     assert {node.status for node in board(bench).nodes.values()} == {"down"}
 
 
-def test_a_refund_takes_the_revenue_back():
+def test_a_refund_takes_what_it_gives_back_from_the_revenue():
     bench = Bench.configured()
     (admitted,) = bench.send(bid())
     slot, node = admitted.offer.plan.cells[0]
-    bench.send(tick(slot), started(node, slot, 0), failed(node, slot, 0, permanent=True))
+    *_, refunded = bench.send(tick(slot), started(node, slot, 0), failed(node, slot, 0, permanent=True))
     seen = board(bench)
-    assert (seen.jobs["j"].state, seen.revenue_micros) == ("refunded", 0)
+    assert 0 < refunded.refund_micros < admitted.payment_micros
+    assert (seen.jobs["j"].state, seen.revenue_micros) == ("refunded", refunded.retained_micros)
 
 
 def test_a_decision_under_an_id_that_no_cell_gives_is_refused(bench):

@@ -127,7 +127,7 @@ def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
 def test_a_task_refused_for_lack_of_room_raises_prices_in_the_published_order_only(order, rises):
     # Erratum P2: Algorithm 1 as printed raises prices first and checks capacity after.
     of = fleet((1, 6.0, 6.0))
-    auctioneer = Auctioneer(Market(of, 1, 0, lambda *_: 0.0), Pricing("critical", 1.0, 1.0, order))
+    auctioneer = Auctioneer(Market(of, 1, 0, lambda *_: 0.0), Pricing("critical", 1.0, 1.0, order=order))
     wanted = demand(of, 4, [4], 1.0)
     appraisal = auctioneer.appraise(wanted, NO_VENDOR, 0, 0)
     assert auctioneer.decide(10, wanted, appraisal) is not None
@@ -135,3 +135,17 @@ def test_a_task_refused_for_lack_of_room_raises_prices_in_the_published_order_on
     appraisal = auctioneer.appraise(wanted, NO_VENDOR, 0, 0)
     assert auctioneer.decide(10**9, wanted, appraisal) is None
     assert bool((auctioneer.market.compute_price > before).any()) is rises
+
+
+def test_an_absurd_bid_raises_prices_no_more_than_the_densest_that_is_expected():
+    def price_after(bid_micros: int) -> float:
+        of = fleet((1, 6.0, 6.0))
+        auctioneer = Auctioneer(
+            Market(of, 1, 0, lambda *_: 0.0), Pricing("critical", 1.0, 1.0, max_density_micros=30.0)
+        )
+        wanted = demand(of, 1, [1], 1.0)
+        assert auctioneer.decide(bid_micros, wanted, auctioneer.appraise(wanted, NO_VENDOR, 0, 0))
+        return float(auctioneer.market.compute_price[0, 0])
+
+    # A third of a node-slot in all: 10 micros are 30 per node-slot.
+    assert price_after(5) < price_after(10) == price_after(10**15) == 5.0

@@ -86,6 +86,14 @@ def test_a_job_that_can_no_longer_meet_its_deadline_is_refunded_in_full(bench):
     assert refunded.certificate.welfare_micros == -UNIT // 2
 
 
+def test_a_task_at_fault_gets_back_no_more_than_a_withdrawal_gives(bench):
+    bench.send(bid(), tick(0))
+    (refunded,) = bench.send(failed("a1", 0, 0, permanent=True))
+    assert isinstance(refunded, JobRefunded)
+    # Four slots at half a unit were paid; the first is spent.
+    assert (refunded.refund_micros, refunded.retained_micros) == (3 * UNIT // 2, UNIT // 2)
+
+
 def test_a_slot_whose_report_never_comes_is_counted_as_lost_one_slot_later(bench):
     bench.send(bid(deadline_s=EPOCH_S + 60))
     outcomes = bench.send(tick(0), tick(1), tick(2))

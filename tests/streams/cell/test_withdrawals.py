@@ -26,6 +26,15 @@ def test_an_unstarted_job_is_withdrawn_at_the_price_of_its_resources(bench):
     assert withdrawn.returned_micros + withdrawn.retained_micros == job.payment_micros
 
 
+def test_a_withdrawn_bid_no_longer_counts_in_the_bound(bench):
+    bench.send(bid("j1"))
+    (admitted,) = bench.send(bid("j2", units=10_000.0))
+    (withdrawn,) = bench.send(withdraw("j2"))
+    fallen = admitted.certificate.dual_bound_micros - withdrawn.certificate.dual_bound_micros
+    # All of its value but for what its cells cost.
+    assert 9_900 * UNIT < fallen < 10_000 * UNIT
+
+
 def test_a_withdrawal_is_refused(bench):
     (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
     assert isinstance(admitted, JobAdmitted)
