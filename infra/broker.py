@@ -1,8 +1,9 @@
 """One Kafka for everything that needs one: yours, one in Docker, or one run from here."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,14 +14,37 @@ from infra.kafka.errors import BrokerError
 from infra.kafka.local import LocalKafka
 from infra.kafka.settings import BrokerSettings, broker_settings
 
-__all__ = ["BrokerError", "BrokerSettings", "LocalKafka", "broker"]
+__all__ = ["BrokerError", "BrokerSettings", "LocalKafka", "RunningBroker", "broker", "watched_broker"]
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class RunningBroker:
+    """A broker for the length of a block."""
+
+    bootstrap_servers: str
+    keep_running: Callable[[], bool] = lambda: False
+    """Starts it again if it has died, and says whether it had. Nothing is done about one that is not run from
+    here, or in Docker. Raises BrokerError when that does not help."""
+
+
 @contextmanager
 def broker(settings: BrokerSettings | None = None, *, ephemeral: bool = False) -> Iterator[str]:
-    """Yield the bootstrap servers of the first that works: MILLRACE_BOOTSTRAP_SERVERS, Docker, local Kafka.
+    """Yield the bootstrap servers of a `watched_broker` that nobody watches.
+
+    Raises:
+        BrokerError: the named cluster does not answer, or no broker can be started here.
+    """
+    with watched_broker(settings, ephemeral=ephemeral) as running:
+        yield running.bootstrap_servers
+
+
+@contextmanager
+def watched_broker(
+    settings: BrokerSettings | None = None, *, ephemeral: bool = False
+) -> Iterator[RunningBroker]:
+    """Yield the first broker that works: at MILLRACE_BOOTSTRAP_SERVERS, in Docker, local Kafka.
 
     A cluster named in the settings is used as it is. A broker that we start ourselves runs for the length
     of the block; its data stays in `broker_data_dir`, or is deleted at the end when `ephemeral`.
@@ -31,10 +55,10 @@ def broker(settings: BrokerSettings | None = None, *, ephemeral: bool = False) -
     settings = settings or broker_settings()
     with ExitStack() as stack:
         if settings.bootstrap_servers:
-            yield _named_cluster(settings.bootstrap_servers, settings.bootstrap_timeout_s)
+            yield RunningBroker(_named_cluster(settings.bootstrap_servers, settings.bootstrap_timeout_s))
         elif ephemeral:
             data_dir = Path(stack.enter_context(TemporaryDirectory(prefix="millrace-broker-")))
-            docker = docker_kafka(settings, volume=None)
+            docker = _docker_broker(settings, volume=None)
             yield _first_that_works(stack, docker, _local_broker(settings, data_dir))
         else:
             yield _lasting_broker(stack, settings)
@@ -49,7 +73,7 @@ def _named_cluster(bootstrap_servers: str, timeout_s: float) -> str:
     return bootstrap_servers
 
 
-def _lasting_broker(stack: ExitStack, settings: BrokerSettings) -> str:
+def _lasting_broker(stack: ExitStack, settings: BrokerSettings) -> RunningBroker:
     """Start the broker that wrote the data which is there: any other would come up without it."""
     data = DataDirectory(settings.broker_data_dir)
     local = _local_broker(settings, data.path)
@@ -67,8 +91,10 @@ def _lasting_broker(stack: ExitStack, settings: BrokerSettings) -> str:
 
 
 def _first_that_works(
-    stack: ExitStack, docker: AbstractContextManager[str], local: AbstractContextManager[str]
-) -> str:
+    stack: ExitStack,
+    docker: AbstractContextManager[RunningBroker],
+    local: AbstractContextManager[RunningBroker],
+) -> RunningBroker:
     if docker_answers():
         try:
             return stack.enter_context(docker)
@@ -78,16 +104,22 @@ def _first_that_works(
 
 
 @contextmanager
-def _local_broker(settings: BrokerSettings, data_dir: Path) -> Iterator[str]:
+def _local_broker(settings: BrokerSettings, data_dir: Path) -> Iterator[RunningBroker]:
     with LocalKafka(data_dir, settings) as kafka:
-        yield kafka.bootstrap_servers
+        yield RunningBroker(kafka.bootstrap_servers, kafka.keep_running)
 
 
 @contextmanager
-def _lasting_docker_broker(settings: BrokerSettings, data: DataDirectory) -> Iterator[str]:
+def _docker_broker(settings: BrokerSettings, volume: str | None) -> Iterator[RunningBroker]:
+    with docker_kafka(settings, volume) as bootstrap_servers:
+        yield RunningBroker(bootstrap_servers)
+
+
+@contextmanager
+def _lasting_docker_broker(settings: BrokerSettings, data: DataDirectory) -> Iterator[RunningBroker]:
     with (
         data.acquired(orphan_timeout_s=0.0),
-        docker_kafka(settings, data.docker_volume_name) as bootstrap_servers,
+        _docker_broker(settings, data.docker_volume_name) as running,
     ):
         data.docker_volume.write_text(data.docker_volume_name, encoding="utf-8")
-        yield bootstrap_servers
+        yield running

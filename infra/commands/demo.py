@@ -61,6 +61,7 @@ def _tell(result: "DemoResult", json: bool) -> None:
                 **result.summary.as_json(),
                 "replay_ok": result.verdict.ok,
                 "killed_node": result.killed_node,
+                "returned": result.returned,
                 "recovered": result.recovered,
                 "duration_s": result.duration_s,
             }

@@ -26,7 +26,7 @@ def up(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
     """Run a whole deployment on this machine until Ctrl-C: broker, topics, worker, executors, clock."""
-    from infra.broker import broker
+    from infra.broker import watched_broker
     from infra.commands.options import cells_of
     from infra.commands.output import remark
     from infra.deployment.deployment import Deployment, Layout, sole_user
@@ -41,15 +41,16 @@ def up(
     with interrupted_by_sigterm(), sole_user(folders):
         if fresh:
             _clear(folders, settings)
-        with broker(settings) as bootstrap_servers:
-            remark(f"broker answers at {bootstrap_servers}")
-            layout = Layout(
-                cells, folders, Target(bootstrap_servers, topic_prefix), executor_threads, executors
-            )
+        with watched_broker(settings) as broker:
+            remark(f"broker answers at {broker.bootstrap_servers}")
+            target = Target(broker.bootstrap_servers, topic_prefix)
+            layout = Layout(cells, folders, target, executor_threads, executors)
             deployment = Deployment(layout, remark)
             with deployment.running():
                 remark(f"up: datasets go to {folders.datasets}, logs are in {folders.logs}; Ctrl-C stops")
                 while True:
+                    if broker.keep_running():
+                        remark(f"broker died and is started again; it answers at {broker.bootstrap_servers}")
                     deployment.keep_running()
                     time.sleep(_SUPERVISE_S)
 

@@ -36,6 +36,7 @@ NODES_READY_S = 180.0
 
 _LEAD_S = 1.0
 _QUIET_S = 1.0
+_DRAIN_S = 5.0
 _DEMANDS = Demands(
     median_work_slots=4.0,
     longest_work_slots=6.0,
@@ -54,7 +55,10 @@ class DemoResult:
     finished: bool
     """Whether every job was over in time."""
     killed_node: str | None
+    returned: bool
+    """Whether the killed executor's node came online again."""
     recovered: bool
+    """Whether it trained again after that."""
     faulty_adapters: list[str]
     """Jobs whose adapter is not on disk as the log has it."""
     duration_s: float
@@ -69,8 +73,12 @@ class DemoResult:
             found.append(f"not every job was over after {MARKET_LIMIT_S:g} s")
         if self.faulty_adapters:
             found.append(f"adapters are not on disk as reported: {', '.join(self.faulty_adapters)}")
-        if self.killed_node is None or not self.recovered:
-            found.append("no executor was killed and came back")
+        if self.killed_node is None:
+            found.append("no executor was killed")
+        elif not self.recovered and not self.returned:
+            found.append(f"{self.killed_node} did not come online again after its executor was killed")
+        elif not self.recovered:
+            found.append(f"{self.killed_node} came online again after the kill and began no run since")
         if not self.verdict.ok:
             found.append("the replay does not verify")
         return found
@@ -116,6 +124,7 @@ def run_demo(
             verdict=verdict,
             finished=finished,
             killed_node=market.killed_node,
+            returned=market.returned,
             recovered=market.recovered,
             faulty_adapters=faulty_adapters(folders.adapters, completed),
             duration_s=time.monotonic() - started_s,
@@ -132,9 +141,12 @@ def _trade(
     for quote in workload.quotes:
         market.publisher.publish(quote)
     market.show.say(f"{len(workload.bids)} bids arrive over {arrivals[-1].offset_s:.0f} s")
-    finished = market.run(workload.bids, MARKET_LIMIT_S)
-    while market.read(_QUIET_S) and not finished:
-        pass
+    deadline_s = time.monotonic() + MARKET_LIMIT_S
+    finished = market.run(workload.bids, deadline_s - _DRAIN_S)
+    if finished:
+        market.read(_QUIET_S)
+    else:
+        market.drain(_QUIET_S, deadline_s)
     return finished
 
 

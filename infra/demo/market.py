@@ -1,9 +1,11 @@
 """The demo's market phase: bids come in, adapters are trained, one executor is killed and comes back."""
 
+import math
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from infra.board import Board
@@ -14,7 +16,12 @@ from infra.log.following import BoardFollower
 from infra.log.publisher import EventPublisher
 from infra.workloads.bids import TimedBid
 from schemas.codec import Decision, Envelope
-from schemas.fleet import RunStarted
+from schemas.fleet import NodeOnline, RunStarted
+
+HELD_SHARE = 0.2
+"""Part of the bids, the last ones, that wait for the killed node, so that there is work for it."""
+HOLD_LIMIT_S = 110.0
+"""They wait no longer than this from the start on."""
 
 _POLL_S = 0.2
 _COMPLETED_BEFORE_KILL = 2
@@ -33,12 +40,21 @@ class Market:
     """All that was read of the log, in the order in which it was."""
     killed_node: str | None = None
     recovered: bool = False
-    """Whether the node of the killed executor has begun a run since."""
+    """Whether the node of the killed executor has come online and begun a run since."""
+    _has_reported: bool = False
+    """Whether the executor has said since the kill that it is online."""
 
     @property
     def board(self) -> Board:
         """The cell as it stands."""
         return self.follower.boards[self.cell]
+
+    @property
+    def returned(self) -> bool:
+        """Whether the killed executor's node is online again."""
+        if self.killed_node is None or not self._has_reported:
+            return False
+        return self.board.nodes[self.killed_node].status == "up"
 
     def await_nodes(self, limit_s: float) -> None:
         """Return when every node is online.
@@ -55,27 +71,39 @@ class Market:
             self.deployment.keep_running()
             self.read(_POLL_S)
 
-    def run(self, bids: Sequence[TimedBid], limit_s: float) -> bool:
-        """Submit each bid at its time and wait until every job is over; False if that takes beyond `limit_s`.
+    def run(self, bids: Sequence[TimedBid], deadline_s: float) -> bool:
+        """Submit each bid at its time and wait until every job is over and the killed node is online again.
+
+        The last bids are held back until it is. False if a job is not over at `deadline_s` of the monotonic
+        clock.
 
         Raises:
             CommandError: a service cannot be kept running.
             PublishError: the broker does not take a bid.
             ReadError: the log cannot be read.
         """
-        waiting = sorted(bids, key=lambda timed: timed.time_s, reverse=True)
-        deadline_s = time.monotonic() + limit_s
+        in_order = sorted(bids, key=lambda timed: timed.time_s)
+        first_held = len(in_order) - math.ceil(HELD_SHARE * len(in_order))
+        waiting, held = deque(in_order[:first_held]), deque(in_order[first_held:])
+        hold_until_s = time.monotonic() + HOLD_LIMIT_S
         while time.monotonic() < deadline_s:
-            while waiting and waiting[-1].time_s <= time.time():
-                self.publisher.publish(waiting.pop().bid)
+            self._submit_due(waiting)
+            over = sum(row.is_over for row in self.board.jobs.values())
+            if held and not waiting and self._may_release(over == first_held, hold_until_s):
+                waiting, held = _not_before(time.time(), held), deque()
+            if over == len(in_order) and (self.returned or self.killed_node is None):
+                return True
             self.deployment.keep_running()
             self.read(_POLL_S)
             if self.killed_node is None:
                 self._kill_when_it_hurts()
-            over = sum(row.is_over for row in self.board.jobs.values())
-            if not waiting and over == len(bids) and (self.recovered or self.killed_node is None):
-                return True
-        return False
+        return sum(row.is_over for row in self.board.jobs.values()) == len(in_order)
+
+    def drain(self, quiet_s: float, deadline_s: float) -> None:
+        """Take in what is still there: until nothing comes for `quiet_s`, or `deadline_s` has passed."""
+        while self.read(max(min(quiet_s, deadline_s - time.monotonic()), 0.0)):
+            if time.monotonic() >= deadline_s:
+                return
 
     def read(self, timeout_s: float) -> bool:
         """Take in what has come; False if nothing has."""
@@ -101,11 +129,39 @@ class Market:
             os.kill(pid, signal.SIGKILL)
             self.killed_node = node
 
+    def _submit_due(self, waiting: deque[TimedBid]) -> None:
+        while waiting and waiting[0].time_s <= time.time():
+            self.publisher.publish(waiting.popleft().bid)
+
+    def _may_release(self, idle: bool, hold_until_s: float) -> bool:
+        """Whether the bids held back may go out; `idle` is whether all jobs before them are over."""
+        if self.returned:
+            return True
+        if self.killed_node is None and idle:
+            return True  # nothing trains that a kill could hurt
+        if time.monotonic() < hold_until_s:
+            return False
+        self.show.say(f"*** the last bids wait no longer: {self.killed_node or 'no killed node'} is not back")
+        return True
+
     def _note_recovery(self, record: Envelope | Decision) -> None:
         if isinstance(record, Decision) or self.recovered or self.killed_node is None:
             return
         event = record.event
-        restarted = self.deployment.executors[self.killed_node].restarts > 0
-        if restarted and isinstance(event, RunStarted) and event.node == self.killed_node:
+        # The ledger keeps their order: what an executor begins after it is online, it begins since the kill.
+        if isinstance(event, NodeOnline) and event.node == self.killed_node:
+            self._has_reported = True
+            self.show.say(f"*** the executor of {self.killed_node} is back")
+        elif self._has_reported and isinstance(event, RunStarted) and event.node == self.killed_node:
             self.recovered = True
-            self.show.say(f"*** the executor of {self.killed_node} is back and trains {event.job_id}")
+            self.show.say(f"*** the executor of {self.killed_node} trains {event.job_id}")
+
+
+def _not_before(start_s: float, bids: Iterable[TimedBid]) -> deque[TimedBid]:
+    """The bids, those due before `start_s` moved to it together with their deadlines."""
+    return deque(_delayed(timed, max(start_s - timed.time_s, 0.0)) for timed in bids)
+
+
+def _delayed(timed: TimedBid, delay_s: float) -> TimedBid:
+    task = timed.bid.task.model_copy(update={"deadline_s": timed.bid.task.deadline_s + delay_s})
+    return TimedBid(timed.time_s + delay_s, timed.bid.model_copy(update={"task": task}))

@@ -1,19 +1,16 @@
 """One service of a deployment: a process that is started again when it dies."""
 
 import os
-import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from infra.errors import CommandError
 from infra.kafka.process import SupervisedProcess
+from infra.restarts import Restarts
 
 EXIT_UNFIT = 2
 """The status with which a service says that starting it again does not help."""
 
-MOST_RESTARTS = 5
-RESTART_WINDOW_S = 60.0
 STOP_TIMEOUT_S = 25.0
 """A little more than the services themselves take to stop in order."""
 
@@ -27,11 +24,10 @@ class Service:
         """Describe the service. `environment` is added to this process's own."""
         self.name = name
         self.log_path = log_folder / f"{name}.log"
-        self.restarts = 0
         self._command = list(command)
         self._environment = {**os.environ, **environment}
         self._process: SupervisedProcess | None = None
-        self._recent_restarts: deque[float] = deque(maxlen=MOST_RESTARTS)
+        self._restarts = Restarts()
         self._log_start = 0
 
     @property
@@ -62,14 +58,8 @@ class Service:
             return False
         if status == EXIT_UNFIT:
             raise CommandError(f"{self.name} cannot run: {self.last_line()}")
-        now_s = time.monotonic()
-        if (
-            len(self._recent_restarts) == MOST_RESTARTS
-            and now_s - self._recent_restarts[0] < RESTART_WINDOW_S
-        ):
+        if not self._restarts.take():
             raise CommandError(f"{self.name} dies again and again (status {status}): {self.last_line()}")
-        self._recent_restarts.append(now_s)
-        self.restarts += 1
         self.start()
         return True
 

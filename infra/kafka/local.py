@@ -15,6 +15,7 @@ from infra.kafka.process import SupervisedProcess
 from infra.kafka.properties import LOOPBACK, server_properties
 from infra.kafka.settings import BrokerSettings
 from infra.kafka.storage import format_storage, write_properties
+from infra.restarts import Restarts
 
 _LOG4J_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _LOG_TAIL_LINES = 15
@@ -36,6 +37,7 @@ class LocalKafka:
         self._controller_port = 0
         self._reservations: list[socket.socket] = []
         self._process: SupervisedProcess | None = None
+        self._restarts = Restarts()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -70,6 +72,22 @@ class LocalKafka:
         except BaseException:
             self.stop()
             raise
+
+    def keep_running(self) -> bool:
+        """Start the broker again, on its ports and data, if it has died by itself; True if it had.
+
+        Raises:
+            BrokerError: it does not come up, or dies again and again.
+        """
+        status = self._process.exit_status if self._process else None
+        if status is None:
+            return False
+        if not self._restarts.take():
+            raise BrokerError(
+                f"The local Kafka broker dies again and again (status {status}); see {self.log_path}"
+            )
+        self.start()
+        return True
 
     def stop(self) -> None:
         """Stop the broker in order, or kill it when that takes too long, and let go of ports and data."""

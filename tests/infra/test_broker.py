@@ -86,6 +86,24 @@ def test_a_killed_broker_comes_back_on_its_ports_with_its_data(data_dir: Path) -
 
 
 @pytest.mark.integration
+def test_a_broker_that_dies_is_started_again_even_without_its_supervisor(data_dir: Path) -> None:
+    settings = BrokerSettings(bootstrap_servers=None, broker_data_dir=data_dir)
+    with LocalKafka(data_dir, settings) as kafka:
+        address, pid = kafka.bootstrap_servers, kafka.pid
+        assert pid is not None
+        assert not kafka.keep_running()
+        supervisor = psutil.Process(pid).parent()
+        assert supervisor is not None
+        supervisor.kill()
+        os.kill(pid, signal.SIGKILL)
+        assert is_gone_within(pid, timeout_s=5)
+        assert is_gone_within(supervisor.pid, timeout_s=5)
+        assert kafka.keep_running()
+        assert kafka.bootstrap_servers == address
+        assert values(address, TOPIC.name, 1) == [b"first"]
+
+
+@pytest.mark.integration
 def test_the_broker_survives_ctrl_c_and_dies_with_its_killed_owner(data_dir: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(data_dir)],

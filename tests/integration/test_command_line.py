@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -261,3 +262,21 @@ def test_children_die_with_a_parent_that_is_killed(start_up):
     up.process.wait()
     deadline_s = time.monotonic() + PATIENCE_S
     assert all(is_gone_within(child, deadline_s - time.monotonic()) for child in children)
+
+
+def test_a_broker_that_is_killed_is_started_again(start_up, tmp_path, monkeypatch, capsys):
+    up = start_up()
+    up.await_ready()
+    children = psutil.Process(up.process.pid).children(recursive=True)
+    broker = [child for child in children if "kafka.Kafka" in child.cmdline()]
+    assert len(broker) == 2, "the broker and its supervisor"
+    for process in broker:
+        with suppress(psutil.NoSuchProcess):  # it dies with its supervisor
+            process.kill()
+    until(lambda: "broker died and is started again" in up.output, "the broker is started again", PATIENCE_S)
+    monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
+    file = bids(tmp_path / "bids.yaml", {"job_id": "after", "bid": 3})
+    assert run(["submit", file]) == 0
+    assert "after" in capsys.readouterr().out
+    assert up.process.poll() is None
+    assert up.interrupt() == 130

@@ -1,0 +1,224 @@
+"""The demo's market phase against a scripted log, on a clock that only moves when the market waits."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infra.board import Board
+from infra.demo import market as market_module
+from infra.demo.market import HOLD_LIMIT_S, Market
+from infra.workloads.bids import TimedBid
+from schemas.clock import ClockTicked
+from schemas.codec import Decision, Envelope
+from schemas.decisions import NodeStatusChanged
+from schemas.fleet import NodeOnline, RunProgressed, RunStarted
+from schemas.jobs import JobSubmitted
+from schemas.registry import Event
+from tests.support.cells import EPOCH_S, configuration, task
+
+NODE = "a1"
+LIMIT_S = 200.0
+BIDS = [
+    TimedBid(
+        EPOCH_S + index,
+        JobSubmitted(
+            cell="c",
+            job_id=f"j{index}",
+            user="u",
+            bid_micros=1,
+            task=task(deadline_s=EPOCH_S + index + 60.0),
+        ),
+    )
+    for index in range(10)
+]
+
+
+@dataclass
+class Clock:
+    """Both of `time`'s clocks."""
+
+    now_s: float = EPOCH_S
+
+    def time(self) -> float:
+        return self.now_s
+
+    monotonic = time
+
+
+@dataclass
+class Follower:
+    """Shows what was put for its time, or ticks without end."""
+
+    clock: Clock
+    boards: dict[str, Board]
+    coming: list[tuple[float, Event | NodeStatusChanged]] = field(default_factory=list)
+    ticks: bool = False
+
+    def poll(self, timeout_s: float) -> list[Envelope | Decision]:
+        self.clock.now_s += min(timeout_s, 0.1) if self.ticks else timeout_s
+        due = [what for time_s, what in self.coming if time_s <= self.clock.now_s]
+        self.coming = [(time_s, what) for time_s, what in self.coming if time_s > self.clock.now_s]
+        if self.ticks:
+            due.append(ClockTicked(cell="c", time_s=self.clock.now_s))
+        return list(self._records(due))
+
+    def _records(self, due: Iterable[Event | NodeStatusChanged]) -> Iterable[Envelope | Decision]:
+        for what in due:
+            if isinstance(what, NodeStatusChanged):
+                decision = Decision("d", "c", "e", self.clock.now_s, what, "")
+                self.boards["c"].take_decision(decision)
+                yield decision
+            else:
+                self.boards["c"].take_event(what)
+                yield Envelope("e", "tests", "", what)
+
+
+class Stage:
+    """A market whose first two jobs are done a second after they came, and whose third trains until `end`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = Clock()
+        self.follower = Follower(self.clock, {"c": Board("c")})
+        self.sent: list[tuple[float, JobSubmitted]] = []
+        self.said: list[str] = []
+        self.kills: list[float] = []
+        monkeypatch.setattr(market_module, "time", self.clock)
+        monkeypatch.setattr(market_module.os, "kill", lambda pid, number: self.kills.append(self.clock.now_s))
+        for event in (configuration(), NodeOnline(cell="c", node=NODE, base_model="tiny")):
+            self.board.take_event(event)
+        collaborators: Any = {
+            "deployment": SimpleNamespace(
+                executors={NODE: SimpleNamespace(pid=7)}, keep_running=self._keep_running
+            ),
+            "follower": self.follower,
+            "publisher": SimpleNamespace(publish=self._publish),
+            "show": SimpleNamespace(say=self.said.append, update=lambda board, records: None),
+        }
+        self.market = Market(**collaborators, cell="c")
+        self.on_pass: Callable[[], None] = lambda: None
+
+    @property
+    def board(self) -> Board:
+        return self.follower.boards["c"]
+
+    def run(self) -> bool:
+        return self.market.run(BIDS, self.clock.now_s + LIMIT_S)
+
+    def comes(self, time_s: float, what: Event | NodeStatusChanged) -> None:
+        self.follower.coming.append((time_s, what))
+
+    def node_returns(self, time_s: float) -> None:
+        self.comes(self.kill_s + 8, status("down"))
+        self.comes(time_s, NodeOnline(cell="c", node=NODE, base_model="tiny"))
+        self.comes(time_s, status("up"))
+
+    @property
+    def kill_s(self) -> float:
+        return self.kills[0]
+
+    def _publish(self, bid: JobSubmitted) -> None:
+        self.sent.append((self.clock.now_s, bid))
+        self.board.take_event(bid)
+        if bid.job_id == "j2":
+            self.comes(self.clock.now_s, started("j2"))
+            self.comes(self.clock.now_s, progressed("j2"))
+        elif len(self.sent) <= 2:
+            self.board.jobs[bid.job_id].state = "completed"
+
+    def _keep_running(self) -> None:
+        self.on_pass()
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(monkeypatch)
+
+
+def status(to: Any) -> NodeStatusChanged:
+    return NodeStatusChanged(zone="z", node=NODE, status=to, reason={"up": "online", "down": "silent"}[to])
+
+
+def started(job_id: str) -> RunStarted:
+    return RunStarted(cell="c", node=NODE, slot=1, job_id=job_id, samples_done=0)
+
+
+def progressed(job_id: str) -> RunProgressed:
+    return RunProgressed(
+        cell="c", node=NODE, slot=1, job_id=job_id, samples_done=5, loss=1.0, slot_complete=False
+    )
+
+
+def finish_all(board: Board) -> None:
+    for row in board.jobs.values():
+        row.state = "completed"
+
+
+def test_the_last_bids_wait_for_the_killed_node_and_keep_their_slack(stage: Stage) -> None:
+    back_s = EPOCH_S + 50
+
+    def on_pass() -> None:
+        if stage.kills and not stage.follower.coming and not stage.market.returned:
+            stage.node_returns(back_s)
+        if len(stage.sent) == len(BIDS) and not stage.market.recovered:
+            stage.comes(stage.clock.now_s, started("j9"))
+        if stage.market.recovered:
+            finish_all(stage.board)
+
+    stage.on_pass = on_pass
+    assert stage.run()
+    assert stage.market.killed_node == NODE
+    assert stage.market.recovered
+    assert [bid.job_id for _, bid in stage.sent] == [timed.bid.job_id for timed in BIDS]
+    assert [time_s >= back_s for time_s, _ in stage.sent] == [False] * 8 + [True] * 2
+    for (time_s, bid), timed in zip(stage.sent, BIDS, strict=True):
+        assert bid.task.deadline_s - time_s == pytest.approx(60.0, abs=0.3), timed.time_s
+
+
+def test_all_else_over_the_node_is_waited_for_before_the_last_bids(stage: Stage) -> None:
+    def on_pass() -> None:
+        if stage.kills:
+            finish_all(stage.board)
+
+    stage.on_pass = on_pass
+    stage.run()
+    assert [time_s - EPOCH_S >= HOLD_LIMIT_S for time_s, _ in stage.sent] == [False] * 8 + [True] * 2
+    assert any("wait no longer: a1 is not back" in line for line in stage.said)
+    assert not stage.market.returned
+
+
+def test_a_run_from_before_the_return_does_not_count(stage: Stage) -> None:
+    def on_pass() -> None:
+        if stage.kills and not stage.follower.coming and not stage.market.returned:
+            stage.comes(stage.clock.now_s, started("j3"))
+            stage.node_returns(stage.clock.now_s + 20)
+        if len(stage.sent) == len(BIDS):
+            finish_all(stage.board)
+
+    stage.on_pass = on_pass
+    assert stage.run()
+    assert stage.market.returned
+    assert not stage.market.recovered
+
+
+def test_with_nothing_to_kill_the_last_bids_go_out(stage: Stage) -> None:
+    stage.on_pass = lambda: finish_all(stage.board)
+    assert stage.run()
+    assert len(stage.sent) == len(BIDS)
+    assert stage.market.killed_node is None
+    assert stage.clock.now_s < EPOCH_S + 20
+
+
+def test_running_and_draining_end_at_their_deadlines_though_records_keep_coming(stage: Stage) -> None:
+    stage.follower.ticks = True
+    assert not stage.run()
+    assert stage.clock.now_s == pytest.approx(EPOCH_S + LIMIT_S, abs=0.3)
+    stage.market.drain(1.0, stage.clock.now_s + 5)
+    assert stage.clock.now_s == pytest.approx(EPOCH_S + LIMIT_S + 5, abs=0.3)
+
+
+def test_draining_ends_when_nothing_comes(stage: Stage) -> None:
+    stage.market.drain(1.0, stage.clock.now_s + 5)
+    assert stage.clock.now_s == EPOCH_S + 1
