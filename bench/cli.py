@@ -34,7 +34,7 @@ BENCHES = {"spine": spine_parts}
 
 def bench(
     name: Annotated[str, typer.Argument(help=f"Which: {', '.join(BENCHES)}.")],
-    quick: Annotated[bool, typer.Option(help="Smaller sizes and fewer rounds, within two minutes.")] = False,
+    quick: Annotated[bool, typer.Option(help="Smaller sizes and fewer rounds: about two minutes.")] = False,
     only: Annotated[str | None, typer.Option(help="One part alone, such as `decisions`.")] = None,
     seed: Seed = 0,
     out: Annotated[

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
-from schemas.codec import Decision
+from schemas.codec import Decision, Envelope
 from schemas.commands import SlotAssigned
 from schemas.decisions import (
     Certificate,
@@ -20,7 +20,6 @@ from schemas.decisions import (
 )
 from schemas.fleet import NodeOnline, RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
-from schemas.registry import Event
 
 NOT_SEEN = "not seen yet"
 
@@ -76,6 +75,8 @@ class Board:
     revenue_micros: int = 0
     certificates: dict[str, Certificate] = field(default_factory=dict)
     """The latest of each zone."""
+    _bids: set[str] = field(default_factory=set)
+    """Ids of the events that brought them; a cell passes over a bid under an id that it has met before."""
 
     @property
     def welfare_micros(self) -> int:
@@ -88,14 +89,15 @@ class Board:
         bound = sum(certificate.dual_bound_micros for certificate in self.certificates.values())
         return bound / self.welfare_micros if self.welfare_micros > 0 else None
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, envelope: Envelope) -> None:
         """Take a ledger event."""
-        match event:
+        match event := envelope.event:
             case CellConfigured():
                 self._configure(event)
             case ClockTicked():
                 self.time_s = max(self.time_s or 0.0, event.time_s)
-            case JobSubmitted():
+            case JobSubmitted() if envelope.id not in self._bids:
+                self._bids.add(envelope.id)
                 row = self._row(event.job_id)
                 if not row.work_samples:  # else another bid under the same id
                     row.user, row.bid_micros = event.user, event.bid_micros

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from schemas.cells import CellConfigured
 
@@ -37,7 +38,7 @@ def load_cells(path: Path, epoch_s: float | None = None) -> tuple[CellConfigured
         try:
             cell = _cell(fields, epoch_s)
         except ValidationError as error:
-            faults += [f"{place}{_location(fault['loc'])}: {fault['msg']}" for fault in error.errors()]
+            faults += [f"{place}{_location(fault['loc'])}: {fault['msg']}" for fault in _own_faults(error)]
         except ValueError as error:
             faults.append(f"{place}: {error}")
         else:
@@ -58,6 +59,13 @@ def _cell(fields: Any, epoch_s: float | None) -> CellConfigured:
         # YAML reads 2026-01-01 as a date; JSON, which the strict models are made for, has none.
         raise ValueError(f"{error}: put the value in quotes") from None
     return CellConfigured.model_validate_json(text)
+
+
+def _own_faults(error: ValidationError) -> list[ErrorDetails]:
+    """Without the lists that are too short only because an entry of theirs is at fault."""
+    faults = error.errors()
+    above = {fault["loc"][:depth] for fault in faults for depth in range(len(fault["loc"]))}
+    return [fault for fault in faults if fault["type"] != "too_short" or fault["loc"] not in above]
 
 
 def _read(path: Path) -> Any:

@@ -6,6 +6,7 @@ import sysconfig
 from pathlib import Path
 
 import torch
+from transformers.utils import logging
 
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
@@ -39,6 +40,7 @@ def make_engine(folder: Path, adapters: int, seed: int, base_directory: Path | N
     """Attach ``adapters`` tasks to an engine, in a process set up like an executor's: one thread."""
     torch.set_num_threads(1)
     keep_freed_memory()
+    logging.disable_progress_bar()
     engine = FusedEngine(load_base(base_directory), DatasetRoot(folder))
     for k in range(adapters):
         task = LoraTask(

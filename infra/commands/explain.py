@@ -72,8 +72,9 @@ def _stories(target: "Target", job_id: str) -> "dict[str, Story]":
 
 
 def _lines(chapter: "Chapter") -> Iterator[str]:
-    time = chapter.time
-    when = f"{time:.1f} s" if isinstance(time, float | int) else str(time or "before the first tick")
+    from infra.clock_times import written
+
+    when = "before the first tick" if chapter.time in (None, "") else written(chapter.time)
     head, *details = _describe(chapter.record)
     yield f"{when:>26}  {head}"
     for detail in details:
@@ -82,6 +83,7 @@ def _lines(chapter: "Chapter") -> Iterator[str]:
 
 def _describe(record: Any) -> list[str]:
     """What happened, on a line, and the numbers behind it on further ones."""
+    from infra.clock_times import written
     from infra.commands.offers import describe_offer, describe_plan
     from infra.money import units
     from schemas import commands, decisions, fleet, jobs
@@ -91,7 +93,7 @@ def _describe(record: Any) -> list[str]:
             task = record.task
             return [
                 f"{record.user} bids {units(record.bid_micros)}",
-                f"{task.work_samples} samples of {task.dataset.path} by {task.deadline_s:.1f} s, rank "
+                f"{task.work_samples} samples of {task.dataset.path} by {written(task.deadline_s)}, rank "
                 f"{task.hyperparameters.rank}, batch size {task.hyperparameters.batch_size}"
                 + (", to be prepared by a vendor" if task.needs_preprocessing else ""),
             ]

@@ -42,7 +42,7 @@ class BoardFollower:
             try:
                 if record.topic == self._ledger:
                     envelope = decode_event(record.value, record.headers)
-                    self._board(envelope.event.cell).take_event(envelope.event)
+                    self._board(envelope.event.cell).take_event(envelope)
                     yield envelope
                 else:
                     decision = decode_decision(record.value or b"")

@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from infra.board import Board
+from infra.clock_times import written
 from infra.story import Story
 from schemas.codec import InvalidRecordError
 from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted
 from schemas.fleet import RunFinished, RunStarted
 from schemas.jobs import JobSubmitted
+from streams.cell import LedgerEvent
 from tests.support.cells import Bench, bid, failed, finished, online, progressed, started, tick, withdraw
 
 
@@ -46,7 +48,7 @@ def board(bench: Bench) -> Board:
     for decision in bench.decisions:
         seen.take_decision(decision)
     for entry in bench.ledger:
-        seen.take_event(entry.envelope.event)
+        seen.take_event(entry.envelope)
     return seen
 
 
@@ -95,6 +97,17 @@ def test_a_board_has_every_job_as_it_stands_whatever_is_read_first(bench):
     assert row.node is None
 
 
+def test_a_bid_under_the_id_of_another_is_on_no_board():
+    bench = Bench.configured()
+    bench.send(bid("j1"))
+    again = replace(bench.ledger[-1].envelope, event=bid("j2"))
+    entry = LedgerEvent(len(bench.ledger), again)
+    bench.ledger.append(entry)
+    (ignored,) = bench.cell.handle(entry)
+    assert ignored.outcome.reason == "duplicate_event"
+    assert list(board(bench).jobs) == ["j1"]
+
+
 def test_a_board_knows_revenue_welfare_and_the_proven_ratio(bench):
     seen = board(bench)
     paid = next(d.outcome for d in bench.decisions if isinstance(d.outcome, JobAdmitted)).payment_micros
@@ -126,3 +139,18 @@ def test_a_decision_under_an_id_that_no_cell_gives_is_refused(bench):
     forged = replace(next(d for d in bench.decisions if isinstance(d.outcome, JobAdmitted)), id="elsewhere")
     with pytest.raises(InvalidRecordError, match="elsewhere is no id"):
         Story("j").take_decision(forged)
+
+
+@pytest.mark.parametrize(
+    ("time", "text"),
+    [
+        (1_795_276_945.6, "2026-11-21T16:02:25.600Z"),
+        ("2026-11-21T16:02:27.231+00:00", "2026-11-21T16:02:27.231Z"),
+        ("2026-11-21T17:02:27.231456+01:00", "2026-11-21T16:02:27.231Z"),
+        ("2026-11-21T16:02:27", "2026-11-21T16:02:27.000Z"),
+        ("0001-01-01T00:00:00+01:00", "0001-01-01T00:00:00+01:00"),
+        ("noon", "noon"),
+    ],
+)
+def test_every_time_is_written_alike(time, text):
+    assert written(time) == text

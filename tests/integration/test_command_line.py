@@ -136,6 +136,15 @@ def test_an_exported_log_is_proven_from_its_files(millrace, tmp_path, capsys):
     millrace("replay", "--export", str(tmp_path / "log"))
     assert run(["replay", "--from", str(tmp_path / "log" / "ledger.jsonl"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"]
+    decisions = tmp_path / "log" / "decisions.jsonl"
+    altered = bytearray(decisions.read_bytes())
+    end = altered.index(b"\n", len(altered) // 2)
+    altered[end - 3] ^= 1  # the last digit of a link
+    decisions.write_bytes(altered)
+    assert run(["replay", "--from", str(tmp_path / "log" / "ledger.jsonl")]) == 1
+    error = capsys.readouterr().err
+    assert "1 differences, the first altered: decision " in error
+    assert f" at {decisions}:{altered.count(10, 0, end) + 1}: " in error
 
 
 def test_a_bid_for_a_cell_that_is_not_served_is_refused_with_intakes_reason(

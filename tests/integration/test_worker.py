@@ -11,12 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from infra.broker import LocalKafka
+from infra.topics import ensure_topics
 from schemas.base import MAX_TIME_S
 from schemas.clock import ClockTicked
 from schemas.codec import decode_decision
+from schemas.topics import topics
 from schemas.views import JobState
+from streams.replay_sources import verify_kafka
 from streams.worker import EXIT_FAILED, EXIT_UNFIT
 from tests.integration.deployment import Deployment, Worker, until
 from tests.integration.storm import CELLS, market, storm
@@ -57,6 +61,37 @@ def test_events_become_decisions_and_views(deployment: Deployment) -> None:
     states = [JobState.model_validate_json(record.value or b"") for record in view]
     assert any(state.state == "rejected" and state.reason == "unknown_zone" for state in states)
     assert [record.key for record in view] == [f"{state.cell}/{state.job_id}".encode() for state in states]
+
+
+def test_one_altered_byte_in_the_decisions_is_named(deployment: Deployment) -> None:
+    deployment.start_worker()
+    deployment.configure("alpha")
+    deployment.send(events.stream(40)[1:])
+    deployment.proven()
+    altered = f"{deployment.prefix}-altered"
+    ensure_topics(deployment.bootstrap_servers, topics(altered, partitions=2))
+    producer = Producer({"bootstrap.servers": deployment.bootstrap_servers, "log_level": 0})
+    decisions = deployment.records("decisions")
+    spoiled = decisions[len(decisions) // 2]
+    for record in deployment.records("ledger") + decisions:
+        value = bytearray(record.value or b"")
+        if record is spoiled:
+            value[value.index(b'"reason":"') + len(b'"reason":"')] ^= 1
+        topic = record.topic.replace(deployment.prefix, altered)
+        producer.produce(topic, bytes(value), record.key, record.partition, headers=list(record.headers))
+    assert producer.flush(10) == 0
+
+    verdict = verify_kafka(deployment.bootstrap_servers, altered)
+
+    assert (verdict.ok, verdict.difference_count, verdict.awaited) == (False, 1, 0)
+    assert verdict.first is not None
+    topic = spoiled.topic.replace(deployment.prefix, altered)
+    assert (verdict.first.kind, verdict.first.decision_id, verdict.first.place) == (
+        "altered",
+        decode_decision(spoiled.value or b"").id,
+        f"{topic}[{spoiled.partition}]@{spoiled.offset}",
+    )
+    assert verdict.broken_links == {"alpha": verdict.first.decision_id}
 
 
 def test_bad_records_among_good_ones(deployment: Deployment) -> None:

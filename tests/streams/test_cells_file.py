@@ -52,6 +52,17 @@ def test_epoch_is_given_where_the_file_has_none(tmp_path: Path) -> None:
         pytest.param(
             f"cells:{CELL}    epoch_s: 1\n{CELL}    epoch_s: 1\n", "cell alpha is given twice", id="same cell"
         ),
+        pytest.param(
+            f"cells:{CELL.replace('memory_gib: 80', 'memory_gib: 4')}    epoch_s: 1\n",
+            "cells[0].zones[0]: Value error, zone z1: a node of type a100 has 4.0 GiB, too small",
+            id="small node",
+        ),
+        pytest.param(
+            f"cells:{CELL.replace('nodes: [{id: n1, gpu_type: a100, tariff: flat}]', 'nodes: []')}"
+            "    epoch_s: 1\n",
+            "cells[0].zones[0].nodes: Tuple should have at least 1 item",
+            id="no node",
+        ),
         pytest.param("cells: &a [*a]", "aliases are not allowed", id="alias"),
         pytest.param("cells: " + "[" * 100_000, "nested deeper", id="deep"),
         pytest.param("cells: !!python/object:os.system []", "could not determine a constructor", id="object"),

@@ -44,6 +44,15 @@ def test_a_repeated_event_id_changes_nothing(bench):
     assert bench.zone.state() == before
 
 
+def test_a_snapshot_remembers_event_ids(bench):
+    bench.send(bid())
+    entry = bench.ledger[-1]
+    twin = Cell.restore(bench.cell.snapshot())
+    (decision,) = twin.handle(type(entry)(len(bench.ledger), entry.envelope))
+    assert isinstance(decision.outcome, EventIgnored)
+    assert decision.outcome.reason == "duplicate_event"
+
+
 def test_the_duplicate_window_forgets_the_oldest_id():
     bench = CheckedBench.configured(duplicate_window_events=2)
     bench.send(bid("j1"), bid("j2"), bid("j3"))
