@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,14 @@ BIDS = [
     )
     for index in range(10)
 ]
+
+
+_NUMBERS = count()
+
+
+def fresh(event: Event) -> Envelope:
+    """The event under an id that was not seen before."""
+    return Envelope(f"event-{next(_NUMBERS)}", "tests", "", event)
 
 
 @dataclass
@@ -72,8 +81,9 @@ class Follower:
                 self.boards["c"].take_decision(decision)
                 yield decision
             else:
-                self.boards["c"].take_event(what)
-                yield Envelope("e", "tests", "", what)
+                envelope = fresh(what)
+                self.boards["c"].take_event(envelope)
+                yield envelope
 
 
 class Stage:
@@ -88,7 +98,7 @@ class Stage:
         monkeypatch.setattr(market_module, "time", self.clock)
         monkeypatch.setattr(market_module.os, "kill", lambda pid, number: self.kills.append(self.clock.now_s))
         for event in (configuration(), NodeOnline(cell="c", node=NODE, base_model="tiny")):
-            self.board.take_event(event)
+            self.board.take_event(fresh(event))
         collaborators: Any = {
             "deployment": SimpleNamespace(
                 executors={NODE: SimpleNamespace(pid=7)}, keep_running=self._keep_running
@@ -121,7 +131,7 @@ class Stage:
 
     def _publish(self, bid: JobSubmitted) -> None:
         self.sent.append((self.clock.now_s, bid))
-        self.board.take_event(bid)
+        self.board.take_event(fresh(bid))
         if bid.job_id == "j2":
             self.comes(self.clock.now_s, started("j2"))
             self.comes(self.clock.now_s, progressed("j2"))
