@@ -27,6 +27,9 @@ LARGEST_RECORD_BYTES = MAX_SNAPSHOT_BYTES + RECORD_OVERHEAD_BYTES
 
 _COMMIT_EVERY_S = 1.0
 _WATCH_EVERY_S = 0.5
+_PATIENCE_S = 10.0
+"""A group waits so much longer for its members than they may take to flush, and they so much longer for its
+answer: a request that a dying broker has swallowed is sent again after that, not after Faust's 90 s."""
 
 
 class CellsApp:
@@ -144,6 +147,8 @@ def _faust_app(settings: WorkerSettings) -> faust.App:
         broker_session_timeout=settings.session_timeout_s,
         broker_heartbeat_interval=settings.heartbeat_s,
         broker_commit_interval=_COMMIT_EVERY_S,
+        broker_rebalance_timeout=settings.stop_timeout_s + _PATIENCE_S,
+        broker_request_timeout=settings.stop_timeout_s + 2 * _PATIENCE_S,
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=LARGEST_RECORD_BYTES,
         consumer_group_instance_id=settings.worker_name,
