@@ -154,8 +154,8 @@ class JobReplanned(Record):
 
 
 class JobRefunded(Record):
-    """An admitted job cannot be finished: its user gets everything back, or, where the task or its data is at
-    fault (`run_failed`), what is not yet spent on operation."""
+    """An admitted job cannot be finished: its user gets everything back, or, where a run failed for good by
+    fault of the task or its data, what is not yet spent on operation."""
 
     TYPE: ClassVar = "millrace.job.refunded.v1"
 

@@ -24,6 +24,7 @@ from streams.policy import ZonePolicy
 
 _POLICIES = {"auction": AuctionZone}
 """What each kind of policy makes of a zone; every one is a `ZonePolicy`."""
+
 SNAPSHOT_VERSION = 2
 CHAIN_START = bytes(32)
 _DIGEST_BYTES = 16

@@ -18,12 +18,9 @@ from streams.intake import InputTopic, Intake
 from streams.intake_processor import IntakeProcessor
 from streams.publication import Publication
 from streams.publisher import Publisher
-from streams.settings import MAX_SNAPSHOT_BYTES, WorkerSettings
+from streams.settings import LARGEST_RECORD_BYTES, WorkerSettings
 
 SNAPSHOTS = "snapshots"
-RECORD_OVERHEAD_BYTES = 1024 * 1024
-"""What Kafka and the headers may add to the largest value."""
-LARGEST_RECORD_BYTES = MAX_SNAPSHOT_BYTES + RECORD_OVERHEAD_BYTES
 
 _COMMIT_EVERY_S = 1.0
 _WATCH_EVERY_S = 0.5

@@ -12,10 +12,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from schemas.topics import COMMANDS, LEDGER, topic_name, topics
-from streams.settings import MAX_SNAPSHOT_BYTES, WorkerSettings
+from streams.settings import LARGEST_RECORD_BYTES, MAX_SNAPSHOT_BYTES, WorkerSettings
 
 _POLL_S = 0.05
-_SEGMENT_BYTES = MAX_SNAPSHOT_BYTES + 1024 * 1024
 _SEGMENT_MS = 10 * 60 * 1000
 
 
@@ -69,7 +68,7 @@ def _snapshots_config() -> dict[str, str]:
         "max.message.bytes": str(MAX_SNAPSHOT_BYTES),
         # Snapshots replace each other quickly, and a starting worker reads whatever is not yet compacted: the
         # segment being written is not, so it is no larger than the largest snapshot needs.
-        "segment.bytes": str(_SEGMENT_BYTES),
+        "segment.bytes": str(LARGEST_RECORD_BYTES),
         "segment.ms": str(_SEGMENT_MS),
         "min.cleanable.dirty.ratio": "0.1",
     }

@@ -11,15 +11,12 @@ import heapq
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solvers.arrays import Floats, Ints
 from solvers.auction.cells import Cells, Fronts, price_fronts
 from solvers.auction.cover import NO_CHOICE, Sums, cheapest_cover
 from solvers.auction.demand import Demand
 from solvers.compiled import kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Problem(NamedTuple):

@@ -6,14 +6,10 @@ A task may use cells of several classes, each with its own samples per slot.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solvers.arrays import Bools, Floats, Ints
 from solvers.auction.demand import Demand
 from solvers.compiled import kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class Cells(NamedTuple):

@@ -4,17 +4,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solvers.arrays import Floats, Ints
 from solvers.auction.cells import Cells, additive_costs
 from solvers.auction.cover import NO_CHOICE, Sums, cheapest_cover
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market
 from solvers.auction.window import Window
 from solvers.compiled import kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def least_additive_cost(market: Market, demand: Demand, window: Window) -> float:

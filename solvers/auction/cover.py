@@ -8,12 +8,9 @@ occur, and the Lagrangian bound of the covering constraint keeps the program to 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solvers.arrays import Floats, Ints
 from solvers.compiled import kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 NO_CHOICE = -1
 _BISECTIONS = 60

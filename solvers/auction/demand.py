@@ -4,11 +4,11 @@ import math
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.cells import ThroughputRow, Zone
 from schemas.commands import MAX_RUNS_PER_SLOT
 from schemas.jobs import LoraHyperparameters, RejectionReason, Task
+from solvers.arrays import Floats, Ints
 from solvers.auction.fleet import Fleet, gib_up
 from solvers.auction.memory import least_memory_gib
 
@@ -32,13 +32,13 @@ class Demand(NamedTuple):
     """
 
     work_samples: int
-    samples: NDArray[np.int64]
+    samples: Ints
     """s_ik: whole samples trained per slot; 0 where the task cannot run on the class."""
-    compute_share: NDArray[np.float64]
+    compute_share: Floats
     """s_ik / C_kp."""
     memory_gib: float
     """r_i, or the least that any task counts for."""
-    memory_share: NDArray[np.float64]
+    memory_share: Floats
     """r_i / (C_km - r_b)."""
 
     @classmethod
@@ -67,7 +67,7 @@ class Demand(NamedTuple):
         return cls.sized(work_samples, samples, memory_gib, fleet)
 
     @classmethod
-    def sized(cls, work_samples: int, samples: NDArray[np.int64], memory_gib: float, fleet: Fleet) -> Self:
+    def sized(cls, work_samples: int, samples: Ints, memory_gib: float, fleet: Fleet) -> Self:
         """A demand with its shares of the fleet's nodes worked out."""
         return cls(
             work_samples=work_samples,
@@ -97,7 +97,7 @@ def _least_memory_gib(fleet: Fleet) -> float:
     return gib_up(max(node_class.capacity_gib for node_class in fleet.classes) / MAX_RUNS_PER_SLOT)
 
 
-def _refuse_endless_search(samples: NDArray[np.int64], work_samples: int, horizon_slots: int) -> None:
+def _refuse_endless_search(samples: Ints, work_samples: int, horizon_slots: int) -> None:
     """The exact cover keeps an entry per slot and sum of samples: many unlike speeds make too many sums."""
     entries = horizon_slots
     for step in {int(step) for step in samples if step}:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solvers.arrays import Floats, Ints
 from solvers.auction.cells import Cells
 from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet
@@ -15,9 +15,6 @@ from solvers.auction.price_order import PriceOrder
 HIGHEST_PRICE_MICROS = 1e30
 """Of a node-slot. The least share of one that a task can take is some 1e-14, so no bid of at most 1e15 micros
 ever beats it: prices stop here, far from where sums of them overflow, and nothing is decided otherwise."""
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

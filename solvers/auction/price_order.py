@@ -4,12 +4,9 @@ It follows from the prices, decides nothing, and is in no snapshot.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solvers.arrays import Floats, Ints
 from solvers.compiled import kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class PriceOrder:

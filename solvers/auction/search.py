@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solvers.arrays import Floats, Ints
 from solvers.auction.ceilings import cheapest_schedule, schedule_problem
 from solvers.auction.cells import Cells
 from solvers.auction.cover import NO_CHOICE, Sums
@@ -13,9 +13,6 @@ from solvers.auction.demand import Demand
 from solvers.auction.market import Market, Placement
 from solvers.auction.window import VendorOption, Window
 from solvers.compiled import kernel
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from solvers.arrays import Floats, Ints
 from solvers.auction.cover import Sums, sums_below
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market
@@ -27,15 +27,14 @@ class Window:
 
     columns: slice
     """The slots, as columns of the market's arrays."""
-    slots: int
-    operational: NDArray[np.float64]
+    operational: Floats
     """(slots, classes) e_ikt of one slot of the task, in whole micros."""
     sums: Sums
     options: tuple[VendorOption, ...]
     """Vendors that no other undercuts in both price and delay and that leave time to train; by delay."""
-    delays_slots: NDArray[np.int64]
+    delays_slots: Ints
     """(options,)"""
-    prices_micros: NDArray[np.float64]
+    prices_micros: Floats
     """(options,) in floating point: a price may have no bound that 64 bits hold."""
 
     @classmethod
@@ -56,7 +55,6 @@ class Window:
         columns = slice(first, first + slots)
         return cls(
             columns=columns,
-            slots=slots,
             operational=market.operational(demand)[columns],
             sums=sums_below(demand.samples, demand.work_samples, slots),
             options=useful,

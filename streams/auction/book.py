@@ -133,10 +133,6 @@ class JobBook:
             certificate=certificate_of(self._auctioneer),
         )
 
-    def operational_ahead_micros(self, job: Job) -> int:
-        """What the cells ahead of a job cost to run: not yet spent."""
-        return self._auctioneer.operational_micros(job.demand, job.ahead(self._market.first_slot))
-
     def state(self) -> list[bytes]:
         """Everything, of types that msgpack writes."""
         return [job.packed() for job in self.jobs.values()]
@@ -224,13 +220,17 @@ class JobBook:
         if cancel and row is not None:
             yield RunCancelled(zone=self._zone.id, node=self._fleet.nodes[row], job_id=job.job_id)
 
+    def _operational_ahead_micros(self, job: Job) -> int:
+        """What the cells ahead of a job cost to run: not yet spent."""
+        return self._auctioneer.operational_micros(job.demand, job.ahead(self._market.first_slot))
+
     def _unspent_micros(self, job: Job) -> int:
         """What a job has paid for operation and its cells ahead would have cost."""
-        return min(self.operational_ahead_micros(job), job.refundable_micros)
+        return min(self._operational_ahead_micros(job), job.refundable_micros)
 
     def _give_up_cells(self, job: Job) -> None:
         """Free the cells ahead of a job; their operational cost is not spent."""
         first_slot = self._market.first_slot
-        self._auctioneer.welfare_micros += self.operational_ahead_micros(job)
+        self._auctioneer.welfare_micros += self._operational_ahead_micros(job)
         self._market.release(job.ahead(first_slot), job.demand)
         job.forget(first_slot)
