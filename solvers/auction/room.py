@@ -1,6 +1,5 @@
 """Why a task finds no plan: what its cells lack, and the earliest deadline that would do."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,8 +57,3 @@ def earliest_last_slot(market: Market, demand: Demand, options: list[VendorOptio
         return None
     slots = slots_until_done(market.cells(delay, market.horizon_slots), demand)
     return None if slots < 0 else market.first_slot + delay + slots - 1
-
-
-def delay_slots(delay_s: float, slot_s: float) -> int:
-    """A delay in slots, rounded up."""
-    return math.ceil(delay_s / slot_s)

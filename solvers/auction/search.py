@@ -21,6 +21,7 @@ class Schedule:
 
     vendor: str | None
     vendor_micros: int
+    vendor_delay_slots: int
     operational_micros: int
     compute_ceiling_micros: float
     """Highest compute price among the plan's cells, per node-slot."""
@@ -104,6 +105,7 @@ def describe(market: Market, demand: Demand, option: VendorOption, placement: Pl
     return Schedule(
         vendor=option.vendor,
         vendor_micros=option.price_micros,
+        vendor_delay_slots=option.delay_slots,
         operational_micros=int(math.fsum(market.operational(demand)[columns, classes].tolist())),
         compute_ceiling_micros=float(market.compute_price[columns, rows].max()),
         memory_ceiling_micros=float(market.memory_price[columns, rows].max()),

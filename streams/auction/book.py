@@ -9,8 +9,8 @@ from schemas.decisions import JobCompleted, JobRefunded, JobReplanned, JobWithdr
 from schemas.fleet import RunFinished
 from schemas.registry import Outcome
 from solvers.auction.auctioneer import Auctioneer
+from solvers.auction.calendar import Calendar
 from solvers.auction.demand import Demand
-from streams.auction.calendar import Calendar
 from streams.auction.job import Job
 from streams.auction.offers import certificate_of, plan_of
 

@@ -2,8 +2,8 @@
 
 from schemas.decisions import Certificate, Offer, Plan, PriceParts, Room
 from solvers.auction.auctioneer import Appraisal, Auctioneer
+from solvers.auction.calendar import Calendar
 from solvers.auction.search import Schedule
-from streams.auction.calendar import Calendar
 
 
 def plan_of(schedule: Schedule, nodes: tuple[str, ...]) -> Plan:

@@ -35,13 +35,12 @@ from schemas.jobs import (
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Outcome
 from solvers.auction.auctioneer import Appraisal, Auctioneer, Pricing
+from solvers.auction.calendar import Calendar
 from solvers.auction.demand import Demand, UnjudgeableError
 from solvers.auction.fleet import Fleet
 from solvers.auction.market import Market
-from solvers.auction.room import delay_slots
-from solvers.auction.window import VendorOption
+from solvers.auction.vendors import vendor_options
 from streams.auction.book import JobBook
-from streams.auction.calendar import Calendar
 from streams.auction.job import Job
 from streams.auction.nodes import NodeWatch
 from streams.auction.offers import certificate_of, offer_of
@@ -180,7 +179,7 @@ class AuctionZone:
             refundable_micros=award.schedule.operational_micros if critical else 0,
             density_micros=award.density_micros,
             gain_micros=award.gain_micros,
-            ready_slot=first_slot + self._delay_of(award.schedule.vendor, event.task),
+            ready_slot=first_slot + award.schedule.vendor_delay_slots,
             last_slot=self.calendar.last_slot_by(event.task.deadline_s),
             demand=demand,
         )
@@ -286,36 +285,13 @@ class AuctionZone:
         demand = Demand.of(task, task.work_samples, self.zone, self.fleet, self.calendar.slot_s)
         first_slot = self.auctioneer.market.first_slot
         last_slot = self.calendar.last_slot_by(task.deadline_s)
-        return demand, self.auctioneer.appraise(demand, self._options(task), first_slot, last_slot)
-
-    def _options(self, task: Task) -> list[VendorOption]:
-        if not task.needs_preprocessing:
-            return [VendorOption(None, 0, 0)]
-        if not self._quotes:
-            raise UnjudgeableError("no_vendor", "the task needs pre-processing and no vendor quotes")
-        return [
-            VendorOption(vendor, _vendor_price(quote, task), self._delay_of(vendor, task))
-            for vendor, quote in sorted(self._quotes.items())
-        ]
-
-    def _delay_of(self, vendor: str | None, task: Task) -> int:
-        if vendor is None:
-            return 0
-        quote = self._quotes[vendor]
-        delay_s = quote.fixed_delay_s + quote.delay_per_thousand_samples_s * task.dataset.samples / 1_000
-        return delay_slots(delay_s, self.calendar.slot_s)
+        options = vendor_options(self._quotes, task, self.calendar.slot_s)
+        return demand, self.auctioneer.appraise(demand, options, first_slot, last_slot)
 
     def _remember_decided(self, job_id: str) -> None:
         self._decided[_digest(job_id)] = None
         if len(self._decided) > self._decided_limit:
             self._decided.popitem(last=False)
-
-
-def _vendor_price(quote: VendorQuoted, task: Task) -> int:
-    # Whole numbers all the way: the product may be beyond what a float holds.
-    return quote.fixed_price_micros - (
-        -quote.price_per_thousand_samples_micros * task.dataset.samples // 1_000
-    )
 
 
 def _why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, str]:
