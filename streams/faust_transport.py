@@ -65,6 +65,9 @@ class ExactConsumer(Consumer):
         Faust leaves the latter where reading stopped.
         """
         async with self._reading:
+            for tp in self.assignment():
+                # What was noted for an earlier assignment may never have reached the group.
+                self._committed_offset.pop(tp, None)
             await super().perform_seek()
             unread = [
                 TopicPartition(tp.topic, tp.partition)
@@ -95,14 +98,15 @@ class ExactConsumer(Consumer):
         await super().on_partitions_assigned(assigned, generation_id)
 
     async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
-        """Commit, and try again with the next turn what the group refused.
+        """Commit, and try again with the next turn what may not have reached the group.
 
         Faust notes an offset as committed even where the group has refused it, because it was being formed
-        anew. If partitions were sought while that answer was under way, nothing corrects the note: the offset
-        would stay uncommitted until the next event.
+        anew, and where partitions have moved meanwhile. Nothing corrects the note if they were sought while
+        the answer was under way: the offset would stay uncommitted until the next event.
         """
+        seeks = self._seeks
         committed: bool = await super()._commit_offsets(offsets, start_new_transaction)
-        if not committed:
+        if not committed or seeks != self._seeks:
             for tp in offsets:
                 self._committed_offset.pop(tp, None)
         return committed

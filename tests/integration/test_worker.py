@@ -202,7 +202,10 @@ def test_broker_killed_and_started_again(topic_prefix: str, tmp_path: Path) -> N
             deployment.proven(90)
 
             assert worker.running, worker.output
-            until(lambda: deployment.committed_lag() == 0, "everything acknowledged")
+            try:
+                until(lambda: deployment.committed_lag() == 0, "everything acknowledged")
+            except AssertionError as late:
+                raise AssertionError(worker.output) from late
         finally:
             deployment.stop_workers()
 
