@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.workloads.arrivals import cut_from_trace
-from infra.workloads.trace import read_trace
+from infra.workloads.trace import TraceError, read_trace
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,27 @@ class TraceArrivals:
     path: Path
     jobs: int
 
+    def __post_init__(self) -> None:
+        """Refuse to cut nothing.
+
+        Raises:
+            ValueError: fewer than one job is wanted.
+        """
+        if self.jobs < 1:
+            raise ValueError(f"jobs is {self.jobs}, at least 1 is needed")
+
     def draw(self, slots: int, slot_s: float, seed: int) -> list[SlotArrival]:
         """Map the run onto so many slots: one linear factor for all gaps, then down to the slot's beginning.
 
         Raises:
-            TraceError: the file is no trace.
-            ValueError: it has fewer jobs than are wanted.
+            TraceError: the file is no trace, or too short a one.
         """
         span_s = slots * slot_s
-        run = cut_from_trace(read_trace(self.path), self.jobs, span_s, seed)
+        jobs = read_trace(self.path)
+        try:
+            run = cut_from_trace(jobs, self.jobs, span_s, seed)
+        except ValueError as error:
+            raise TraceError(f"{self.path}: {error}") from None
         # The last job would fall on the end of the last slot.
         return [SlotArrival(min(int(job.offset_s / slot_s), slots - 1), job.user) for job in run]
 

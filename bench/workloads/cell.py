@@ -26,22 +26,28 @@ NODE_TIMEOUT_S = 86_400.0
 NIGHT_UNITS_PER_KWH = 10.0
 DAY_UNITS_PER_KWH = 20.0
 DAY_HOURS = range(8, 20)
-"""If a unit is a cent, ordinary prices of energy. A full A100 then costs 1.0 units per node-slot on average, a
-tenth of what the median user values it at."""
+"""If a unit is a cent, ordinary prices of energy. A full A100 then costs 1.0 units per node-slot on average,
+a tenth of what the median user values it at."""
 
 Gpus = Literal["A100", "A40", "mixed"]
 
 
 @dataclass(frozen=True)
 class PolicyBounds:
-    """Which quantiles of the declared distribution of values the operator takes for its bounds (erratum P4)."""
+    """Which quantiles of the declared value density the operator takes for its bounds (erratum P4).
+
+    The letter of Lemma 2 wants a money unit that hardly any bid is below, and a bound that hardly any is
+    above. Prices then rise so fast that a tenth of the bids is admitted and most of the fleet idles. At the
+    median for both, a cell that winners of median density fill ends at 1.7 times that density, and a cell
+    that better ones fill at more: see docs/workloads.md for what was tried.
+    """
 
     money_unit_quantile: float = 0.5
-    """Of the value density: the money unit of Lemma 2, in which b-bar >= 1."""
+    """Of the money unit, in which Lemma 2 assumes b-bar >= 1: here it does not hold of all bids."""
     value_quantile: float = 0.5
-    """Of the value density: the bound on value per resource that alpha and beta are made of."""
+    """Of the bound on value per resource, which over the money unit makes alpha and beta."""
     density_quantile: float = 0.99
-    """Of the value density: no bid raises prices as if it were worth more."""
+    """Of the density beyond which a bid raises prices no further."""
 
 
 def configuration(

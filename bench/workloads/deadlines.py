@@ -8,20 +8,20 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 DeadlineRule = Callable[[float, float, int], float]
-"""(uniform draw from 0 to 1, slots that the work takes on the fastest type, slots left of the day) -> slots."""
+"""(uniform draw from 0 to 1, slots of work on the fastest type, slots left of the day) -> slots."""
 
 
-def proportional(draw: float, work_slots: float, left_slots: int) -> float:
+def proportional(draw: float, work_slots: float, _left_slots: int) -> float:
     """Uniform from 1.2 to 5 times the work: who has more to do plans for longer."""
     return work_slots * _between(1.2, 5.0, draw)
 
 
-def tight(draw: float, work_slots: float, left_slots: int) -> float:
-    """Uniform from 1.05 to 2 times the work: an A40 (2.08 times as slow) alone is too slow for anybody."""
+def tight(draw: float, work_slots: float, _left_slots: int) -> float:
+    """Uniform from 1.05 to 2 times the work: an A40, 2.08 times as slow, is too slow for nearly all."""
     return work_slots * _between(1.05, 2.0, draw)
 
 
-def loose(draw: float, work_slots: float, left_slots: int) -> float:
+def loose(draw: float, work_slots: float, _left_slots: int) -> float:
     """Uniform from 3 to 8 times the work: either type will do, and a night's tariff can be waited for."""
     return work_slots * _between(3.0, 8.0, draw)
 

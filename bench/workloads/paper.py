@@ -1,9 +1,11 @@
 """The settings of section 5.1 of the auction's paper, and the workloads drawn from them.
 
-What differs between two settings is all that differs between their workloads: every aspect has seeded draws of
-its own, so more vendors, another deadline rule or other nodes leave the rest as it is, to the byte.
+What differs between two settings is all that differs between their workloads: every aspect has seeded draws
+of its own, so more vendors or other nodes leave the bids as they are, to the byte. Another deadline rule moves
+deadlines, and with them the urgency that values hold; a value's other factors stay.
 """
 
+import math
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal, get_args
@@ -24,6 +26,9 @@ from solvers.auction.calendar import Calendar
 LEAST_VENDORS = 2
 """Whose delays the deadlines allow for: they are in every market, so a larger one changes no deadline."""
 
+MOST_ARRIVALS_PER_SLOT = 10_000
+MOST_WORK_SCALE = 1_000.0
+
 DeadlineRuleName = Literal["proportional", "tight", "loose", "day"]
 
 
@@ -34,12 +39,16 @@ class PaperSetting:
     nodes: int = 100
     gpus: Gpus = "mixed"
     slots: int = 144
-    """Of the day, 600 s each. Tasks arrive in all of them and deadlines end with the last: whose work no longer
-    fits is rejected like any other, as in a system that operates for one day."""
-    arrivals: float | TraceArrivals = 50.0
-    """Mean of a Poisson distribution per slot, or real arrivals."""
+    """Of the day, 600 s each. Tasks arrive in all of them and no deadline is after the last: whose work no
+    longer fits is rejected like any other, as where a system operates for one day."""
+    arrivals_per_slot: float = 50.0
+    """Mean of a Poisson distribution, all at the beginning of the slot."""
+    trace: TraceArrivals | None = None
+    """Real arrivals instead."""
     vendors: int = 5
     deadlines: DeadlineRuleName = "proportional"
+    work_scale: float = 1.0
+    """Factor on the sizes of the data, and so on all work: days shorter than 144 slots want less of it."""
     density: ValueDensity = field(default_factory=ValueDensity)
     bounds: PolicyBounds = field(default_factory=PolicyBounds)
 
@@ -52,8 +61,9 @@ class PaperSetting:
         for name, least in (("nodes", 1), ("slots", 2), ("vendors", LEAST_VENDORS)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}, at least {least} is needed")
-        if isinstance(self.arrivals, float | int) and not self.arrivals > 0:
-            raise ValueError(f"arrivals is {self.arrivals} per slot, more than 0 is needed")
+        for name, most in (("arrivals_per_slot", MOST_ARRIVALS_PER_SLOT), ("work_scale", MOST_WORK_SCALE)):
+            if not 0 < getattr(self, name) <= most:
+                raise ValueError(f"{name} is {getattr(self, name)}, more than 0 and at most {most} is needed")
         if self.deadlines not in DEADLINE_RULES:
             raise ValueError(f"deadlines is {self.deadlines!r}, known are {', '.join(DEADLINE_RULES)}")
         if self.gpus not in get_args(Gpus):
@@ -64,18 +74,17 @@ def draw(setting: PaperSetting, seed: int) -> tuple[CellConfigured, Workload]:
     """The cell of a setting and what it is asked; the same seed draws the same bytes.
 
     Raises:
-        TraceError: the trace of the setting cannot be read.
-        ValueError: it is too short.
+        TraceError: the trace of the setting cannot be read, or is too short.
     """
     cell = configuration(
         setting.nodes, setting.gpus, setting.slots, setting.vendors, setting.density, setting.bounds
     )
     quotes = draw_quotes(CELL, setting.vendors, seed)
-    if isinstance(setting.arrivals, TraceArrivals):
-        arrivals = setting.arrivals.draw(setting.slots, SLOT_S, seed)
+    if setting.trace is None:
+        arrivals = poisson(setting.arrivals_per_slot, setting.slots, seed)
     else:
-        arrivals = poisson(setting.arrivals, setting.slots, seed)
-    tasks = islice(draw_tasks(seed), len(arrivals))
+        arrivals = setting.trace.draw(setting.slots, SLOT_S, seed)
+    tasks = islice(draw_tasks(seed, setting.work_scale), len(arrivals))
     types = tuple(gpu.name for gpu in cell.zones[0].gpu_types)
     bids = [
         _bid(setting, index, arrival, task, quotes[:LEAST_VENDORS], types)
@@ -97,11 +106,11 @@ def _bid(
     # A plan starts with the slot after the arrival, and a vendor's delay counts in whole slots.
     first_slot = arrival.slot + 1
     if drawn.needs_preprocessing:
-        first_slot += -int(-shortest_delay_s(allowed_vendors, drawn.dataset_samples) // SLOT_S)
+        first_slot += math.ceil(shortest_delay_s(allowed_vendors, drawn.dataset_samples) / SLOT_S)
     work_slots = drawn.work_slots(SLOT_S)
     rule = DEADLINE_RULES[setting.deadlines]
     span_slots = rule(drawn.haste, work_slots, setting.slots - first_slot)
-    end_slot = min(first_slot + -int(-span_slots // 1), setting.slots)
+    end_slot = min(first_slot + math.ceil(span_slots), setting.slots)
     value_units = drawn.value_units(setting.density, span_slots / work_slots, SLOT_S)
     bid = JobSubmitted(
         cell=CELL,

@@ -84,7 +84,7 @@ class DrawnTask:
         return training + (mean_price_units(self.dataset_samples) if self.needs_preprocessing else 0.0)
 
 
-def draw_tasks(seed: int) -> Iterator[DrawnTask]:
+def draw_tasks(seed: int, work_scale: float) -> Iterator[DrawnTask]:
     """An endless stream: the same task at the same place, however many are wanted."""
     data, epochs, shapes, prepared, values, haste = (
         random.Random(f"{seed}/{aspect}")
@@ -93,7 +93,7 @@ def draw_tasks(seed: int) -> Iterator[DrawnTask]:
     while True:
         batch_size, accumulation = shapes.choice(BATCH_SIZES), shapes.choice(ACCUMULATIONS)
         yield DrawnTask(
-            dataset_samples=data.randint(*DATASET_SAMPLES),
+            dataset_samples=math.ceil(work_scale * data.randint(*DATASET_SAMPLES)),
             epochs=epochs.randint(*EPOCHS),
             shape=_shape(batch_size, accumulation, shapes.choice(RANKS)),
             needs_preprocessing=prepared.random() < PREPROCESSING_SHARE,

@@ -6,9 +6,9 @@ that a planned speed holds whoever the neighbours are. A step of n sequences run
     throughput(n) = peak * n / (n + HALF_SPEED_SEQUENCES)
 
 sequences per second: a roofline with a fixed part per step. A full node does C_kp = throughput(full step); a
-task that brings b sequences to each full step does s_ik = C_kp * b / `FULL_STEP_SEQUENCES`. All samples are of
-`SEQUENCE_LENGTH` tokens, because C_kp in samples presumes that one sample costs as much as another. The rank
-costs speed less than 3 %, so all are planned at the speed of the largest.
+task that brings b sequences to each full step does s_ik = C_kp * b / `FULL_STEP_SEQUENCES`. All samples are
+of `SEQUENCE_LENGTH` tokens, because C_kp in samples presumes that one sample costs as much as another. The
+rank costs speed less than 3 %, so all are planned at the speed of the largest.
 
 The form holds on real measurements: the seconds per step of RoBERTa-base (125 M) on one A100, for 20 batch
 sizes from 2 to 76, are met within 0.7 % by a peak of 198 sequences per second and a half-speed batch of 2.24.
@@ -34,10 +34,9 @@ FLOPS_PER_S = {"A100": 312e12, "A40": 149.7e12}
 """Dense bfloat16 peaks as published by the maker."""
 
 UTILISATION = 0.055
-"""Part of the published peak that is reached. Chosen, not measured: it makes the paper's arrival rates (30, 50
-and 80 per slot) load 100 mixed nodes to about 1.0, 1.6 and 2.6 times their compute. Well-tuned kernels reach
-several times as much, and would leave these fleets almost idle, with nothing to schedule. It happens to be
-what single precision without tensor cores would give on an A100."""
+"""Part of the published peak that is reached. Chosen, not measured: it makes the paper's arrival rates (30,
+50 and 80 per slot) load 100 mixed nodes to about 1.0, 1.6 and 2.6 times their compute. Well-tuned kernels
+reach several times as much, and would leave these fleets almost idle, with nothing to schedule."""
 
 HALF_SPEED_SEQUENCES = 2.24
 """The fixed part of a step, in sequences: as measured for RoBERTa-base, a model of the same size."""
