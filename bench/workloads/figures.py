@@ -1,7 +1,7 @@
 """The points of the paper's figures, each a setting to draw.
 
-Whatever a figure does not vary is at the base: 100 mixed nodes, a day of 144 slots, 50 arrivals per slot, five
-vendors, proportional deadlines. Figure 4 is at Figure 8's high load, where the number of nodes matters.
+Whatever a figure does not vary is at the base: 100 mixed nodes, a day of 144 slots, 50 arrivals per slot,
+five vendors, proportional deadlines. Figure 4 is at Figure 8's high load, where the number of nodes matters.
 """
 
 from dataclasses import dataclass, replace
@@ -10,7 +10,8 @@ from typing import get_args
 
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.cell import Gpus
-from bench.workloads.paper import DeadlineRuleName, PaperSetting
+from bench.workloads.deadlines import DEADLINE_RULES
+from bench.workloads.paper import PaperSetting
 
 BASE = PaperSetting()
 LOADS = {"light": 30.0, "medium": 50.0, "high": 80.0}
@@ -62,7 +63,7 @@ def figures(traces: Path) -> dict[int, Figure]:
         Figure(
             9,
             "deadlines",
-            tuple(Point(rule, replace(BASE, deadlines=rule)) for rule in get_args(DeadlineRuleName)),
+            tuple(Point(rule, replace(BASE, deadlines=rule)) for rule in DEADLINE_RULES),
         ),
         Figure(12, "nodes x slots, arrivals per slot", tuple(_small(*size) for size in SMALL)),
     )

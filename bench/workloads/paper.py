@@ -1,14 +1,14 @@
 """The settings of section 5.1 of the auction's paper, and the workloads drawn from them.
 
 What differs between two settings is all that differs between their workloads: every aspect has seeded draws
-of its own, so more vendors or other nodes leave the bids as they are, to the byte. Another deadline rule moves
-deadlines, and with them the urgency that values hold; a value's other factors stay.
+of its own, so more vendors or other nodes leave the bids as they are, to the byte. Another deadline rule
+moves deadlines, and with them the urgency that values hold; a value's other factors stay.
 """
 
 import math
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, get_args
+from typing import get_args
 
 from bench.workloads.arrivals import SlotArrival, TraceArrivals, poisson
 from bench.workloads.cell import CELL, SLOT_S, ZONE, Gpus, PolicyBounds, configuration
@@ -29,8 +29,6 @@ LEAST_VENDORS = 2
 MOST_ARRIVALS_PER_SLOT = 10_000
 MOST_WORK_SCALE = 1_000.0
 
-DeadlineRuleName = Literal["proportional", "tight", "loose", "day"]
-
 
 @dataclass(frozen=True)
 class PaperSetting:
@@ -46,7 +44,8 @@ class PaperSetting:
     trace: TraceArrivals | None = None
     """Real arrivals instead."""
     vendors: int = 5
-    deadlines: DeadlineRuleName = "proportional"
+    deadlines: str = "proportional"
+    """A name in `DEADLINE_RULES`."""
     work_scale: float = 1.0
     """Factor on the sizes of the data, and so on all work: days shorter than 144 slots want less of it."""
     density: ValueDensity = field(default_factory=ValueDensity)

@@ -17,8 +17,8 @@ MEAN_DATASET_SAMPLES = 12_500
 
 CHEAPEST_PRICE_UNITS = 1.9
 PRICE_SPREAD = 5.0
-"""A vendor's price at the mean size of data is log-uniform from the cheapest to so many times as much. Its mean
-is a fifth of what a median task is worth: a choice of vendor must matter, not rule."""
+"""A vendor's price at the mean size of data is log-uniform from the cheapest to so many times as much. Its
+mean is a fifth of what a median task is worth: a choice of vendor must matter, not rule."""
 
 FIXED_PRICE_PART = (0.1, 0.4)
 """Uniform part of the price at the mean size that is charged whatever the size."""

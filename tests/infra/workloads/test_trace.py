@@ -23,7 +23,7 @@ def test_jobs_are_read_from_plain_and_gzipped_files(tmp_path):
 
 BAD = {
     "another header": (
-        "job,user\n",
+        "job_id,user,duration_s\n",
         "row 1: column submit_time_s is missing, expected the header job_id,user,",
     ),
     "columns in another order": (
@@ -45,7 +45,7 @@ BAD = {
     "a user that is no name": (HEADER + "j2,a b,1,60,1,,,\n", "row 2: column user: 'a b'"),
     "a job before the one above": (
         HEADER + GOOD + "j2,u,9.9,60,1,,,\n",
-        "row 3: column submit_time_s: 9.9 is before the 10 of the job above",
+        "row 3: column submit_time_s: 9.9 is before the 10.0 of the job above",
     ),
     "a GPU type that nobody knows": (
         HEADER + "j2,u,1,60,1,RTX9,,\n",
