@@ -13,8 +13,20 @@ from typing import TextIO
 
 COLUMNS = ("job_id", "user", "submit_time_s", "duration_s", "gpus", "gpu_type", "status", "model")
 GPU_TYPES = (
-    *("A10", "A30", "A40", "A100", "B200", "H100", "H200", "K80", "L4", "L40", "L40S", "M60"),
-    *("P4", "P40", "P100", "T4", "V100"),
+    "A10",
+    "A30",
+    "A40",
+    "A100",
+    "H100",
+    "H200",
+    "K80",
+    "L4",
+    "L40S",
+    "M60",
+    "P40",
+    "P100",
+    "T4",
+    "V100",
 )
 """What the column may name; it may be blank, as in traces that do not tell. Nothing is made of it, but a file
 that has something else there is not what it is taken for."""
