@@ -36,10 +36,10 @@ Gpus = Literal["A100", "A40", "mixed"]
 class PolicyBounds:
     """Which quantiles of the declared value density the operator takes for its bounds (erratum P4).
 
-    The letter of Lemma 2 wants a money unit that hardly any bid is below, and a bound that hardly any is
-    above. Prices then rise so fast that a tenth of the bids is admitted and most of the fleet idles. At the
-    median for both, a cell that winners of median density fill ends at 1.7 times that density, and a cell
-    that better ones fill at more: see docs/workloads.md for what was tried.
+    The letter of Lemma 2 wants a money unit that hardly any bid is below and a bound that hardly any is
+    above. Prices then rise so fast that a tenth of the bids is admitted and most of the fleet idles. With the
+    median for both, a cell that winners of b-bar 1 fill ends at 1.7 times the bound, and one that better
+    winners fill at more: docs/workloads.md has what was tried.
     """
 
     money_unit_quantile: float = 0.5

@@ -42,9 +42,9 @@ class ValueDensity:
     """What a node-slot of an A100 is worth to users: lognormal, in units of money."""
 
     median_units: float = 10.0
-    """If a unit is a cent, 0.60 of the full currency per GPU-hour: about what such hours are let for."""
+    """If a unit is a cent, 0.60 of the full currency per GPU-hour: the order of what such hours cost."""
     log_deviation: float = 1.0
-    """Of the natural logarithm: the best tenth values its work thirteen times as high as the worst."""
+    """Of the natural logarithm: the ninth decile is thirteen times the first."""
 
     def of(self, normal: float) -> float:
         """The density at a draw from the standard normal distribution."""
