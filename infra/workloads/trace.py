@@ -12,6 +12,24 @@ from pathlib import Path
 from typing import TextIO
 
 COLUMNS = ("job_id", "user", "submit_time_s", "duration_s", "gpus", "gpu_type", "status", "model")
+GPU_TYPES = (
+    "A10",
+    "A30",
+    "A40",
+    "A100",
+    "H100",
+    "H200",
+    "K80",
+    "L4",
+    "L40S",
+    "M60",
+    "P40",
+    "P100",
+    "T4",
+    "V100",
+)
+"""What the column may name; it may be blank, as in traces that do not tell. Nothing is made of it, but a file
+that has something else there is not what it is taken for."""
 MAX_TRACE_BYTES = 512 * 1024 * 1024
 """Of the text, unpacked: a small archive may hold any amount of it."""
 MAX_TRACE_JOBS = 5_000_000
@@ -47,20 +65,34 @@ class TraceJob:
 
 
 def read_trace(path: Path) -> list[TraceJob]:
-    """Read a CSV file, gzipped or plain; jobs come by time of submission, ties as in the file.
+    """Read a CSV file, gzipped or plain, of jobs in the order of their submission.
 
     Raises:
-        TraceError: the file cannot be read, or a row of it is no job.
+        TraceError: the file cannot be read, a row of it is no job, or is earlier than the one before.
     """
     with _text(path) as lines:
         rows = csv.reader(lines, strict=True)
         header = next(rows, None)
         if header is None or tuple(header) != COLUMNS:
-            raise TraceError(f"{path}: row 1: expected the header {','.join(COLUMNS)}")
-        jobs = [_job(path, rows.line_num, row) for row in rows]
+            raise _header_fault(path, header or [])
+        jobs: list[TraceJob] = []
+        for row in rows:
+            job = _job(path, rows.line_num, row)
+            if jobs and job.submit_time_s < jobs[-1].submit_time_s:
+                raise TraceError(
+                    f"{path}: row {rows.line_num}: column submit_time_s: {job.submit_time_s} is before the "
+                    f"{jobs[-1].submit_time_s} of the job above: sort the rows by this column"
+                )
+            jobs.append(job)
     if not jobs:
         raise TraceError(f"{path}: holds no job")
-    return sorted(jobs, key=lambda job: job.submit_time_s)
+    return jobs
+
+
+def _header_fault(path: Path, header: list[str]) -> TraceError:
+    missing = [column for column in COLUMNS if column not in header]
+    lacks = f"column {missing[0]} is missing, " if header and missing else ""
+    return TraceError(f"{path}: row 1: {lacks}expected the header {','.join(COLUMNS)}")
 
 
 @contextmanager
@@ -115,6 +147,8 @@ def _job(path: Path, row_number: int, row: list[str]) -> TraceJob:
     for column in ("job_id", "user"):
         if not _NAME.fullmatch(fields[column]):
             raise fault(column, "a name of up to 128 letters, digits, '.', '_' or '-'")
+    if fields["gpu_type"] and fields["gpu_type"] not in GPU_TYPES:
+        raise fault("gpu_type", f"blank or one of {', '.join(GPU_TYPES)}")
     gpus = number("gpus", MAX_GPUS)
     if gpus != int(gpus) or gpus < 1:
         raise fault("gpus", "a whole number of at least 1")

@@ -11,8 +11,8 @@ GOOD = "j1,u,10,60,2,,,\n"
 PHILLY = Path(__file__).parents[3] / "../shared/traces/jobs_philly.csv.gz"
 
 
-def test_jobs_come_by_time_of_submission_from_plain_and_gzipped_files(tmp_path):
-    text = HEADER + GOOD + "j0,,9.5,30,1,V100,Pass,bert\n"
+def test_jobs_are_read_from_plain_and_gzipped_files(tmp_path):
+    text = HEADER + "j0,,9.5,30,1,V100,Pass,bert\n" + GOOD
     plain, zipped = tmp_path / "t.csv", tmp_path / "t.csv.gz"
     plain.write_text(text)
     zipped.write_bytes(gzip.compress(text.encode()))
@@ -22,7 +22,14 @@ def test_jobs_come_by_time_of_submission_from_plain_and_gzipped_files(tmp_path):
 
 
 BAD = {
-    "another header": ("job,user\n", "row 1: expected the header job_id,user,"),
+    "another header": (
+        "job_id,user,duration_s\n",
+        "row 1: column submit_time_s is missing, expected the header job_id,user,",
+    ),
+    "columns in another order": (
+        "user,job_id,submit_time_s,duration_s,gpus,gpu_type,status,model\n",
+        "row 1: expected the header job_id,user,",
+    ),
     "nothing": ("", "row 1: expected the header"),
     "no job": (HEADER, "holds no job"),
     "a column too few": (HEADER + "j1,u,10,60,2,,\n", "row 2: 7 columns, expected 8"),
@@ -36,6 +43,14 @@ BAD = {
     "half a GPU": (HEADER + "j2,u,1,60,0.5,,,\n", "row 2: column gpus: '0.5'"),
     "no GPU": (HEADER + "j2,u,1,60,0,,,\n", "row 2: column gpus: '0'"),
     "a user that is no name": (HEADER + "j2,a b,1,60,1,,,\n", "row 2: column user: 'a b'"),
+    "a job before the one above": (
+        HEADER + GOOD + "j2,u,9.9,60,1,,,\n",
+        "row 3: column submit_time_s: 9.9 is before the 10.0 of the job above",
+    ),
+    "a GPU type that nobody knows": (
+        HEADER + "j2,u,1,60,1,RTX9,,\n",
+        "row 2: column gpu_type: 'RTX9' is not blank or",
+    ),
     "no job id": (HEADER + ",u,1,60,1,,,\n", "row 2: column job_id: ''"),
     "an open quote": (HEADER + '"j2,u,1,60,1,,,\n', "unexpected end of data"),
 }

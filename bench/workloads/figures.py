@@ -1,0 +1,93 @@
+"""The points of the paper's figures, each a setting to draw.
+
+Whatever a figure does not vary is at the base: 100 mixed nodes, a day of 144 slots, 50 arrivals per slot,
+five vendors, proportional deadlines. Figure 4 is at Figure 8's high load, where the number of nodes matters.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+from bench.workloads.arrivals import TraceArrivals
+from bench.workloads.cell import Gpus
+from bench.workloads.deadlines import DEADLINE_RULES
+from bench.workloads.paper import PaperSetting
+
+BASE = PaperSetting()
+LOADS = {"light": 30.0, "medium": 50.0, "high": 80.0}
+"""Arrivals per slot."""
+
+NODES = (50, 100, 150, 200)
+VENDORS = (2, 5, 10, 15, 20)
+TRACES = {"Philly": "jobs_philly.csv.gz", "ITP": "jobs_elasticflow_itp.csv.gz"}
+"""Real arrivals by the name of the file; the paper's MLaaS and Helios are not among those at hand."""
+
+SMALL = ((4, 24, 3.0), (4, 24, 5.0), (6, 24, 4.0), (6, 36, 3.0), (8, 36, 5.0), (10, 48, 5.0))
+"""Nodes, slots and arrivals per slot whose offline optimum can be found."""
+SMALL_WORK_SCALE = 0.5
+"""A task of the whole day's size takes 20 slots in the mean: too long for 24."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One place on a figure's axis."""
+
+    label: str
+    setting: PaperSetting
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a figure compares."""
+
+    number: int
+    axis: str
+    points: tuple[Point, ...]
+    skipped: tuple[str, ...] = ()
+    """Why points are absent, one line each."""
+
+
+def figures(traces: Path) -> dict[int, Figure]:
+    """Figures 4 to 9 and 12 by number; real traces are looked for in the folder `traces`."""
+    high = replace(BASE, arrivals_per_slot=LOADS["high"])
+    every = (
+        Figure(4, "nodes", tuple(Point(str(n), replace(high, nodes=n)) for n in NODES)),
+        Figure(5, "labour vendors", tuple(Point(str(n), replace(BASE, vendors=n)) for n in VENDORS)),
+        Figure(6, "type of nodes", tuple(Point(gpus, replace(BASE, gpus=gpus)) for gpus in get_args(Gpus))),
+        _real_arrivals(traces),
+        Figure(
+            8,
+            "workload",
+            tuple(Point(name, replace(BASE, arrivals_per_slot=mean)) for name, mean in LOADS.items()),
+        ),
+        Figure(
+            9,
+            "deadlines",
+            tuple(Point(rule, replace(BASE, deadlines=rule)) for rule in DEADLINE_RULES),
+        ),
+        Figure(12, "nodes x slots, arrivals per slot", tuple(_small(*size) for size in SMALL)),
+    )
+    return {figure.number: figure for figure in every}
+
+
+def _real_arrivals(traces: Path) -> Figure:
+    """As many jobs of each trace as the base has tasks."""
+    jobs = round(BASE.arrivals_per_slot * BASE.slots)
+    points = tuple(
+        Point(name, replace(BASE, trace=TraceArrivals(traces / file, jobs)))
+        for name, file in TRACES.items()
+        if (traces / file).exists()
+    )
+    absent = tuple(
+        f"{name}: {traces / file} is not here"
+        for name, file in TRACES.items()
+        if not (traces / file).exists()
+    )
+    return Figure(7, "trace", points, absent)
+
+
+def _small(nodes: int, slots: int, arrivals_per_slot: float) -> Point:
+    setting = replace(
+        BASE, nodes=nodes, slots=slots, arrivals_per_slot=arrivals_per_slot, work_scale=SMALL_WORK_SCALE
+    )
+    return Point(f"{nodes} x {slots}, {arrivals_per_slot:g}", setting)

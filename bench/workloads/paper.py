@@ -1,0 +1,136 @@
+"""The settings of section 5.1 of the auction's paper, and the workloads drawn from them.
+
+What differs between two settings is all that differs between their workloads: every aspect has seeded draws
+of its own, so more vendors or other nodes leave the bids as they are, to the byte. Another deadline rule
+moves deadlines, and with them the urgency that values hold; a value's other factors stay.
+"""
+
+import math
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import get_args
+
+from bench.workloads.arrivals import SlotArrival, TraceArrivals, poisson
+from bench.workloads.cell import CELL, SLOT_S, ZONE, Gpus, PolicyBounds, configuration
+from bench.workloads.deadlines import DEADLINE_RULES
+from bench.workloads.tasks import DrawnTask, ValueDensity, draw_tasks
+from bench.workloads.throughput import SEQUENCE_LENGTH, TARGET_MODULES, task_memory_gib, task_samples_per_s
+from bench.workloads.vendors import UNIT_MICROS, draw_quotes, shortest_delay_s
+from infra.workloads.bids import TimedBid
+from infra.workloads.workload import Workload
+from schemas.cells import CellConfigured
+from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
+from schemas.quotes import VendorQuoted
+from solvers.auction.calendar import Calendar
+
+LEAST_VENDORS = 2
+"""Whose delays the deadlines allow for: they are in every market, so a larger one changes no deadline."""
+
+MOST_ARRIVALS_PER_SLOT = 10_000
+MOST_WORK_SCALE = 1_000.0
+
+
+@dataclass(frozen=True)
+class PaperSetting:
+    """One point of the evaluation."""
+
+    nodes: int = 100
+    gpus: Gpus = "mixed"
+    slots: int = 144
+    """Of the day, 600 s each. Tasks arrive in all of them and no deadline is after the last: whose work no
+    longer fits is rejected like any other, as where a system operates for one day."""
+    arrivals_per_slot: float = 50.0
+    """Mean of a Poisson distribution, all at the beginning of the slot."""
+    trace: TraceArrivals | None = None
+    """Real arrivals instead."""
+    vendors: int = 5
+    deadlines: str = "proportional"
+    """A name in `DEADLINE_RULES`."""
+    work_scale: float = 1.0
+    """Factor on the sizes of the data, and so on all work: days shorter than 144 slots want less of it."""
+    density: ValueDensity = field(default_factory=ValueDensity)
+    bounds: PolicyBounds = field(default_factory=PolicyBounds)
+
+    def __post_init__(self) -> None:
+        """Refuse what nothing can be drawn for.
+
+        Raises:
+            ValueError: naming the field and what it may be.
+        """
+        for name, least in (("nodes", 1), ("slots", 2), ("vendors", LEAST_VENDORS)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, at least {least} is needed")
+        for name, most in (("arrivals_per_slot", MOST_ARRIVALS_PER_SLOT), ("work_scale", MOST_WORK_SCALE)):
+            if not 0 < getattr(self, name) <= most:
+                raise ValueError(f"{name} is {getattr(self, name)}, more than 0 and at most {most} is needed")
+        if self.deadlines not in DEADLINE_RULES:
+            raise ValueError(f"deadlines is {self.deadlines!r}, known are {', '.join(DEADLINE_RULES)}")
+        if self.gpus not in get_args(Gpus):
+            raise ValueError(f"gpus is {self.gpus!r}, known are {', '.join(get_args(Gpus))}")
+
+
+def draw(setting: PaperSetting, seed: int) -> tuple[CellConfigured, Workload]:
+    """The cell of a setting and what it is asked; the same seed draws the same bytes.
+
+    Raises:
+        TraceError: the trace of the setting cannot be read, or is too short.
+    """
+    cell = configuration(
+        setting.nodes, setting.gpus, setting.slots, setting.vendors, setting.density, setting.bounds
+    )
+    quotes = draw_quotes(CELL, setting.vendors, seed)
+    if setting.trace is None:
+        arrivals = poisson(setting.arrivals_per_slot, setting.slots, seed)
+    else:
+        arrivals = setting.trace.draw(setting.slots, SLOT_S, seed)
+    tasks = islice(draw_tasks(seed, setting.work_scale), len(arrivals))
+    types = tuple(gpu.name for gpu in cell.zones[0].gpu_types)
+    bids = [
+        _bid(setting, index, arrival, task, quotes[:LEAST_VENDORS], types)
+        for index, (arrival, task) in enumerate(zip(arrivals, tasks, strict=True))
+    ]
+    return cell, Workload(quotes, bids)
+
+
+def _bid(
+    setting: PaperSetting,
+    index: int,
+    arrival: SlotArrival,
+    drawn: DrawnTask,
+    allowed_vendors: list[VendorQuoted],
+    gpu_types: tuple[str, ...],
+) -> TimedBid:
+    calendar = Calendar(0.0, SLOT_S)
+    shape = drawn.shape
+    # A plan starts with the slot after the arrival, and a vendor's delay counts in whole slots.
+    first_slot = arrival.slot + 1
+    if drawn.needs_preprocessing:
+        first_slot += math.ceil(shortest_delay_s(allowed_vendors, drawn.dataset_samples) / SLOT_S)
+    work_slots = drawn.work_slots(SLOT_S)
+    rule = DEADLINE_RULES[setting.deadlines]
+    span_slots = rule(drawn.haste, work_slots, setting.slots - first_slot)
+    end_slot = min(first_slot + math.ceil(span_slots), setting.slots)
+    value_units = drawn.value_units(setting.density, span_slots / work_slots, SLOT_S)
+    bid = JobSubmitted(
+        cell=CELL,
+        job_id=f"task-{index:05d}",
+        user=arrival.user,
+        bid_micros=round(value_units * UNIT_MICROS),
+        task=Task(
+            zone=ZONE,
+            work_samples=drawn.work_samples,
+            deadline_s=calendar.start_s(end_slot),
+            dataset=Dataset(path=f"drawn/{index:05d}.jsonl", samples=drawn.dataset_samples),
+            hyperparameters=LoraHyperparameters(
+                rank=shape.rank,
+                alpha=2.0 * shape.rank,
+                target_modules=TARGET_MODULES,
+                batch_size=shape.batch_size,
+                sequence_length=SEQUENCE_LENGTH,
+            ),
+            memory_gib=task_memory_gib(shape),
+            speed_samples_per_s={name: task_samples_per_s(name, shape) for name in gpu_types},
+            needs_preprocessing=drawn.needs_preprocessing,
+        ),
+    )
+    return TimedBid(calendar.start_s(arrival.slot), bid)

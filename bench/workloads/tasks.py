@@ -1,0 +1,116 @@
+"""What each task is and what it is worth: drawn from seeded streams, one per aspect (erratum P7)."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import NormalDist, fmean
+
+from bench.workloads.throughput import (
+    BASE_MEMORY_GIB,
+    MEMORY_GIB,
+    RANKS,
+    Shape,
+    node_samples_per_s,
+    task_memory_gib,
+    task_samples_per_s,
+)
+from bench.workloads.vendors import mean_price_units
+
+FASTEST = "A100"
+"""What work and value are reckoned in, in fleets without any too: a user does not know the fleet."""
+
+DATASET_SAMPLES = (5_000, 20_000)
+EPOCHS = (1, 5)
+"""Uniform, as in section 5.1."""
+
+BATCH_SIZES = (8, 16, 24, 32)
+ACCUMULATIONS = (1, 2, 4)
+LEAST_SEQUENCES_AT_ONCE = 4
+"""Uniform; a batch is accumulated in parts of no fewer sequences than this."""
+
+PREPROCESSING_SHARE = 0.5
+"""Probability that a task's data needs a vendor: the paper's market of vendors is half the point."""
+
+URGENCY = 0.5
+"""A value is (1 + this / slack) times as high, slack being the slots allowed over the slots of work: half as
+much again for whom no slot is to spare, a tenth for whom five times the work is soon enough."""
+
+
+@dataclass(frozen=True)
+class ValueDensity:
+    """What a node-slot of an A100 is worth to users: lognormal, in units of money."""
+
+    median_units: float = 10.0
+    """If a unit is a cent, 0.60 of the full currency per GPU-hour: the order of what such hours cost."""
+    log_deviation: float = 1.0
+    """Of the natural logarithm: the ninth decile is thirteen times the first."""
+
+    def of(self, normal: float) -> float:
+        """The density at a draw from the standard normal distribution."""
+        return self.median_units * math.exp(self.log_deviation * normal)
+
+    def quantile(self, part: float) -> float:
+        """What so large a part of users do not exceed."""
+        return self.of(NormalDist().inv_cdf(part))
+
+
+@dataclass(frozen=True)
+class DrawnTask:
+    """A task before it has a deadline."""
+
+    dataset_samples: int
+    epochs: int
+    shape: Shape
+    needs_preprocessing: bool
+    normal: float
+    """Standard normal draw that decides the value density."""
+    haste: float
+    """Uniform draw from 0 to 1 that decides the deadline."""
+
+    @property
+    def work_samples(self) -> int:
+        """M_i."""
+        return self.dataset_samples * self.epochs
+
+    def work_slots(self, slot_s: float) -> int:
+        """Slots that the work takes on the fastest type."""
+        return math.ceil(self.work_samples / math.floor(task_samples_per_s(FASTEST, self.shape) * slot_s))
+
+    def value_units(self, density: ValueDensity, slack: float, slot_s: float) -> float:
+        """v_i: density x node-slots of an A100 x urgency, plus the vendors' mean price if one is needed."""
+        compute = self.work_samples / (node_samples_per_s(FASTEST) * slot_s)
+        training = density.of(self.normal) * compute * (1.0 + URGENCY / max(slack, 1.0))
+        return training + (mean_price_units(self.dataset_samples) if self.needs_preprocessing else 0.0)
+
+
+def draw_tasks(seed: int, work_scale: float) -> Iterator[DrawnTask]:
+    """An endless stream: the same task at the same place, however many are wanted."""
+    data, epochs, shapes, prepared, values, haste = (
+        random.Random(f"{seed}/{aspect}")
+        for aspect in ("data", "epochs", "shapes", "preprocessing", "values", "deadlines")
+    )
+    while True:
+        batch_size, accumulation = shapes.choice(BATCH_SIZES), shapes.choice(ACCUMULATIONS)
+        yield DrawnTask(
+            dataset_samples=math.ceil(work_scale * data.randint(*DATASET_SAMPLES)),
+            epochs=epochs.randint(*EPOCHS),
+            shape=_shape(batch_size, accumulation, shapes.choice(RANKS)),
+            needs_preprocessing=prepared.random() < PREPROCESSING_SHARE,
+            normal=values.gauss(0.0, 1.0),
+            haste=haste.random(),
+        )
+
+
+def mean_compute_over_memory() -> float:
+    """Of all shapes on an A100: share of a node's compute over share of its memory."""
+    room_gib = MEMORY_GIB[FASTEST] - BASE_MEMORY_GIB
+    node = node_samples_per_s(FASTEST)
+    shapes = [_shape(b, a, r) for b in BATCH_SIZES for a in ACCUMULATIONS for r in RANKS]
+    return fmean(
+        task_samples_per_s(FASTEST, shape) / node / (task_memory_gib(shape) / room_gib) for shape in shapes
+    )
+
+
+def _shape(batch_size: int, accumulation: int, rank: int) -> Shape:
+    return Shape(batch_size, min(accumulation, batch_size // LEAST_SEQUENCES_AT_ONCE), rank)
