@@ -1,6 +1,7 @@
 """Small builders of events for the tests of the streams."""
 
-from schemas.cells import AuctionPolicy, CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.policies import AuctionPolicy
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.fleet import NodeHeartbeat

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.cells import AuctionPolicy
+from schemas.policies import AuctionPolicy
 from schemas.decisions import JobAdmitted, JobWithdrawn
 from streams.cell import Cell
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, withdraw, zone
