@@ -1,4 +1,4 @@
-"""The policies that a zone may run under: the auction, and the rivals that it is compared with (section 5.1)."""
+"""The policies that a zone may run under: the auction, and the rivals it is compared with (section 5.1)."""
 
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -21,11 +21,11 @@ class AuctionPolicy(Record):
     """`room_first` offers a plan only cells with room (erratum P2); `published` plans regardless of room, and
     raises prices before it checks for room, as Algorithm 1 is printed."""
     # Left out where it is the default, so that a configuration written before it was added keeps its bytes.
-    search: Annotated[
-        Literal["exact", "published"], Field(exclude_if=lambda search: search == "exact")
-    ] = "exact"
-    """`exact` finds the plan of least critical value; `published` is Algorithm 2 as printed, which can miss it
-    (erratum P3)."""
+    search: Annotated[Literal["exact", "published"], Field(exclude_if=lambda search: search == "exact")] = (
+        "exact"
+    )
+    """`exact` finds the plan of least critical value; `published` is Algorithm 2 as printed, which can miss
+    it (erratum P3)."""
     money_unit_micros: Annotated[int, Field(ge=1, le=10**15)]
     """The least welfare per normalised resource that a bid is taken to bring: the unit in which Lemma 2
     assumes b-bar >= 1."""
@@ -52,7 +52,7 @@ class NoMergingPolicy(Record):
 
 
 class TitanPolicy(Record):
-    """Titan: a vendor at random, one mixed-integer program per slot over the bids that came in it, at cost."""
+    """Titan: a vendor at random, one mixed-integer program per slot over the bids that came in it."""
 
     kind: Literal["titan"]
     time_limit_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0

@@ -15,19 +15,23 @@ MAX_PLANS = 100_000
 MAX_BOUND_MICROS = MAX_PLANS * MAX_MICROS
 
 
+Count = Annotated[int, Field(ge=0)]
+"""Computed, like an `Amount`: what bounds an input must not refuse an outcome."""
+
+
 class OfferedNodes(Record):
-    """A class of equal nodes, what a full one costs to run, and the room on each; outer tuples are by slot."""
+    """A class of equal nodes, what a full one costs to run, and the room on each."""
 
     nodes: tuple[Identifier, ...]
-    capacity_samples: Samples
+    capacity_samples: Count
     """Of one node in a slot (C_kp)."""
-    capacity_quanta: int
+    capacity_quanta: Count
     """Of one node beside the base model (C_km - r_b), in 1/1024 GiB."""
     full_cost_micros: tuple[float, ...]
     """What a fully used node costs to run, by slot."""
-    free_samples: tuple[tuple[Samples, ...], ...]
+    free_samples: tuple[tuple[Count, ...], ...]
     """By slot and node; none on a node that is down."""
-    free_quanta: tuple[tuple[int, ...], ...]
+    free_quanta: tuple[tuple[Count, ...], ...]
     """Memory by slot and node, in 1/1024 GiB."""
 
 
@@ -39,7 +43,7 @@ class OfferedBid(Record):
     work_samples: PositiveSamples
     slot_samples: tuple[Samples, ...]
     """Trained in a slot by class of nodes (s_ik); 0 where the task cannot run."""
-    memory_quanta: int
+    memory_quanta: Count
     """r_i, in 1/1024 GiB."""
     vendor: Identifier | None
     vendor_micros: Amount

@@ -1,6 +1,6 @@
 """Algorithm 1: judge each bid on arrival, admit it iff it beats its price, and raise the prices.
 
-How a plan is found, what it costs and whether prices rise is up to the `Mechanism`: pdFTSP's own, or a rival's.
+How a plan is found, what it costs and whether prices rise is up to a `Mechanism`: pdFTSP's or a rival's.
 """
 
 import math
@@ -69,7 +69,7 @@ class Auctioneer:
         return self._appraisal(request, window, schedule)
 
     def decide(self, bid_micros: int, request: Request, appraisal: Appraisal) -> Award | None:
-        """Admit a bid iff it is above its price, for pdFTSP iff F(il) = bid - critical value > 0, and then take
+        """Admit a bid iff it is above its price (for pdFTSP: F(il) = bid - critical value > 0), and then take
         its room and raise its prices.
 
         The plan and the price are the appraisal's, so neither depends on the bid: that is what makes the

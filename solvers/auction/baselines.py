@@ -1,4 +1,4 @@
-"""The rivals of pdFTSP that decide on arrival (section 5.1): the earliest finish, at cost or at a fixed price.
+"""The rivals of pdFTSP that decide on arrival (section 5.1): earliest finish, at cost or at a fixed price.
 
 They know no prices of resources. What sets them apart is the vendor that they choose and what they charge;
 whether tasks may share a node is up to the market.

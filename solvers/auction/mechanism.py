@@ -1,4 +1,4 @@
-"""What sets one policy of a market apart from another: the plan for a task, its price, and how prices rise."""
+"""What sets one policy apart from another: the plan for a task, its price, and how prices rise."""
 
 import math
 from dataclasses import dataclass

@@ -1,14 +1,14 @@
 """Algorithm 2 as printed: the table dp[t, w] of Eq. 13 with a running maximum of the prices.
 
-A state keeps one way to it, the cheapest so far at the highest prices met so far. But objective 12 charges the
-highest price for *all* cells, those to come too, so a dearer way there with lower prices may be the cheaper one
+A state keeps one way to it, the cheapest at the highest prices met so far. But objective 12 charges the
+highest price for *all* cells, those to come too: a dearer way there with lower prices may be the cheaper one
 in the end, and is lost (erratum P3). The exact search is `best_schedule`; this one is for the reproduction.
 """
 
 import numpy as np
 
 from solvers.arrays import Floats, Ints
-from solvers.auction.cells import Cells, Fronts, price_fronts
+from solvers.auction.cells import Fronts, price_fronts
 from solvers.auction.cover import NO_CHOICE, Sums
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market, placement_of

@@ -1,4 +1,4 @@
-"""How the rivals of pdFTSP choose a labour vendor (section 5.1), of those whose delay leaves time to train."""
+"""How the rivals choose a labour vendor (section 5.1), of those whose delay leaves time to train."""
 
 import hashlib
 from collections.abc import Callable
@@ -12,16 +12,20 @@ VendorChoice = Callable[[Request, int], VendorOption | None]
 
 def fastest_vendor(request: Request, slots: int) -> VendorOption | None:
     """The lowest delay; ties by price, then id."""
-    return min(in_time(request, slots), key=lambda o: (o.delay_slots, o.price_micros, o.vendor or ""), default=None)
+    return min(
+        in_time(request, slots), key=lambda o: (o.delay_slots, o.price_micros, o.vendor or ""), default=None
+    )
 
 
 def cheapest_vendor(request: Request, slots: int) -> VendorOption | None:
     """The lowest price; ties by delay, then id."""
-    return min(in_time(request, slots), key=lambda o: (o.price_micros, o.delay_slots, o.vendor or ""), default=None)
+    return min(
+        in_time(request, slots), key=lambda o: (o.price_micros, o.delay_slots, o.vendor or ""), default=None
+    )
 
 
 def drawn_vendor(request: Request, slots: int) -> VendorOption | None:
-    """One at random, each as likely as any other: the hash of the request's id decides, so no state is kept."""
+    """One at random, all alike: a hash of the request's id decides, so that no state is kept."""
     options = sorted(in_time(request, slots), key=lambda option: option.vendor or "")
     if not options:
         return None

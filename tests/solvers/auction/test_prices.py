@@ -129,7 +129,9 @@ def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
 def test_a_task_refused_for_lack_of_room_raises_prices_in_the_published_order_only(order, rises):
     # Erratum P2: Algorithm 1 as printed raises prices first and checks capacity after.
     of = fleet((1, 6.0, 6.0))
-    auctioneer = Auctioneer(Market(of, 1, 0, lambda *_: 0.0), PrimalDual("critical", PriceRises(1.0, 1.0), order))
+    auctioneer = Auctioneer(
+        Market(of, 1, 0, lambda *_: 0.0), PrimalDual("critical", PriceRises(1.0, 1.0), order)
+    )
     wanted = demand(of, 4, [4], 1.0)
     request = Request("j", wanted, NO_VENDOR, 0, 0)
     assert auctioneer.decide(10, request, auctioneer.appraise(request)) is not None
