@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import MAX_MICROS, Gib, Identifier, Micros, Record, SamplesPerSecond, UnixTime
+from schemas.policies import Policy
 
 HOURS_PER_DAY = 24
 LEAST_ROOM_GIB = 1 / 1024
@@ -61,32 +62,6 @@ class ThroughputRow(Record):
     memory_gib: Gib
 
 
-class AuctionPolicy(Record):
-    """How the auction prices: declared bounds on bids stand in for hindsight (erratum P4).
-
-    Resources are normalised by a node's capacity (erratum P5): one node-slot of compute is a whole node for
-    one slot, so both bounds are densities of value, and alpha and beta are ratios of them to the money unit.
-    """
-
-    kind: Literal["auction"] = "auction"
-    payment: Literal["critical", "published"] = "critical"
-    """`critical` charges the critical value (erratum P1); `published` charges Eq. 14 as printed."""
-    order: Literal["room_first", "published"] = "room_first"
-    """`room_first` offers a plan only cells with room (erratum P2); `published` plans regardless of room, and
-    raises prices before it checks for room, as Algorithm 1 is printed."""
-    money_unit_micros: Annotated[int, Field(ge=1, le=10**15)]
-    """The least welfare per normalised resource that a bid is taken to bring: the unit in which Lemma 2
-    assumes b-bar >= 1."""
-    max_value_per_compute_micros: Annotated[int, Field(ge=1, le=10**15)]
-    """Declared upper bound of bid / node-slots of compute; over the money unit it is alpha."""
-    max_value_per_memory_micros: Annotated[int, Field(ge=1, le=10**15)]
-    """Declared upper bound of bid / node-slots of memory; over the money unit it is beta."""
-    max_density_units: Annotated[float, Field(gt=0, le=1e9)] = 1_000.0
-    """The largest b-bar, in money units per node-slot, with which one bid raises prices: a higher bid raises
-    them no more. Somewhat above the best bids that are to be expected; otherwise one absurd bid for a sliver
-    of a node prices out all others."""
-
-
 class BaseDimensions(Record):
     """Sizes of a base model of Llama's kind, from which follows what a task must take at least."""
 
@@ -113,7 +88,7 @@ class Zone(Record):
     gpu_types: Annotated[tuple[GpuType, ...], Field(min_length=1, max_length=16)]
     nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=10_000)]
     throughput: Annotated[tuple[ThroughputRow, ...], Field(max_length=10_000)] = ()
-    policy: AuctionPolicy
+    policy: Policy
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

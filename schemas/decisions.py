@@ -24,6 +24,9 @@ Amount = Annotated[int, Field(ge=0)]
 class PriceParts(Record):
     """The critical value of a plan, q + e + resource prices (erratum P1), part by part.
 
+    A rival of the auction has no prices of resources; one that asks a fixed price for the work states that as
+    the price of compute, and no operational cost beside it.
+
     The vendor and the operational cost are whole micros; the resource prices are not, and their sum is
     rounded up once, in the payment.
     """
@@ -74,7 +77,8 @@ class Offer(Record):
     price: PriceParts | None
     """None where no plan exists."""
     lowest_winning_bid_micros: Amount | None
-    """The least bid that wins now, and what it would pay at most."""
+    """The least bid that wins now, and what it would pay at most. None where no plan exists, or where all
+    bids of a slot are decided together."""
     plan: Plan | None
     earliest_deadline_s: Annotated[float, Field(ge=0)] | None
     """The earliest deadline for which a plan exists at all; None where none does within the horizon."""
@@ -95,7 +99,7 @@ class Certificate(Record):
 
 
 class JobAdmitted(Record):
-    """The bid wins: F(il) = bid - critical value > 0."""
+    """The bid wins: F(il) = bid - critical value > 0, or whatever its zone's policy demands."""
 
     TYPE: ClassVar = "millrace.job.admitted.v1"
 
@@ -270,6 +274,7 @@ class EventIgnored(Record):
         "not_the_owner",
         "unknown_job",
         "unknown_node",
+        "unknown_solve",
         "unknown_vendor",
         "wrong_base_model",
         "stale_report",

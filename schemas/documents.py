@@ -38,6 +38,10 @@ class _Generator(GenerateJsonSchema):
             json_schema["additionalProperties"] = False
         return json_schema
 
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+        """Alternatives of different kinds exclude each other, so to fit any of them is to fit exactly one."""
+        return {"anyOf": super().tagged_union_schema(schema)["oneOf"]}
+
 
 def json_schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema of the record's value for every type: of an event itself, of a decision with the link

@@ -106,4 +106,6 @@ RejectionReason = Literal[
     "memory_understated",
     "search_too_large",
     "duplicate_job",
+    "not_in_schedule",
+    "plan_not_feasible",
 ]

@@ -29,6 +29,7 @@ from schemas.fleet import (
 )
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.quotes import VendorLeft, VendorQuoted
+from schemas.solves import SolveFinished, SolveRequested
 
 Event = (
     CellConfigured
@@ -45,6 +46,7 @@ Event = (
     | RunProgressed
     | RunFinished
     | RunFailed
+    | SolveFinished
 )
 Outcome = (
     CellAccepted
@@ -58,6 +60,7 @@ Outcome = (
     | JobWithdrawn
     | NodeStatusChanged
     | ZonePriced
+    | SolveRequested
     | SlotAssigned
     | RunCancelled
 )
@@ -68,6 +71,7 @@ EVENTS_BY_TOPIC: dict[str, tuple[type[Event], ...]] = {
     "quotes": (VendorQuoted, VendorLeft),
     "fleet": (NodeOnline, NodeHeartbeat, NodeOffline, RunStarted, RunProgressed, RunFinished, RunFailed),
     "clock": (ClockTicked,),
+    "solves.finished": (SolveFinished,),
 }
 """One topic per kind of writer, so that access can differ; an event on another topic is refused."""
 

@@ -9,13 +9,14 @@ JOBS = "jobs"
 QUOTES = "quotes"
 FLEET = "fleet"
 CLOCK = "clock"
+SOLVES_FINISHED = "solves.finished"
 LEDGER = "ledger"
 DECISIONS = "decisions"
 COMMANDS = "commands"
 PRICES = "prices"
 JOBS_STATE = "jobs.state"
 
-INPUTS = (CELLS, JOBS, QUOTES, FLEET, CLOCK)
+INPUTS = (CELLS, JOBS, QUOTES, FLEET, CLOCK, SOLVES_FINISHED)
 """What producers write and intake reads."""
 
 VIEWS = (PRICES, JOBS_STATE)

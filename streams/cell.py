@@ -19,13 +19,14 @@ from schemas.decisions import CellAccepted, EventIgnored, JobQuoted, JobRejected
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, RejectionReason
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event, Outcome
+from schemas.solves import SolveFinished
 from streams.auction.zone import AuctionZone
 from streams.policy import ZonePolicy
 
-_POLICIES = {"auction": AuctionZone}
+_POLICIES = dict.fromkeys(("auction", "eft", "ntm", "titan", "fixed_price"), AuctionZone)
 """What each kind of policy makes of a zone; every one is a `ZonePolicy`."""
 
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
 CHAIN_START = bytes(32)
 _DIGEST_BYTES = 16
 
@@ -149,6 +150,8 @@ class Cell:
                 yield from self._withdraw(event)
             case VendorQuoted() | VendorLeft():
                 yield from self._quote(event)
+            case SolveFinished():
+                yield from self._solved(event)
             case CellConfigured():
                 yield EventIgnored(
                     reason="cell_already_configured", detail=f"cell {self.name} keeps its first configuration"
@@ -214,6 +217,15 @@ class Cell:
             return
         for zone in self.zones.values():
             yield from zone.on_quote(event)
+
+    def _solved(self, event: SolveFinished) -> Iterator[Outcome]:
+        zone = self.zones.get(event.zone)
+        if zone is None:
+            yield EventIgnored(
+                reason="unknown_solve", detail=f"cell {self.name} has no zone {event.zone} to ask a solver"
+            )
+        else:
+            yield from zone.on_solve(event)
 
 
 def compress(packed: bytes) -> bytes:

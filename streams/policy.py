@@ -8,6 +8,7 @@ from schemas.fleet import FleetEvent
 from schemas.jobs import JobEvent
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Outcome
+from schemas.solves import SolveFinished
 
 
 class ZonePolicy(Protocol):
@@ -26,6 +27,9 @@ class ZonePolicy(Protocol):
 
     def on_clock(self, time_s: float) -> Iterator[Outcome]:
         """It is `time_s` now: close slots, open slots, miss silent nodes."""
+
+    def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
+        """A solver's answer, to a request of this zone or to none."""
 
     def knows_job(self, job_id: str) -> bool:
         """Whether a bid of this id was decided here, within the window that the zone remembers."""

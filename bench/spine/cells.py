@@ -4,9 +4,10 @@ import random
 from collections.abc import Iterator
 from typing import cast
 
-from schemas.cells import HOURS_PER_DAY, AuctionPolicy, CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.cells import HOURS_PER_DAY, CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.codec import Envelope
 from schemas.jobs import Dataset, JobSubmitted, Task
+from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorQuoted
 from schemas.registry import Event
 from streams.auction.zone import AuctionZone

@@ -1,34 +1,19 @@
-"""Algorithm 1: judge each bid on arrival, admit it iff it beats the critical value, and raise the prices."""
+"""Algorithm 1: judge each bid on arrival, admit it iff it beats its price, and raise the prices.
+
+How a plan is found, what it costs and whether prices rise is up to a `Mechanism`: pdFTSP's or a rival's.
+"""
 
 import math
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Literal
 
 from solvers.auction.certificate import DualBound, least_additive_cost
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market, Placement
+from solvers.auction.mechanism import Charge, Mechanism, Price, Request
 from solvers.auction.room import Binding, RoomCount, binding, earliest_last_slot, room_for
 from solvers.auction.search import Schedule, best_schedule, describe
 from solvers.auction.window import VendorOption, Window
-
-PaymentRule = Literal["critical", "published"]
-Order = Literal["room_first", "published"]
-
-
-@dataclass(frozen=True)
-class Pricing:
-    """How prices rise and what winners pay."""
-
-    payment: PaymentRule
-    alpha: float
-    """Factor of Eq. 7, from declared bounds (erratum P4)."""
-    beta: float
-    """Factor of Eq. 8, likewise."""
-    max_density_micros: float = math.inf
-    """The largest b-bar with which a bid raises prices."""
-    order: Order = "room_first"
-    """Whether room is minded before a plan is made (erratum P2), or after prices are raised, as printed."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +21,9 @@ class Appraisal:
     """What the market says of a task, whatever is bid for it."""
 
     schedule: Schedule | None
-    """The best plan (Eq. 9)."""
+    """The mechanism's plan; pdFTSP's is the best (Eq. 9)."""
+    price: Price | None
+    """What a bid must be above; None without a plan."""
     least_additive_cost: float
     """See the function of this name; infinite without any plan."""
     room: RoomCount
@@ -49,9 +36,9 @@ class Award:
     """What an admitted bid gets."""
 
     schedule: Schedule
-    payment_micros: int
+    charge: Charge
     density_micros: float
-    """b-bar_il: welfare per normalised resource, at most what the pricing allows."""
+    """b-bar_il: welfare per normalised resource."""
     gain_micros: int
     """mu_il: what the bid added to the dual bound besides its rises of prices."""
 
@@ -59,55 +46,59 @@ class Award:
 class Auctioneer:
     """The auction of one zone: its market, its welfare, and the bound that proves how good that is."""
 
-    def __init__(self, market: Market, pricing: Pricing) -> None:
+    def __init__(self, market: Market, mechanism: Mechanism) -> None:
         self.market = market
-        self.pricing = pricing
+        self.mechanism = mechanism
         self.dual_bound = DualBound()
         self.welfare_micros = 0
         """Objective 4, of the decisions so far."""
 
-    def appraise(
-        self, demand: Demand, options: list[VendorOption], first_slot: int, last_slot: int
-    ) -> Appraisal:
-        """Find the best plan of a task and what stands in its way. Changes nothing and knows no bid."""
-        window = Window.of(self.market, demand, options, first_slot, last_slot)
-        schedule = None
-        if window is not None:
-            room_only = self.pricing.order == "room_first"
-            schedule = best_schedule(self.market, demand, window, room_only)
-        room = room_for(self.market, demand, first_slot, last_slot)
-        slots = last_slot - max(first_slot, self.market.first_slot) + 1
-        return Appraisal(
-            schedule=schedule,
-            least_additive_cost=(
-                math.inf if window is None else least_additive_cost(self.market, demand, window)
-            ),
-            room=room,
-            binding=binding(demand, room, slots, found=schedule is not None),
-            earliest_last_slot=earliest_last_slot(self.market, demand, options),
+    def appraise(self, request: Request) -> Appraisal:
+        """Find the plan for a task and what stands in its way. Changes nothing and knows no bid."""
+        window = Window.of(
+            self.market, request.demand, request.options, request.first_slot, request.last_slot
         )
+        schedule = None if window is None else self.mechanism.plan(self.market, request, window)
+        return self._appraisal(request, window, schedule)
 
-    def decide(self, bid_micros: int, demand: Demand, appraisal: Appraisal) -> Award | None:
-        """Admit a bid iff F(il) = bid - critical value > 0, and then take its room and raise its prices.
+    def appraise_plan(self, request: Request, schedule: Schedule | None) -> Appraisal:
+        """As `appraise`, of a plan that was sought elsewhere, or of none."""
+        window = Window.of(
+            self.market, request.demand, request.options, request.first_slot, request.last_slot
+        )
+        return self._appraisal(request, window, schedule)
 
-        The plan and the critical value are the appraisal's, so neither depends on the bid: that is what makes
-        the auction truthful (Theorem 3, erratum P1).
+    def decide(self, bid_micros: int, request: Request, appraisal: Appraisal) -> Award | None:
+        """Admit a bid iff it is above its price (for pdFTSP: F(il) = bid - critical value > 0), and then take
+        its room and raise its prices.
+
+        The plan and the price are the appraisal's, so neither depends on the bid: that is what makes the
+        auction truthful (Theorem 3, erratum P1).
         """
         gain_micros = self.dual_bound.judge(bid_micros, appraisal.least_additive_cost)
-        schedule = appraisal.schedule
-        if schedule is None or bid_micros <= schedule.critical_micros:
+        schedule, price = appraisal.schedule, appraisal.price
+        if schedule is None or price is None or bid_micros <= price.micros:
             return None
+        return self.award(bid_micros, request.demand, schedule, price, gain_micros)
+
+    def award(
+        self, bid_micros: int, demand: Demand, schedule: Schedule, price: Price, gain_micros: int
+    ) -> Award | None:
+        """Give a bid its schedule; None where there is no room for it.
+
+        Args:
+            gain_micros: mu_il, which the bid has added to the dual bound already.
+        """
         welfare = bid_micros - schedule.vendor_micros - schedule.operational_micros
-        density = min(
-            welfare / (schedule.compute_used + schedule.memory_used), self.pricing.max_density_micros
-        )
+        density = self._density_micros(welfare, schedule)
         self._raise_prices(schedule.placement, demand, density)
         if not self.market.has_room(schedule.placement, demand):
-            # Only the published order gets here: prices are raised for a task that is refused (erratum P2).
+            # Of schedules just found, only the published order's get here: prices are raised for a task that
+            # is refused (erratum P2).
             return None
         self.market.reserve(schedule.placement, demand)
         self.welfare_micros += welfare
-        return Award(schedule, self._payment(schedule), density, gain_micros)
+        return Award(schedule, self.mechanism.charge(price), density, gain_micros)
 
     def replan(
         self,
@@ -120,6 +111,9 @@ class Auctioneer:
         last_slot: int,
     ) -> Schedule | None:
         """Plan the rest of an admitted task again, at no charge to its user.
+
+        The plan is the cheapest there is, whatever the mechanism: a rival's prices are zero, so its tasks are
+        moved to where operation costs least.
 
         Args:
             demand: for the work that remains.
@@ -150,13 +144,29 @@ class Auctioneer:
             return 0
         return describe(self.market, demand, VendorOption(None, 0, 0), placement).operational_micros
 
-    def _raise_prices(self, placement: Placement, demand: Demand, density_micros: float) -> None:
-        self.dual_bound.rise(
-            self.market.raise_prices(placement, demand, density_micros, self.pricing.alpha, self.pricing.beta)
-        )
+    def _density_micros(self, welfare_micros: int, schedule: Schedule) -> float:
+        density = welfare_micros / (schedule.compute_used + schedule.memory_used)
+        rises = self.mechanism.price_rises
+        return density if rises is None else min(density, rises.max_density_micros)
 
-    def _payment(self, schedule: Schedule) -> int:
-        if self.pricing.payment == "critical":
-            return math.ceil(schedule.critical_micros)
-        # Eq. 14 as printed: without the operational cost, and not truthful (erratum P1).
-        return math.ceil(math.fsum((schedule.vendor_micros, schedule.compute_micros, schedule.memory_micros)))
+    def _raise_prices(self, placement: Placement, demand: Demand, density_micros: float) -> None:
+        rises = self.mechanism.price_rises
+        if rises is not None:
+            self.dual_bound.rise(
+                self.market.raise_prices(placement, demand, density_micros, rises.alpha, rises.beta)
+            )
+
+    def _appraisal(self, request: Request, window: Window | None, schedule: Schedule | None) -> Appraisal:
+        demand, first_slot, last_slot = request.demand, request.first_slot, request.last_slot
+        room = room_for(self.market, demand, first_slot, last_slot)
+        slots = last_slot - max(first_slot, self.market.first_slot) + 1
+        return Appraisal(
+            schedule=schedule,
+            price=None if schedule is None else self.mechanism.price(schedule, demand.work_samples),
+            least_additive_cost=(
+                math.inf if window is None else least_additive_cost(self.market, demand, window)
+            ),
+            room=room,
+            binding=binding(demand, room, slots, found=schedule is not None),
+            earliest_last_slot=earliest_last_slot(self.market, demand, request.options),
+        )

@@ -8,6 +8,7 @@ import numpy as np
 
 from solvers.arrays import Floats, Ints
 from solvers.auction.cells import Cells
+from solvers.auction.cover import NO_CHOICE
 from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet
 from solvers.auction.price_order import PriceOrder
@@ -29,6 +30,12 @@ class Placement:
     def cells(self) -> Iterator[tuple[int, int]]:
         """(slot, row) of each."""
         return zip(self.slots, self.rows, strict=True)
+
+
+def placement_of(rows: Ints, first_slot: int) -> Placement:
+    """The placement of node rows by slot, from `first_slot` on, with `NO_CHOICE` where the task pauses."""
+    ahead = np.flatnonzero(rows != NO_CHOICE)
+    return Placement(slots=tuple((ahead + first_slot).tolist()), rows=tuple(rows[ahead].tolist()))
 
 
 class Market:

@@ -10,7 +10,7 @@ from solvers.auction.ceilings import cheapest_schedule, schedule_problem
 from solvers.auction.cells import Cells
 from solvers.auction.cover import NO_CHOICE, Sums
 from solvers.auction.demand import Demand
-from solvers.auction.market import Market, Placement
+from solvers.auction.market import Market, Placement, placement_of
 from solvers.auction.window import VendorOption, Window
 from solvers.compiled import kernel
 
@@ -50,11 +50,6 @@ class Schedule:
             (self.vendor_micros, self.operational_micros, self.compute_micros, self.memory_micros)
         )
 
-    @property
-    def lowest_winning_bid_micros(self) -> int:
-        """The least whole bid above the critical value."""
-        return math.floor(self.critical_micros) + 1
-
 
 def best_schedule(market: Market, demand: Demand, window: Window, room_only: bool) -> Schedule | None:
     """The schedule that maximises F(il) for any bid: the one of least critical value, or None without one.
@@ -68,10 +63,7 @@ def best_schedule(market: Market, demand: Demand, window: Window, room_only: boo
     )
     if chosen < 0:
         return None
-    columns = np.flatnonzero(rows != NO_CHOICE)
-    placement = Placement(
-        slots=tuple((columns + (market.first_slot + start)).tolist()), rows=tuple(rows[columns].tolist())
-    )
+    placement = placement_of(rows, market.first_slot + start)
     return describe(market, demand, window.options[chosen], placement)
 
 

@@ -3,10 +3,12 @@
 import numpy as np
 
 from schemas.cells import HOURS_PER_DAY, Tariff
-from solvers.auction.auctioneer import Auctioneer, Pricing
+from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet, NodeClass
 from solvers.auction.market import Market
+from solvers.auction.mechanism import PriceRises, Request
+from solvers.auction.primal_dual import PrimalDual
 from solvers.auction.window import VendorOption
 
 
@@ -22,7 +24,8 @@ def warm_up() -> None:
         row_of={"fast": 0, "slow": 1},
         class_of_row=(0, 1),
     )
-    auctioneer = Auctioneer(Market(fleet, 3, 0, lambda *_: 1.0), Pricing("critical", 1.0, 1.0))
+    mechanism = PrimalDual("critical", PriceRises(1.0, 1.0))
+    auctioneer = Auctioneer(Market(fleet, 3, 0, lambda *_: 1.0), mechanism)
     demand = Demand.sized(3, np.array([2, 1], np.int64), 1.0, fleet)
-    appraisal = auctioneer.appraise(demand, [VendorOption(None, 0, 0)], 0, 2)
-    auctioneer.decide(100, demand, appraisal)
+    request = Request("first", demand, [VendorOption(None, 0, 0)], 0, 2)
+    auctioneer.decide(100, request, auctioneer.appraise(request))

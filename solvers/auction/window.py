@@ -37,6 +37,11 @@ class Window:
     prices_micros: Floats
     """(options,) in floating point: a price may have no bound that 64 bits hold."""
 
+    @property
+    def slots(self) -> int:
+        """How many there are."""
+        return len(self.operational)
+
     @classmethod
     def of(
         cls, market: Market, demand: Demand, options: list[VendorOption], first_slot: int, last_slot: int

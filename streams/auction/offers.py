@@ -3,6 +3,7 @@
 from schemas.decisions import Certificate, Offer, Plan, PriceParts, Room
 from solvers.auction.auctioneer import Appraisal, Auctioneer
 from solvers.auction.calendar import Calendar
+from solvers.auction.mechanism import Price
 from solvers.auction.search import Schedule
 
 
@@ -17,22 +18,23 @@ def plan_of(schedule: Schedule, nodes: tuple[str, ...]) -> Plan:
     )
 
 
-def price_of(schedule: Schedule) -> PriceParts:
-    """What a schedule costs, part by part."""
+def price_of(price: Price) -> PriceParts:
+    """A price, part by part."""
     return PriceParts(
-        vendor_micros=schedule.vendor_micros,
-        operational_micros=schedule.operational_micros,
-        compute_micros=schedule.compute_micros,
-        memory_micros=schedule.memory_micros,
+        vendor_micros=price.vendor_micros,
+        operational_micros=price.operational_micros,
+        compute_micros=price.compute_micros,
+        memory_micros=price.memory_micros,
     )
 
 
 def offer_of(appraisal: Appraisal, nodes: tuple[str, ...], calendar: Calendar) -> Offer:
     """An appraisal as an offer."""
-    schedule, room, earliest = appraisal.schedule, appraisal.room, appraisal.earliest_last_slot
+    schedule, price = appraisal.schedule, appraisal.price
+    room, earliest = appraisal.room, appraisal.earliest_last_slot
     return Offer(
-        price=None if schedule is None else price_of(schedule),
-        lowest_winning_bid_micros=None if schedule is None else schedule.lowest_winning_bid_micros,
+        price=None if price is None else price_of(price),
+        lowest_winning_bid_micros=None if price is None else price.lowest_winning_bid_micros,
         plan=None if schedule is None else plan_of(schedule, nodes),
         earliest_deadline_s=None if earliest is None else calendar.start_s(earliest + 1),
         room=Room(

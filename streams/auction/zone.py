@@ -1,4 +1,4 @@
-"""A zone under the auction policy: events in, outcomes out."""
+"""A zone under the auction, or a rival of it: events in, outcomes out."""
 
 import hashlib
 from collections import OrderedDict
@@ -6,14 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from schemas.cells import CellConfigured, Zone
-from schemas.decisions import (
-    EventIgnored,
-    JobAdmitted,
-    JobQuoted,
-    JobRejected,
-    NodeStatusChanged,
-    Offer,
-)
+from schemas.decisions import EventIgnored, JobQuoted, NodeStatusChanged
 from schemas.fleet import (
     FleetEvent,
     NodeHeartbeat,
@@ -24,27 +17,22 @@ from schemas.fleet import (
     RunProgressed,
     RunStarted,
 )
-from schemas.jobs import (
-    JobEvent,
-    JobQuoteRequested,
-    JobSubmitted,
-    JobWithdrawalRequested,
-    RejectionReason,
-    Task,
-)
+from schemas.jobs import JobEvent, JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, Task
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Outcome
-from solvers.auction.auctioneer import Appraisal, Auctioneer, Pricing
+from schemas.solves import SolveFinished
+from solvers.auction.auctioneer import Appraisal, Auctioneer
 from solvers.auction.calendar import Calendar
 from solvers.auction.demand import Demand, UnjudgeableError
 from solvers.auction.fleet import Fleet
-from solvers.auction.market import Market
+from solvers.auction.mechanism import Request
 from solvers.auction.vendors import vendor_options
 from streams.auction.book import JobBook
-from streams.auction.job import Job
+from streams.auction.judge import unknown_job
 from streams.auction.nodes import NodeWatch
-from streams.auction.offers import certificate_of, offer_of
+from streams.auction.policies import judge_of, market_of, mechanism_of
 from streams.auction.prices import priced
+from streams.auction.verdicts import Verdicts
 
 _DIGEST_BYTES = 16
 
@@ -56,18 +44,11 @@ class AuctionZone:
         self.zone = zone
         self.calendar = Calendar(cell.epoch_s, cell.slot_s)
         self.fleet = Fleet.of(cell, zone)
-        policy = zone.policy
-        self.auctioneer = Auctioneer(
-            Market(self.fleet, zone.horizon_slots, 0, self._full_cost),
-            Pricing(
-                payment=policy.payment,
-                order=policy.order,
-                alpha=policy.max_value_per_compute_micros / policy.money_unit_micros,
-                beta=policy.max_value_per_memory_micros / policy.money_unit_micros,
-                max_density_micros=policy.max_density_units * policy.money_unit_micros,
-            ),
-        )
+        market = market_of(zone.policy)(self.fleet, zone.horizon_slots, 0, self._full_cost)
+        self.auctioneer = Auctioneer(market, mechanism_of(zone.policy))
         self.book = JobBook(zone, self.auctioneer, self.calendar)
+        self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.calendar)
+        self.judge = judge_of(zone, self.auctioneer, self.calendar, self._verdicts)
         self.watch = NodeWatch(cell.node_timeout_s)
         self._time_s = cell.epoch_s
         self._quotes: dict[str, VendorQuoted] = {}
@@ -80,7 +61,7 @@ class AuctionZone:
     def on_job(self, event: JobEvent) -> Iterator[Outcome]:
         match event:
             case JobSubmitted():
-                yield self._bid(event)
+                yield from self._bid(event)
             case JobQuoteRequested():
                 yield self._quote(event)
             case JobWithdrawalRequested():
@@ -125,6 +106,10 @@ class AuctionZone:
             yield from self.book.check_lapsed()
             yield from self.book.assignments()
             yield priced(self.zone.id, self.auctioneer, len(self.book.jobs))
+        yield from self.judge.on_clock(time_s)
+
+    def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
+        yield from self.judge.on_solve(event)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -133,6 +118,7 @@ class AuctionZone:
             "dual_bound_micros": str(self.auctioneer.dual_bound.micros),
             "welfare_micros": str(self.auctioneer.welfare_micros),
             "jobs": self.book.state(),
+            "judge": self.judge.state(),
             "watch": self.watch.state(),
             "time_s": self._time_s,
             "quotes": [quote.model_dump_json() for quote in self._quotes.values()],
@@ -144,6 +130,7 @@ class AuctionZone:
         self.auctioneer.dual_bound.micros = int(state["dual_bound_micros"])
         self.auctioneer.welfare_micros = int(state["welfare_micros"])
         self.book.restore(state["jobs"])
+        self.judge.restore(state["judge"])
         self.watch.restore(state["watch"])
         self._time_s = state["time_s"]
         quotes = [VendorQuoted.model_validate_json(quote) for quote in state["quotes"]]
@@ -158,78 +145,27 @@ class AuctionZone:
             self.calendar.start_s(slot), self.calendar.slot_s
         )
 
-    def _bid(self, event: JobSubmitted) -> Outcome:
+    def _bid(self, event: JobSubmitted) -> Iterator[Outcome]:
         self._remember_decided(event.job_id)
         try:
-            demand, appraisal = self._appraise(event.task)
+            request = self._request(event.job_id, event.task)
         except UnjudgeableError as error:
-            return self._rejected(event, error.reason, error.detail, None)
-        award = self.auctioneer.decide(event.bid_micros, demand, appraisal)
-        offer = offer_of(appraisal, self.fleet.nodes, self.calendar)
-        if award is None:
-            return self._rejected(event, *_why_not(appraisal, event.bid_micros), offer)
-        first_slot = self.auctioneer.market.first_slot
-        critical = self.zone.policy.payment == "critical"
-        job = Job(
-            job_id=event.job_id,
-            user=event.user,
-            task=event.task,
-            bid_micros=event.bid_micros,
-            payment_micros=award.payment_micros,
-            refundable_micros=award.schedule.operational_micros if critical else 0,
-            density_micros=award.density_micros,
-            gain_micros=award.gain_micros,
-            ready_slot=first_slot + award.schedule.vendor_delay_slots,
-            last_slot=self.calendar.last_slot_by(event.task.deadline_s),
-            demand=demand,
-        )
-        job.plan(award.schedule.placement, demand, self.fleet.class_of_row)
-        self.book.jobs[job.job_id] = job
-        return JobAdmitted(
-            job_id=event.job_id,
-            user=event.user,
-            zone=self.zone.id,
-            reason="bid_above_price",
-            bid_micros=event.bid_micros,
-            payment_micros=award.payment_micros,
-            offer=offer,
-            certificate=certificate_of(self.auctioneer),
-        )
-
-    def _rejected(
-        self, event: JobSubmitted, reason: RejectionReason, detail: str, offer: Offer | None
-    ) -> JobRejected:
-        return JobRejected(
-            job_id=event.job_id,
-            user=event.user,
-            zone=self.zone.id,
-            reason=reason,
-            detail=detail,
-            bid_micros=event.bid_micros,
-            offer=offer,
-            certificate=certificate_of(self.auctioneer),
-        )
+            yield self._verdicts.rejected(event, error.reason, error.detail, None)
+        else:
+            yield from self.judge.bid(event, request)
 
     def _quote(self, event: JobQuoteRequested) -> JobQuoted:
-        reason: RejectionReason | Literal["plan_found"]
+        found: Appraisal | UnjudgeableError
         try:
-            _, appraisal = self._appraise(event.task)
+            found = self.auctioneer.appraise(self._request(event.quote_id, event.task))
         except UnjudgeableError as error:
-            offer, reason, detail = None, error.reason, error.detail
-        else:
-            offer = offer_of(appraisal, self.fleet.nodes, self.calendar)
-            if appraisal.schedule is None:
-                reason, detail = _why_not(appraisal, 0)
-            else:
-                reason, detail = "plan_found", "this is what a bid would meet now"
-        return JobQuoted(
-            quote_id=event.quote_id, zone=self.zone.id, reason=reason, detail=detail, offer=offer
-        )
+            found = error
+        return self._verdicts.quoted(event, found, self.judge.quote_remark)
 
     def _withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
         job = self.book.jobs.get(event.job_id)
         if job is None:
-            yield EventIgnored(reason="unknown_job", detail=f"job {event.job_id} is over or never won")
+            yield from self.judge.withdraw(event)
         elif job.user != event.user:
             yield EventIgnored(reason="not_the_owner", detail=f"job {event.job_id} is of another user")
         elif job.started(self.auctioneer.market.first_slot):
@@ -240,7 +176,7 @@ class AuctionZone:
     def _on_run(self, event: RunStarted | RunProgressed | RunFinished | RunFailed) -> Iterator[Outcome]:
         job = self.book.jobs.get(event.job_id)
         if job is None:
-            yield EventIgnored(reason="unknown_job", detail=f"job {event.job_id} is over or never won")
+            yield unknown_job(event.job_id)
             return
         if job.rows.get(event.slot) != self.fleet.row_of[event.node] or event.slot > self.book.present_slot:
             yield EventIgnored(
@@ -281,36 +217,19 @@ class AuctionZone:
         yield NodeStatusChanged(zone=self.zone.id, node=node, status="down", reason=reason)
         yield from self.book.lose_node(row)
 
-    def _appraise(self, task: Task) -> tuple[Demand, Appraisal]:
-        demand = Demand.of(task, task.work_samples, self.zone, self.fleet, self.calendar.slot_s)
-        first_slot = self.auctioneer.market.first_slot
-        last_slot = self.calendar.last_slot_by(task.deadline_s)
-        options = vendor_options(self._quotes, task, self.calendar.slot_s)
-        return demand, self.auctioneer.appraise(demand, options, first_slot, last_slot)
+    def _request(self, id: str, task: Task) -> Request:
+        return Request(
+            id=id,
+            demand=Demand.of(task, task.work_samples, self.zone, self.fleet, self.calendar.slot_s),
+            options=vendor_options(self._quotes, task, self.calendar.slot_s),
+            first_slot=self.auctioneer.market.first_slot,
+            last_slot=self.calendar.last_slot_by(task.deadline_s),
+        )
 
     def _remember_decided(self, job_id: str) -> None:
         self._decided[_digest(job_id)] = None
         if len(self._decided) > self._decided_limit:
             self._decided.popitem(last=False)
-
-
-def _why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, str]:
-    """Why a bid loses against an appraisal."""
-    schedule, room = appraisal.schedule, appraisal.room
-    if schedule is not None and bid_micros <= schedule.critical_micros:
-        return (
-            "price_not_below_bid",
-            f"the bid of {bid_micros} is not above the price: {schedule.lowest_winning_bid_micros} wins",
-        )
-    if appraisal.binding == "time":
-        return "deadline_too_soon", (
-            "even with every node free, the work does not fit before the deadline, within the zone's horizon"
-        )
-    return (
-        "no_room_before_deadline",
-        f"of {room.cells} cells before the deadline {room.with_room} have room: {room.node_down} are on down "
-        f"nodes, {room.without_compute} lack compute, {room.without_memory} lack memory",
-    )
 
 
 def _digest(job_id: str) -> bytes:

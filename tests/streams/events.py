@@ -1,10 +1,11 @@
 """Small builders of events for the tests of the streams."""
 
-from schemas.cells import AuctionPolicy, CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.fleet import NodeHeartbeat
 from schemas.jobs import Dataset, JobSubmitted, Task
+from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorQuoted
 from schemas.registry import EVENTS_BY_TOPIC, Event
 from streams.cell import LedgerEvent

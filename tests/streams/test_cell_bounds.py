@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas.base import MAX_MICROS, MAX_TIME_S
-from schemas.cells import AuctionPolicy, CellConfigured, GpuType, Node, Tariff, ThroughputRow, Zone
+from schemas.cells import CellConfigured, GpuType, Node, Tariff, ThroughputRow, Zone
 from schemas.clock import ClockTicked
 from schemas.fleet import (
     NodeHeartbeat,
@@ -26,6 +26,7 @@ from schemas.jobs import (
     LoraHyperparameters,
     Task,
 )
+from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event
 from streams.cell import Cell

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.cells import AuctionPolicy
 from schemas.decisions import JobAdmitted, JobWithdrawn
+from schemas.policies import AuctionPolicy
 from streams.cell import Cell
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, withdraw, zone
 

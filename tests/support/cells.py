@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.cells import HOURS_PER_DAY, AuctionPolicy, CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.cells import HOURS_PER_DAY, CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.decisions import JobAdmitted, JobReplanned
@@ -17,6 +17,7 @@ from schemas.fleet import (
     RunStarted,
 )
 from schemas.jobs import Dataset, JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, Task
+from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event, Outcome
 from streams.cell import Cell, LedgerEvent

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.auctioneer import Auctioneer, Pricing
+from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.market import HIGHEST_PRICE_MICROS, Market, Placement
+from solvers.auction.mechanism import PriceRises, Request
+from solvers.auction.primal_dual import PrimalDual
 from solvers.auction.window import VendorOption
 from tests.support.markets import additive_cost, demand, every_schedule, fleet
 
@@ -91,13 +93,13 @@ def test_the_dual_bound_is_never_below_the_offline_optimum(tasks, nodes, alpha):
     def build():
         return Market(of, 2, 0, lambda _, slot: float(slot))
 
-    auctioneer = Auctioneer(build(), Pricing("critical", alpha, alpha))
+    auctioneer = Auctioneer(build(), PrimalDual("critical", PriceRises(alpha, alpha)))
     cases = []
     for bid_micros, work, gib, first in tasks:
         wanted = demand(of, work, [min(work, 4)], float(gib))
         cases.append((bid_micros, wanted, first, 1))
-        appraisal = auctioneer.appraise(wanted, NO_VENDOR, first, 1)
-        auctioneer.decide(bid_micros, wanted, appraisal)
+        request = Request("j", wanted, NO_VENDOR, first, 1)
+        auctioneer.decide(bid_micros, request, auctioneer.appraise(request))
     optimum = offline_optimum(cases, 6.0, 6.0, build)
     assert auctioneer.welfare_micros <= optimum <= auctioneer.dual_bound.micros
 
@@ -106,11 +108,11 @@ def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
     # Erratum P8: mu = max(0, F) prices both cells at the dearer one's price; constraint 6a prices each at its
     # own, so a plan is left whose surplus exceeds the printed mu: the printed dual point is infeasible.
     of = fleet((1, 10.0, 8.0))
-    auctioneer = Auctioneer(Market(of, 2, 0, lambda *_: 0.0), Pricing("critical", 1.0, 1.0))
+    auctioneer = Auctioneer(Market(of, 2, 0, lambda *_: 0.0), PrimalDual("critical", PriceRises(1.0, 1.0)))
     auctioneer.market.compute_price[0, 0] = 40.0
     auctioneer.market.price_order.sort(0)
     wanted = demand(of, 10, [5], 1.0)
-    appraisal = auctioneer.appraise(wanted, NO_VENDOR, 0, 1)
+    appraisal = auctioneer.appraise(Request("j", wanted, NO_VENDOR, 0, 1))
     assert appraisal.schedule is not None
     bid_micros = 45
     printed = max(0.0, bid_micros - appraisal.schedule.critical_micros)
@@ -127,13 +129,14 @@ def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
 def test_a_task_refused_for_lack_of_room_raises_prices_in_the_published_order_only(order, rises):
     # Erratum P2: Algorithm 1 as printed raises prices first and checks capacity after.
     of = fleet((1, 6.0, 6.0))
-    auctioneer = Auctioneer(Market(of, 1, 0, lambda *_: 0.0), Pricing("critical", 1.0, 1.0, order=order))
+    auctioneer = Auctioneer(
+        Market(of, 1, 0, lambda *_: 0.0), PrimalDual("critical", PriceRises(1.0, 1.0), order)
+    )
     wanted = demand(of, 4, [4], 1.0)
-    appraisal = auctioneer.appraise(wanted, NO_VENDOR, 0, 0)
-    assert auctioneer.decide(10, wanted, appraisal) is not None
+    request = Request("j", wanted, NO_VENDOR, 0, 0)
+    assert auctioneer.decide(10, request, auctioneer.appraise(request)) is not None
     before = auctioneer.market.compute_price.copy()
-    appraisal = auctioneer.appraise(wanted, NO_VENDOR, 0, 0)
-    assert auctioneer.decide(10**9, wanted, appraisal) is None
+    assert auctioneer.decide(10**9, request, auctioneer.appraise(request)) is None
     assert bool((auctioneer.market.compute_price > before).any()) is rises
 
 
@@ -141,10 +144,11 @@ def test_an_absurd_bid_raises_prices_no_more_than_the_densest_that_is_expected()
     def price_after(bid_micros: int) -> float:
         of = fleet((1, 6.0, 6.0))
         auctioneer = Auctioneer(
-            Market(of, 1, 0, lambda *_: 0.0), Pricing("critical", 1.0, 1.0, max_density_micros=30.0)
+            Market(of, 1, 0, lambda *_: 0.0), PrimalDual("critical", PriceRises(1.0, 1.0, 30.0))
         )
         wanted = demand(of, 1, [1], 1.0)
-        assert auctioneer.decide(bid_micros, wanted, auctioneer.appraise(wanted, NO_VENDOR, 0, 0))
+        request = Request("j", wanted, NO_VENDOR, 0, 0)
+        assert auctioneer.decide(bid_micros, request, auctioneer.appraise(request))
         return float(auctioneer.market.compute_price[0, 0])
 
     # A third of a node-slot in all: 10 micros are 30 per node-slot.

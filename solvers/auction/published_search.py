@@ -1,0 +1,93 @@
+"""Algorithm 2 as printed: the table dp[t, w] of Eq. 13 with a running maximum of the prices.
+
+A state keeps one way to it, the cheapest at the highest prices met so far. But objective 12 charges the
+highest price for *all* cells, those to come too: a dearer way there with lower prices may be the cheaper one
+in the end, and is lost (erratum P3). The exact search is `best_schedule`; this one is for the reproduction.
+"""
+
+import numpy as np
+
+from solvers.arrays import Floats, Ints
+from solvers.auction.cells import Fronts, price_fronts
+from solvers.auction.cover import NO_CHOICE, Sums
+from solvers.auction.demand import Demand
+from solvers.auction.market import Market, placement_of
+from solvers.auction.mechanism import Request
+from solvers.auction.search import Schedule, describe
+from solvers.auction.window import Window
+from solvers.compiled import kernel
+
+
+def published_schedule(market: Market, request: Request, window: Window, room_only: bool) -> Schedule | None:
+    """The plan that Algorithm 2 finds, or None without one; never of a lower critical value than the best.
+
+    Every vendor is tried, those that another undercuts in price and delay too: a later start may lead past a
+    mistake of the table. With `room_only` it uses cells with room alone (erratum P2).
+    """
+    start, stop = window.columns.start, window.columns.stop
+    cells = market.cells(start, stop) if room_only else market.emptied_cells(start, stop)
+    fronts = price_fronts(cells, request.demand)
+    best, best_cost = None, np.inf
+    found: dict[int, tuple[float, Ints]] = {}
+    for option in request.options:
+        delay = option.delay_slots
+        if delay >= window.slots:
+            continue
+        if delay not in found:
+            found[delay] = _running_maximum(fronts, request.demand, window.operational, window.sums, delay)
+        cost, rows = found[delay]
+        if option.price_micros + cost < best_cost:
+            best, best_cost = (option, rows), option.price_micros + cost
+    if best is None:
+        return None
+    option, rows = best
+    return describe(market, request.demand, option, placement_of(rows, market.first_slot + start))
+
+
+@kernel
+def _running_maximum(
+    fronts: Fronts, demand: Demand, operational: Floats, sums: Sums, first_slot: int
+) -> tuple[float, Ints]:
+    """The table from `first_slot` on: the cost of the work done, infinite if it cannot be, and node rows.
+
+    Of a class, only the cells that no other undercuts in both prices are looked at: Delta_kt rises with
+    both, whatever the maxima so far.
+    """
+    slots, classes = operational.shape
+    enough = sums.values.size
+    cost = np.full(enough + 1, np.inf)
+    # Of the way to each state: highest prices, node-slots, and operational cost.
+    compute_price, memory_price = np.zeros(enough + 1), np.zeros(enough + 1)
+    compute_used, memory_used = np.zeros(enough + 1), np.zeros(enough + 1)
+    spent = np.zeros(enough + 1)
+    cost[0] = 0.0
+    came_from = np.full((slots, enough + 1), -1, np.int32)
+    came_by = np.full((slots, enough + 1), NO_CHOICE, np.int64)
+    for slot in range(first_slot, slots):
+        # From the largest sum down, so that each slot is used once: a step only leads to larger sums.
+        for state in range(enough - 1, -1, -1):
+            if cost[state] == np.inf:
+                continue
+            for index in range(classes):
+                group = slot * classes + index
+                for cell in range(fronts.start[group], fronts.start[group + 1]):
+                    highest_compute = max(compute_price[state], fronts.compute[cell])
+                    highest_memory = max(memory_price[state], fronts.memory[cell])
+                    compute = compute_used[state] + demand.compute_share[index]
+                    memory = memory_used[state] + demand.memory_share[index]
+                    operation = spent[state] + operational[slot, index]
+                    grown = operation + highest_compute * compute + highest_memory * memory
+                    target = sums.following[index, state]
+                    if grown < cost[target]:
+                        cost[target], spent[target] = grown, operation
+                        compute_price[target], memory_price[target] = highest_compute, highest_memory
+                        compute_used[target], memory_used[target] = compute, memory
+                        came_from[slot, target], came_by[slot, target] = state, fronts.nodes[cell]
+    rows = np.full(slots, NO_CHOICE, np.int64)
+    if cost[enough] < np.inf:
+        state = enough
+        for slot in range(slots - 1, first_slot - 1, -1):
+            if came_from[slot, state] >= 0:
+                rows[slot] = came_by[slot, state]
+                state = came_from[slot, state]
+    return float(cost[enough]), rows

@@ -1,0 +1,192 @@
+"""The judge of Titan (section 5.1): the bids of a slot wait for one solve, and are decided together.
+
+A cell never waits for a solver, so the answer may find less room than there was when it was asked for. A plan
+whose cells are no longer free, or that was none, is not applied: its bid is rejected, and why.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from schemas.cells import Zone
+from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, JobWithdrawn
+from schemas.jobs import JobSubmitted, JobWithdrawalRequested, RejectionReason
+from schemas.policies import TitanPolicy
+from schemas.registry import Outcome
+from schemas.solves import SolvedPlan, SolveFinished
+from solvers.auction.auctioneer import Auctioneer
+from solvers.auction.calendar import Calendar
+from solvers.auction.mechanism import Request
+from solvers.auction.search import describe
+from solvers.auction.vendor_choice import drawn_vendor, in_time
+from streams.auction.judge import unknown_job, unknown_solve
+from streams.auction.offers import certificate_of
+from streams.auction.solves import batch_request, placement_of_plan, slots_for
+from streams.auction.verdicts import Verdicts, why_not
+from streams.auction.waiting import WaitingBid, packed, unpacked
+
+
+class BatchJudge:
+    """See `Judge`."""
+
+    quote_remark = "this is what a bid alone would meet now: the bids of a slot are decided together"
+
+    def __init__(
+        self, zone: Zone, policy: TitanPolicy, auctioneer: Auctioneer, calendar: Calendar, verdicts: Verdicts
+    ) -> None:
+        self._zone = zone
+        self._policy = policy
+        self._auctioneer = auctioneer
+        self._market = auctioneer.market
+        self._calendar = calendar
+        self._verdicts = verdicts
+        self._waiting: dict[str, WaitingBid] = {}
+        """Bids since the last request, by job."""
+        self._asked: dict[str, dict[str, WaitingBid]] = {}
+        """Bids whose answer is not here yet, by request and job."""
+        self._requests = 0
+        self._asked_slot = -1
+        """The slot in which a solver was last asked."""
+
+    def bid(self, event: JobSubmitted, request: Request) -> Iterator[Outcome]:
+        """Keep a bid for its slot's solve. The vendor is drawn now, and the bound grows now: the offline
+        optimum would schedule the task from here on."""
+        appraisal = self._auctioneer.appraise(request)
+        gain_micros = self._auctioneer.dual_bound.judge(event.bid_micros, appraisal.least_additive_cost)
+        option = drawn_vendor(request, slots_for(request, self._market))
+        if option is None:
+            yield self._verdicts.rejected(event, *why_not(appraisal, event.bid_micros), appraisal)
+        else:
+            request = replace(request, options=[option])
+            self._waiting[event.job_id] = WaitingBid(event, request, gain_micros)
+
+    def withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
+        """Forget a bid that is not decided yet, at no charge."""
+        batches = (self._waiting, *self._asked.values())
+        held = next((bids for bids in batches if event.job_id in bids), None)
+        if held is None:
+            yield unknown_job(event.job_id)
+            return
+        bid = held[event.job_id]
+        if bid.event.user != event.user:
+            yield EventIgnored(reason="not_the_owner", detail=f"job {event.job_id} is of another user")
+            return
+        del held[event.job_id]
+        self._auctioneer.dual_bound.take_back(bid.gain_micros)
+        yield JobWithdrawn(
+            job_id=event.job_id,
+            user=event.user,
+            zone=self._zone.id,
+            reason="user_request",
+            returned_micros=0,
+            retained_micros=0,
+            certificate=certificate_of(self._auctioneer),
+        )
+
+    def on_clock(self, time_s: float) -> Iterator[Outcome]:
+        """Ask a solver once per slot, in its last half: the next slot can still be planned, and none is lost
+        by deciding together. Bids for which no such tick came are asked for with the first one after."""
+        for bids in self._asked.values():
+            yield from self._reject_late(bids)
+        slot = self._calendar.slot_at(time_s)
+        last_half = time_s >= self._calendar.start_s(slot) + self._calendar.slot_s / 2
+        overdue = self._asked_slot < slot - 1 and any(
+            bid.request.first_slot <= slot for bid in self._waiting.values()
+        )
+        if overdue or (last_half and self._asked_slot < slot):
+            yield from self._ask(slot)
+
+    def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
+        """Decide about a batch: admit the bids with a plan that still holds, in the order in which they came,
+        and then reject the others."""
+        bids = self._asked.pop(event.request_id, None)
+        if bids is None:
+            yield unknown_solve(event)
+            return
+        plans: dict[str, list[SolvedPlan]] = {}
+        for plan in event.plans:
+            plans.setdefault(plan.job_id, []).append(plan)
+        if strangers := sorted(plans.keys() - bids.keys()):
+            yield EventIgnored(
+                reason="unknown_job",
+                detail=f"request {event.request_id} has no such bids any more: {', '.join(strangers)}",
+            )
+        faults: dict[str, str | None] = {}
+        for job_id, bid in bids.items():
+            verdict = self._apply(bid, plans.get(job_id, []))
+            if isinstance(verdict, JobAdmitted):
+                yield verdict
+            else:
+                faults[job_id] = verdict
+        for job_id, fault in faults.items():
+            yield self._rejected(bids[job_id], fault)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "waiting": packed(self._waiting),
+            "asked": [[id, packed(bids)] for id, bids in self._asked.items()],
+            "requests": self._requests,
+            "asked_slot": self._asked_slot,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._waiting = unpacked(state["waiting"], self._zone, self._market.fleet, self._calendar)
+        self._asked = {
+            id: unpacked(bids, self._zone, self._market.fleet, self._calendar) for id, bids in state["asked"]
+        }
+        self._requests = state["requests"]
+        self._asked_slot = state["asked_slot"]
+
+    def _ask(self, slot: int) -> Iterator[Outcome]:
+        yield from self._reject_late(self._waiting)
+        if not self._waiting:
+            return
+        self._requests += 1
+        request_id = f"batch-{self._requests}"
+        yield batch_request(self._zone.id, request_id, self._policy, self._market, self._waiting.values())
+        self._asked[request_id], self._waiting = self._waiting, {}
+        self._asked_slot = slot
+
+    def _reject_late(self, bids: dict[str, WaitingBid]) -> Iterator[Outcome]:
+        """Reject those whose vendor leaves no time to train any more, were the zone empty."""
+        for bid in list(bids.values()):
+            request = self._present(bid)
+            if not in_time(request, slots_for(request, self._market)):
+                del bids[bid.event.job_id]
+                appraisal = self._auctioneer.appraise(request)
+                yield self._verdicts.rejected(bid.event, *why_not(appraisal, bid.event.bid_micros), appraisal)
+
+    def _present(self, bid: WaitingBid) -> Request:
+        """A bid's request, of the slots that are left: its vendor begins when it is admitted."""
+        return replace(bid.request, first_slot=self._market.first_slot)
+
+    def _apply(self, bid: WaitingBid, plans: list[SolvedPlan]) -> JobAdmitted | str | None:
+        """Admit a bid with its plan; else what is wrong with that, or None where there is none."""
+        if not plans:
+            return None
+        if len(plans) > 1:
+            return "it is planned more than once"
+        request = self._present(bid)
+        placement = placement_of_plan(plans[0], request, self._market)
+        if isinstance(placement, str):
+            return placement
+        schedule = describe(self._market, request.demand, request.options[0], placement)
+        appraisal = self._auctioneer.appraise_plan(request, schedule)
+        price = self._auctioneer.mechanism.price(schedule, request.demand.work_samples)
+        if bid.event.bid_micros <= price.micros:
+            return f"it costs {price.micros:.0f} micros, which the bid of {bid.event.bid_micros} is not above"
+        award = self._auctioneer.award(bid.event.bid_micros, request.demand, schedule, price, bid.gain_micros)
+        if award is None:
+            return "its cells have not the room any more"
+        return self._verdicts.admitted(bid.event, request, appraisal, award)
+
+    def _rejected(self, bid: WaitingBid, fault: str | None) -> JobRejected:
+        appraisal = self._auctioneer.appraise(self._present(bid))
+        if fault is not None:
+            reason: RejectionReason = "plan_not_feasible"
+            detail = f"the solver's plan does not hold: {fault}"
+        elif appraisal.price is None or bid.event.bid_micros <= appraisal.price.micros:
+            reason, detail = why_not(appraisal, bid.event.bid_micros)
+        else:
+            reason, detail = "not_in_schedule", "the best schedule found for the slot's bids leaves it out"
+        return self._verdicts.rejected(bid.event, reason, detail, appraisal)

@@ -1,0 +1,63 @@
+"""What each kind of policy makes of a zone: its rules, its market, and who judges its bids."""
+
+from typing import assert_never
+
+from schemas.cells import Zone
+from schemas.policies import (
+    AuctionPolicy,
+    EarliestFinishPolicy,
+    FixedPricePolicy,
+    NoMergingPolicy,
+    Policy,
+    TitanPolicy,
+)
+from solvers.auction.auctioneer import Auctioneer
+from solvers.auction.baselines import EarliestFinish, FixedPrice
+from solvers.auction.calendar import Calendar
+from solvers.auction.exclusive_market import ExclusiveMarket
+from solvers.auction.market import Market
+from solvers.auction.mechanism import Mechanism, PriceRises
+from solvers.auction.primal_dual import PrimalDual
+from solvers.auction.vendor_choice import drawn_vendor, fastest_vendor
+from streams.auction.batch_judge import BatchJudge
+from streams.auction.judge import ImmediateJudge, Judge
+from streams.auction.verdicts import Verdicts
+
+
+def mechanism_of(policy: Policy) -> Mechanism:
+    """How plans are found and priced."""
+    match policy:
+        case AuctionPolicy():
+            return PrimalDual(
+                payment=policy.payment,
+                price_rises=PriceRises(
+                    alpha=policy.max_value_per_compute_micros / policy.money_unit_micros,
+                    beta=policy.max_value_per_memory_micros / policy.money_unit_micros,
+                    max_density_micros=policy.max_density_units * policy.money_unit_micros,
+                ),
+                order=policy.order,
+                search=policy.search,
+            )
+        case EarliestFinishPolicy():
+            return EarliestFinish(fastest_vendor)
+        case NoMergingPolicy():
+            return EarliestFinish(drawn_vendor)
+        case TitanPolicy():
+            # For quotes, and to say why a bid loses: its own plans come from a solver.
+            return EarliestFinish(drawn_vendor)
+        case FixedPricePolicy():
+            return FixedPrice(policy.price_per_thousand_samples_micros)
+        case _:
+            assert_never(policy)
+
+
+def market_of(policy: Policy) -> type[Market]:
+    """Whether tasks may share a node."""
+    return ExclusiveMarket if isinstance(policy, NoMergingPolicy) else Market
+
+
+def judge_of(zone: Zone, auctioneer: Auctioneer, calendar: Calendar, verdicts: Verdicts) -> Judge:
+    """Whether bids are judged at once or a slot's together."""
+    if isinstance(zone.policy, TitanPolicy):
+        return BatchJudge(zone, zone.policy, auctioneer, calendar, verdicts)
+    return ImmediateJudge(auctioneer, verdicts)
