@@ -9,13 +9,13 @@ from bench.workloads.vendors import UNIT_MICROS, vendor_name
 from schemas.cells import (
     HOURS_PER_DAY,
     MAX_REMEMBERED_IDS,
-    AuctionPolicy,
     CellConfigured,
     GpuType,
     Node,
     Tariff,
     Zone,
 )
+from schemas.policies import AuctionPolicy
 
 CELL = "paper"
 ZONE = "gpt2"
