@@ -35,8 +35,8 @@ def refuse_unserved_policies(cells: Iterable[CellConfigured]) -> None:
         for zone in cell.zones:
             if isinstance(zone.policy, TitanPolicy):
                 raise PreflightError(
-                    f"zone {zone.id} of cell {cell.cell} is under policy titan, whose solves no service answers "
-                    "on Kafka: it runs in `millrace simulate` only, choose another policy"
+                    f"zone {zone.id} of cell {cell.cell} is under policy titan, which runs in `millrace "
+                    "simulate` only: no service answers its solves on Kafka, choose another policy"
                 )
 
 

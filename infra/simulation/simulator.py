@@ -15,7 +15,6 @@ from schemas.commands import SlotAssigned
 from schemas.quotes import VendorQuoted
 from schemas.registry import Event
 from schemas.solves import SolveRequested
-from solvers.auction.titan import solve_batch
 from streams.cell import Cell, LedgerEvent
 
 _HEARTBEATS_PER_NODE_TIMEOUT = 4
@@ -111,4 +110,6 @@ class Simulation:
                 for report_s, report in self._executors[outcome.node].carry_out(outcome):
                     self._agenda.add(max(report_s, time_s), Rank.REPORT, report)
             case SolveRequested():
+                from solvers.auction.titan import solve_batch  # loads Pyomo, which no other policy needs
+
                 self._agenda.add(time_s, Rank.ANSWER, solve_batch(decision.cell, outcome))
