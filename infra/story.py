@@ -15,6 +15,7 @@ from schemas.decisions import (
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted, JobWithdrawalRequested
 from schemas.registry import Event, Outcome
+from schemas.solves import SolveFinished, SolveRequested
 
 StoryState = Literal["unknown", "submitted", "admitted", "rejected", "withdrawn", "refunded", "completed"]
 
@@ -37,7 +38,8 @@ class Chapter:
     """An event's as its sender wrote it; a decision's by the cell's clock."""
     id: str
     record: Event | Outcome
-    """Of a slot's command, only the job's own order is kept."""
+    """Only the job's own part is kept of a slot's command, of a batch of bids that a solver is to schedule, and
+    of the solver's answer."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -85,6 +87,11 @@ class Story:
             if isinstance(event, JobSubmitted) and self.state == "unknown":
                 self.state = "submitted"
             self._chapters.append(Chapter((offset, -1), envelope.time, envelope.id, event))
+        elif isinstance(event, SolveFinished):
+            plans = tuple(plan for plan in event.plans if plan.job_id == self.job_id)
+            if plans:
+                own = event.model_copy(update={"plans": plans})
+                self._chapters.append(Chapter((offset, -1), envelope.time, envelope.id, own))
 
     def take_decision(self, decision: Decision) -> None:
         """Take a decision, if it is about the job.
@@ -98,6 +105,11 @@ class Story:
             if not orders:
                 return
             outcome = outcome.model_copy(update={"runs": orders})
+        elif isinstance(outcome, SolveRequested):
+            mine = tuple(bid for bid in outcome.bids if bid.job_id == self.job_id)
+            if not mine:
+                return
+            outcome = outcome.model_copy(update={"bids": mine, "classes": ()})
         elif getattr(outcome, "job_id", None) != self.job_id:
             return
         repeated = isinstance(outcome, JobRejected) and outcome.reason == "duplicate_job"

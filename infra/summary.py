@@ -1,5 +1,6 @@
 """What came of a cell's log, in figures: the end of a simulation and of the demo."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -20,6 +21,7 @@ from schemas.decisions import (
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.registry import Event
+from schemas.solves import SolveFinished
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ class Summary:
     """Dual bound over welfare; None while the welfare is not positive."""
     utilisation: float
     """Samples trained, as parts of what the nodes could have trained from the first tick to the last."""
+    solves: int
+    """Answers of solvers."""
+    solve_s: float
+    """What they took, all together, by their own clocks."""
     adapters: tuple[TrainedAdapter, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -78,6 +84,7 @@ class Tally:
     """Samples at the start and at the last report of a run, by job, node and slot."""
     _first_losses: dict[str, float] = field(default_factory=dict)
     _adapters: list[TrainedAdapter] = field(default_factory=list)
+    _solves_s: list[float] = field(default_factory=list)
 
     def take_event(self, event: Event) -> None:
         """Count a ledger event."""
@@ -86,6 +93,8 @@ class Tally:
                 self.configuration = self.configuration or configuration
             case JobSubmitted():
                 self._bids += 1
+            case SolveFinished():
+                self._solves_s.append(event.solve_s)
             case RunStarted() as run:
                 self._done[run.job_id, run.node, run.slot] = (run.samples_done, run.samples_done)
             case RunProgressed() | RunFinished() as run:
@@ -143,6 +152,8 @@ class Tally:
             dual_bound_micros=bound,
             proven_ratio=bound / welfare if welfare > 0 else None,
             utilisation=self._utilisation(),
+            solves=len(self._solves_s),
+            solve_s=math.fsum(self._solves_s),
             adapters=tuple(self._adapters),
         )
 

@@ -17,6 +17,7 @@ from schemas.decisions import (
     JobWithdrawn,
     NodeStatusChanged,
 )
+from schemas.solves import SolveRequested
 
 _STYLES = {"admitted": "cyan", "rejected": "dim", "refunded": "red", "withdrawn": "dim", "completed": "green"}
 _BAR_CELLS = 10
@@ -74,6 +75,8 @@ def happening(decision: Decision) -> str | None:
         case JobCompleted():
             trained = f"{outcome.samples_done} samples, loss {outcome.loss:.3f}"
             return f"{outcome.job_id} completed on {outcome.node}: {trained}"
+        case SolveRequested():
+            return f"zone {outcome.zone} asks a solver to schedule {len(outcome.bids)} bids together"
         case NodeStatusChanged():
             return f"{outcome.node} is {outcome.status} ({outcome.reason})"
         case _:

@@ -86,7 +86,7 @@ def _describe(record: Any) -> list[str]:
     from infra.clock_times import written
     from infra.commands.offers import describe_offer, describe_plan
     from infra.money import units
-    from schemas import commands, decisions, fleet, jobs
+    from schemas import commands, decisions, fleet, jobs, solves
 
     match record:
         case jobs.JobSubmitted():
@@ -105,6 +105,13 @@ def _describe(record: Any) -> list[str]:
         case decisions.JobRejected():
             offer = [] if record.offer is None else list(describe_offer(record.offer))
             return [f"rejected ({record.reason}): {record.detail}", *offer]
+        case solves.SolveRequested():
+            (offered,) = record.bids
+            prepared = "" if offered.vendor is None else f", its data prepared by {offered.vendor}"
+            return [f"waits for a solver with the other bids of its slot{prepared}"]
+        case solves.SolveFinished():
+            (plan,) = record.plans
+            return [f"the solver ({record.status}) plans it in {len(plan.cells)} slots"]
         case commands.SlotAssigned():
             (order,) = record.runs
             return [

@@ -7,6 +7,7 @@ import typer
 
 from infra.commands.options import CELLS_DIRECTORY, CellName, Json, Seed, bounded
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
+from infra.simulation.policy_name import PolicyName
 
 if TYPE_CHECKING:
     from infra.simulation.simulator import SimulatedRun
@@ -37,6 +38,14 @@ def simulate(
     pace: Annotated[
         float, bounded(least=0.01, most=1, help="Executors' speed, as a part of what the zones plan with.")
     ] = 1.0,
+    policy: Annotated[
+        PolicyName | None,
+        typer.Option(help="Run every zone under it, in place of the file's.", show_default=False),
+    ] = None,
+    price_per_thousand_samples_micros: Annotated[
+        int | None,
+        bounded(least=0, most=10**15, help="Of --policy fixed-price.", show_default=False),
+    ] = None,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
@@ -52,6 +61,7 @@ def simulate(
     from infra.commands.options import cells_of
     from infra.commands.output import console, print_json, progress
     from infra.commands.summaries import summary_table
+    from infra.simulation.policies import under_policy
     from infra.simulation.simulator import Simulation
     from infra.summary import summarise
     from infra.workloads.bids import Demands
@@ -61,8 +71,10 @@ def simulate(
     arrivals = arrivals_of(trace, jobs, span_slots * configuration.slot_s, seed)
     demands = Demands(median_work_slots=median_work_slots)
     workload = draw_workload(configuration, arrivals, configuration.epoch_s, seed, demands)
+    # Bids and quotes are drawn for the cell as the file has it, so that all policies meet the same ones.
+    simulated = under_policy(configuration, policy, price_per_thousand_samples_micros)
     with progress("simulating") as done:
-        run = Simulation(configuration, workload.bids, workload.quotes, pace).run(done)
+        run = Simulation(simulated, workload.bids, workload.quotes, pace).run(done)
     summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)
     if out is not None:
         _write(run, out)

@@ -23,6 +23,8 @@ def summary_table(title: str, summary: Summary) -> Table:
     ratio = "–" if summary.proven_ratio is None else f"{summary.proven_ratio:.2f}"
     table.add_row("proven ratio (dual bound / welfare)", ratio)
     table.add_row("utilisation", f"{summary.utilisation:.1%}")
+    if summary.solves:
+        table.add_row("solves, and seconds of solvers", f"{summary.solves}, {summary.solve_s:.1f} s")
     return table
 
 

@@ -15,7 +15,9 @@ class Rank(IntEnum):
     REPORT = 1
     """What a slot's runs report at its very end, before the tick that opens the next one."""
     TICK = 2
-    BID = 3
+    ANSWER = 3
+    """A solver's, at the instant at which it was asked: solving takes no virtual time."""
+    BID = 4
 
 
 @dataclass(order=True)

@@ -14,6 +14,7 @@ from schemas.codec import Decision, Envelope
 from schemas.commands import SlotAssigned
 from schemas.quotes import VendorQuoted
 from schemas.registry import Event
+from schemas.solves import SolveRequested
 from streams.cell import Cell, LedgerEvent
 
 _HEARTBEATS_PER_NODE_TIMEOUT = 4
@@ -100,6 +101,15 @@ class Simulation:
         self._ledger.append(entry)
         for decision in self._cell.handle(entry):
             self._decisions.append(decision)
-            if isinstance(decision.outcome, SlotAssigned):
-                for report_s, report in self._executors[decision.outcome.node].carry_out(decision.outcome):
+            self._carry_out(time_s, decision)
+
+    def _carry_out(self, time_s: float, decision: Decision) -> None:
+        """Have done what a decision asks executors or solvers to do."""
+        match outcome := decision.outcome:
+            case SlotAssigned():
+                for report_s, report in self._executors[outcome.node].carry_out(outcome):
                     self._agenda.add(max(report_s, time_s), Rank.REPORT, report)
+            case SolveRequested():
+                from solvers.auction.titan import solve_batch  # loads Pyomo, which no other policy needs
+
+                self._agenda.add(time_s, Rank.ANSWER, solve_batch(decision.cell, outcome))

@@ -14,6 +14,7 @@ from infra.workloads.arrivals import Arrival
 from schemas.base import MAX_TIME_S
 from schemas.cells import CellConfigured, GpuType, ThroughputRow, Zone
 from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
+from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorQuoted
 
 SLACK = (1.5, 6.0)
@@ -169,7 +170,7 @@ class BidDraw:
 
     def _within_bounds(self, row: ThroughputRow, work_s: float, bid_micros: float) -> int:
         """A bid by the declared bounds on value per resource, which the prices' guarantees rest on."""
-        gpu, policy = self._gpu(row), self.zone.policy
+        gpu, policy = self._gpu(row), _auction(self.zone)
         work_slots = work_s / self.cell.slot_s
         compute = work_slots * row.samples_per_s / gpu.samples_per_s
         memory = work_slots * row.memory_gib / (gpu.memory_gib - self.zone.base_model_memory_gib)
@@ -192,7 +193,7 @@ def check_time(time_s: float) -> None:
 def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:
     """A standing quote of each of a cell's vendors, the dearer the faster."""
     draws = random.Random(f"{seed}/vendors")
-    unit_micros = cell.zones[0].policy.money_unit_micros
+    unit_micros = _auction(cell.zones[0]).money_unit_micros
 
     def drawn(bounds: tuple[float, float], scale: float) -> list[float]:
         return sorted(draws.uniform(*bounds) * scale for _ in cell.vendors)
@@ -215,6 +216,16 @@ def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:
         )
         for vendor, (fixed_micros, sized_micros, fixed_s, sized_s) in zip(cell.vendors, prices, strict=True)
     ]
+
+
+def _auction(zone: Zone) -> AuctionPolicy:
+    """The policy that states a zone's unit of money and its bounds on bids."""
+    if not isinstance(zone.policy, AuctionPolicy):
+        raise WorkloadError(
+            f"zone {zone.id} is under policy {zone.policy.kind}, and bids are drawn by what an auction "
+            "declares: give it policy auction, and choose another for the run"
+        )
+    return zone.policy
 
 
 def _shapes(zone: Zone) -> list[ThroughputRow]:

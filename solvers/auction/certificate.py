@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from solvers.arrays import Floats, Ints
 from solvers.auction.cells import Cells, additive_costs
-from solvers.auction.cover import NO_CHOICE, Sums, cheapest_cover
+from solvers.auction.cover import Sums
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market
+from solvers.auction.pricing import cheapest_plan
 from solvers.auction.window import Window
 from solvers.compiled import kernel
 
@@ -37,18 +36,7 @@ def _least_additive_cost(
     cells: Cells, demand: Demand, operational: Floats, sums: Sums, delays_slots: Ints, prices_micros: Floats
 ) -> float:
     costs = additive_costs(cells, demand, operational)
-    least, within = np.inf, 0.0
-    known = False
-    chosen = np.full(operational.shape[0], NO_CHOICE, np.int64)
-    for option in range(delays_slots.size):
-        if prices_micros[option] + within >= least:
-            continue
-        # A cover that is cheapest with less delay stays so with more, as long as it starts late enough.
-        if not known or (chosen[: delays_slots[option]] != NO_CHOICE).any():
-            costs[: delays_slots[option]] = np.inf
-            within, chosen = cheapest_cover(costs, demand.samples, sums, demand.work_samples)
-            known = True
-        least = min(least, prices_micros[option] + within)
+    least, _, _ = cheapest_plan(costs, demand.samples, demand.work_samples, sums, delays_slots, prices_micros)
     return least
 
 

@@ -1,7 +1,7 @@
 """What a task asks of each class of nodes."""
 
 import math
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 
@@ -76,6 +76,13 @@ class Demand(NamedTuple):
             memory_gib=memory_gib,
             memory_share=memory_gib / np.array([c.capacity_gib for c in fleet.classes]),
         )
+
+    def operational(self, full_costs: Floats) -> Floats:
+        """e_ikt of one slot of the task, from the cost of a fully used node: whole micros, rounded up.
+
+        Both are (slots, classes), in micros.
+        """
+        return cast(Floats, np.ceil(full_costs * self.compute_share))
 
 
 def _refuse_understated_memory(task: Task, zone: Zone) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -91,7 +91,7 @@ class Market:
 
     def operational(self, demand: Demand) -> Floats:
         """e_ikt of one slot of the task per (slot, class), in whole micros, rounded up."""
-        return cast(Floats, np.ceil(self.full_costs * demand.compute_share))
+        return demand.operational(self.full_costs)
 
     def cells(self, start: int, stop: int) -> Cells:
         """The columns from `start` to before `stop`, as they are."""

@@ -1,6 +1,7 @@
 """What sets one policy apart from another: the plan for a task, its price, and how prices rise."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +18,7 @@ class Request:
     id: str
     """Of the job, or of the request for a quote."""
     demand: Demand
-    options: list[VendorOption]
+    options: Sequence[VendorOption]
     """What vendors ask; one option without vendor for a task that needs none."""
     first_slot: int
     """a_i: the first slot that a plan may use, before any vendor's delay."""

@@ -1,5 +1,6 @@
 """Why a task finds no plan: what its cells lack, and the earliest deadline that would do."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,7 +49,7 @@ def binding(demand: Demand, room: RoomCount, slots: int, found: bool) -> Binding
     return name if most else "time"
 
 
-def earliest_last_slot(market: Market, demand: Demand, options: list[VendorOption]) -> int | None:
+def earliest_last_slot(market: Market, demand: Demand, options: Sequence[VendorOption]) -> int | None:
     """The earliest last slot by which the work could be done in the room there is, whatever it costs."""
     if not options:
         return None

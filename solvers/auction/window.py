@@ -1,5 +1,6 @@
 """The part of a market that one task may use, with what both searches over it need."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +45,7 @@ class Window:
 
     @classmethod
     def of(
-        cls, market: Market, demand: Demand, options: list[VendorOption], first_slot: int, last_slot: int
+        cls, market: Market, demand: Demand, options: Sequence[VendorOption], first_slot: int, last_slot: int
     ) -> "Window | None":
         """The window of a task, or None where even an empty market could not do its work in time.
 
@@ -52,15 +53,30 @@ class Window:
             options: what vendors ask; one option without vendor for a task that needs none.
             first_slot, last_slot: absolute slots (a_i and d_i), both included.
         """
-        first = max(first_slot - market.first_slot, 0)
-        slots = min(last_slot - market.first_slot + 1, market.horizon_slots) - first
+        return cls.within(
+            market.first_slot, demand.operational(market.full_costs), demand, options, first_slot, last_slot
+        )
+
+    @classmethod
+    def within(
+        cls,
+        base_slot: int,
+        operational: Floats,
+        demand: Demand,
+        options: Sequence[VendorOption],
+        first_slot: int,
+        last_slot: int,
+    ) -> "Window | None":
+        """As `of`, for whatever slots there are: `operational` is over them, from `base_slot` on."""
+        first = max(first_slot - base_slot, 0)
+        slots = min(last_slot - base_slot + 1, len(operational)) - first
         useful = tuple(option for option in undominated(options) if option.delay_slots < slots)
         if not useful or int(demand.samples.max()) * (slots - useful[0].delay_slots) < demand.work_samples:
             return None
         columns = slice(first, first + slots)
         return cls(
             columns=columns,
-            operational=market.operational(demand)[columns],
+            operational=operational[columns],
             sums=sums_below(demand.samples, demand.work_samples, slots),
             options=useful,
             delays_slots=np.array([option.delay_slots for option in useful], np.int64),
@@ -68,7 +84,7 @@ class Window:
         )
 
 
-def undominated(options: list[VendorOption]) -> list[VendorOption]:
+def undominated(options: Iterable[VendorOption]) -> list[VendorOption]:
     """The options that no other undercuts in both price and delay, by delay; ties by vendor id."""
     kept: list[VendorOption] = []
     for option in sorted(options, key=lambda o: (o.delay_slots, o.price_micros, o.vendor or "")):

@@ -1,0 +1,98 @@
+"""The cheapest plan of a task at additive prices (constraint 6a), room or no room."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.arrays import Floats, Ints
+from solvers.auction.cover import NO_CHOICE, Sums, cheapest_cover
+from solvers.auction.instance import Instance, OfferedTask
+from solvers.auction.window import Window
+from solvers.compiled import kernel
+
+
+@kernel
+def cheapest_plan(
+    costs: Floats, samples: Ints, work_samples: int, sums: Sums, delays_slots: Ints, prices_micros: Floats
+) -> tuple[float, int, Ints]:
+    """The least q + sum of costs over all vendors and covers.
+
+    Args:
+        costs: (slots, classes), infinite where a class cannot be chosen. Overwritten.
+        delays_slots, prices_micros: (options,) undominated, by delay.
+
+    Returns:
+        The cost, infinite if there is no plan; the option, or -1; (slots,) classes or `NO_CHOICE`.
+    """
+    least, best, within = np.inf, -1, 0.0
+    known = False
+    chosen = best_chosen = np.full(costs.shape[0], NO_CHOICE, np.int64)
+    for option in range(delays_slots.size):
+        if prices_micros[option] + within >= least:
+            continue
+        # A cover that is cheapest with less delay stays so with more, as long as it starts late enough.
+        if not known or (chosen[: delays_slots[option]] != NO_CHOICE).any():
+            costs[: delays_slots[option]] = np.inf
+            within, chosen = cheapest_cover(costs, samples, sums, work_samples)
+            known = True
+        if prices_micros[option] + within < least:
+            least, best, best_chosen = prices_micros[option] + within, option, chosen
+    return least, best, best_chosen
+
+
+@dataclass(frozen=True)
+class PricedPlan:
+    """A task's cheapest plan at some prices."""
+
+    cost: float
+    """q + e + resource prices, in micros."""
+    option: int
+    """Index among the window's options."""
+    columns: Ints
+    """Columns of the instance's slots, ascending."""
+    classes: Ints
+    """The class in each of them."""
+
+
+def window_of(instance: Instance, task: OfferedTask) -> Window | None:
+    """The task's part of an instance; None where even empty nodes could not do its work in time."""
+    return Window.within(
+        instance.first_slot,
+        task.demand.operational(instance.full_costs),
+        task.demand,
+        task.options,
+        task.first_slot,
+        task.last_slot,
+    )
+
+
+def price(task: OfferedTask, window: Window, costs: Floats) -> PricedPlan | None:
+    """The cheapest plan at `costs` (slots of the window, classes), which are overwritten; None without one.
+
+    `costs` holds e and whatever is asked for the resources of each slot, infinite where there is no room.
+    """
+    costs[:, task.demand.samples == 0] = np.inf
+    cost, option, chosen = cheapest_plan(
+        costs,
+        task.demand.samples,
+        task.demand.work_samples,
+        window.sums,
+        window.delays_slots,
+        window.prices_micros,
+    )
+    if option < 0:
+        return None
+    slots = np.flatnonzero(chosen != NO_CHOICE)
+    return PricedPlan(cost, option, slots + window.columns.start, chosen[slots])
+
+
+def trivial_bound_micros(instance: Instance) -> int:
+    """The sum of max(0, b_i - the least q + e of any plan): the dual objective (Eq. 6) at prices of zero."""
+    total = 0
+    for task in instance.tasks:
+        window = window_of(instance, task)
+        plan = None if window is None else price(task, window, window.operational.copy())
+        if plan is not None:
+            total += max(math.ceil(task.bid_micros - plan.cost), 0)
+    return total
