@@ -20,15 +20,14 @@ from solvers.auction.vendors import vendor_options
 def instances_of(events: Iterable[Event], withdrawn: Collection[str] = ()) -> dict[str, Instance]:
     """The instance of each zone of a cell: its bids, with their windows and vendors' offers as at arrival.
 
-    Nodes are empty and up all the time, as the certificate takes them. Bids that the cell does not judge have no
-    part: before its configuration, for no zone of it, of an id decided before, or unjudgeable. Nor have bids
-    whose deadline is before the first slot that they could have.
+    Nodes are empty and up all the time, as the certificate takes them. Bids that the cell does not judge have
+    no part: before its configuration, for no zone of it, of an id decided before, or unjudgeable. Nor have
+    bids whose deadline is before the first slot that they could have.
 
     Args:
-        events: of one cell, each once, in the order of its ledger; kinds that say nothing of problem P may be
-            among them.
-        withdrawn: ids of the jobs that the cell let their users withdraw (`job.withdrawn`). Not every request is
-            granted, and a job that is not withdrawn stays in the instance.
+        events: of one cell, each once, in the order of its ledger; those of other kinds change nothing.
+        withdrawn: ids of the jobs that the cell let their users withdraw (`job.withdrawn`). Not every request
+            is granted, and a job that is not withdrawn stays in the instance.
     """
     hindsight: _Hindsight | None = None
     for event in events:

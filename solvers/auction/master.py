@@ -8,7 +8,7 @@ import highspy
 import numpy as np
 
 from solvers.arrays import Bools, Floats, Ints
-from solvers.auction.groups import VIEWS, Groups
+from solvers.auction.groups import Groups
 
 LARGEST_COEFFICIENT = 1_000.0
 """Of the objective: HiGHS's tolerances are absolute, and meant for numbers of this size."""
@@ -60,15 +60,9 @@ class Master:
         self._highs.setOptionValue("output_flag", False)
         self._highs.setOptionValue("simplex_strategy", PRIMAL_SIMPLEX)
         upper = np.concatenate([np.ones(len(weights)), np.repeat(groups.nodes, self._told.sum(axis=1))])
-        nothing = np.zeros(0)
+        rows, numbers = upper.size, np.zeros(0, np.int32)
         self._highs.addRows(
-            upper.size,
-            np.full(upper.size, -np.inf),
-            upper,
-            0,
-            np.zeros(upper.size, np.int32),
-            nothing,
-            nothing,
+            rows, np.full(rows, -np.inf), upper, 0, np.zeros(rows, np.int32), numbers, np.zeros(0)
         )
 
     def add(self, columns: Sequence[Column]) -> int:

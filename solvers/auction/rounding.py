@@ -16,6 +16,8 @@ THRESHOLDS = (0.999, 0.7, 0.5, math.inf)
 SPANS_SLOTS = (2, 4, 8, 16)
 """A neighbour gives up most tasks that run within a span of so many slots and plans them again."""
 GIVEN_UP = 0.7
+STALE = 400
+"""After so many neighbours in a row that are no better, the search ends."""
 NOISE = 0.2
 """Deviation of the logarithm of the gains by which a neighbour orders its tasks."""
 
@@ -39,10 +41,11 @@ class Rounding:
         return self._best.plans()
 
     def improve(self, aim_micros: float, deadline_s: float) -> None:
-        """Try neighbours until the welfare is `aim_micros`, or `deadline_s` of the performance counter."""
+        """Try neighbours until the welfare is `aim_micros`, none is better, or `deadline_s` has passed."""
         draws = random.Random("0/neighbours")
         slots = self._relaxation.instance.slots
-        while self._best.value_micros < aim_micros and time.perf_counter() < deadline_s:
+        stale = 0
+        while self._best.value_micros < aim_micros and stale < STALE and time.perf_counter() < deadline_s:
             span = min(draws.choice(SPANS_SLOTS), slots)
             first = draws.randrange(slots - span + 1)
             neighbour = self._best.copy()
@@ -53,6 +56,7 @@ class Rounding:
             noisy.sort(key=lambda pair: (-pair[0], pair[1].index))
             self._fill(neighbour, _within(noisy, first, first + span), self._prices)
             self._fill(neighbour, _within(self._by_worth, first, first + span), self._relaxation.no_prices())
+            stale = 0 if neighbour.value_micros > self._best.value_micros else stale + 1
             if neighbour.value_micros >= self._best.value_micros:
                 self._best = neighbour
 
