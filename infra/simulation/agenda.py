@@ -1,7 +1,6 @@
 """What happens next in a simulation: events by virtual time."""
 
 import heapq
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 from schemas.registry import Event
@@ -20,19 +19,12 @@ class Rank(IntEnum):
     BID = 4
 
 
-@dataclass(order=True)
-class _Entry:
-    time_s: float
-    rank: Rank
-    number: int
-    event: Event = field(compare=False)
-
-
 class Agenda:
     """Events to come. Ties of time and rank are served in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._heap: list[_Entry] = []
+        self._heap: list[tuple[float, Rank, int, Event]] = []
+        """Time, rank and number of the event; no two numbers are equal, so events are never compared."""
         self._added = 0
 
     def __bool__(self) -> bool:
@@ -40,7 +32,7 @@ class Agenda:
 
     def add(self, time_s: float, rank: Rank, event: Event) -> None:
         """Plan an event."""
-        heapq.heappush(self._heap, _Entry(time_s, rank, self._added, event))
+        heapq.heappush(self._heap, (time_s, rank, self._added, event))
         self._added += 1
 
     def pop(self) -> tuple[float, Event]:
@@ -49,5 +41,5 @@ class Agenda:
         Raises:
             IndexError: nothing is planned.
         """
-        entry = heapq.heappop(self._heap)
-        return entry.time_s, entry.event
+        time_s, _, _, event = heapq.heappop(self._heap)
+        return time_s, event

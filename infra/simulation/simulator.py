@@ -39,11 +39,13 @@ class Simulation:
         bids: Sequence[TimedBid],
         quotes: Sequence[VendorQuoted],
         pace: float = 1.0,
+        fold: Callable[[Cell, LedgerEvent], list[Decision]] = Cell.handle,
     ) -> None:
         """Plan everything that does not depend on the cell's decisions.
 
         Args:
             pace: the speed of every executor, as a part of the speed that the zones plan with.
+            fold: `Cell.handle`, or what calls it once per event and watches.
 
         Raises:
             WorkloadError: it would end beyond what events can speak of.
@@ -59,6 +61,7 @@ class Simulation:
         self._end_s = last_deadline_s + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
         check_time(self._end_s)
         self._cell = Cell(cell.cell)
+        self._fold = fold
         self._agenda = Agenda()
         self._ledger: list[LedgerEvent] = []
         self._decisions: list[Decision] = []
@@ -99,7 +102,7 @@ class Simulation:
         time = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")
         entry = LedgerEvent(offset, Envelope(f"simulated-{offset}", "millrace/simulate", time, event))
         self._ledger.append(entry)
-        for decision in self._cell.handle(entry):
+        for decision in self._fold(self._cell, entry):
             self._decisions.append(decision)
             self._carry_out(time_s, decision)
 

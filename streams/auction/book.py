@@ -70,7 +70,8 @@ class JobBook:
 
     def check(self, job: Job, setback: Setback) -> Iterator[Outcome]:
         """Plan the rest of a job again if the cells ahead of it no longer suffice."""
-        ahead = sum(quota for slot, quota in job.quotas.items() if slot > self.present_slot)
+        present_slot = self.present_slot
+        ahead = sum(quota for slot, quota in job.quotas.items() if slot > present_slot)
         if job.remaining_samples - self._in_flight(job) > ahead:
             yield from self._replan(job, setback)
 
