@@ -5,7 +5,9 @@ import json
 import pytest
 
 from bench.artefacts import write_artefacts
-from bench.figures import Goal, Measurement, Table, goals, missed, report
+from bench.figures import Measurement, Table
+from bench.goals import Goal, goals, missed
+from bench.report import report
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def run_missing(trials: Sequence[Trial], rows: Rows, jobs: int, console: Console
             bar.update(task, completed=done, description=f"{row.setting}, seed {row.seed}, {row.contender}")
             if not console.is_terminal:
                 line = f"{done} of {len(left)}: {row.setting}, seed {row.seed}, {row.contender}"
-                console.print(line, markup=False, highlight=False)
+                console.print(line, markup=False)
 
 
 def _outcomes(trials: Sequence[Trial], rows: Rows, jobs: int) -> Iterator[Row]:
