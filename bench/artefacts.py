@@ -11,7 +11,7 @@ from bench.report import dumps
 
 
 def write_artefacts(folder: Path, report: dict[str, Any], tables: Sequence[Table]) -> None:
-    """Write `<bench>.json`, and `<table>.csv` and `<table>.png` for each table; no picture of an empty one."""
+    """Write `<bench>.json`, and `<table>.csv` and `<table>.png` for each table that has rows."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{report['bench']}.json").write_text(dumps(report) + "\n")
     for table in tables:

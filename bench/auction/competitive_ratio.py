@@ -78,8 +78,8 @@ def _measurements(days: Sequence[Competed]) -> tuple[Measurement, ...]:
         return ()
     left_out = len(days) - len(ratios)
     note = (
-        f"proven upper bound of the optimum over online welfare, {len(ratios)} days; {left_out} more are left "
-        f"out, whose optimum is not known within {LARGEST_GAP:.0%}; the paper's are at most "
+        f"proven upper bound of the optimum over online welfare, {len(ratios)} days; {left_out} more are "
+        f"left out, whose optimum is not known within {LARGEST_GAP:.0%}; the paper's are at most "
         f"{PUBLISHED_RATIO_AT_MOST:g}"
     )
     return (

@@ -35,8 +35,8 @@ def runtime(points: Sequence[Point], high: PaperSetting, seed: int, rows: Rows) 
         Measurement(
             "titan_time_ratio",
             titan_s / ours_s,
-            f"per bid {1_000 * titan_s:.3g} ms of the solver and the cell against {1_000 * ours_s:.3g} ms in the "
-            f"cell: {setting}",
+            f"per bid {1_000 * titan_s:.3g} ms of the solver and the cell against {1_000 * ours_s:.3g} ms in "
+            f"the cell: {setting}",
         ),
     )
     columns = ("time", "nodes", OURS, TITAN, "ratio")
