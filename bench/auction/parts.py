@@ -17,35 +17,40 @@ from bench.figures import Measurement, Part, Result
 def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     """The parts by name. What must run alone comes first: its rows serve the others."""
     make = quick if conditions.quick else full
-    bench = _Bench(conditions, make(conditions.seed, conditions.traces))
-    yield "decision time", bench.decision_time
-    yield "growth", bench.growth
-    yield "ratio", bench.ratio
-    yield "figures", bench.figures
-    yield "ablations", bench.ablations
+    yield from AuctionBench(conditions, make(conditions.seed, conditions.traces)).parts()
 
 
-class _Bench:
+class AuctionBench:
+    """The benchmark of one scope, whose parts share their rows."""
+
     def __init__(self, conditions: Conditions, scope: Scope) -> None:
         self._conditions = conditions
         self._scope = scope
         self._rows: Rows | None = None
 
-    def decision_time(self) -> Result:
+    def parts(self) -> Iterator[tuple[str, Part]]:
+        """By name."""
+        yield "decision time", self._decision_time
+        yield "growth", self._growth
+        yield "ratio", self._ratio
+        yield "figures", self._figures
+        yield "ablations", self._ablations
+
+    def _decision_time(self) -> Result:
         scope, seed = self._scope, self._scope.seeds[0]
         rows = self._run(runtime.trials_of(scope.runtime, scope.high, seed))
         return runtime.runtime(scope.runtime, scope.high, seed, rows)
 
-    def growth(self) -> Result:
+    def _growth(self) -> Result:
         axes, seed = self._scope.growth, self._scope.seeds[0]
         return Result((), (growth.growth_table(axes, seed, self._run(growth.trials_of(axes, seed))),))
 
-    def ratio(self) -> Result:
+    def _ratio(self) -> Result:
         figure, seeds = self._scope.small, self._scope.seeds
         rows = self._run(competitive_ratio.trials_of(figure, seeds))
         return competitive_ratio.competitive_ratio(figure, seeds, rows)
 
-    def figures(self) -> Result:
+    def _figures(self) -> Result:
         scope, seeds = self._scope, self._scope.seeds
         settings = dict.fromkeys(point.setting for figure in scope.comparisons for point in figure.points)
         rows = self._run(comparison.trials_of(settings, seeds))
@@ -81,7 +86,7 @@ class _Bench:
             ),
         )
 
-    def ablations(self) -> Result:
+    def _ablations(self) -> Result:
         points, seeds = self._scope.ablations, self._scope.seeds
         rows = self._run(ablations.trials_of(points, seeds))
         return Result((), (ablations.ablation_table(points, seeds, rows),))

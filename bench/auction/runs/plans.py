@@ -5,6 +5,7 @@ They are not what the cell says it has reserved: the instance is made again from
 
 from dataclasses import dataclass, replace
 
+from infra.errors import CommandError
 from infra.simulation.simulator import SimulatedRun
 from schemas.cells import CellConfigured
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned
@@ -14,6 +15,16 @@ from solvers.auction.hindsight import instances_of
 from solvers.auction.instance import Instance, PlannedTask
 from solvers.auction.market import Placement
 from solvers.auction.window import VendorOption
+
+
+def check_plans(run: SimulatedRun) -> None:
+    """Refuse a run with any fault.
+
+    Raises:
+        CommandError: with the first.
+    """
+    if found := faults(run):
+        raise CommandError(f"{len(found)} violations of problem P by admitted plans, the first: {found[0]}")
 
 
 def faults(run: SimulatedRun) -> list[str]:
