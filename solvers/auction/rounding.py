@@ -16,8 +16,8 @@ THRESHOLDS = (0.999, 0.7, 0.5, math.inf)
 SPANS_SLOTS = (2, 4, 8, 16)
 """A neighbour gives up most tasks that run within a span of so many slots and plans them again."""
 GIVEN_UP = 0.7
-STALE = 400
-"""After so many neighbours in a row that are no better, the search ends."""
+STALE_PER_TASK = 20
+"""After so many neighbours in a row, for each task, that are no better, the search ends."""
 NOISE = 0.2
 """Deviation of the logarithm of the gains by which a neighbour orders its tasks."""
 
@@ -44,8 +44,10 @@ class Rounding:
         """Try neighbours until the welfare is `aim_micros`, none is better, or `deadline_s` has passed."""
         draws = random.Random("0/neighbours")
         slots = self._relaxation.instance.slots
-        stale = 0
-        while self._best.value_micros < aim_micros and stale < STALE and time.perf_counter() < deadline_s:
+        stale, patience = 0, STALE_PER_TASK * len(self._by_worth)
+        while (
+            self._best.value_micros < aim_micros and stale < patience and time.perf_counter() < deadline_s
+        ):
             span = min(draws.choice(SPANS_SLOTS), slots)
             first = draws.randrange(slots - span + 1)
             neighbour = self._best.copy()
