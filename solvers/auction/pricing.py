@@ -96,3 +96,37 @@ def trivial_bound_micros(instance: Instance) -> int:
         if plan is not None:
             total += max(math.ceil(task.bid_micros - plan.cost), 0)
     return total
+
+
+@kernel
+def cell_costs(
+    operational: Floats, first_group: Ints, kinds: Ints, weights: Floats, prices: Floats
+) -> tuple[Floats, Ints]:
+    """Per slot and class, the least e + what the views of a group's nodes ask for, and the group.
+
+    Args:
+        operational: (slots, classes)
+        first_group: (slots * classes + 1,) where the groups of each slot and class begin.
+        kinds: (groups,)
+        weights: (kinds, views) of the task, infinite where it does not fit.
+        prices: (groups, views), never negative.
+
+    Returns:
+        (slots, classes) costs, infinite where it fits nowhere, and groups.
+    """
+    slots, classes = operational.shape
+    costs = np.full((slots, classes), np.inf)
+    groups = np.full((slots, classes), -1, np.int64)
+    for slot in range(slots):
+        for index in range(classes):
+            place = slot * classes + index
+            for group in range(first_group[place], first_group[place + 1]):
+                kind = kinds[group]
+                if weights[kind, 0] == np.inf:
+                    continue
+                cost = operational[slot, index]
+                for view in range(weights.shape[1]):
+                    cost += prices[group, view] * weights[kind, view]
+                if cost < costs[slot, index]:
+                    costs[slot, index], groups[slot, index] = cost, group
+    return costs, groups

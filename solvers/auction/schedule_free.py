@@ -67,7 +67,7 @@ def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: f
 
 @dataclass(frozen=True)
 class _ModelledTask:
-    """A task that could bring something. Its variables are u_i, z_in, and x_ikt of the cells that it may use."""
+    """A task that could bring something, with variables u_i, z_in, and x_ikt of the cells it may use."""
 
     task: OfferedTask
     window: Window

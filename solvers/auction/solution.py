@@ -26,7 +26,7 @@ class Solution:
     welfare_micros: int
     """Objective 4 of the plans, added up in whole micros."""
     bound_micros: int
-    """No plans whatever bring more; rounded up."""
+    """No plans whatever bring more. Welfare is whole, so what is below one micro of a bound is cut off."""
     seconds: float
     """Of wall clock that it took."""
 
@@ -51,7 +51,7 @@ class Solution:
         """What a solver found, checked against the instance and added up again.
 
         Args:
-            bound_micros: the solver's own bound; infinite where it has none.
+            bound_micros: the solver's own bound, its rounding allowed for; infinite where it has none.
 
         Raises:
             ValueError: the plans violate problem P, which is a fault of the solver that made them.
@@ -61,7 +61,7 @@ class Solution:
         welfare = welfare_micros(instance, plans)
         bound = trivial_bound_micros(instance)
         if bound_micros < bound:
-            bound = math.ceil(bound_micros)
+            bound = math.floor(bound_micros)
         # What is reached is possible, whatever the solver's arithmetic made of it.
         bound = max(bound, welfare)
         order = {task.job_id: place for place, task in enumerate(instance.tasks)}
@@ -77,4 +77,4 @@ class Solution:
     def none(cls, instance: Instance, bound_micros: float, seconds: float) -> "Solution":
         """A solver found nothing in its time; its bound may be infinite."""
         bound = min(float(trivial_bound_micros(instance)), bound_micros)
-        return cls("none", (), 0, math.ceil(max(bound, 0.0)), seconds)
+        return cls("none", (), 0, math.floor(max(bound, 0.0)), seconds)

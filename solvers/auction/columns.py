@@ -1,0 +1,51 @@
+"""Schedule selection (P_1, Eq. 5) by column generation: a bound for larger instances, and plans near it."""
+
+import math
+import random
+import time
+
+from solvers.auction.descent import descend
+from solvers.auction.instance import Instance
+from solvers.auction.relaxation import Relaxation, Relaxed
+from solvers.auction.rounding import Rounding
+from solvers.auction.solution import Solution
+
+MOST_MASTER_TASKS = 1_500
+"""Beyond, the master takes too long, and prices are sought by descent alone."""
+SAMPLE_TASKS = 800
+"""Descent begins with so many of the tasks and their share of the room: steps are the cheaper."""
+SAMPLE_SHARE, RELAXATION_SHARE = 0.15, 0.6
+"""Parts of the time after which the descent takes in all tasks, and after which plans are looked for."""
+FIRST_LENGTH, SECOND_LENGTH = 1.0, 0.1
+"""Of the steps, see `descend`: those for all tasks begin near the best prices."""
+
+
+def solve_by_columns(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
+    """Plans for an instance, checked, and the bound by its relaxation.
+
+    The bound holds whenever time runs out (Eq. 6 at any prices >= 0), and the gap tells what was not closed.
+
+    Args:
+        time_limit_s: for everything. Placing every task once comes after it where it is too short for that.
+        relative_gap: of bound - welfare to welfare, at which to stop.
+    """
+    started_s = time.perf_counter()
+    relaxation = Relaxation(instance)
+    relaxed = _relaxed(relaxation, started_s, time_limit_s)
+    bound_micros = math.ceil(relaxed.bound_micros)
+    rounding = Rounding(relaxation, relaxed)
+    rounding.improve(bound_micros / (1.0 + relative_gap), started_s + time_limit_s)
+    seconds = time.perf_counter() - started_s
+    return Solution.of(instance, rounding.plans(), bound_micros, relative_gap, seconds)
+
+
+def _relaxed(relaxation: Relaxation, started_s: float, time_limit_s: float) -> Relaxed:
+    candidates, prices = relaxation.candidates, relaxation.no_prices()
+    deadline_s = started_s + RELAXATION_SHARE * time_limit_s
+    if len(candidates) <= MOST_MASTER_TASKS:
+        return relaxation.generate(prices, deadline_s)
+    sample = random.Random(f"{len(candidates)}/sample").sample(candidates, SAMPLE_TASKS)
+    until_s = started_s + SAMPLE_SHARE * time_limit_s
+    share = SAMPLE_TASKS / len(candidates)
+    prices = descend(relaxation, sample, share, prices, FIRST_LENGTH, until_s).prices
+    return descend(relaxation, candidates, 1.0, prices, SECOND_LENGTH, deadline_s)

@@ -1,0 +1,102 @@
+"""Whole plans on nodes, from a relaxation: its large parts, then whatever fits, then better neighbours."""
+
+import math
+import random
+import time
+from collections.abc import Iterable, Sequence
+
+from solvers.arrays import Floats
+from solvers.auction.instance import PlannedTask
+from solvers.auction.master import Column
+from solvers.auction.placing import Placing
+from solvers.auction.relaxation import Candidate, Relaxation, Relaxed
+
+THRESHOLDS = (0.999, 0.7, 0.5, math.inf)
+"""Plans of which the relaxation takes at least so much are placed first, each in an attempt of its own."""
+SPANS_SLOTS = (2, 4, 8, 16)
+"""A neighbour gives up most tasks that run within a span of so many slots and plans them again."""
+GIVEN_UP = 0.7
+STALE_PER_TASK = 20
+"""After so many neighbours in a row, for each task, that are no better, the search ends."""
+NOISE = 0.2
+"""Deviation of the logarithm of the gains by which a neighbour orders its tasks."""
+
+
+class Rounding:
+    """The best plans so far."""
+
+    def __init__(self, relaxation: Relaxation, relaxed: Relaxed) -> None:
+        """The best of one attempt per threshold."""
+        self._relaxation, self._prices = relaxation, relaxed.prices
+        self._by_gain = self._ordered(relaxed.prices)
+        self._by_worth = self._ordered(relaxation.no_prices())
+        attempts = [
+            self._attempt([column for part, column in relaxed.parts if part >= threshold])
+            for threshold in (THRESHOLDS if relaxed.parts else THRESHOLDS[-1:])
+        ]
+        self._best = max(attempts, key=lambda placing: placing.value_micros)
+
+    def plans(self) -> list[PlannedTask]:
+        """The best plans, in the order of the instance's tasks."""
+        return self._best.plans()
+
+    def improve(self, aim_micros: float, deadline_s: float) -> None:
+        """Try neighbours until the welfare is `aim_micros`, none is better, or `deadline_s` has passed."""
+        draws = random.Random("0/neighbours")
+        slots = self._relaxation.instance.slots
+        stale, patience = 0, STALE_PER_TASK * len(self._by_worth)
+        while (
+            self._best.value_micros < aim_micros and stale < patience and time.perf_counter() < deadline_s
+        ):
+            span = min(draws.choice(SPANS_SLOTS), slots)
+            first = draws.randrange(slots - span + 1)
+            neighbour = self._best.copy()
+            for task in neighbour.running(first, first + span):
+                if draws.random() < GIVEN_UP:
+                    neighbour.give_up(task)
+            noisy = [(gain * math.exp(draws.gauss(0, NOISE)), c) for gain, c in self._by_gain]
+            noisy.sort(key=lambda pair: (-pair[0], pair[1].index))
+            self._fill(neighbour, _within(noisy, first, first + span), self._prices)
+            self._fill(neighbour, _within(self._by_worth, first, first + span), self._relaxation.no_prices())
+            stale = 0 if neighbour.value_micros > self._best.value_micros else stale + 1
+            if neighbour.value_micros >= self._best.value_micros:
+                self._best = neighbour
+
+    def _attempt(self, columns: Sequence[Column]) -> Placing:
+        placing = Placing(self._relaxation.instance)
+        for column in columns:
+            if not placing.holds(column.task):
+                self._place(placing, column)
+        self._fill(placing, (candidate for _, candidate in self._by_gain), self._prices)
+        self._fill(placing, (candidate for _, candidate in self._by_worth), self._relaxation.no_prices())
+        return placing
+
+    def _ordered(self, prices: Floats) -> list[tuple[float, Candidate]]:
+        """What each task gains at prices if it can have any nodes; the most first."""
+        gains = [
+            (column.gain_micros, candidate)
+            for candidate in self._relaxation.candidates
+            if (column := self._relaxation.best_column(candidate, prices)) is not None
+        ]
+        return sorted(gains, key=lambda pair: (-pair[0], pair[1].index))
+
+    def _fill(self, placing: Placing, candidates: Iterable[Candidate], prices: Floats) -> None:
+        """Plan tasks in the room that is left, one after another, each as it gains most at `prices`."""
+        for candidate in candidates:
+            if placing.holds(candidate.index):
+                continue
+            barred = placing.barred(candidate.task, candidate.window.columns)
+            column = self._relaxation.best_column(candidate, prices, barred)
+            if column is not None and column.value_micros > 0:
+                self._place(placing, column)
+
+    def _place(self, placing: Placing, column: Column) -> None:
+        groups = self._relaxation.groups
+        option = self._relaxation.windows[column.task].options[column.option]
+        classes = groups.kind_class[groups.kinds[column.groups]]
+        placing.place(column.task, option, column.columns, classes, column.value_micros)
+
+
+def _within(ordered: Iterable[tuple[float, Candidate]], first: int, stop: int) -> list[Candidate]:
+    """The tasks that may run in some of the columns from `first` to before `stop`."""
+    return [c for _, c in ordered if c.window.columns.start < stop and c.window.columns.stop > first]

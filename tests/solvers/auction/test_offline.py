@@ -1,0 +1,141 @@
+"""The solvers of problem P against brute force, against each other, and where there is nothing to solve."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.auction.columns import solve_by_columns
+from solvers.auction.feasibility import violations, welfare_micros
+from solvers.auction.instance import OfferedTask
+from solvers.auction.offline import MOST_SCHEDULE_FREE_CELLS, offline_optimum
+from solvers.auction.pricing import trivial_bound_micros
+from solvers.auction.schedule_free import solve_schedule_free
+from tests.support.instances import (
+    FIRST_SLOT,
+    NO_VENDOR,
+    brute_force_micros,
+    empty_instance,
+    random_instance,
+)
+from tests.support.markets import demand, fleet
+
+LONG_S = 600.0
+"""More than any of these takes."""
+RANDOM = st.randoms(use_true_random=False)
+SOLVERS = (solve_schedule_free, solve_by_columns, offline_optimum)
+
+
+def assert_sound(instance, solution):
+    assert violations(instance, solution.plans) == []
+    assert welfare_micros(instance, solution.plans) == solution.welfare_micros
+    assert 0 <= solution.welfare_micros <= solution.bound_micros <= trivial_bound_micros(instance)
+
+
+@settings(max_examples=80, deadline=None)
+@given(RANDOM)
+def test_the_schedule_free_form_finds_what_brute_force_finds(rng):
+    instance = random_instance(rng, tasks=rng.randint(0, 4), slots=rng.randint(1, 3))
+    solution = solve_schedule_free(instance, LONG_S, 0.0)
+    assert_sound(instance, solution)
+    assert solution.status == "optimal"
+    assert solution.welfare_micros == brute_force_micros(instance)
+
+
+@settings(max_examples=80, deadline=None)
+@given(RANDOM)
+def test_the_optimum_lies_between_the_welfare_and_the_bound_of_columns(rng):
+    instance = random_instance(rng, tasks=rng.randint(0, 4), slots=rng.randint(1, 3))
+    solution = solve_by_columns(instance, LONG_S, 0.0)
+    assert_sound(instance, solution)
+    assert solution.welfare_micros <= brute_force_micros(instance) <= solution.bound_micros
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_columns_come_to_what_the_schedule_free_form_comes_to(seed):
+    instance = random_instance(random.Random(seed), tasks=8, nodes=3, slots=5, is_empty=seed % 2 == 0)
+    exact = solve_schedule_free(instance, LONG_S, 0.0)
+    by_columns = solve_by_columns(instance, LONG_S, 0.0)
+    assert exact.status == "optimal"
+    assert 0.95 * exact.welfare_micros <= by_columns.welfare_micros <= exact.welfare_micros
+    assert exact.welfare_micros <= by_columns.bound_micros
+
+
+@pytest.mark.parametrize("solve", SOLVERS)
+def test_an_instance_without_tasks_is_solved(solve):
+    solution = solve(empty_instance(fleet((1, 8.0, 8.0)), 0, []), LONG_S, 0.01)
+    assert (solution.status, solution.plans, solution.welfare_micros, solution.bound_micros) == (
+        "optimal",
+        (),
+        0,
+        0,
+    )
+    assert solution.gap == 0.0
+
+
+@pytest.mark.parametrize("solve", SOLVERS)
+@pytest.mark.parametrize(
+    ("work_samples", "samples", "gib", "bid_micros"),
+    [
+        pytest.param(9, 4, 1.0, 100, id="more work than two slots do"),
+        pytest.param(4, 9, 1.0, 100, id="more samples per slot than a node has"),
+        pytest.param(4, 4, 9.0, 100, id="more memory than a node has"),
+        pytest.param(4, 4, 1.0, 4, id="a bid of no more than its cost"),
+    ],
+)
+def test_a_task_that_fits_nowhere_or_brings_nothing_is_left_out(
+    solve, work_samples, samples, gib, bid_micros
+):
+    of = fleet((1, 8.0, 8.0))
+    task = OfferedTask(
+        "j", bid_micros, demand(of, work_samples, [samples], gib), NO_VENDOR, FIRST_SLOT, FIRST_SLOT + 1
+    )
+    solution = solve(empty_instance(of, 2, [task], [8.0]), LONG_S, 0.01)
+    assert (solution.status, solution.plans, solution.welfare_micros) == ("optimal", (), 0)
+
+
+def test_two_tasks_of_more_than_half_a_node_are_known_not_to_share_it():
+    # The sums of Eqs. 5b and 5c would let three nodes take all five tasks of 0.6 of a node.
+    of = fleet((3, 10.0, 10.0))
+    tasks = [
+        OfferedTask(f"j{n}", 10, demand(of, 6, [6], 1.0), NO_VENDOR, FIRST_SLOT, FIRST_SLOT) for n in range(5)
+    ]
+    solution = solve_by_columns(empty_instance(of, 1, tasks), LONG_S, 0.0)
+    assert (solution.welfare_micros, solution.bound_micros, solution.status) == (30, 30, "optimal")
+
+
+def test_a_solver_out_of_time_says_so_and_its_bound_holds():
+    instance = random_instance(random.Random(5), tasks=60, nodes=4, slots=12, is_empty=True)
+    reached = offline_optimum(instance, LONG_S, 0.05)
+    nothing = solve_schedule_free(instance, 0.0, 0.0)
+    assert (nothing.status, nothing.plans, nothing.welfare_micros) == ("none", (), 0)
+    assert math.isinf(nothing.gap)
+    some = solve_by_columns(instance, 0.0, 0.0)
+    assert some.status == "feasible"
+    assert_sound(instance, some)
+    assert reached.welfare_micros <= min(nothing.bound_micros, some.bound_micros)
+
+
+def test_prices_sought_by_descent_bound_what_the_master_bounds(monkeypatch):
+    instance = random_instance(random.Random(2), tasks=120, nodes=4, slots=12, is_empty=True)
+    by_master = solve_by_columns(instance, LONG_S, 0.02)
+    monkeypatch.setattr("solvers.auction.columns.MOST_MASTER_TASKS", 50)
+    monkeypatch.setattr("solvers.auction.columns.SAMPLE_TASKS", 40)
+    by_descent = solve_by_columns(instance, LONG_S, 0.02)
+    assert_sound(instance, by_descent)
+    assert by_master.welfare_micros <= by_descent.bound_micros
+    assert by_master.bound_micros <= 1.001 * by_descent.bound_micros
+    assert by_descent.bound_micros <= 1.05 * by_master.bound_micros
+
+
+def test_a_large_instance_goes_to_columns_and_keeps_its_promises():
+    instance = random_instance(random.Random(7), tasks=300, nodes=10, slots=20, is_empty=True)
+    nodes = len(instance.fleet.nodes)
+    cells = sum(nodes * (task.last_slot - task.first_slot + 1) for task in instance.tasks)
+    assert cells > MOST_SCHEDULE_FREE_CELLS
+    solution = offline_optimum(instance, LONG_S, 0.03)
+    assert_sound(instance, solution)
+    assert solution.status == "optimal"
+    assert solution.gap <= 0.03
