@@ -38,8 +38,8 @@ class Chapter:
     """An event's as its sender wrote it; a decision's by the cell's clock."""
     id: str
     record: Event | Outcome
-    """Only the job's own part is kept of a slot's command, of a batch of bids that a solver is to schedule, and
-    of the solver's answer."""
+    """Only the job's own part is kept of a slot's command, of a batch of bids for a solver, and of the
+    solver's answer."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -58,8 +58,8 @@ def _policy(zone: Zone, name: PolicyName, price_per_thousand_samples_micros: int
 def _auction(zone: Zone, published: bool) -> AuctionPolicy:
     if not isinstance(zone.policy, AuctionPolicy):
         raise CommandError(
-            f"zone {zone.id} of the file is under policy {zone.policy.kind}, which declares no bounds on bids, "
-            "and the auction needs some: give it policy auction"
+            f"zone {zone.id} of the file is under policy {zone.policy.kind}, which declares no bounds on "
+            "bids as an auction needs: give it policy auction"
         )
     fields = zone.policy.model_dump(include={*AuctionPolicy.model_fields} - {"payment", "order", "search"})
     if published:

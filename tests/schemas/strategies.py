@@ -21,8 +21,8 @@ def instances(schema: dict[str, Any], document: dict[str, Any] | None = None) ->
         return instances(document["$defs"][schema["$ref"].removeprefix("#/$defs/")], document)
     if "const" in schema or "enum" in schema:
         return st.sampled_from(schema.get("enum", [schema.get("const")]))
-    if "anyOf" in schema:
-        return st.one_of([instances(branch, document) for branch in schema["anyOf"]])
+    if alternatives := schema.get("anyOf", schema.get("oneOf")):
+        return st.one_of([instances(branch, document) for branch in alternatives])
     match schema["type"]:
         case "null":
             return st.none()

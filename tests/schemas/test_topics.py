@@ -23,6 +23,8 @@ def test_every_topic_is_there_once() -> None:
         "p.prices",
         "p.quotes",
         "p.quotes.dlt",
+        "p.solves.finished",
+        "p.solves.finished.dlt",
     ]
     assert len(topics()) == len(SPECS)
 

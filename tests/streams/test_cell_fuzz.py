@@ -1,6 +1,7 @@
 """Nothing escapes `Cell.handle`: an event that the codec has read and the cell fails on would be read again,
 and end its worker, for ever."""
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -36,9 +37,12 @@ from schemas.fleet import (
     RunProgressed,
     RunStarted,
 )
-from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, Task
+from schemas.policies import TitanPolicy
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event
+from schemas.solves import SolvedPlan, SolveFinished, SolveRequested
+from solvers.auction.titan import solve_batch
 from streams.cell import Cell, LedgerEvent
 from tests.support.cells import (
     EPOCH_S,
@@ -81,8 +85,11 @@ ROWS = tuple(
 SETBACKS = (JobReplanned, JobRefunded, RunCancelled, EventIgnored)
 ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     CellConfigured: ((CellAccepted, EventIgnored), False),
-    ClockTicked: ((NodeStatusChanged, ZonePriced, SlotAssigned, *SETBACKS), True),
-    JobSubmitted: ((JobAdmitted, JobRejected), False),
+    ClockTicked: (
+        (NodeStatusChanged, ZonePriced, SlotAssigned, SolveRequested, JobRejected, *SETBACKS),
+        True,
+    ),
+    JobSubmitted: ((JobAdmitted, JobRejected), True),
     JobQuoteRequested: ((JobQuoted,), False),
     JobWithdrawalRequested: ((JobWithdrawn, EventIgnored), False),
     VendorQuoted: ((EventIgnored,), True),
@@ -94,6 +101,7 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     RunProgressed: ((NodeStatusChanged, *SETBACKS), True),
     RunFinished: ((NodeStatusChanged, JobCompleted, EventIgnored), False),
     RunFailed: ((NodeStatusChanged, *SETBACKS), True),
+    SolveFinished: ((JobAdmitted, JobRejected, EventIgnored), True),
 }
 """What may be decided because of each type of event, and whether it may change things without a word."""
 
@@ -150,6 +158,20 @@ def check_answer(event: Event, decisions: list[Decision]) -> None:
         assert json.loads(decision.canonical)["id"] == decision.id
 
 
+def answer(request_id: str, *job_ids: str) -> SolveFinished:
+    """A solver's answer that may fit a request or not."""
+    cells = ((1, "a1"), (2, "a2"), (3, "b1"))
+    return SolveFinished(
+        cell="c",
+        zone="z",
+        request_id=request_id,
+        status="feasible",
+        plans=tuple(SolvedPlan(job_id=job_id, cells=cells) for job_id in job_ids),
+        bound_micros=None,
+        solve_s=0.5,
+    )
+
+
 def is_far_ahead(cell: Cell, event: Event) -> bool:
     """Whether it is a tick after which nothing more would happen in time."""
     return isinstance(event, ClockTicked) and event.time_s > (cell.time_s or 0.0) + 3 * SLOT_S
@@ -173,6 +195,7 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
         withdraw("j0"),
         ask(),
         failed("a1", 0, 1, permanent=False),
+        answer("batch-1", "j0"),
     )
     seen: dict[type[Event], Event] = {type(event): event for event in rare}
     handled = Counter[type[Event]]()
@@ -200,6 +223,34 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
     assert set(handled) == set(ANSWERS), "every type of event"
     bench.send(tick(10_000))
     assert not bench.zone.book.jobs, "every job ends"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mutated_answers_of_solvers_are_all_answered(seed: int) -> None:
+    source = random.Random(f"answers/{seed}")
+    bench = CheckedBench.configured(zones=(zone(policy=TitanPolicy(kind="titan"), horizon_slots=20),))
+    decided = Counter[type]()
+    for slot in range(60):
+        jobs = [f"{slot}-{number}" for number in range(source.randint(1, 4))]
+        arrivals = [
+            bid(job, source.uniform(1, 20), deadline_s=EPOCH_S + SLOT_S * (slot + source.randint(3, 9)))
+            for job in jobs
+        ]
+        tasks = [arrival.model_copy(update={"task": fitting(source, arrival.task)}) for arrival in arrivals]
+        asked = bench.send(tick(slot), *tasks, tick(slot + 0.6))
+        for requested in [outcome for outcome in asked if isinstance(outcome, SolveRequested)]:
+            good = solve_batch("c", requested)
+            for mutant in itertools.islice(mutants(source, good), source.randint(0, 2)):
+                feed(bench.cell, mutant)
+            bench.ledger += [None] * (bench.cell.offset + 1 - len(bench.ledger))
+            decided.update(type(outcome) for outcome in bench.send(good))
+    assert decided[JobAdmitted] > 10
+    assert decided[EventIgnored] > 10, "answered before, by a mutant"
+
+
+def fitting(source: random.Random, task: Task) -> Task:
+    """A task of another size that a few slots hold."""
+    return task.model_copy(update={"work_samples": source.randint(10, 150)})
 
 
 def test_cells_of_mutated_configurations_answer_good_events() -> None:

@@ -21,6 +21,7 @@ from schemas.jobs import Dataset, JobQuoteRequested, JobSubmitted, JobWithdrawal
 from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event, Outcome
+from schemas.solves import SolvedPlan, SolveFinished, SolveRequested
 from streams.cell import Cell, LedgerEvent
 from tests.support.invariants import handle_checked
 
@@ -116,6 +117,19 @@ def vendor_left(name: str) -> VendorLeft:
 def tick(slot: float) -> ClockTicked:
     """It is the beginning of `slot` (or some way into it)."""
     return ClockTicked(cell="c", time_s=EPOCH_S + slot * SLOT_S)
+
+
+def solved(requested: SolveRequested, *plans: SolvedPlan, status: str = "feasible") -> SolveFinished:
+    """An answer to a request of zone "z"."""
+    return SolveFinished(
+        cell="c",
+        zone=requested.zone,
+        request_id=requested.request_id,
+        status=status,
+        plans=plans,
+        bound_micros=None,
+        solve_s=0.5,
+    )
 
 
 def online(node: str, base_model: str = "tiny") -> NodeOnline:

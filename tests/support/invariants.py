@@ -1,6 +1,7 @@
 """What holds of an auction zone after every event."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from schemas.base import MAX_MICROS
 from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
+from schemas.policies import NoMergingPolicy
 from solvers.auction.price_order import PriceOrder
 from streams.auction.zone import AuctionZone
 from streams.cell import Cell, LedgerEvent
@@ -75,6 +77,9 @@ def check_zone(zone: AuctionZone) -> None:
             f"job {job.job_id} outlives its deadline"
         )
         assert all(slot <= job.last_slot for slot in job.rows), f"job {job.job_id} is planned too late"
+    if isinstance(zone.zone.policy, NoMergingPolicy):
+        taken = Counter(cell for job in zone.book.jobs.values() for cell in job.rows.items())
+        assert not [cell for cell, tasks in taken.items() if tasks > 1], "two tasks share a node"
 
 
 def check_prices_never_fell(before: Prices, zone: AuctionZone) -> None:
@@ -97,12 +102,16 @@ def check_award(outcome: JobAdmitted, zone: AuctionZone) -> None:
     price, plan = outcome.offer.price, outcome.offer.plan
     assert price is not None
     assert plan is not None
-    if zone.zone.policy.payment == "critical":
-        parts = (price.vendor_micros, price.operational_micros, price.compute_micros, price.memory_micros)
-        assert outcome.payment_micros == math.ceil(math.fsum(parts)) <= outcome.bid_micros
-    assert outcome.payment_micros <= outcome.bid_micros
+    parts = [price.vendor_micros, price.operational_micros, price.compute_micros, price.memory_micros]
+    assert math.fsum(parts) < outcome.bid_micros, "admitted only above its price"
+    if getattr(zone.zone.policy, "payment", "critical") == "published":
+        parts.remove(price.operational_micros)
+    assert outcome.payment_micros == math.ceil(math.fsum(parts)) <= outcome.bid_micros
     slots = [slot for slot, _ in plan.cells]
     assert all(early < late for early, late in pairwise(slots)), "one node per slot, in order"
+    job = zone.book.jobs[outcome.job_id]
+    assert slots[0] >= job.ready_slot >= zone.auctioneer.market.first_slot, "not before its vendor delivers"
+    assert plan.samples >= job.task.work_samples
 
 
 def check_offer_knows_no_bid(
