@@ -120,6 +120,12 @@ def test_a_solver_out_of_time_says_so_and_its_bound_holds(solve):
     assert reached.welfare_micros <= hurried.bound_micros
 
 
+@pytest.mark.parametrize("solve", SOLVERS)
+def test_a_solver_writes_nothing_to_the_terminal(solve, capfd):
+    solve(random_instance(random.Random(1), tasks=8), LONG_S, 0.05)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_no_plans_with_a_bound_above_zero_are_called_none():
     instance = random_instance(random.Random(5), tasks=10, is_empty=True)
     nothing = Solution.of(instance, (), math.inf, 0.01, 0.0)
