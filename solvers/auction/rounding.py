@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from solvers.arrays import Floats
-from solvers.auction.instance import PlannedTask
+from solvers.auction.instance import Instance, PlannedTask
 from solvers.auction.master import Column
 from solvers.auction.placing import Placing
 from solvers.auction.relaxation import Candidate, Relaxation, Relaxed
@@ -45,9 +45,7 @@ class Rounding:
         draws = random.Random("0/neighbours")
         slots = self._relaxation.instance.slots
         stale, patience = 0, STALE_PER_TASK * len(self._by_worth)
-        while (
-            self._best.value_micros < aim_micros and stale < patience and time.perf_counter() < deadline_s
-        ):
+        while self._best.value_micros < aim_micros and stale < patience and time.perf_counter() < deadline_s:
             span = min(draws.choice(SPANS_SLOTS), slots)
             first = draws.randrange(slots - span + 1)
             neighbour = self._best.copy()
@@ -95,6 +93,12 @@ class Rounding:
         option = self._relaxation.windows[column.task].options[column.option]
         classes = groups.kind_class[groups.kinds[column.groups]]
         placing.place(column.task, option, column.columns, classes, column.value_micros)
+
+
+def greedy_plans(instance: Instance) -> list[PlannedTask]:
+    """Tasks one after another in what room is left, each at the least cost, those that gain most first."""
+    relaxation = Relaxation(instance)
+    return Rounding(relaxation, Relaxed(math.inf, relaxation.no_prices(), [])).plans()
 
 
 def _within(ordered: Iterable[tuple[float, Candidate]], first: int, stop: int) -> list[Candidate]:
