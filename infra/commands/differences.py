@@ -15,13 +15,13 @@ def likeness(found: WhatIf) -> str:
     jobs = list(found.jobs())
     if found.simulation_is_exact:
         return (
-            f"simulated as it was, the ledger gives each of its {len(jobs)} jobs what the cell decided: every "
-            "difference below comes of the change"
+            f"simulated as it was, the ledger gives each of its {len(jobs)} jobs what the cell decided: "
+            "every difference below comes of the change"
         )
     strays = sum(job.before != job.simulated for job in jobs)
     return (
-        f"simulated as it was, the ledger gives {strays} of its {len(jobs)} jobs something else than the cell "
-        "decided: below, before → simulated as it was → after the change"
+        f"simulated as it was, the ledger gives {strays} of its {len(jobs)} jobs something else than the "
+        "cell decided: below, before → simulated as it was → after the change"
     )
 
 

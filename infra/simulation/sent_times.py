@@ -17,7 +17,7 @@ def timed(ledger: Iterable[LedgerEvent]) -> Iterator[tuple[float, LedgerEvent]]:
     The ledger's order and its ticks are what the cell knows; between two ticks an event happened when its
     sender says, as far as order and ticks allow. Clocks of senders may be wrong, so they decide no more.
     """
-    clock_s = BEFORE_ALL
+    clock_s, interval_s = BEFORE_ALL, 0.0
     since_tick: list[LedgerEvent] = []
     for entry in ledger:
         since_tick.append(entry)
@@ -25,8 +25,10 @@ def timed(ledger: Iterable[LedgerEvent]) -> Iterator[tuple[float, LedgerEvent]]:
         if isinstance(event, ClockTicked) and event.time_s >= clock_s:
             yield from _between(clock_s, since_tick[:-1], event.time_s)
             yield event.time_s, entry
+            interval_s = 0.0 if clock_s == BEFORE_ALL else event.time_s - clock_s
             clock_s, since_tick = event.time_s, []
-    yield from _between(clock_s, since_tick, clock_s)
+    # The next tick would have come an interval later.
+    yield from _between(clock_s, since_tick, clock_s + interval_s)
 
 
 def _between(

@@ -16,6 +16,8 @@ from streams.cell import Cell, LedgerEvent
 from streams.replay_sources import read_ledger_file
 
 _NO_JOB = JobOutcome()
+_TIME_RESOLUTION_S = 0.001
+"""Times of events are cut to it, so a report that is the ledger's last may be due so much later."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def what_if(
     for number, (time_s, entry) in enumerate(timed(_of_cell(path, own.cell, others_allowed=True)), start=1):
         advance(as_it_was.feed(time_s, entry.envelope), as_it_might_be.feed(time_s, entry.envelope))
         on_progress(number / before.events)
-    advance(as_it_was.run_until(recording.end_s), as_it_might_be.run_until(recording.end_s))
+    end_s = recording.end_s + _TIME_RESOLUTION_S
+    advance(as_it_was.run_until(end_s), as_it_might_be.run_until(end_s))
     return WhatIf(before, simulated, after)
 
 
