@@ -15,6 +15,8 @@ MAX_MICROS = 10**15
 MAX_TIME_S = 4_102_444_800.0
 """2100-01-01T00:00:00Z."""
 
+HOURS_PER_DAY = 24
+
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 """A name that is also safe as one folder of a path."""
 

@@ -4,10 +4,18 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import MAX_MICROS, Gib, Identifier, Micros, Record, SamplesPerSecond, UnixTime
-from schemas.policies import Policy
+from schemas.base import (
+    HOURS_PER_DAY,
+    MAX_MICROS,
+    Gib,
+    Identifier,
+    Micros,
+    Record,
+    SamplesPerSecond,
+    UnixTime,
+)
+from schemas.policies import AuctionPolicy, Policy
 
-HOURS_PER_DAY = 24
 LEAST_ROOM_GIB = 1 / 1024
 """Memory is counted in so small parts; a node needs at least one beside the base model."""
 MAX_NODE_CLASSES = 4
@@ -112,6 +120,14 @@ class Zone(Record):
                 raise ValueError(
                     f"zone {self.id}: node {node.id} is of type {node.gpu_type}, which the zone lacks"
                 )
+        if isinstance(self.policy, AuctionPolicy):
+            named = [prices.gpu_type for prices in self.policy.opening_prices]
+            _refuse_repeats(f"zone {self.id}: opening prices of gpu type", named)
+            for gpu_type in named:
+                if gpu_type not in types:
+                    raise ValueError(
+                        f"zone {self.id}: opening prices name gpu type {gpu_type}, which the zone lacks"
+                    )
         for row in self.throughput:
             if row.gpu_type not in types:
                 raise ValueError(

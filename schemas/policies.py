@@ -4,7 +4,25 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
-from schemas.base import Micros, Record
+from schemas.base import HOURS_PER_DAY, Identifier, Micros, Record
+
+HourlyPrices = Annotated[
+    tuple[Annotated[float, Field(ge=0, le=10**15)], ...],
+    Field(min_length=HOURS_PER_DAY, max_length=HOURS_PER_DAY),
+]
+"""Micros per node-slot, by the hour of the day in UTC that a slot begins in."""
+
+
+class OpeningPrices(Record):
+    """What the cells of a GPU type cost before anything is taken of them: a forecast of the day's demand.
+
+    No bid is in it, so it keeps the auction truthful; the better it is, the fewer bids get room that later
+    ones would have paid more for.
+    """
+
+    gpu_type: Identifier
+    compute_micros: HourlyPrices
+    memory_micros: HourlyPrices
 
 
 class AuctionPolicy(Record):
@@ -37,6 +55,15 @@ class AuctionPolicy(Record):
     """The largest b-bar, in money units per node-slot, with which one bid raises prices: a higher bid raises
     them no more. Somewhat above the best bids that are to be expected; otherwise one absurd bid for a sliver
     of a node prices out all others."""
+    steepness: Annotated[
+        Literal["declared", "learned"], Field(exclude_if=lambda steepness: steepness == "declared")
+    ] = "declared"
+    """`declared` takes alpha and beta from the bounds above; `learned` from earlier bids, as soon as enough
+    have won (erratum P4): a full cell then costs what the dearest fifth of them offered."""
+    opening_prices: Annotated[
+        tuple[OpeningPrices, ...], Field(max_length=16, exclude_if=lambda prices: not prices)
+    ] = ()
+    """By GPU type; where none is given, prices open at zero, as printed."""
 
 
 class EarliestFinishPolicy(Record):

@@ -73,10 +73,7 @@ def verify_files(ledger: Path, decisions: Path, cell: str | None = None) -> Verd
         ReplayError: if a file cannot be read, or a line is no event or out of order.
     """
     events = (event for event in read_ledger_file(ledger) if cell in (None, event.envelope.event.cell))
-    try:
-        return _verify(events, _decisions_file(decisions, cell))
-    except ValueError as error:
-        raise ReplayError(f"{ledger}: {error}") from None
+    return _verify(events, _decisions_file(decisions, cell))
 
 
 def _verify(
@@ -155,8 +152,9 @@ def read_ledger_file(path: Path) -> Iterator[LedgerEvent]:
     """The events of a ledger file, in its order.
 
     Raises:
-        ReplayError: if the file cannot be read, or a line is no event.
+        ReplayError: if the file cannot be read, or a line is no event or out of its cell's order.
     """
+    last_offsets: dict[str, int] = {}
     for number, line in _lines(path):
         try:
             fields = json.loads(line)
@@ -166,6 +164,11 @@ def read_ledger_file(path: Path) -> Iterator[LedgerEvent]:
             envelope = replace(decode_event_line(json.dumps(fields)), stored=_stored_event(line, fields))
         except (ValueError, KeyError, RecursionError) as error:
             raise ReplayError(f"{path}:{number}: not a ledger event with an offset: {error}") from None
+        cell = envelope.event.cell
+        last_offset = last_offsets.get(cell, -1)
+        if offset <= last_offset:
+            raise ReplayError(f"{path}:{number}: cell {cell}: offset {offset} comes after {last_offset}")
+        last_offsets[cell] = offset
         yield LedgerEvent(offset, envelope)
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from schemas.codec import describe
 from schemas.topics import topic_name
 from solvers.auction.warm_up import warm_up
-from streams import tolerant_records
+from streams import broken_connections, tolerant_records
 from streams.cells_file import CellsFileError, load_cells
 from streams.faust_app import SNAPSHOTS, CellsApp
 from streams.preflight import PreflightError, prepare, refuse_unserved_policies
@@ -56,6 +56,7 @@ def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
     gc.set_threshold(_GARBAGE_THRESHOLD)
     # Faust's consumer runs a second loop, in a thread of its own.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    broken_connections.install()
     tolerant_records.install()
     asyncio.run(_serve(settings, cells, partitions))
     raise AssertionError("a worker ends its process itself")

@@ -4,7 +4,8 @@ import random
 from collections.abc import Iterator
 from typing import cast
 
-from schemas.cells import HOURS_PER_DAY, CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.base import HOURS_PER_DAY
+from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.codec import Envelope
 from schemas.jobs import Dataset, JobSubmitted, Task
 from schemas.policies import AuctionPolicy

@@ -6,8 +6,8 @@ from typing import Literal
 from bench.workloads.tasks import ValueDensity, mean_compute_over_memory
 from bench.workloads.throughput import BASE_MEMORY_GIB, MEMORY_GIB, POWER_KW, node_samples_per_s
 from bench.workloads.vendors import UNIT_MICROS, vendor_name
+from schemas.base import HOURS_PER_DAY
 from schemas.cells import (
-    HOURS_PER_DAY,
     MAX_REMEMBERED_IDS,
     CellConfigured,
     GpuType,

@@ -75,13 +75,13 @@ def _lines(chapter: "Chapter") -> Iterator[str]:
     from infra.clock_times import written
 
     when = "before the first tick" if chapter.time in (None, "") else written(chapter.time)
-    head, *details = _describe(chapter.record)
+    head, *details = describe(chapter.record)
     yield f"{when:>26}  {head}"
     for detail in details:
         yield f"{'':>26}    {detail}"
 
 
-def _describe(record: Any) -> list[str]:
+def describe(record: Any) -> list[str]:
     """What happened, on a line, and the numbers behind it on further ones."""
     from infra.clock_times import written
     from infra.commands.offers import describe_offer, describe_plan

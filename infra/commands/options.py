@@ -25,6 +25,12 @@ def bounded(*names: str, least: float, most: float, help: str, **settings: Any) 
     return typer.Option(*names, min=least, max=most, callback=_refuse_nan, help=help, **settings)
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option was given, in place of its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
 BootstrapServers = Annotated[
     str | None,
     typer.Option(
@@ -92,3 +98,24 @@ def cells_of(path: Path, epoch_s: float) -> "tuple[CellConfigured, ...]":
     from streams.cells_file import load_cells
 
     return load_cells(path, epoch_s)
+
+
+def cell_of(path: Path, epoch_s: float, name: str | None) -> "CellConfigured":
+    """The cell of this name in a file, or its only one.
+
+    Raises:
+        CellsFileError: the file describes no valid cells.
+        CommandError: it has no such cell, or several and no name was given.
+    """
+    from infra.errors import CommandError
+
+    cells = cells_of(path, epoch_s)
+    names = ", ".join(cell.cell for cell in cells)
+    if name is None:
+        if len(cells) > 1:
+            raise CommandError(f"the file has several cells, choose one of {names} with --cell")
+        return cells[0]
+    for cell in cells:
+        if cell.cell == name:
+            return cell
+    raise CommandError(f"the file has no cell {name}, it has {names}")

@@ -5,23 +5,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands.options import CELLS_DIRECTORY, CellName, Json, Seed, bounded
+from infra.commands.options import CELLS_DIRECTORY, CellName, Json, Seed, bounded, is_given
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.simulation.policy_name import PolicyName
 
 if TYPE_CHECKING:
     from infra.simulation.simulator import SimulatedRun
     from infra.workloads.arrivals import Arrival
-    from schemas.cells import CellConfigured
 
 EPOCH_S = 1_704_067_200.0
 """2024-01-01: the virtual time at which a cell without an epoch of its own begins."""
 
 
+_OF_DRAWN_WORKLOADS = ("trace", "jobs", "span_slots", "median_work_slots", "seed")
+Density = Annotated[int | None, bounded(least=1, most=10**15, help="Of every auction.", show_default=False)]
+
+
 def simulate(
-    cells: Annotated[Path, typer.Option(help="YAML file of cells.", metavar="CELLS.yaml")] = CELLS_DIRECTORY
-    / "fleet.yaml",
+    context: typer.Context,
+    cells: Annotated[
+        Path, typer.Option(help="YAML file of cells; a ledger's own by default.", metavar="CELLS.yaml")
+    ] = CELLS_DIRECTORY / "fleet.yaml",
     cell: CellName = None,
+    from_ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="What if: run what this recorded ledger's cell was asked, and compare job by job.",
+            metavar="LEDGER.jsonl",
+            show_default=False,
+        ),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -40,12 +53,24 @@ def simulate(
     ] = 1.0,
     policy: Annotated[
         PolicyName | None,
-        typer.Option(help="Run every zone under it, in place of the file's.", show_default=False),
+        typer.Option(help="Run every zone under it, in place of its own.", show_default=False),
     ] = None,
     price_per_thousand_samples_micros: Annotated[
         int | None,
         bounded(least=0, most=10**15, help="Of --policy fixed-price.", show_default=False),
     ] = None,
+    money_unit_micros: Density = None,
+    max_value_per_compute_micros: Density = None,
+    max_value_per_memory_micros: Density = None,
+    add_nodes: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="More nodes of a type; may be repeated.", metavar="ZONE:GPU_TYPE=N", show_default=False
+        ),
+    ] = None,
+    scale_nodes: Annotated[
+        float, bounded(least=0.01, most=100, help="So many times as many nodes of each type and tariff.")
+    ] = 1.0,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
@@ -57,22 +82,40 @@ def simulate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a cell, unchanged, through a workload on virtual time."""
-    from infra.commands.options import cells_of
+    """Run a cell, unchanged, through a workload on virtual time: a drawn one, or a recorded ledger's."""
+    from infra.commands.options import cell_of
     from infra.commands.output import console, print_json, progress
     from infra.commands.summaries import summary_table
-    from infra.simulation.policies import under_policy
+    from infra.commands.what_if import show_what_if
+    from infra.simulation.alternative import Alternative, NodeAddition
     from infra.simulation.simulator import Simulation
     from infra.summary import summarise
     from infra.workloads.bids import Demands
     from infra.workloads.workload import draw_workload
 
-    configuration = _chosen(cells_of(cells, EPOCH_S), cell)
+    densities = {
+        "money_unit_micros": money_unit_micros,
+        "max_value_per_compute_micros": max_value_per_compute_micros,
+        "max_value_per_memory_micros": max_value_per_memory_micros,
+    }
+    alternative = Alternative(
+        policy=policy,
+        price_per_thousand_samples_micros=price_per_thousand_samples_micros,
+        scale_nodes=scale_nodes,
+        additions=tuple(map(NodeAddition.parse, add_nodes or [])),
+        auction={name: micros for name, micros in densities.items() if micros is not None},
+    )
+    if from_ledger is not None:
+        _refuse_what_draws(context)
+        other_cells = cells if is_given(context, "cells") else None
+        show_what_if(from_ledger, cell, other_cells, alternative, pace, out, json)
+        return
+    configuration = cell_of(cells, EPOCH_S, cell)
     arrivals = arrivals_of(trace, jobs, span_slots * configuration.slot_s, seed)
     demands = Demands(median_work_slots=median_work_slots)
     workload = draw_workload(configuration, arrivals, configuration.epoch_s, seed, demands)
-    # Bids and quotes are drawn for the cell as the file has it, so that all policies meet the same ones.
-    simulated = under_policy(configuration, policy, price_per_thousand_samples_micros)
+    # Bids and quotes are drawn for the cell as the file has it, so that all changes meet the same ones.
+    simulated = alternative.of(configuration)
     with progress("simulating") as done:
         run = Simulation(simulated, workload.bids, workload.quotes, pace).run(done)
     summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)
@@ -84,18 +127,15 @@ def simulate(
         console().print(summary_table(f"Cell {configuration.cell}, seed {seed}", summary))
 
 
-def _chosen(cells: "tuple[CellConfigured, ...]", name: str | None) -> "CellConfigured":
+def _refuse_what_draws(context: typer.Context) -> None:
+    """A recorded ledger has its bids: options of drawn ones would do nothing."""
     from infra.errors import CommandError
 
-    names = ", ".join(cell.cell for cell in cells)
-    if name is None:
-        if len(cells) > 1:
-            raise CommandError(f"the file has several cells, choose one of {names} with --cell")
-        return cells[0]
-    for cell in cells:
-        if cell.cell == name:
-            return cell
-    raise CommandError(f"the file has no cell {name}, it has {names}")
+    for name in _OF_DRAWN_WORKLOADS:
+        if is_given(context, name):
+            raise CommandError(
+                f"--{name.replace('_', '-')} is for drawn workloads and does not go with --from-ledger"
+            )
 
 
 def arrivals_of(trace: Path | None, jobs: int, span_s: float, seed: int) -> "list[Arrival]":
@@ -117,14 +157,7 @@ def arrivals_of(trace: Path | None, jobs: int, span_s: float, seed: int) -> "lis
 
 
 def _write(run: "SimulatedRun", directory: Path) -> None:
-    from infra.errors import CommandError
-    from streams.replay_sources import ledger_line
+    from infra.commands.log_files import LogFiles
 
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with (directory / LEDGER_FILE).open("wb") as file:
-            file.writelines(ledger_line(entry) for entry in run.ledger)
-        with (directory / DECISIONS_FILE).open("wb") as file:
-            file.writelines(decision.canonical + b"\n" for decision in run.decisions)
-    except OSError as error:
-        raise CommandError(f"{directory}: {error.strerror}") from None
+    with LogFiles(directory) as files:
+        files.write(run.ledger, run.decisions)

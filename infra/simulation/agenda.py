@@ -1,6 +1,7 @@
 """What happens next in a simulation: events by virtual time."""
 
 import heapq
+import math
 from enum import IntEnum
 
 from schemas.registry import Event
@@ -29,6 +30,11 @@ class Agenda:
 
     def __bool__(self) -> bool:
         return bool(self._heap)
+
+    @property
+    def next_s(self) -> float:
+        """Time of the next event; infinite where nothing is planned."""
+        return self._heap[0][0] if self._heap else math.inf
 
     def add(self, time_s: float, rank: Rank, event: Event) -> None:
         """Plan an event."""

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from infra.simulation.agenda import Agenda, Rank
-from infra.simulation.virtual_executor import VirtualExecutor
+from infra.simulation.virtual_fleet import VirtualFleet
 from infra.ticks import tick_interval_s
 from infra.workloads.bids import TimedBid, check_time
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
-from schemas.commands import SlotAssigned
 from schemas.quotes import VendorQuoted
 from schemas.registry import Event
-from schemas.solves import SolveRequested
 from streams.cell import Cell, LedgerEvent
+
+SOURCE = "millrace/simulate"
+"""The CloudEvents source of whatever a simulation sends."""
 
 _HEARTBEATS_PER_NODE_TIMEOUT = 4
 _SLOTS_AFTER_LAST_DEADLINE = 2
@@ -52,12 +53,6 @@ class Simulation:
         Raises:
             WorkloadError: it would end beyond what events can speak of.
         """
-        samples_done: dict[str, int] = {}
-        self._executors = {
-            node.id: VirtualExecutor(cell.cell, node.id, zone.base_model, pace, samples_done)
-            for zone in cell.zones
-            for node in zone.nodes
-        }
         self._start_s = cell.epoch_s
         last_deadline_s = max((timed.bid.task.deadline_s for timed in bids), default=cell.epoch_s)
         self._end_s = last_deadline_s + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
@@ -65,6 +60,7 @@ class Simulation:
         self._cell = Cell(cell.cell)
         self._fold = fold
         self._agenda = Agenda()
+        self._fleet = VirtualFleet(cell, pace, self._agenda)
         self._ledger: list[LedgerEvent] = []
         self._decisions: list[Decision] = []
         self._plan(cell, bids, quotes)
@@ -80,7 +76,7 @@ class Simulation:
 
     def _plan(self, cell: CellConfigured, bids: Sequence[TimedBid], quotes: Sequence[VendorQuoted]) -> None:
         self._agenda.add(cell.epoch_s, Rank.SET_UP, cell)
-        for executor in self._executors.values():
+        for executor in self._fleet.executors.values():
             self._agenda.add(cell.epoch_s, Rank.SET_UP, executor.online())
         for quote in quotes:
             self._agenda.add(cell.epoch_s, Rank.SET_UP, quote)
@@ -90,37 +86,23 @@ class Simulation:
 
     def _plan_ticks(self, cell: CellConfigured) -> None:
         interval_s = tick_interval_s(cell)
-        heartbeat_s = cell.node_timeout_s / _HEARTBEATS_PER_NODE_TIMEOUT
+        heartbeat_s = heartbeat_interval_s(cell)
         heard_s = cell.epoch_s
         for number in range(int((self._end_s - cell.epoch_s) / interval_s) + 1):
             time_s = cell.epoch_s + number * interval_s
             self._agenda.add(time_s, Rank.TICK, ClockTicked(cell=cell.cell, time_s=time_s))
             if time_s - heard_s >= heartbeat_s:
                 heard_s = time_s
-                for executor in self._executors.values():
+                for executor in self._fleet.executors.values():
                     self._agenda.add(time_s, Rank.REPORT, executor.heartbeat())
 
     def _feed(self, time_s: float, event: Event) -> None:
         offset = len(self._ledger)
-        time = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")
-        entry = LedgerEvent(offset, Envelope(f"simulated-{offset}", "millrace/simulate", time, event))
+        entry = LedgerEvent(offset, Envelope(f"simulated-{offset}", SOURCE, sent_at(time_s), event))
         self._ledger.append(entry)
         for decision in self._fold(self._cell, entry):
             self._decisions.append(decision)
-            self._carry_out(time_s, decision)
-
-    def _carry_out(self, time_s: float, decision: Decision) -> None:
-        """Have done what a decision asks executors or solvers to do."""
-        match outcome := decision.outcome:
-            case SlotAssigned():
-                for report_s, report in self._executors[outcome.node].carry_out(outcome):
-                    self._agenda.add(max(report_s, time_s), Rank.REPORT, report)
-            case SolveRequested():
-                from solvers.auction.titan import solve_batch  # loads Pyomo, which no other policy needs
-
-                self._agenda.add(time_s, Rank.ANSWER, solve_batch(decision.cell, outcome))
-                # A solver's model does hold cycles, and is large.
-                gc.collect(0)
+            self._fleet.carry_out(time_s, decision)
 
 
 @contextmanager
@@ -134,3 +116,13 @@ def _no_search_for_cycles() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def heartbeat_interval_s(cell: CellConfigured) -> float:
+    """Seconds after which an executor speaks up with the next tick."""
+    return cell.node_timeout_s / _HEARTBEATS_PER_NODE_TIMEOUT
+
+
+def sent_at(time_s: float) -> str:
+    """A virtual time as the time of an event."""
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")

@@ -1,6 +1,7 @@
 """An executor that trains nothing and reports as one that does."""
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -32,23 +33,34 @@ class VirtualExecutor:
         """What it says when there is nothing else to say."""
         return NodeHeartbeat(cell=self.cell, node=self.node)
 
-    def carry_out(self, command: SlotAssigned) -> Iterator[tuple[float, Event]]:
-        """What it reports of a slot, and when: each run's start, and its end with the slot or its work."""
-        for order in command.runs:
-            yield from self._run(command, order)
+    def carry_out(self, command: SlotAssigned, until_s: float = math.inf) -> Iterator[tuple[float, Event]]:
+        """What it reports of a slot, and when: each run's start, and its end with the slot or its work.
 
-    def _run(self, command: SlotAssigned, order: RunOrder) -> Iterator[tuple[float, Event]]:
+        A run that does not end by `until_s`, when the node is lost, reports no end and leaves no checkpoint.
+        """
+        for order in command.runs:
+            yield from self._run(command, order, until_s)
+
+    def _run(self, command: SlotAssigned, order: RunOrder, until_s: float) -> Iterator[tuple[float, Event]]:
         start_s, end_s = command.slot_start_s, command.slot_end_s
         base = self.samples_done.get(order.job_id, 0)
         place = {"cell": self.cell, "node": self.node, "slot": command.slot, "job_id": order.job_id}
         yield start_s, RunStarted(**place, samples_done=base)
         done = min(base + self._reach(base, order), order.work_samples)
+        finished = done == order.work_samples
+        report_s = end_s
+        if finished:
+            report_s = start_s + (end_s - start_s) * min(
+                (done - base) / (self.pace * order.quota_samples), 1.0
+            )
+        if report_s > until_s:
+            return
         self.samples_done[order.job_id] = done
-        if done < order.work_samples:
-            yield end_s, RunProgressed(**place, samples_done=done, loss=NO_LOSS, slot_complete=True)
+        if not finished:
+            yield report_s, RunProgressed(**place, samples_done=done, loss=NO_LOSS, slot_complete=True)
             return
         yield (
-            start_s + (end_s - start_s) * min((done - base) / (self.pace * order.quota_samples), 1.0),
+            report_s,
             RunFinished(
                 **place,
                 samples_done=done,

@@ -6,13 +6,15 @@ How a plan is found, what it costs and whether prices rise is up to a `Mechanism
 import math
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Any
 
 from solvers.auction.certificate import DualBound, least_additive_cost
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market, Placement
-from solvers.auction.mechanism import Charge, Mechanism, Price, Request
+from solvers.auction.mechanism import Charge, Mechanism, Price, PriceRises, Request
 from solvers.auction.room import Binding, RoomCount, binding, earliest_last_slot, room_for
 from solvers.auction.search import Schedule, best_schedule, describe
+from solvers.auction.steepness import LearnedSteepness
 from solvers.auction.window import VendorOption, Window
 
 
@@ -46,12 +48,24 @@ class Award:
 class Auctioneer:
     """The auction of one zone: its market, its welfare, and the bound that proves how good that is."""
 
-    def __init__(self, market: Market, mechanism: Mechanism) -> None:
+    def __init__(
+        self, market: Market, mechanism: Mechanism, steepness: LearnedSteepness | None = None
+    ) -> None:
+        """`steepness` stands in for the mechanism's own rises of prices once it has learnt enough."""
         self.market = market
         self.mechanism = mechanism
         self.dual_bound = DualBound()
         self.welfare_micros = 0
         """Objective 4, of the decisions so far."""
+        self._steepness = steepness
+        self._open_until_slot = market.first_slot
+        """The first slot that no bid could use yet, so that the dual point may leave its cells at zero."""
+
+    def advance(self, first_slot: int) -> None:
+        """Let the market's window begin at `first_slot`."""
+        self.market.advance(first_slot)
+        if self._steepness is not None:
+            self._steepness.advance(first_slot)
 
     def appraise(self, request: Request) -> Appraisal:
         """Find the plan for a task and what stands in its way. Changes nothing and knows no bid."""
@@ -75,11 +89,18 @@ class Auctioneer:
         The plan and the price are the appraisal's, so neither depends on the bid: that is what makes the
         auction truthful (Theorem 3, erratum P1).
         """
-        gain_micros = self.dual_bound.judge(bid_micros, appraisal.least_additive_cost)
+        gain_micros = self.judge(bid_micros, request, appraisal)
         schedule, price = appraisal.schedule, appraisal.price
         if schedule is None or price is None or bid_micros <= price.micros:
             return None
         return self.award(bid_micros, request.demand, schedule, price, gain_micros)
+
+    def judge(self, bid_micros: int, request: Request, appraisal: Appraisal) -> int:
+        """Count a bid among those that the certificate is for, and return mu_il in micros."""
+        self._open(request.first_slot, request.last_slot)
+        if self._steepness is not None:
+            self._steepness.note_bid(bid_micros, request)
+        return self.dual_bound.judge(bid_micros, appraisal.least_additive_cost)
 
     def award(
         self, bid_micros: int, demand: Demand, schedule: Schedule, price: Price, gain_micros: int
@@ -98,6 +119,8 @@ class Auctioneer:
             return None
         self.market.reserve(schedule.placement, demand)
         self.welfare_micros += welfare
+        if self._steepness is not None:
+            self._steepness.note_award(density, self._opening_micros(schedule))
         return Award(schedule, self.mechanism.charge(price), density, gain_micros)
 
     def replan(
@@ -144,13 +167,53 @@ class Auctioneer:
             return 0
         return describe(self.market, demand, VendorOption(None, 0, 0), placement).operational_micros
 
+    def state(self) -> dict[str, Any]:
+        """Everything that changes, of types that msgpack writes."""
+        return {
+            "market": self.market.state(),
+            # Amounts may outgrow 64 bits over the years, so they travel as text.
+            "dual_bound_micros": str(self.dual_bound.micros),
+            "welfare_micros": str(self.welfare_micros),
+            "open_until_slot": self._open_until_slot,
+            "steepness": self._steepness and self._steepness.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the state of an auctioneer of an equal zone."""
+        self.market.restore(state["market"])
+        self.dual_bound.micros = int(state["dual_bound_micros"])
+        self.welfare_micros = int(state["welfare_micros"])
+        self._open_until_slot = state["open_until_slot"]
+        if self._steepness is not None:
+            self._steepness.restore(state["steepness"])
+
+    def _open(self, first_slot: int, last_slot: int) -> None:
+        """Add the opening prices of the slots that no bid before could use to the dual point."""
+        first = max(self._open_until_slot, first_slot)
+        stop = min(last_slot + 1, self.market.first_slot + self.market.horizon_slots)
+        if stop > first:
+            compute = self.market.opening_compute_price(first, stop - first)
+            memory = self.market.opening_memory_price(first, stop - first)
+            self.dual_bound.rise([*compute.ravel().tolist(), *memory.ravel().tolist()])
+            self._open_until_slot = stop
+
+    def _opening_micros(self, schedule: Schedule) -> float:
+        """What the cells of a schedule cost per node-slot before anything was taken of them."""
+        slot, row = next(schedule.placement.cells())
+        compute = self.market.opening_compute_price(slot, 1)[0, row] * schedule.compute_used
+        memory = self.market.opening_memory_price(slot, 1)[0, row] * schedule.memory_used
+        return float((compute + memory) / (schedule.compute_used + schedule.memory_used))
+
+    def _rises(self) -> PriceRises | None:
+        return self.mechanism.price_rises if self._steepness is None else self._steepness.rises()
+
     def _density_micros(self, welfare_micros: int, schedule: Schedule) -> float:
         density = welfare_micros / (schedule.compute_used + schedule.memory_used)
         rises = self.mechanism.price_rises
         return density if rises is None else min(density, rises.max_density_micros)
 
     def _raise_prices(self, placement: Placement, demand: Demand, density_micros: float) -> None:
-        rises = self.mechanism.price_rises
+        rises = self._rises()
         if rises is not None:
             self.dual_bound.rise(
                 self.market.raise_prices(placement, demand, density_micros, rises.alpha, rises.beta)

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from schemas.base import HOURS_PER_DAY
+
 
 @dataclass(frozen=True)
 class Calendar:
@@ -14,6 +16,10 @@ class Calendar:
     def start_s(self, slot: int) -> float:
         """When a slot begins."""
         return self.epoch_s + slot * self.slot_s
+
+    def hour_of(self, slot: int) -> int:
+        """The hour of the day, in UTC, that a slot begins in."""
+        return int(self.start_s(slot) // 3_600) % HOURS_PER_DAY
 
     def slot_at(self, time_s: float) -> int:
         """The slot that `time_s` falls in; -1 or less before the epoch. Exact at the boundaries."""

@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from schemas.cells import HOURS_PER_DAY, CellConfigured, GpuType, Tariff, Zone
+from schemas.base import HOURS_PER_DAY
+from schemas.cells import CellConfigured, GpuType, Tariff, Zone
 
 GIB_QUANTUM = 1024
 """Memory is counted in 1/1024 GiB, so that sums and differences of it are exact in floating point."""

@@ -32,8 +32,6 @@ class Groups:
     """(groups,) index of what a node of the group has free."""
     nodes: Ints
     """(groups,) how many nodes it has."""
-    rows: tuple[tuple[int, ...], ...]
-    """(groups,) the rows of its nodes."""
     kind_class: Ints
     """(kinds,)"""
     kind_samples: Ints
@@ -45,27 +43,26 @@ class Groups:
     def of(cls, instance: Instance) -> "Groups":
         """The groups of an instance's nodes; nodes without room are in none."""
         kind_of: dict[tuple[int, int, int], int] = {}
-        start, kinds, rows = [0], [], []
+        start, kinds, nodes = [0], [], []
         # Rounded up, where it is no whole number anyhow: the bound must hold.
         free_samples = np.ceil(instance.free_samples).astype(np.int64)
         free_quanta = np.ceil(instance.free_gib * GIB_QUANTUM).astype(np.int64)
         for column in range(instance.slots):
             for index, node_class in enumerate(instance.fleet.classes):
-                members: dict[tuple[int, int, int], list[int]] = {}
+                members: dict[tuple[int, int, int], int] = {}
                 for row in range(node_class.start, node_class.stop):
                     samples, quanta = int(free_samples[column, row]), int(free_quanta[column, row])
                     if samples > 0 and quanta > 0:
-                        members.setdefault((index, samples, quanta), []).append(row)
+                        members[index, samples, quanta] = members.get((index, samples, quanta), 0) + 1
                 for kind in sorted(members):
                     kinds.append(kind_of.setdefault(kind, len(kind_of)))
-                    rows.append(tuple(members[kind]))
+                    nodes.append(members[kind])
                 start.append(len(kinds))
         shapes = np.array(list(kind_of), np.int64).reshape(-1, 3)
         return cls(
             start=np.array(start, np.int64),
             kinds=np.array(kinds, np.int64),
-            nodes=np.array([len(group) for group in rows], np.int64),
-            rows=tuple(rows),
+            nodes=np.array(nodes, np.int64),
             kind_class=shapes[:, 0],
             kind_samples=shapes[:, 1],
             kind_quanta=shapes[:, 2],

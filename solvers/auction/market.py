@@ -18,6 +18,18 @@ HIGHEST_PRICE_MICROS = 1e30
 ever beats it: prices stop here, far from where sums of them overflow, and nothing is decided otherwise."""
 
 
+ClassSlotValue = Callable[[int, int], float]
+"""(class, slot) -> micros per node-slot."""
+
+
+@dataclass(frozen=True)
+class OpeningPrices:
+    """What a cell costs before anything of it is taken: a forecast of demand, or nothing."""
+
+    compute: ClassSlotValue = lambda _index, _slot: 0.0
+    memory: ClassSlotValue = lambda _index, _slot: 0.0
+
+
 @dataclass(frozen=True)
 class Placement:
     """A schedule l: one node row per chosen slot, ascending in slots (x_ikt = 1)."""
@@ -43,51 +55,64 @@ class Market:
 
     The window's first slot is the one after the present slot, whose commands are already out. Prices are of
     normalised resources (erratum P5): micros per node-slot of compute (C_kp lambda_kt) and of memory
-    ((C_km - r_b) phi_kt). They start at zero and only rise.
+    ((C_km - r_b) phi_kt). They start at the opening prices and only rise.
     """
 
     def __init__(
-        self, fleet: Fleet, horizon_slots: int, first_slot: int, full_cost: Callable[[int, int], float]
+        self,
+        fleet: Fleet,
+        horizon_slots: int,
+        first_slot: int,
+        full_cost: ClassSlotValue,
+        opening: OpeningPrices | None = None,
     ) -> None:
-        """`full_cost(class, slot)` is the operational cost of a fully used node, in micros."""
+        """`full_cost` is the operational cost of a full node; without `opening`, prices begin at zero."""
         self.fleet = fleet
         self.first_slot = first_slot
         self._full_cost = full_cost
-        shape = (horizon_slots, len(fleet.nodes))
+        self._opening = opening or OpeningPrices()
         self._class_bounds = np.array([c.start for c in fleet.classes] + [len(fleet.nodes)], np.int64)
         self._class_of_row = np.array(fleet.class_of_row, np.int64)
         self._capacity_samples = np.array([fleet.classes[c].capacity_samples for c in fleet.class_of_row])
         self._capacity_gib = np.array([fleet.classes[c].capacity_gib for c in fleet.class_of_row])
-        self.compute_price = np.zeros(shape)
-        self.memory_price = np.zeros(shape)
+        self.compute_price = self.opening_compute_price(first_slot, horizon_slots)
+        self.memory_price = self.opening_memory_price(first_slot, horizon_slots)
         self.free_samples = np.tile(self._capacity_samples, (horizon_slots, 1))
         self.free_gib = np.tile(self._capacity_gib, (horizon_slots, 1))
         self.price_order = PriceOrder(self._class_bounds, self.compute_price, self.memory_price)
         self.node_up = np.ones(len(fleet.nodes), np.bool_)
-        self.full_costs = self._costs_from(first_slot, horizon_slots)
+        self.full_costs = self._by_class(self._full_cost, first_slot, horizon_slots)
 
     @property
     def horizon_slots(self) -> int:
         """How many slots the window has."""
-        return self.compute_price.shape[0]
+        return len(self.compute_price)
 
     def advance(self, first_slot: int) -> None:
-        """Let the window begin at `first_slot`, no earlier than now; new slots come in free and unpriced."""
+        """Let the window begin at `first_slot`, no earlier than now; new slots come in free, as they open."""
         passed = min(first_slot - self.first_slot, self.horizon_slots)
         if passed <= 0:
             return
         kept = self.horizon_slots - passed
         for cells, fresh in (
-            (self.compute_price, 0.0),
-            (self.memory_price, 0.0),
+            (self.compute_price, self.opening_compute_price(first_slot + kept, passed)),
+            (self.memory_price, self.opening_memory_price(first_slot + kept, passed)),
             (self.free_samples, self._capacity_samples),
             (self.free_gib, self._capacity_gib),
-            (self.full_costs, self._costs_from(first_slot + kept, passed)),
+            (self.full_costs, self._by_class(self._full_cost, first_slot + kept, passed)),
         ):
             cells[:kept] = cells[passed:]
             cells[kept:] = fresh
         self.price_order.advance(passed)
         self.first_slot = first_slot
+
+    def opening_compute_price(self, first_slot: int, slots: int) -> Floats:
+        """(slots, rows) what compute costs in cells that nothing was taken of yet."""
+        return self._by_class(self._opening.compute, first_slot, slots)[:, self._class_of_row]
+
+    def opening_memory_price(self, first_slot: int, slots: int) -> Floats:
+        """(slots, rows) what memory costs there."""
+        return self._by_class(self._opening.memory, first_slot, slots)[:, self._class_of_row]
 
     def operational(self, demand: Demand) -> Floats:
         """e_ikt of one slot of the task per (slot, class), in whole micros, rounded up."""
@@ -186,15 +211,13 @@ class Market:
             cells = getattr(self, name)
             cells[:] = np.frombuffer(state[name], "<f8").reshape(cells.shape)
         self.price_order.sort(0)
-        self.full_costs = self._costs_from(self.first_slot, self.horizon_slots)
+        self.full_costs = self._by_class(self._full_cost, self.first_slot, self.horizon_slots)
 
-    def _costs_from(self, first_slot: int, slots: int) -> Floats:
+    def _by_class(self, value: ClassSlotValue, first_slot: int, slots: int) -> Floats:
+        classes = range(len(self.fleet.classes))
         return np.array(
-            [
-                [self._full_cost(index, first_slot + ahead) for index in range(len(self.fleet.classes))]
-                for ahead in range(slots)
-            ]
-        ).reshape(slots, len(self.fleet.classes))
+            [[value(index, first_slot + ahead) for index in classes] for ahead in range(slots)], np.float64
+        ).reshape(slots, len(classes))
 
 
 _CELL_ARRAYS = ("compute_price", "memory_price", "free_samples", "free_gib")

@@ -8,8 +8,8 @@ from solvers.auction.schedule_free import solve_schedule_free
 from solvers.auction.solution import Solution
 
 MOST_SCHEDULE_FREE_CELLS = 20_000
-"""Tasks x slots of their windows x nodes: up to so many, problem P is solved as it is printed. That is exact in
-the end, where columns leave the gap between the relaxation and whole plans open."""
+"""Tasks x slots of their windows x nodes: up to so many, problem P is solved as it is printed. That is exact
+in the end, where columns leave the gap between the relaxation and whole plans open."""
 SCHEDULE_FREE_SHARE = 0.7
 """Of the time; what is left is for columns, if the gap is still open then."""
 

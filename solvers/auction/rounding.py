@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from solvers.arrays import Floats
-from solvers.auction.instance import PlannedTask
+from solvers.auction.instance import Instance, PlannedTask
 from solvers.auction.master import Column
 from solvers.auction.placing import Placing
 from solvers.auction.relaxation import Candidate, Relaxation, Relaxed
@@ -16,8 +16,8 @@ THRESHOLDS = (0.999, 0.7, 0.5, math.inf)
 SPANS_SLOTS = (2, 4, 8, 16)
 """A neighbour gives up most tasks that run within a span of so many slots and plans them again."""
 GIVEN_UP = 0.7
-STALE = 400
-"""After so many neighbours in a row that are no better, the search ends."""
+STALE_PER_TASK = 20
+"""After so many neighbours in a row, for each task, that are no better, the search ends."""
 NOISE = 0.2
 """Deviation of the logarithm of the gains by which a neighbour orders its tasks."""
 
@@ -44,8 +44,8 @@ class Rounding:
         """Try neighbours until the welfare is `aim_micros`, none is better, or `deadline_s` has passed."""
         draws = random.Random("0/neighbours")
         slots = self._relaxation.instance.slots
-        stale = 0
-        while self._best.value_micros < aim_micros and stale < STALE and time.perf_counter() < deadline_s:
+        stale, patience = 0, STALE_PER_TASK * len(self._by_worth)
+        while self._best.value_micros < aim_micros and stale < patience and time.perf_counter() < deadline_s:
             span = min(draws.choice(SPANS_SLOTS), slots)
             first = draws.randrange(slots - span + 1)
             neighbour = self._best.copy()
@@ -93,6 +93,12 @@ class Rounding:
         option = self._relaxation.windows[column.task].options[column.option]
         classes = groups.kind_class[groups.kinds[column.groups]]
         placing.place(column.task, option, column.columns, classes, column.value_micros)
+
+
+def greedy_plans(instance: Instance) -> list[PlannedTask]:
+    """Tasks one after another in what room is left, each at the least cost, those that gain most first."""
+    relaxation = Relaxation(instance)
+    return Rounding(relaxation, Relaxed(math.inf, relaxation.no_prices(), [])).plans()
 
 
 def _within(ordered: Iterable[tuple[float, Candidate]], first: int, stop: int) -> list[Candidate]:

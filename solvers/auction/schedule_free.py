@@ -17,10 +17,12 @@ from pyomo.contrib.solver.solvers.highs import Highs
 from pyomo.core.expr import LinearExpression
 
 from solvers.arrays import Ints
+from solvers.auction.feasibility import welfare_micros
 from solvers.auction.instance import Instance, OfferedTask, PlannedTask
 from solvers.auction.keeping import keep_what_fits
 from solvers.auction.market import Placement
 from solvers.auction.pricing import price, window_of
+from solvers.auction.rounding import greedy_plans
 from solvers.auction.solution import Solution
 from solvers.auction.window import Window
 
@@ -32,6 +34,8 @@ BOUND_TOLERANCE = 1e-6
 
 def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
     """The best plans for an instance that HiGHS finds in time, checked, and the bound that it proves.
+
+    Where time is so short that greedy plans bring more than what HiGHS has by then, it is those.
 
     Args:
         time_limit_s: for building the model and solving it. HiGHS may overrun it by a part of its last step.
@@ -57,11 +61,12 @@ def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: f
     if results.objective_bound is not None and math.isfinite(results.objective_bound):
         off = BOUND_TOLERANCE * max(1.0, abs(results.objective_bound))
         bound_micros = (results.objective_bound + off) * scale
-    if results.incumbent_objective is None:
-        return Solution.none(instance, bound_micros, time.perf_counter() - started_s)
-    results.solution_loader.load_vars()
-    values = np.fromiter((variable.value for variable in model.x.values()), np.float64) > 0.5
-    plans = keep_what_fits(instance, _plans(instance, tasks, values))
+    plans: list[PlannedTask] = []
+    if results.incumbent_objective is not None:
+        results.solution_loader.load_vars()
+        values = np.fromiter((variable.value for variable in model.x.values()), np.float64) > 0.5
+        plans = keep_what_fits(instance, _plans(instance, tasks, values))
+    plans = max(plans, greedy_plans(instance), key=lambda them: welfare_micros(instance, them))
     return Solution.of(instance, plans, bound_micros, relative_gap, time.perf_counter() - started_s)
 
 

@@ -20,7 +20,7 @@ class Solution:
 
     status: Status
     """`optimal`: proven within the relative gap that was asked for. `feasible`: the gap is still open.
-    `none`: the solver found nothing in its time; there are no plans, and the bound holds all the same."""
+    `none`: no plans were found in time, although some might bring something; the bound holds all the same."""
     plans: tuple[PlannedTask, ...]
     """In the order of the instance's tasks."""
     welfare_micros: int
@@ -64,17 +64,14 @@ class Solution:
             bound = math.floor(bound_micros)
         # What is reached is possible, whatever the solver's arithmetic made of it.
         bound = max(bound, welfare)
+        status: Status = "feasible" if plans else "none"
+        if bound - welfare <= max(relative_gap, LEAST_GAP) * welfare:
+            status = "optimal"
         order = {task.job_id: place for place, task in enumerate(instance.tasks)}
         return cls(
-            status="optimal" if bound - welfare <= max(relative_gap, LEAST_GAP) * welfare else "feasible",
+            status=status,
             plans=tuple(sorted(plans, key=lambda plan: order[plan.job_id])),
             welfare_micros=welfare,
             bound_micros=bound,
             seconds=seconds,
         )
-
-    @classmethod
-    def none(cls, instance: Instance, bound_micros: float, seconds: float) -> "Solution":
-        """A solver found nothing in its time; its bound may be infinite."""
-        bound = min(float(trivial_bound_micros(instance)), bound_micros)
-        return cls("none", (), 0, math.floor(max(bound, 0.0)), seconds)

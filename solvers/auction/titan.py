@@ -6,7 +6,8 @@ nodes. So of each slot and class only the roomiest nodes are offered, as many as
 
 import numpy as np
 
-from schemas.cells import HOURS_PER_DAY, Tariff
+from schemas.base import HOURS_PER_DAY
+from schemas.cells import Tariff
 from schemas.solves import MAX_BOUND_MICROS, OfferedBid, SolvedPlan, SolveFinished, SolveRequested
 from solvers.arrays import Bools, Floats, Ints
 from solvers.auction.demand import Demand

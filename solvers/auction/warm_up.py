@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from schemas.cells import HOURS_PER_DAY, Tariff
+from schemas.base import HOURS_PER_DAY
+from schemas.cells import Tariff
 from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet, NodeClass

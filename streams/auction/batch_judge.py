@@ -52,7 +52,7 @@ class BatchJudge:
         """Keep a bid for its slot's solve. The vendor is drawn now, and the bound grows now: the offline
         optimum would schedule the task from here on."""
         appraisal = self._auctioneer.appraise(request)
-        gain_micros = self._auctioneer.dual_bound.judge(event.bid_micros, appraisal.least_additive_cost)
+        gain_micros = self._auctioneer.judge(event.bid_micros, request, appraisal)
         option = drawn_vendor(request, slots_for(request, self._market))
         if option is None:
             yield self._verdicts.rejected(event, *why_not(appraisal, event.bid_micros), appraisal)

@@ -15,9 +15,11 @@ from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.baselines import EarliestFinish, FixedPrice
 from solvers.auction.calendar import Calendar
 from solvers.auction.exclusive_market import ExclusiveMarket
-from solvers.auction.market import Market
+from solvers.auction.fleet import Fleet
+from solvers.auction.market import Market, OpeningPrices
 from solvers.auction.mechanism import Mechanism, PriceRises
 from solvers.auction.primal_dual import PrimalDual
+from solvers.auction.steepness import LearnedSteepness
 from solvers.auction.vendor_choice import drawn_vendor, fastest_vendor
 from streams.auction.batch_judge import BatchJudge
 from streams.auction.judge import ImmediateJudge, Judge
@@ -30,11 +32,7 @@ def mechanism_of(policy: Policy) -> Mechanism:
         case AuctionPolicy():
             return PrimalDual(
                 payment=policy.payment,
-                price_rises=PriceRises(
-                    alpha=policy.max_value_per_compute_micros / policy.money_unit_micros,
-                    beta=policy.max_value_per_memory_micros / policy.money_unit_micros,
-                    max_density_micros=policy.max_density_units * policy.money_unit_micros,
-                ),
+                price_rises=_declared_rises(policy),
                 order=policy.order,
                 search=policy.search,
             )
@@ -54,6 +52,37 @@ def mechanism_of(policy: Policy) -> Mechanism:
 def market_of(policy: Policy) -> type[Market]:
     """Whether tasks may share a node."""
     return ExclusiveMarket if isinstance(policy, NoMergingPolicy) else Market
+
+
+def opening_of(policy: Policy, fleet: Fleet, calendar: Calendar) -> OpeningPrices:
+    """What empty cells cost: by the hour that a slot begins in, if the policy forecasts any price."""
+    forecasts = policy.opening_prices if isinstance(policy, AuctionPolicy) else ()
+    by_type = {forecast.gpu_type: forecast for forecast in forecasts}
+
+    def compute(index: int, slot: int) -> float:
+        forecast = by_type.get(fleet.classes[index].gpu_type)
+        return 0.0 if forecast is None else forecast.compute_micros[calendar.hour_of(slot)]
+
+    def memory(index: int, slot: int) -> float:
+        forecast = by_type.get(fleet.classes[index].gpu_type)
+        return 0.0 if forecast is None else forecast.memory_micros[calendar.hour_of(slot)]
+
+    return OpeningPrices(compute, memory)
+
+
+def steepness_of(policy: Policy, horizon_slots: int) -> LearnedSteepness | None:
+    """What learns how steeply prices rise, where the policy declares it only to begin with."""
+    if not isinstance(policy, AuctionPolicy) or policy.steepness == "declared":
+        return None
+    return LearnedSteepness(_declared_rises(policy), horizon_slots)
+
+
+def _declared_rises(policy: AuctionPolicy) -> PriceRises:
+    return PriceRises(
+        alpha=policy.max_value_per_compute_micros / policy.money_unit_micros,
+        beta=policy.max_value_per_memory_micros / policy.money_unit_micros,
+        max_density_micros=policy.max_density_units * policy.money_unit_micros,
+    )
 
 
 def judge_of(zone: Zone, auctioneer: Auctioneer, calendar: Calendar, verdicts: Verdicts) -> Judge:

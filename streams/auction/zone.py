@@ -30,7 +30,7 @@ from solvers.auction.vendors import vendor_options
 from streams.auction.book import JobBook
 from streams.auction.judge import unknown_job
 from streams.auction.nodes import NodeWatch
-from streams.auction.policies import judge_of, market_of, mechanism_of
+from streams.auction.policies import judge_of, market_of, mechanism_of, opening_of, steepness_of
 from streams.auction.prices import priced
 from streams.auction.verdicts import Verdicts
 
@@ -44,8 +44,16 @@ class AuctionZone:
         self.zone = zone
         self.calendar = Calendar(cell.epoch_s, cell.slot_s)
         self.fleet = Fleet.of(cell, zone)
-        market = market_of(zone.policy)(self.fleet, zone.horizon_slots, 0, self._full_cost)
-        self.auctioneer = Auctioneer(market, mechanism_of(zone.policy))
+        market = market_of(zone.policy)(
+            self.fleet,
+            zone.horizon_slots,
+            0,
+            self._full_cost,
+            opening_of(zone.policy, self.fleet, self.calendar),
+        )
+        self.auctioneer = Auctioneer(
+            market, mechanism_of(zone.policy), steepness_of(zone.policy, zone.horizon_slots)
+        )
         self.book = JobBook(zone, self.auctioneer, self.calendar)
         self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.calendar)
         self.judge = judge_of(zone, self.auctioneer, self.calendar, self._verdicts)
@@ -102,7 +110,7 @@ class AuctionZone:
             yield from self._node_down(node, "silent")
         slot = self.calendar.slot_at(time_s)
         if slot > self.book.present_slot:
-            self.auctioneer.market.advance(slot + 1)
+            self.auctioneer.advance(slot + 1)
             yield from self.book.check_lapsed()
             yield from self.book.assignments()
             yield priced(self.zone.id, self.auctioneer, len(self.book.jobs))
@@ -113,10 +121,7 @@ class AuctionZone:
 
     def state(self) -> dict[str, Any]:
         return {
-            "market": self.auctioneer.market.state(),
-            # Amounts may outgrow 64 bits over the years, so they travel as text.
-            "dual_bound_micros": str(self.auctioneer.dual_bound.micros),
-            "welfare_micros": str(self.auctioneer.welfare_micros),
+            "auctioneer": self.auctioneer.state(),
             "jobs": self.book.state(),
             "judge": self.judge.state(),
             "watch": self.watch.state(),
@@ -126,9 +131,7 @@ class AuctionZone:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.auctioneer.market.restore(state["market"])
-        self.auctioneer.dual_bound.micros = int(state["dual_bound_micros"])
-        self.auctioneer.welfare_micros = int(state["welfare_micros"])
+        self.auctioneer.restore(state["auctioneer"])
         self.book.restore(state["jobs"])
         self.judge.restore(state["judge"])
         self.watch.restore(state["watch"])

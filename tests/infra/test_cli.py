@@ -79,6 +79,12 @@ FAULTS = {
     "cells with faults": (["up", "{bad_cells}"], "cells[0].slot_s"),
     "no cells file": (["up", "{none}"], "none: No such file"),
     "a cell that the file lacks": (["simulate", "--cell", "nowhere"], "the file has no cell nowhere"),
+    "a policy that is none": (["simulate", "--policy", "lottery"], "--policy"),
+    "a fixed price without price": (["simulate", "--policy", "fixed-price"], "fixed-price needs"),
+    "a price without fixed price": (
+        ["simulate", "--policy", "eft", "--price-per-thousand-samples-micros", "1"],
+        "no other policy takes it",
+    ),
     "a trace that is none": (["simulate", "--trace", "{bad_trace}"], "bad_trace.csv: row 1: "),
     "no trace": (["demo", "--trace", "{none}"], "none: No such file"),
     "a folder that is a file": (

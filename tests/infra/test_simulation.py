@@ -1,16 +1,23 @@
 import hashlib
+from typing import get_args
 
 import pytest
 
+from infra.errors import CommandError
+from infra.simulation.policies import under_policy
+from infra.simulation.policy_name import PolicyName
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.summary import Summary, summarise
 from infra.ticks import next_tick_s, tick_interval_s
 from infra.workloads.arrivals import generate
+from infra.workloads.bids import WorkloadError
 from infra.workloads.workload import draw_workload
 from schemas.cells import ThroughputRow
 from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from schemas.jobs import JobSubmitted
+from schemas.registry import Event
 from streams.replay import DecisionRecord, verify
 from tests.support.cells import EPOCH_S, SLOT_S, configuration, zone
 
@@ -109,6 +116,35 @@ def test_progress_goes_from_nothing_to_all():
     Simulation(CELL, workload.bids, workload.quotes).run(parts.append)
     assert parts == sorted(parts)
     assert (parts[0], parts[-1]) == (0.0, pytest.approx(1.0, abs=0.05))
+
+
+@pytest.mark.parametrize("name", get_args(PolicyName))
+def test_every_policy_meets_the_same_bids_and_leaves_a_log_that_verifies(name, run):
+    price_micros = 2_000_000 if name == "fixed-price" else None
+    cell = under_policy(CELL, name, price_micros)
+    workload = draw_workload(CELL, generate(60, 200.0, 1), CELL.epoch_s, 1)
+    other = Simulation(cell, workload.bids, workload.quotes).run()
+    records = [DecisionRecord(decision.canonical, decision.id) for decision in other.decisions]
+    assert verify(other.ledger, records).ok
+    assert bids_of(other) == bids_of(run)
+    summary = summary_of(other)
+    assert summary.admitted + sum(summary.rejected.values()) == 60
+    assert summary.admitted == len(summary.adapters) > 0
+    assert (summary.solves > 0, summary.solve_s > 0) == (name == "titan", name == "titan")
+    if name == "auction":
+        assert digest(other) == digest(run)
+
+
+def bids_of(run: SimulatedRun) -> list[Event]:
+    events = [entry.envelope.event for entry in run.ledger]
+    return [event for event in events if isinstance(event, JobSubmitted)]
+
+
+def test_a_workload_is_drawn_by_what_an_auction_declares():
+    with pytest.raises(WorkloadError, match="zone z is under policy eft"):
+        draw_workload(under_policy(CELL, "eft", None), generate(5, 50.0, 1), CELL.epoch_s, 1)
+    with pytest.raises(CommandError, match="zone z of the file is under policy eft"):
+        under_policy(under_policy(CELL, "eft", None), "auction", None)
 
 
 def test_ticks_are_frequent_enough_for_slots_and_for_silent_nodes():

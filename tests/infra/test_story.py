@@ -6,14 +6,30 @@ import pytest
 
 from infra.board import Board
 from infra.clock_times import written
+from infra.commands.boards import happening
+from infra.commands.explain import describe
 from infra.story import Story
 from schemas.codec import InvalidRecordError
 from schemas.commands import SlotAssigned
-from schemas.decisions import JobAdmitted, JobCompleted
+from schemas.decisions import JobAdmitted, JobCompleted, JobRejected
 from schemas.fleet import RunFinished, RunStarted
 from schemas.jobs import JobSubmitted
+from schemas.policies import TitanPolicy
+from schemas.solves import SolvedPlan, SolveRequested
 from streams.cell import LedgerEvent
-from tests.support.cells import Bench, bid, failed, finished, online, progressed, started, tick, withdraw
+from tests.support.cells import (
+    Bench,
+    bid,
+    failed,
+    finished,
+    online,
+    progressed,
+    solved,
+    started,
+    tick,
+    withdraw,
+    zone,
+)
 
 
 @pytest.fixture
@@ -41,6 +57,28 @@ def story(bench: Bench, job_id: str) -> Story:
     for entry in bench.ledger:
         told.take_event(entry.offset, entry.envelope)
     return told
+
+
+def test_a_story_tells_how_a_bid_waited_for_a_solver():
+    bench = Bench.configured(zones=(zone(policy=TitanPolicy(kind="titan")),))
+    bench.send(tick(0), bid("j"), bid("k"))
+    (requested,) = bench.send(tick(0.6))
+    bench.send(solved(requested, SolvedPlan(job_id="j", cells=tuple((slot, "a1") for slot in range(1, 5)))))
+    told = story(bench, "j")
+    waited, answered = told.chapters[1:3]
+    assert [offered.job_id for offered in waited.record.bids] == ["j"]
+    assert [plan.job_id for plan in answered.record.plans] == ["j"]
+    assert told.state == "admitted"
+    assert [type(chapter.record) for chapter in story(bench, "k").chapters] == [
+        JobSubmitted,
+        SolveRequested,
+        JobRejected,
+    ]
+    lines = [line for chapter in told.chapters for line in describe(chapter.record)]
+    assert "waits for a solver with the other bids of its slot" in lines
+    assert "the solver (feasible) plans it in 4 slots" in lines
+    assert "zone z asks a solver to schedule 2 bids together" in [happening(d) for d in bench.decisions]
+    assert board(bench).jobs["k"].state == "rejected"
 
 
 def board(bench: Bench) -> Board:

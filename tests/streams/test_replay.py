@@ -230,7 +230,7 @@ def test_events_out_of_order_are_refused(tmp_path: Path) -> None:
     decisions = tmp_path / "decisions.jsonl"
     decisions.touch()
 
-    with pytest.raises(ReplayError, match="offset 0 comes after 1"):
+    with pytest.raises(ReplayError, match=r"ledger\.jsonl:2: .*offset 0 comes after 1"):
         verify_files(ledger, decisions)
 
 

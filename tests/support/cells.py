@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.cells import HOURS_PER_DAY, CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.base import HOURS_PER_DAY
+from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.decisions import JobAdmitted, JobReplanned

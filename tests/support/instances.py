@@ -43,7 +43,6 @@ def random_instance(
         for _ in range(rng.randint(1, 2))
     ]
     of = fleet(*shapes)
-    slots = rng.randint(1, slots)
     instance = empty_instance(of, slots, [random_task(rng, of, n, slots) for n in range(tasks)])
     instance.full_costs[:] = [[rng.uniform(0, 9) for _ in shapes] for _ in range(slots)]
     if not is_empty:

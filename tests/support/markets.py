@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from hypothesis import strategies as st
 
-from schemas.cells import HOURS_PER_DAY, Tariff
+from schemas.base import HOURS_PER_DAY
+from schemas.cells import Tariff
 from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet, NodeClass
 from solvers.auction.market import Market, Placement

@@ -57,40 +57,6 @@ def test_the_earliest_last_slot_is_the_least_for_which_a_plan_exists(case):
     assert earliest_last_slot(market, wanted, options) == (possible[0] if possible else None)
 
 
-def test_the_running_maximum_of_algorithm_2_misses_the_optimum_that_the_search_finds():
-    # Erratum P3: for one sample the table of Algorithm 2 keeps slot 0 (price 2, no cost) and drops slot 1 (no
-    # price, cost 3), although slot 1 wins once a second slot would have to pay the ceiling of slot 0 too.
-    of = fleet((2, 10.0, 10.0))
-    costs = {0: 0.0, 1: 3.0, 2: 0.0}
-    market = Market(of, 3, 0, lambda _, slot: costs[slot] * 10)
-    market.compute_price[0, :] = 20.0
-    market.compute_price[1:, :] = 0.0
-    market.price_order.sort(0)
-    wanted = demand(of, 2, [1], 1.0)
-    window = Window.of(market, wanted, NO_VENDOR, 0, 2)
-    assert window is not None
-    found = best_schedule(market, wanted, window, room_only=True)
-    assert found is not None
-    assert found.placement.slots == (1, 2)
-    assert found.critical_micros == 3.0
-    assert _algorithm_2(market, wanted) == 4.0
-
-
-def _algorithm_2(market, wanted):
-    """Algorithm 2 as printed, on the first node: dp[t, w] with the running maximum of the price."""
-    table = {0: (0.0, 0.0, 0)}
-    operational = market.operational(wanted)
-    for slot in range(market.horizon_slots):
-        for work in sorted(table, reverse=True):
-            cost, ceiling, cells = table[work]
-            price = max(ceiling, market.compute_price[slot, 0])
-            grown = cost + operational[slot, 0]
-            grown += (price * (cells + 1) - ceiling * cells) * wanted.compute_share[0]
-            if work + 1 not in table or grown < table[work + 1][0]:
-                table[work + 1] = (grown, price, cells + 1)
-    return table[wanted.work_samples][0]
-
-
 @settings(max_examples=1_500, deadline=None)
 @given(
     st.lists(st.sampled_from([0.0, 0.4488, 1.0, 7.5, 1e3, 1e9, 1.1e12, 1e15]), min_size=1, max_size=6),

@@ -96,25 +96,24 @@ def test_ntm_plans_a_lost_task_again_on_nodes_of_its_own():
     assert nodes_by_slot(replanned) == {2: "a2", 3: "a2"}
 
 
-def test_ntm_draws_the_vendor_by_the_job_among_those_in_time():
+TINY = {"needs_preprocessing": True, "speed_samples_per_s": {"fast": 1.0}, "memory_gib": 0.5}
+
+
+def vendors_of_ntm(*bids) -> list[str | None]:
     bench = under(NTM)
     bench.send(vendor("slow", 0.0, 20.0), vendor("fast", 1.0, 0.0))
-    tight = {"needs_preprocessing": True, "speed_samples_per_s": {"fast": 1.0}, "memory_gib": 0.5}
-    few = [bid(f"j{n}", work_samples=10, **tight) for n in range(8)]
-    drawn = [outcome.offer.plan.vendor for outcome in bench.send(*few) if isinstance(outcome, JobAdmitted)]
+    return [outcome.offer.plan.vendor for outcome in bench.send(*bids)]
+
+
+def test_ntm_draws_the_vendor_by_the_id_of_the_job():
+    bids = [bid(f"j{number}", work_samples=10, **TINY) for number in range(8)]
+    drawn = vendors_of_ntm(*bids)
     assert set(drawn) == {"slow", "fast"}
-    assert drawn == [
-        outcome.offer.plan.vendor for outcome in _again(bench) if isinstance(outcome, JobAdmitted)
-    ]
-    bench = under(NTM)
-    bench.send(vendor("slow", 0.0, 20.0), vendor("fast", 1.0, 0.0))
-    long = [bid(f"j{n}", work_samples=50, **tight) for n in range(2)]
-    assert [outcome.offer.plan.vendor for outcome in bench.send(*long)] == ["fast", "fast"]
+    assert drawn[3] == vendors_of_ntm(bids[3])[0]
 
 
-def _again(bench: CheckedBench):
-    twin = CheckedBench()
-    return twin.send(*[entry.envelope.event for entry in bench.ledger])
+def test_ntm_draws_only_among_vendors_that_leave_time_to_train():
+    assert {vendors_of_ntm(bid(f"j{number}", work_samples=50, **TINY))[0] for number in range(8)} == {"fast"}
 
 
 def test_fixed_price_takes_the_cheapest_vendor_in_time_and_charges_exactly_its_price():

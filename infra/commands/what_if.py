@@ -1,0 +1,86 @@
+"""`millrace simulate --from-ledger`."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+from infra.commands.differences import difference_table, likeness, totals_table
+from infra.commands.log_files import LogFiles
+from infra.commands.options import cell_of
+from infra.commands.output import console, print_json, progress, remark
+from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE, fault_of
+from infra.errors import CommandError
+from infra.simulation.alternative import Alternative, check_comparable, losses
+from infra.simulation.what_if import WhatIf, ledger_configuration, recorded, what_if
+from schemas.cells import CellConfigured
+from streams.replay_sources import verify_files
+
+
+def show_what_if(
+    ledger: Path,
+    cell: str | None,
+    cells: Path | None,
+    alternative: Alternative,
+    pace: float,
+    out: Path | None,
+    json: bool,
+) -> None:
+    """Simulate a recorded ledger under another configuration, and print what differs.
+
+    Args:
+        cell: None takes the ledger's only one.
+        cells: the file that has the other configuration; None starts from the ledger's own.
+        alternative: what is changed in it.
+        out: where the new log goes, if anywhere.
+
+    Raises:
+        CommandError: the change cannot be made, or the decisions beside the ledger are not its own.
+        CellsFileError: the file describes no valid cells.
+        ReplayError: the ledger is none.
+    """
+    own = ledger_configuration(ledger, cell)
+    other = alternative.of(own if cells is None else cell_of(cells, own.epoch_s, own.cell))
+    check_comparable(own, other)
+    if out is not None and _same_file(out / LEDGER_FILE, ledger):
+        raise CommandError(f"--out {out}: the new log would overwrite the ledger: choose another folder")
+    notes = losses(own, other)
+    for note in notes:
+        remark(note)
+    with progress("folding the ledger again"):
+        recording, before = recorded(ledger, cell, own)
+        _verify_decisions(ledger, own.cell)
+    with LogFiles(out) if out is not None else nullcontext() as files, progress("simulating") as done:
+        found = what_if(
+            ledger,
+            recording,
+            before,
+            other,
+            pace,
+            on_step=lambda step: None if files is None else files.write([step[0]], step[1]),
+            on_progress=done,
+        )
+    if json:
+        print_json({"cell": own.cell, "notes": notes, **found.as_json()})
+    else:
+        _print(found, own)
+
+
+def _print(found: WhatIf, own: CellConfigured) -> None:
+    table = difference_table(found, f"Cell {own.cell}: jobs that differ")
+    screen = console()
+    screen.print(likeness(found))
+    screen.print(table if table.row_count else "no job differs")
+    screen.print(totals_table(found))
+
+
+def _verify_decisions(ledger: Path, cell: str) -> None:
+    """Refuse a ledger whose published decisions are beside it and not what it demands."""
+    decisions = ledger.with_name(DECISIONS_FILE)
+    if not decisions.exists():
+        return
+    verdict = verify_files(ledger, decisions, cell)
+    if not verdict.ok:
+        raise CommandError(fault_of(verdict))
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)

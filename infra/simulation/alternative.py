@@ -1,0 +1,153 @@
+"""A cell's configuration with a few things changed: other nodes, another policy, other prices."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from pydantic import ValidationError
+
+from infra.errors import CommandError
+from infra.simulation.policies import under_policy
+from infra.simulation.policy_name import PolicyName
+from schemas.cells import CellConfigured, Node, Zone
+from schemas.codec import describe
+from schemas.policies import AuctionPolicy
+
+_MOST_NODES = 10_000
+_ADDITION = re.compile(r"(?P<zone>[^:=]+):(?P<gpu_type>[^:=]+)=(?P<nodes>[1-9][0-9]{0,4})")
+
+
+@dataclass(frozen=True)
+class NodeAddition:
+    """So many more nodes of a type in a zone, under the tariff of its first node of that type."""
+
+    zone: str
+    gpu_type: str
+    nodes: int
+
+    @classmethod
+    def parse(cls, text: str) -> "NodeAddition":
+        """Read `zone:gpu_type=N`.
+
+        Raises:
+            CommandError: it reads otherwise.
+        """
+        found = _ADDITION.fullmatch(text)
+        if found is None or int(found["nodes"]) > _MOST_NODES:
+            raise CommandError(
+                f"--add-nodes {text}: expected ZONE:GPU_TYPE=N with N from 1 to {_MOST_NODES}, "
+                "such as llama-7b:A100=4"
+            )
+        return cls(found["zone"], found["gpu_type"], int(found["nodes"]))
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What is to be changed; by default nothing."""
+
+    policy: PolicyName | None = None
+    price_per_thousand_samples_micros: int | None = None
+    scale_nodes: float = 1.0
+    """How many times as many nodes of each type and tariff there are."""
+    additions: tuple[NodeAddition, ...] = ()
+    """Made after scaling."""
+    auction: Mapping[str, int] = field(default_factory=dict)
+    """Fields of `AuctionPolicy` to set in every zone."""
+
+    def of(self, cell: CellConfigured) -> CellConfigured:
+        """The configuration with the changes made.
+
+        Raises:
+            CommandError: they cannot be made, or the result is no valid configuration.
+        """
+        cell = under_policy(cell, self.policy, self.price_per_thousand_samples_micros)
+        taken = {node.id for zone in cell.zones for node in zone.nodes}
+        names = (f"added-{number}" for number in count(1) if f"added-{number}" not in taken)
+        zones = {zone.id: self._priced(self._scaled(zone, names)) for zone in cell.zones}
+        for addition in self.additions:
+            if addition.zone not in zones:
+                raise CommandError(f"--add-nodes: cell {cell.cell} has no zone {addition.zone}")
+            zones[addition.zone] = _with_more(zones[addition.zone], addition, names)
+        changed = cell.model_copy(update={"zones": tuple(zones.values())})
+        try:
+            # Copies are not validated, and the bounds on a cell's size are part of what is.
+            return CellConfigured.model_validate_json(changed.model_dump_json())
+        except ValidationError as error:
+            raise CommandError(f"the changed cell is none: {describe(error)}") from None
+
+    def _scaled(self, zone: Zone, names: Iterator[str]) -> Zone:
+        alike: dict[tuple[str, str], list[Node]] = {}
+        for node in zone.nodes:
+            alike.setdefault((node.gpu_type, node.tariff), []).append(node)
+        wanted = {kind: int(len(nodes) * self.scale_nodes + 0.5) for kind, nodes in alike.items()}
+        kept = {node.id for kind, nodes in alike.items() for node in nodes[: wanted[kind]]}
+        nodes = [node for node in zone.nodes if node.id in kept]
+        for kind, held in alike.items():
+            nodes += [_like(held[0], next(names)) for _ in range(wanted[kind] - len(held))]
+        if not nodes:
+            raise CommandError(f"--scale-nodes {self.scale_nodes:g} leaves zone {zone.id} without any node")
+        return zone.model_copy(update={"nodes": tuple(nodes)})
+
+    def _priced(self, zone: Zone) -> Zone:
+        if not self.auction:
+            return zone
+        if not isinstance(zone.policy, AuctionPolicy):
+            raise CommandError(
+                f"zone {zone.id} is under policy {zone.policy.kind}, which has no {', '.join(self.auction)}"
+            )
+        return zone.model_copy(update={"policy": zone.policy.model_copy(update=self.auction)})
+
+
+def _with_more(zone: Zone, addition: NodeAddition, names: Iterator[str]) -> Zone:
+    if addition.gpu_type not in {gpu.name for gpu in zone.gpu_types}:
+        known = ", ".join(gpu.name for gpu in zone.gpu_types)
+        raise CommandError(f"--add-nodes: zone {zone.id} has no gpu type {addition.gpu_type}, it has {known}")
+    alike = [node for node in zone.nodes if node.gpu_type == addition.gpu_type]
+    model = (alike or zone.nodes)[0].model_copy(update={"gpu_type": addition.gpu_type})
+    more = tuple(_like(model, next(names)) for _ in range(addition.nodes))
+    return zone.model_copy(update={"nodes": zone.nodes + more})
+
+
+def _like(node: Node, id: str) -> Node:
+    return node.model_copy(update={"id": id})
+
+
+def check_comparable(own: CellConfigured, other: CellConfigured) -> None:
+    """Return if the jobs of a ledger mean the same in another configuration.
+
+    Raises:
+        CommandError: its slots are others.
+    """
+    for name in ("epoch_s", "slot_s"):
+        before, after = getattr(own, name), getattr(other, name)
+        if before != after:
+            raise CommandError(
+                f"cell {own.cell}: {name} is {after} in the file of cells and {before} in the ledger, and "
+                "slots could not be compared: make it the ledger's"
+            )
+
+
+def losses(own: CellConfigured, other: CellConfigured) -> list[str]:
+    """A line for each kind of thing that the ledger speaks of and the other configuration lacks."""
+    lines = []
+    for what, names, consequence in (
+        ("zones", _missing(_zones(own), _zones(other)), "bids for them are rejected (unknown_zone)"),
+        ("nodes", _missing(_nodes(own), _nodes(other)), "their events are left out"),
+        ("vendors", _missing(own.vendors, other.vendors), "their quotes are ignored (unknown_vendor)"),
+    ):
+        if names:
+            lines.append(f"not in the changed cell: {what} {', '.join(names)}; {consequence}")
+    return lines
+
+
+def _missing(held: tuple[str, ...], others: tuple[str, ...]) -> list[str]:
+    return sorted(set(held) - set(others))
+
+
+def _zones(cell: CellConfigured) -> tuple[str, ...]:
+    return tuple(zone.id for zone in cell.zones)
+
+
+def _nodes(cell: CellConfigured) -> tuple[str, ...]:
+    return tuple(node.id for zone in cell.zones for node in zone.nodes)

@@ -1,0 +1,107 @@
+"""How steeply prices rise, learnt from earlier bids where no bound on them is declared (erratum P4).
+
+Eqs. 7 and 8 make a cell that is taken share by share, at a mean b-bar, e times as dear as it was when empty
+and (e - 1) alpha b-bar dearer. alpha and beta are chosen so that this meets what the dearest fifth of the
+earlier bids offered: cheaper, and a cell fills with bids that were worth less than those which then find no
+room; dearer, and it stays half empty. No bid moves its own price, for they matter only to the bids after it.
+"""
+
+import math
+from collections import Counter
+from typing import Any
+
+from solvers.auction.mechanism import PriceRises, Request
+
+_DEAREST_PART = 0.2
+_LEAST_AWARDS = 20
+"""Before so many awards the declared bounds hold."""
+_LEAST_STEEPNESS = 0.05
+"""Of alpha and beta: where prices open high enough, they still tell a taken cell from an empty one."""
+_STEPS_PER_OCTAVE = 8
+"""Offers are counted in classes this fine: whole numbers alone, so the same on every machine."""
+
+
+class LearnedSteepness:
+    """What a zone's bids have offered per node-slot, and what its winners brought."""
+
+    def __init__(self, declared: PriceRises, memory_slots: int) -> None:
+        """`memory_slots`: what is older counts half, and what is twice as old a quarter."""
+        self._declared = declared
+        self._memory_slots = memory_slots
+        self._halved_slot = 0
+        self._offers: Counter[int] = Counter()
+        self._awards = 0.0
+        self._award_micros = 0.0
+        """Sum of the winners' b-bar."""
+        self._opening_micros = 0.0
+        """Sum of what an empty cell asked of the winners, per node-slot."""
+
+    def rises(self) -> PriceRises:
+        """How prices rise with the next award."""
+        if self._awards < _LEAST_AWARDS or self._award_micros <= 0:
+            return self._declared
+        missing_micros = self._dear_offer_micros() - math.e * self._opening_micros / self._awards
+        steepness = max(missing_micros / ((math.e - 1) * self._award_micros / self._awards), _LEAST_STEEPNESS)
+        return PriceRises(steepness, steepness, self._declared.max_density_micros)
+
+    def note_bid(self, bid_micros: int, request: Request) -> None:
+        """Count what a bid offers per node-slot on the class that takes least of it, its vendor paid."""
+        demand = request.demand
+        runs = demand.samples > 0
+        per_sample = (demand.compute_share[runs] + demand.memory_share[runs]) / demand.samples[runs]
+        vendor_micros = min((option.price_micros for option in request.options), default=0)
+        offer = (bid_micros - vendor_micros) / (float(per_sample.min()) * demand.work_samples)
+        self._offers[_class_of(min(offer, self._declared.max_density_micros))] += 1
+
+    def note_award(self, density_micros: float, opening_micros: float) -> None:
+        """Count a winner's b-bar, and what its cells asked per node-slot when they were empty."""
+        self._awards += 1
+        self._award_micros += density_micros
+        self._opening_micros += opening_micros
+
+    def advance(self, slot: int) -> None:
+        """Forget, as slots pass."""
+        while slot - self._halved_slot >= self._memory_slots:
+            self._halved_slot += self._memory_slots
+            self._offers = Counter({place: n // 2 for place, n in self._offers.items() if n > 1})
+            self._awards /= 2
+            self._award_micros /= 2
+            self._opening_micros /= 2
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes, of types that msgpack writes."""
+        return {
+            "halved_slot": self._halved_slot,
+            "offers": sorted(self._offers.items()),
+            "awards": [self._awards, self._award_micros, self._opening_micros],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the state of another."""
+        self._halved_slot = state["halved_slot"]
+        self._offers = Counter(dict(state["offers"]))
+        self._awards, self._award_micros, self._opening_micros = state["awards"]
+
+    def _dear_offer_micros(self) -> float:
+        """The least offer of the dearest part of them."""
+        left = self._offers.total() * _DEAREST_PART
+        for place in sorted(self._offers, reverse=True):
+            left -= self._offers[place]
+            if left <= 0:
+                return _least_of(place)
+        return 0.0
+
+
+def _class_of(micros: float) -> int:
+    """The class of an amount, larger for larger ones; 0 for less than a micro."""
+    whole = int(max(micros, 0.0))
+    octave = whole.bit_length() - 1
+    return 0 if octave < 0 else octave * _STEPS_PER_OCTAVE + (whole * _STEPS_PER_OCTAVE >> octave)
+
+
+def _least_of(place: int) -> float:
+    """The least amount of a class."""
+    if place == 0:
+        return 0.0
+    octave, step = divmod(place - _STEPS_PER_OCTAVE, _STEPS_PER_OCTAVE)
+    return math.ldexp(_STEPS_PER_OCTAVE + step, octave) / _STEPS_PER_OCTAVE

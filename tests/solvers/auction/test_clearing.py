@@ -1,0 +1,86 @@
+"""Clearing prices: a bound on every schedule, and a forecast of the next day."""
+
+import random
+
+import numpy as np
+import pytest
+
+from schemas.base import HOURS_PER_DAY
+from solvers.auction.calendar import Calendar
+from solvers.auction.clearing import clearing_prices
+from solvers.auction.forecast import OPENING_PART, forecast_opening_prices
+from solvers.auction.instance import OfferedTask
+from tests.support.instances import (
+    FIRST_SLOT,
+    NO_VENDOR,
+    brute_force_micros,
+    empty_instance,
+    random_instance,
+)
+from tests.support.markets import demand, fleet
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_schedule_has_more_welfare_than_any_rounds_bound(seed: int) -> None:
+    instance = random_instance(random.Random(f"{seed}/clearing"), tasks=3, is_empty=True)
+    optimum = brute_force_micros(instance)
+    for rounds in (1, 3, 10):
+        assert clearing_prices(instance, rounds).bound_micros >= optimum
+
+
+def crowd(count: int, nodes: int = 1, bid_micros: int = 1_000):
+    """So many equal tasks, each of a whole node for one of two slots."""
+    of = fleet((nodes, 10.0, 4.0))
+    tasks = [
+        OfferedTask(f"j{n}", bid_micros, demand(of, 10, [10], 1.0), NO_VENDOR, FIRST_SLOT, FIRST_SLOT + 1)
+        for n in range(count)
+    ]
+    return empty_instance(of, 2, tasks)
+
+
+def test_nothing_costs_anything_where_there_is_room_for_all() -> None:
+    found = clearing_prices(crowd(2), rounds=50)
+    assert found.bound_micros == 2_000
+    assert not found.compute_price.any()
+    assert not found.memory_price.any()
+
+
+def test_what_too_many_ask_for_costs_what_the_last_of_them_offers() -> None:
+    found = clearing_prices(crowd(6), rounds=300)
+    assert found.bound_micros <= 2_000 * 1.05
+    assert found.compute_price.ravel() == pytest.approx(np.full(2, 1_000.0), rel=0.1)
+
+
+def test_more_rounds_never_leave_a_worse_bound() -> None:
+    instance = random_instance(random.Random(5), tasks=6, slots=4, is_empty=True)
+    bounds = [clearing_prices(instance, rounds).bound_micros for rounds in (5, 20, 80)]
+    assert bounds[-1] <= bounds[0]
+
+
+def test_a_sample_of_the_tasks_on_as_many_nodes_clears_at_like_prices() -> None:
+    whole = clearing_prices(crowd(30, nodes=5), rounds=200)
+    part = clearing_prices(crowd(6, nodes=5), rounds=200, nodes_part=0.2)
+    assert part.compute_price.mean() == pytest.approx(whole.compute_price.mean(), rel=0.1)
+
+
+def test_no_tasks_no_prices() -> None:
+    found = clearing_prices(crowd(0), rounds=5)
+    assert found.bound_micros == 0
+    assert not found.compute_price.any()
+
+
+def test_the_forecast_is_part_of_the_clearing_price_in_every_hour_alike() -> None:
+    # Slots of an hour: the day has two of them, and the other hours get the mean of both.
+    instance, calendar = crowd(6), Calendar(0.0, 3_600.0)
+    (forecast,) = forecast_opening_prices(instance, calendar)
+    clearing = clearing_prices(instance, rounds=20).compute_price[:, 0].tolist()
+    assert len(forecast.compute_micros) == HOURS_PER_DAY
+    assert forecast.compute_micros[FIRST_SLOT] == pytest.approx(OPENING_PART * clearing[0])
+    assert forecast.compute_micros[FIRST_SLOT + 1] == pytest.approx(OPENING_PART * clearing[1])
+    assert forecast.compute_micros[0] == pytest.approx(OPENING_PART * sum(clearing) / 2)
+
+
+def test_a_forecast_is_the_same_for_the_same_seed() -> None:
+    instance, calendar = crowd(30, nodes=5), Calendar(0.0, 600.0)
+    one, same = (forecast_opening_prices(instance, calendar, part=0.5, seed=3) for _ in range(2))
+    assert one == same

@@ -1,0 +1,132 @@
+"""Algorithm 2 as printed against a transcription of it, and against the exact search (erratum P3)."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+
+from solvers.auction.market import Market
+from solvers.auction.mechanism import Request
+from solvers.auction.published_search import published_schedule
+from solvers.auction.search import best_schedule
+from solvers.auction.window import VendorOption, Window, undominated
+from tests.support.markets import demand, fleet, small_cases
+
+NO_VENDOR = [VendorOption(None, 0, 0)]
+
+
+def transcribed(market, wanted, options, first_slot, last_slot, room_only):
+    """The critical value of what Algorithm 2 finds, line by line: all work amounts, slots and nodes.
+
+    What the text leaves open is settled as the code settles it: a sum beyond the work counts as the work, and
+    of equal costs the first holds, from the largest amount down and nodes by class, then by price.
+    """
+    begin = max(first_slot, market.first_slot)
+    end = min(last_slot, market.first_slot + market.horizon_slots - 1)
+    return min(
+        (
+            option.price_micros + find_schedule(market, wanted, begin + option.delay_slots, end, room_only)
+            for option in options
+        ),
+        default=math.inf,
+    )
+
+
+def find_schedule(market, wanted, begin, end, room_only):
+    operational = market.operational(wanted)
+    classes = market.fleet.class_of_row
+    # dp[w]: cost, highest prices, node-slots of both resources, and operational cost of the way there.
+    table = {0: (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)}
+    for slot in range(begin, end + 1):
+        column = slot - market.first_slot
+        compute, memory = market.compute_price[column], market.memory_price[column]
+        nodes = sorted(range(len(classes)), key=lambda k: (classes[k], compute[k], memory[k], k))
+        before = dict(table)
+        for done in sorted(before, reverse=True):
+            if done == wanted.work_samples:
+                continue
+            _, highest_compute, highest_memory, compute_used, memory_used, spent = before[done]
+            for k in nodes:
+                samples = int(wanted.samples[classes[k]])
+                room = (
+                    market.node_up[k]
+                    and market.free_samples[column, k] >= samples
+                    and market.free_gib[column, k] >= wanted.memory_gib
+                )
+                if samples == 0 or (room_only and not room):
+                    continue
+                lambda_hat, phi_hat = max(highest_compute, compute[k]), max(highest_memory, memory[k])
+                s = compute_used + wanted.compute_share[classes[k]]
+                r = memory_used + wanted.memory_share[classes[k]]
+                e = spent + operational[column, classes[k]]
+                cost = e + lambda_hat * s + phi_hat * r
+                target = min(done + samples, wanted.work_samples)
+                if cost < table.get(target, (math.inf,))[0]:
+                    table[target] = (cost, lambda_hat, phi_hat, s, r, e)
+    return table.get(wanted.work_samples, (math.inf,))[0]
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(small_cases())
+def test_it_finds_what_algorithm_2_as_printed_finds(case):
+    market, wanted, options, first, last = case
+    window = Window.of(*case)
+    for room_only in (True, False):
+        expected = transcribed(*case, room_only)
+        request = Request("j", wanted, options, first, last)
+        found = window and published_schedule(market, request, window, room_only)
+        cost = math.inf if found is None else found.critical_micros
+        assert cost == pytest.approx(expected, rel=1e-12)
+        if found is not None:
+            assert found.samples >= wanted.work_samples
+            assert len(set(found.placement.slots)) == len(found.placement.slots)
+
+
+@settings(max_examples=500, deadline=None)
+@given(small_cases())
+def test_the_exact_search_is_never_dearer(case):
+    market, wanted, options, first, last = case
+    window = Window.of(*case)
+    request = Request("j", wanted, options, first, last)
+    published = window and published_schedule(market, request, window, room_only=True)
+    best = window and best_schedule(market, wanted, window, room_only=True)
+    if published is None:
+        assert best is None
+        return
+    assert best is not None
+    assert best.critical_micros <= published.critical_micros * (1 + 1e-12)
+
+
+def test_the_running_maximum_misses_the_optimum_that_the_exact_search_finds():
+    # For one sample the table keeps slot 0 (price 2, no cost) and drops slot 1 (no price, cost 3), although
+    # slot 1 wins once a second slot would have to pay the ceiling of slot 0 too.
+    of = fleet((2, 10.0, 10.0))
+    costs = {0: 0.0, 1: 3.0, 2: 0.0}
+    market = Market(of, 3, 0, lambda _, slot: costs[slot] * 10)
+    market.compute_price[0, :] = 20.0
+    market.price_order.sort(0)
+    wanted = demand(of, 2, [1], 1.0)
+    window = Window.of(market, wanted, NO_VENDOR, 0, 2)
+    assert window is not None
+    best = best_schedule(market, wanted, window, room_only=True)
+    published = published_schedule(market, Request("j", wanted, NO_VENDOR, 0, 2), window, room_only=True)
+    assert best is not None
+    assert published is not None
+    assert (best.placement.slots, best.critical_micros) == ((1, 2), 3.0)
+    assert (published.placement.slots, published.critical_micros) == ((0, 2), 4.0)
+
+
+def test_a_dearer_and_slower_vendor_may_lead_past_the_mistake_of_the_table():
+    of = fleet((2, 10.0, 10.0))
+    costs = {0: 0.0, 1: 30.0, 2: 0.0}
+    market = Market(of, 3, 0, lambda _, slot: costs[slot] * 10)
+    market.compute_price[0, :] = 200.0
+    market.price_order.sort(0)
+    wanted = demand(of, 2, [1], 1.0)
+    options = [VendorOption("fast", 0, 0), VendorOption("slow", 1, 1)]
+    assert undominated(options) == options[:1]
+    window = Window.of(market, wanted, options, 0, 2)
+    assert window is not None
+    found = published_schedule(market, Request("j", wanted, options, 0, 2), window, room_only=True)
+    assert found is not None
+    assert (found.vendor, found.placement.slots, found.critical_micros) == ("slow", (1, 2), 31.0)

@@ -1,0 +1,105 @@
+"""How steeply prices rise, learnt from earlier bids."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solvers.auction.mechanism import PriceRises, Request
+from solvers.auction.steepness import LearnedSteepness, _class_of, _least_of
+from solvers.auction.window import VendorOption
+from tests.support.markets import demand, fleet
+
+DECLARED = PriceRises(7.0, 9.0, 1e12)
+FLEET = fleet((1, 10.0, 4.0))
+
+
+def request(vendor_micros: int = 0) -> Request:
+    """A task of one node-slot of compute and half of one of memory."""
+    return Request("j", demand(FLEET, 10, [10], 2.0), [VendorOption(None, vendor_micros, 0)], 0, 3)
+
+
+def learnt(offers: list[float], award_micros: float, opening_micros: float = 0.0) -> LearnedSteepness:
+    """What has seen these offers per node-slot, and winners that all brought the same."""
+    steepness = LearnedSteepness(DECLARED, 144)
+    for offer in offers:
+        steepness.note_bid(round(offer * 1.5), request())
+    for _ in range(20):
+        steepness.note_award(award_micros, opening_micros)
+    return steepness
+
+
+@given(st.floats(0, 1e15))
+def test_an_amount_lies_in_its_class_and_below_the_next(micros: float) -> None:
+    place = _class_of(micros)
+    assert _least_of(place) <= micros
+    assert micros < 1 or micros < _least_of(place) * 1.125 + 1
+
+
+@given(st.lists(st.floats(0, 1e15), min_size=2, max_size=2).map(sorted))
+def test_classes_are_in_the_order_of_amounts(amounts: list[float]) -> None:
+    assert _class_of(amounts[0]) <= _class_of(amounts[1])
+
+
+def test_declared_bounds_hold_until_enough_have_won() -> None:
+    steepness = LearnedSteepness(DECLARED, 144)
+    for _ in range(19):
+        steepness.note_bid(1_000, request())
+        steepness.note_award(500.0, 0.0)
+    assert steepness.rises() == DECLARED
+    steepness.note_award(500.0, 0.0)
+    assert steepness.rises().alpha != DECLARED.alpha
+
+
+def test_a_full_cell_costs_what_the_dearest_fifth_offered() -> None:
+    rises = learnt([100.0] * 80 + [1_024.0] * 20, award_micros=512.0).rises()
+    # Taken in ever smaller shares, at a mean b-bar of 512, from zero.
+    assert (math.e - 1) * rises.alpha * 512.0 == pytest.approx(1_024.0)
+    assert rises.alpha == rises.beta
+    assert rises.max_density_micros == DECLARED.max_density_micros
+
+
+def test_prices_that_open_high_rise_less_steeply() -> None:
+    low = learnt([1_024.0] * 100, 512.0, opening_micros=100.0).rises()
+    high = learnt([1_024.0] * 100, 512.0, opening_micros=300.0).rises()
+    assert low.alpha > high.alpha
+    assert math.e * 300.0 + (math.e - 1) * high.alpha * 512.0 == pytest.approx(1_024.0)
+
+
+def test_prices_that_open_above_all_offers_still_rise() -> None:
+    assert learnt([100.0] * 100, 512.0, opening_micros=5_000.0).rises().alpha == 0.05
+
+
+def test_a_vendor_is_paid_before_anything_is_offered() -> None:
+    paid, free = LearnedSteepness(DECLARED, 144), LearnedSteepness(DECLARED, 144)
+    paid.note_bid(1_000, request(vendor_micros=400))
+    free.note_bid(600, request())
+    assert paid.state()["offers"] == free.state()["offers"]
+
+
+def test_one_absurd_bid_counts_as_one_of_the_highest_density_allowed() -> None:
+    steepness = LearnedSteepness(PriceRises(1.0, 1.0, 2_048.0), 144)
+    steepness.note_bid(10**15, request())
+    assert steepness.state()["offers"] == [(_class_of(2_048.0), 1)]
+
+
+def test_old_offers_count_less_and_less() -> None:
+    steepness = learnt([100.0] * 8, 512.0)
+    steepness.advance(143)
+    assert dict(steepness.state()["offers"]) == {_class_of(100.0): 8}
+    steepness.advance(144)
+    assert dict(steepness.state()["offers"]) == {_class_of(100.0): 4}
+    steepness.advance(144 * 5)
+    assert steepness.state()["offers"] == []
+
+
+def test_a_restored_one_goes_on_as_the_other() -> None:
+    steepness = learnt([100.0] * 30 + [900.0] * 20, 300.0)
+    other = LearnedSteepness(DECLARED, 144)
+    other.restore(steepness.state())
+    for each in (steepness, other):
+        each.note_bid(5_000, request())
+        each.advance(150)
+    assert other.rises() == steepness.rises()
+    assert other.state() == steepness.state()

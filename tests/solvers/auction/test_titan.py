@@ -1,0 +1,134 @@
+"""Titan's answers: feasible, the best of small batches, and models that stay small for large ones."""
+
+import random
+
+import numpy as np
+import pytest
+
+from schemas.solves import OfferedBid, OfferedNodes, SolveRequested
+from solvers.auction.feasibility import violations, welfare_micros
+from solvers.auction.instance import PlannedTask
+from solvers.auction.market import Placement
+from solvers.auction.schedule_free import solve_schedule_free
+from solvers.auction.titan import MAX_VARIABLES, instance_of, pruned, solve_batch
+
+FIRST = 7
+UNIT = 1_000_000
+GAP = 1e-5
+
+
+def offered_nodes(name: str, nodes: int, slots: int, source: random.Random, full: float) -> OfferedNodes:
+    """Equal nodes of 100 samples and 8 GiB, some of it taken."""
+    return OfferedNodes(
+        nodes=tuple(f"{name}{number}" for number in range(nodes)),
+        capacity_samples=100,
+        capacity_quanta=8 * 1024,
+        full_cost_micros=tuple(float(source.randint(10, 40) * UNIT) for _ in range(slots)),
+        free_samples=tuple(
+            tuple(100 - int(full * source.randint(0, 100)) for _ in range(nodes)) for _ in range(slots)
+        ),
+        free_quanta=tuple(tuple(source.randint(2, 8) * 1024 for _ in range(nodes)) for _ in range(slots)),
+    )
+
+
+def request(seed: int, bids: int, nodes: int, slots: int, most_slots: int, full: float) -> SolveRequested:
+    source = random.Random(f"titan/{seed}")
+    offered = []
+    for number in range(bids):
+        samples = source.randint(10, 40)
+        needed = source.randint(1, most_slots)
+        ready = FIRST + source.randint(0, slots - needed)
+        offered.append(
+            OfferedBid(
+                job_id=f"j{number}",
+                bid_micros=source.randint(1, 60) * needed * UNIT,
+                work_samples=samples * needed,
+                slot_samples=(samples, samples // 2),
+                memory_quanta=source.randint(1, 4) * 1024,
+                vendor=None,
+                vendor_micros=source.randint(0, 3) * UNIT,
+                ready_slot=ready,
+                last_slot=min(ready + 3 * needed, FIRST + slots - 1),
+            )
+        )
+    return SolveRequested(
+        zone="z",
+        request_id="batch-1",
+        reason="batch_due",
+        time_limit_s=20.0,
+        relative_gap=GAP,
+        first_slot=FIRST,
+        classes=(
+            offered_nodes("fast", nodes, slots, source, full),
+            offered_nodes("slow", nodes, slots, source, full),
+        ),
+        bids=tuple(offered),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_answer_is_feasible_and_as_good_as_the_solver_finds_with_all_nodes(seed):
+    asked = request(seed, bids=5, nodes=2, slots=4, most_slots=2, full=0.8)
+    instance = instance_of(asked)
+    answer = solve_batch("c", asked)
+    assert (answer.cell, answer.zone, answer.request_id) == ("c", "z", "batch-1")
+    options = {task.job_id: task.options[0] for task in instance.tasks}
+    plans = [
+        PlannedTask(
+            plan.job_id,
+            options[plan.job_id],
+            Placement(
+                tuple(slot for slot, _ in plan.cells),
+                tuple(instance.fleet.row_of[node] for _, node in plan.cells),
+            ),
+        )
+        for plan in answer.plans
+    ]
+    assert violations(instance, plans) == []
+    whole = solve_schedule_free(instance, 20.0, GAP)
+    assert (answer.status, whole.status) == ("optimal", "optimal")
+    assert welfare_micros(instance, plans) == pytest.approx(whole.welfare_micros, rel=GAP)
+    assert answer.bound_micros >= whole.welfare_micros
+
+
+def test_the_instance_is_the_request_in_other_words():
+    asked = request(0, bids=3, nodes=2, slots=4, most_slots=2, full=0.8)
+    instance = instance_of(asked)
+    assert instance.fleet.nodes == ("fast0", "fast1", "slow0", "slow1")
+    assert instance.fleet.class_of_row == (0, 0, 1, 1)
+    assert (instance.first_slot, instance.slots) == (FIRST, 4)
+    assert instance.full_costs[:, 1].tolist() == list(asked.classes[1].full_cost_micros)
+    assert instance.free_samples[2].tolist() == [
+        *asked.classes[0].free_samples[2],
+        *asked.classes[1].free_samples[2],
+    ]
+    assert instance.free_gib[1, 3] == asked.classes[1].free_quanta[1][1] / 1024
+    task, bid = instance.tasks[1], asked.bids[1]
+    assert (task.first_slot, task.last_slot) == (bid.ready_slot, bid.last_slot)
+    assert task.demand.compute_share.tolist() == [samples / 100 for samples in bid.slot_samples]
+
+
+def test_a_large_batch_is_cut_to_a_model_that_can_be_built():
+    instance = instance_of(request(1, bids=80, nodes=50, slots=40, most_slots=12, full=0.5))
+    small = pruned(instance, MAX_VARIABLES)
+    variables = sum(
+        int((small.free_samples[task.first_slot - FIRST : task.last_slot - FIRST + 1] > 0).sum())
+        for task in instance.tasks
+    )
+    assert 5_000 < variables <= MAX_VARIABLES
+    for rows in (slice(0, 50), slice(50, 100)):
+        kept = small.free_samples[:, rows] > 0
+        assert kept.any(axis=1).all(), "some node in every slot"
+        scarcer = np.minimum(instance.free_samples / 100, instance.free_gib / 8)[:, rows]
+        for slot in range(40):
+            left_out = scarcer[slot][~kept[slot]]
+            assert left_out.max(initial=0.0) <= scarcer[slot][kept[slot]].min(), "the roomiest are kept"
+
+
+def test_what_the_batch_could_fill_is_left_whole():
+    instance = instance_of(request(2, bids=6, nodes=3, slots=4, most_slots=3, full=0.9))
+    small = pruned(instance, MAX_VARIABLES)
+    wanted = sum(task.demand.samples[0] for task in instance.tasks)
+    for slot in range(4):
+        there, kept = instance.free_samples[slot, :3], small.free_samples[slot, :3]
+        assert kept.sum() >= min(there.sum(), wanted) or (kept == there).all()

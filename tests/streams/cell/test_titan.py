@@ -1,0 +1,244 @@
+"""The bids of a slot decided together: when a solver is asked, what it is told, and what its answer does."""
+
+import pytest
+
+from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected, JobWithdrawn
+from schemas.policies import TitanPolicy
+from schemas.solves import SolvedPlan, SolveRequested
+from solvers.auction.titan import solve_batch
+from streams.cell import Cell
+from tests.support.cells import (
+    EPOCH_S,
+    UNIT,
+    CheckedBench,
+    ask,
+    bid,
+    nodes_by_slot,
+    offline,
+    solved,
+    tick,
+    vendor,
+    withdraw,
+    zone,
+)
+
+LATE = 0.6
+"""Some way into the last half of a slot."""
+WHOLE = {"fast": 10.0}
+
+
+@pytest.fixture
+def bench() -> CheckedBench:
+    bench = CheckedBench.configured(zones=(zone(policy=TitanPolicy(kind="titan")),))
+    bench.send(tick(0))
+    return bench
+
+
+def requests(outcomes) -> list[SolveRequested]:
+    return [outcome for outcome in outcomes if isinstance(outcome, SolveRequested)]
+
+
+def asked(bench: CheckedBench, *bids) -> SolveRequested:
+    """The request for bids that came in slot 0."""
+    (requested,) = bench.send(*bids, tick(LATE))
+    return requested
+
+
+def plan(job_id: str, *cells: tuple[int, str]) -> SolvedPlan:
+    return SolvedPlan(job_id=job_id, cells=cells)
+
+
+def test_bids_wait_for_the_first_tick_in_the_last_half_of_their_slot(bench):
+    assert bench.send(bid("j1"), tick(0.4), bid("j2")) == []
+    (requested,) = bench.send(tick(0.5))
+    assert [offered.job_id for offered in requested.bids] == ["j1", "j2"]
+    assert requested.first_slot == 1
+    assert bench.send(tick(0.7)) == []
+
+
+def test_bids_after_it_wait_for_the_next_slots(bench):
+    asked(bench, bid("j1"))
+    assert bench.send(bid("j2"), tick(0.8)) == []
+    assert requests(bench.send(tick(1), tick(1.2))) == []
+    (requested,) = requests(bench.send(tick(1.6)))
+    assert [offered.job_id for offered in requested.bids] == ["j2"]
+
+
+def test_where_no_such_tick_came_the_first_one_after_the_slot_asks(bench):
+    assert bench.send(bid(work_samples=100)) == []
+    (requested,) = requests(bench.send(tick(1)))
+    assert (requested.first_slot, requested.bids[0].ready_slot) == (2, 2)
+
+
+def test_a_slot_without_bids_asks_nothing(bench):
+    assert requests(bench.send(tick(LATE), tick(1), tick(1.6))) == []
+
+
+def test_the_request_holds_the_bid_its_vendor_and_the_room_that_is_left(bench):
+    (admitted,) = bench.send(
+        solved(asked(bench, bid("held", speed_samples_per_s=WHOLE)), plan("held", (1, "a1"), (2, "a1")))
+    )
+    assert isinstance(admitted, JobAdmitted)
+    bench.send(vendor("slow", 1.5, 5.0), offline("a2"), tick(1))
+    (requested,) = requests(bench.send(bid("j", needs_preprocessing=True, work_samples=150), tick(1.6)))
+    (offered,) = requested.bids
+    assert (offered.vendor, offered.vendor_micros, offered.ready_slot) == ("slow", 1_500_000, 3)
+    assert (offered.work_samples, offered.slot_samples, offered.last_slot) == (150, (50, 50), 5)
+    assert offered.memory_quanta == 2 * 1024
+    fast, slow = requested.classes
+    assert (fast.nodes, fast.capacity_samples, fast.capacity_quanta) == (("a1", "a2"), 100, 8 * 1024)
+    assert fast.full_cost_micros == (float(UNIT),) * 4
+    assert fast.free_samples == ((0, 0), (100, 0), (100, 0), (100, 0))
+    assert fast.free_quanta[0] == (6 * 1024, 0)
+    assert slow.free_samples == ((50,),) * 4
+
+
+def test_the_best_schedule_of_the_batch_leaves_out_whom_an_earlier_bid_would_have_shut_out(bench):
+    all_of_it = {"work_samples": 200, "speed_samples_per_s": WHOLE, "deadline_s": EPOCH_S + 30}
+    bids = [bid(f"j{number}", units, **all_of_it) for number, units in enumerate((5.0, 9.0, 7.0))]
+    requested = asked(bench, *bids)
+    outcomes = bench.send(solve_batch("c", requested))
+    admitted = [outcome for outcome in outcomes if isinstance(outcome, JobAdmitted)]
+    assert [outcome.job_id for outcome in admitted] == ["j1", "j2"]
+    assert [outcome.payment_micros for outcome in admitted] == [2 * UNIT, 2 * UNIT]
+    (rejected,) = [outcome for outcome in outcomes if isinstance(outcome, JobRejected)]
+    assert (rejected.job_id, rejected.reason) == ("j0", "no_room_before_deadline")
+
+
+def test_a_bid_that_has_room_and_no_plan_is_told_that_the_schedule_leaves_it_out(bench):
+    (rejected,) = bench.send(solved(asked(bench, bid()), status="none"))
+    assert rejected.reason == "not_in_schedule"
+    assert rejected.offer.price.operational_micros == 2 * UNIT
+
+
+def test_a_bid_at_its_cost_is_rejected_for_its_price(bench):
+    (rejected,) = bench.send(solve_batch("c", asked(bench, bid(units=2.0))))
+    assert rejected.reason == "price_not_below_bid"
+
+
+def test_a_bid_without_hope_is_rejected_as_it_comes(bench):
+    (rejected,) = bench.send(bid(deadline_s=EPOCH_S + 30))
+    assert (rejected.job_id, rejected.reason) == ("j", "deadline_too_soon")
+
+
+A_PLAN = ((1, "a1"), (2, "a1"), (3, "a1"), (4, "a1"))
+FAULTY = {
+    "slots that do not ascend": ((2, "a1"), (1, "a1"), (3, "a1"), (4, "a1")),
+    "a slot twice": ((1, "a1"), (1, "a2"), (3, "a1"), (4, "a1")),
+    "the present slot": ((0, "a1"), *A_PLAN[1:]),
+    "a slot after the deadline": (*A_PLAN[:3], (6, "a1")),
+    "a slot beyond the horizon": (*A_PLAN[:3], (10**9, "a1")),
+    "an unknown node": (*A_PLAN[:3], (4, "a9")),
+    "too little work": A_PLAN[:3],
+}
+
+
+@pytest.mark.parametrize("cells", FAULTY.values(), ids=FAULTY)
+def test_a_plan_that_is_none_is_not_applied(bench, cells):
+    (rejected,) = bench.send(solved(asked(bench, bid()), plan("j", *cells)))
+    assert isinstance(rejected, JobRejected)
+    assert rejected.reason == "plan_not_feasible"
+    assert not bench.zone.book.jobs
+
+
+def test_a_plan_on_a_class_that_cannot_run_the_task_is_not_applied(bench):
+    requested = asked(bench, bid(speed_samples_per_s=WHOLE))
+    (rejected,) = bench.send(solved(requested, plan("j", (1, "a1"), (2, "b1"), (3, "a1"))))
+    assert rejected.reason == "plan_not_feasible"
+
+
+def test_a_job_that_is_planned_twice_gets_neither(bench):
+    (rejected,) = bench.send(solved(asked(bench, bid()), plan("j", *A_PLAN), plan("j", *A_PLAN)))
+    assert rejected.reason == "plan_not_feasible"
+
+
+def test_plans_that_do_not_fit_together_are_applied_as_far_as_there_is_room(bench):
+    requested = asked(bench, *[bid(f"j{number}") for number in range(3)])
+    outcomes = bench.send(solved(requested, *[plan(f"j{number}", *A_PLAN) for number in range(3)]))
+    assert [type(outcome) for outcome in outcomes] == [JobAdmitted, JobAdmitted, JobRejected]
+    assert outcomes[-1].reason == "plan_not_feasible"
+
+
+def test_an_answer_after_its_first_slot_has_begun_finds_that_plan_too_late(bench):
+    requested = asked(bench, bid("j1"), bid("j2"))
+    bench.send(tick(1))
+    late = plan("j2", *[(slot, "a1") for slot in (2, 3, 4, 5)])
+    admitted, rejected = bench.send(solved(requested, plan("j1", *A_PLAN), late))
+    assert (admitted.job_id, rejected.job_id) == ("j2", "j1")
+    assert "not within 2 to 5" in rejected.detail
+
+
+def test_an_answer_that_finds_a_node_lost_is_not_applied_there(bench):
+    requested = asked(bench, bid())
+    bench.send(offline("a1"))
+    (rejected,) = bench.send(solved(requested, plan("j", *A_PLAN)))
+    assert rejected.reason == "plan_not_feasible"
+    assert "room" in rejected.detail
+
+
+def test_an_answer_counts_once_and_only_to_a_request_that_there_was(bench):
+    requested = asked(bench, bid())
+    unknown = requested.model_copy(update={"request_id": "batch-9"})
+    elsewhere = requested.model_copy(update={"zone": "y"})
+    for answer in (solved(unknown), solved(elsewhere)):
+        (ignored,) = bench.send(answer)
+        assert (type(ignored), ignored.reason) == (EventIgnored, "unknown_solve")
+    bench.send(solved(requested, plan("j", *A_PLAN)))
+    (ignored,) = bench.send(solved(requested, plan("j", *A_PLAN)))
+    assert ignored.reason == "unknown_solve"
+
+
+def test_an_auction_zone_waits_for_no_solver():
+    bench = CheckedBench.configured()
+    (ignored,) = bench.send(solved(SolveRequested.model_construct(zone="z", request_id="batch-1")))
+    assert ignored.reason == "unknown_solve"
+
+
+def test_an_unanswered_bid_is_rejected_when_its_deadline_has_come_too_close(bench):
+    asked(bench, bid())
+    assert not [o for o in bench.send(tick(1)) if isinstance(o, JobRejected)]
+    (rejected,) = [o for o in bench.send(tick(2)) if isinstance(o, JobRejected)]
+    assert (rejected.job_id, rejected.reason) == ("j", "deadline_too_soon")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_bid_that_waits_is_withdrawn_for_nothing_and_leaves_the_bound(bench, when):
+    bench.send(bid())
+    requested = bench.send(tick(LATE)) if when == "after" else []
+    (others,) = bench.send(withdraw(user="eve"))
+    assert others.reason == "not_the_owner"
+    (withdrawn,) = bench.send(withdraw())
+    assert isinstance(withdrawn, JobWithdrawn)
+    assert (withdrawn.returned_micros, withdrawn.retained_micros) == (0, 0)
+    assert withdrawn.certificate.dual_bound_micros == 0
+    (ignored,) = bench.send(withdraw())
+    assert ignored.reason == "unknown_job"
+    for asked_before in requested:
+        (ignored,) = bench.send(solved(asked_before, plan("j", *A_PLAN)))
+        assert (type(ignored), ignored.reason) == (EventIgnored, "unknown_job")
+
+
+def test_a_quote_says_what_a_bid_alone_would_meet(bench):
+    (quoted,) = bench.send(ask())
+    assert isinstance(quoted, JobQuoted)
+    assert quoted.reason == "plan_found"
+    assert "decided together" in quoted.detail
+    assert quoted.offer.lowest_winning_bid_micros == 2 * UNIT + 1
+
+
+@pytest.mark.parametrize("restored_after", ["the bids", "the request"])
+def test_a_cell_that_is_restored_underway_decides_the_same(bench, restored_after):
+    bids = [bid("j1"), bid("j2", needs_preprocessing=True)]
+    bench.send(vendor("slow", 1.0, 5.0), vendor("fast", 2.0, 0.0), *bids)
+    twin = Cell.restore(bench.cell.snapshot())
+    (requested,) = bench.send(tick(LATE))
+    if restored_after == "the bids":
+        (decision,) = twin.handle(bench.ledger[-1])
+        assert decision.canonical == bench.decisions[-1].canonical
+    else:
+        twin = Cell.restore(bench.cell.snapshot())
+    outcomes = bench.send(solve_batch("c", requested))
+    assert all(isinstance(outcome, JobAdmitted) for outcome in outcomes)
+    assert nodes_by_slot(outcomes[0])
+    again = twin.handle(bench.ledger[-1])
+    assert [decision.canonical for decision in again] == [d.canonical for d in bench.decisions[-2:]]

@@ -1,0 +1,119 @@
+"""The offline optimum of what a cell was asked, beside what the cell did and what its certificate says."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from schemas.decisions import JobWithdrawn
+from schemas.registry import Event
+from solvers.auction.hindsight import instances_of
+from solvers.auction.instance import OfferedTask
+from solvers.auction.offline import offline_optimum
+from tests.support.cells import Bench, bid, configuration, tick, vendor, vendor_left, withdraw, zone
+from tests.support.histories import recorded
+
+LONG_S = 600.0
+"""More than any of these takes."""
+
+
+def tasks_of(*events: Event, withdrawn: Sequence[str] = ()) -> list[OfferedTask]:
+    return list(instances_of([configuration(), *events], withdrawn)["z"].tasks)
+
+
+def folded(events: list[Event]) -> tuple[Bench, list[str]]:
+    """A cell that was fed all of them, and the jobs that were withdrawn."""
+    bench = Bench()
+    outcomes = bench.send(*events)
+    return bench, [outcome.job_id for outcome in outcomes if isinstance(outcome, JobWithdrawn)]
+
+
+def test_a_bid_may_use_the_slots_after_the_present_one_up_to_its_deadline_or_the_horizon():
+    (before, soon, late) = tasks_of(
+        bid("before", deadline_s=1_040.0),
+        tick(2.5),
+        bid("soon", deadline_s=1_059.0),
+        bid("late", deadline_s=1e9),
+    )
+    assert (before.first_slot, before.last_slot) == (0, 3)
+    assert (soon.first_slot, soon.last_slot) == (3, 4)
+    assert (late.first_slot, late.last_slot) == (3, 8)
+
+
+def test_an_instance_spans_from_the_first_slot_of_a_bid_to_the_last_and_its_nodes_are_empty():
+    made = instances_of([configuration(), tick(2), bid(deadline_s=1_060.0)])["z"]
+    assert (made.first_slot, made.slots) == (3, 3)
+    assert made.free_samples.tolist() == [[100.0, 100.0, 50.0]] * 3
+    assert made.free_gib.tolist() == [[8.0, 8.0, 4.0]] * 3
+    assert made.full_costs.tolist() == [[1e6, 5e5]] * 3
+
+
+def test_vendors_offer_what_they_quote_when_a_bid_arrives():
+    wanting = {"needs_preprocessing": True}
+    tasks = tasks_of(
+        vendor("slow", 1, 20.0),
+        vendor("nobody", 0, 0.0),
+        bid("one", **wanting),
+        vendor("slow", 2, 10.0),
+        vendor("fast", 3, 0.0),
+        bid("two", **wanting),
+        vendor_left("slow"),
+        bid("three", **wanting),
+        bid("none"),
+    )
+    offered = [[(o.vendor, o.price_micros, o.delay_slots) for o in task.options] for task in tasks]
+    assert offered == [
+        [("slow", 1_000_000, 2)],
+        [("fast", 3_000_000, 0), ("slow", 2_000_000, 1)],
+        [("fast", 3_000_000, 0)],
+        [(None, 0, 0)],
+    ]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(bid("j"), id="a job decided before"),
+        pytest.param(bid("x", zone="elsewhere"), id="no such zone"),
+        pytest.param(bid("x", memory_gib=9.0), id="larger than a node"),
+        pytest.param(bid("x", speed_samples_per_s=None), id="no throughput known"),
+        pytest.param(bid("x", needs_preprocessing=True), id="no vendor"),
+        pytest.param(bid("x", deadline_s=1_009.0), id="its deadline is over"),
+        pytest.param(configuration(zones=(zone(horizon_slots=1),)), id="a second configuration"),
+    ],
+)
+def test_what_the_cell_does_not_judge_is_no_part_of_the_instance(event: Event):
+    assert [task.job_id for task in tasks_of(bid("j"), event, bid("k"))] == ["j", "k"]
+
+
+def test_a_time_that_goes_back_changes_nothing():
+    (task,) = tasks_of(tick(3), tick(1), bid(deadline_s=1e9))
+    assert task.first_slot == 4
+
+
+def test_an_unjudgeable_bid_uses_up_its_id_as_it_does_in_the_cell():
+    assert tasks_of(bid("j", memory_gib=9.0), bid("j")) == []
+
+
+def test_nothing_is_asked_of_a_cell_without_configuration():
+    assert instances_of([bid("early"), tick(0)]) == {}
+    made = instances_of([bid("early"), configuration(), bid("j")])["z"]
+    assert [task.job_id for task in made.tasks] == ["j"]
+
+
+def test_a_job_that_was_withdrawn_is_left_out_and_a_mere_request_is_not():
+    events = [tick(0), bid("gone"), bid("lost", units=0.001), withdraw("gone"), withdraw("lost")]
+    _, withdrawn = folded([configuration(), *events])
+    assert withdrawn == ["gone"]
+    assert [task.job_id for task in tasks_of(*events, withdrawn=withdrawn)] == ["lost"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_optimum_is_between_what_the_cell_earned_and_what_its_certificate_allows(seed: int):
+    # Whatever happens to nodes and runs: the optimum knows of no failures.
+    events = recorded(random.Random(seed), configuration(), bids=24)
+    bench, withdrawn = folded(events)
+    optimum = offline_optimum(instances_of(events, withdrawn)["z"], LONG_S, relative_gap=0.001)
+    assert optimum.status == "optimal"
+    assert bench.zone.auctioneer.welfare_micros <= optimum.bound_micros
+    assert optimum.welfare_micros <= bench.zone.auctioneer.dual_bound.micros
