@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
+
+_LABEL_WIDTH = 45
+"""Characters of a line of an axis label: as many as a picture is high."""
 
 Columns = dict[str, list[Any]]
 """A table's values by column, rows in their order."""
@@ -53,7 +57,7 @@ class Bars:
                 capsize=2,
                 label=name,
             )
-        axes.set(xlabel=self.group, ylabel=self.label)
+        axes.set(xlabel=self.group, ylabel=fill(self.label, _LABEL_WIDTH))
         axes.set_xticks(range(len(groups)), groups)
         _finish(axes, "y", labelled=True)
 
@@ -78,7 +82,10 @@ class Lines:
                 label = f"{series}: {name}" if len(self.y) > 1 else series
                 x, y = ([columns[column][row] for row in rows] for column in (self.x, name))
                 axes.plot(x, y, marker="o", label=label)
-        axes.set(xlabel=self.x_label, ylabel=self.label, xscale="log", yscale="log")
+        axes.set(xlabel=self.x_label, ylabel=fill(self.label, _LABEL_WIDTH), xscale="log", yscale="log")
+        sizes = sorted(set(columns[self.x]))
+        axes.set_xticks(sizes, [f"{size:g}" for size in sizes], rotation=45)
+        axes.minorticks_off()
         _finish(axes, "both", labelled=True)
 
 
@@ -94,4 +101,4 @@ def _finish(axes: Any, grid: str, labelled: bool) -> None:
     axes.grid(alpha=0.3, axis=grid)
     axes.set_axisbelow(True)
     if labelled:
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
+from bench.auction.runs.day_before import forecast
 from bench.auction.runs.fixed_price import tuned_price_micros
 from bench.workloads.paper import PaperSetting
 from schemas.policies import (
@@ -21,18 +23,29 @@ TITAN_TIME_LIMIT_S = 10.0
 """Per slot; a plan within 1 % of the best ends a solve sooner. The paper names no limit."""
 
 PUBLISHED = MappingProxyType({"payment": "published", "order": "published", "search": "published"})
+"""The auction as it is printed; all else that can be chosen of it is at its default already."""
 IMPROVEMENTS = MappingProxyType(
     {
         "exact search": {"search": "exact"},
         "room-aware order": {"order": "room_first"},
         "critical payment": {"payment": "critical"},
+        "learned steepness": {"steepness": "learned"},
+        "opening prices": {"opening_prices": forecast},
     }
 )
-"""What sets the auction apart from its printed form, one by one."""
+"""What sets the auction apart from its printed form, one by one: a value, or what makes one of setting and
+seed. All together are the auction at its best."""
+_ALL = {field: value for fields in IMPROVEMENTS.values() for field, value in fields.items()}
 
 
-def _changed(fields: Mapping[str, str]) -> Contender:
-    return lambda declared, _setting, _seed: declared.model_copy(update=dict(fields))
+def _changed(fields: Mapping[str, Any]) -> Contender:
+    def contender(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> Policy:
+        values = {
+            field: value(setting, seed) if callable(value) else value for field, value in fields.items()
+        }
+        return declared.model_copy(update=values)
+
+    return contender
 
 
 def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> Policy:  # noqa: ARG001
@@ -43,7 +56,7 @@ def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> P
 
 CONTENDERS: Mapping[str, Contender] = MappingProxyType(
     {
-        "pdftsp": _changed({}),
+        "pdftsp": _changed(_ALL),
         "published": _changed(PUBLISHED),
         "titan": lambda *_: TitanPolicy(kind="titan", time_limit_s=TITAN_TIME_LIMIT_S),
         "eft": lambda *_: EarliestFinishPolicy(kind="eft"),

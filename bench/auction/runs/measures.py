@@ -7,7 +7,7 @@ from types import MappingProxyType
 from bench.auction.runs.contenders import CONTENDERS
 from bench.auction.runs.day import simulate_day
 from bench.auction.runs.decision_time import measure_decision_time
-from bench.auction.runs.optimum import measure_optimum
+from bench.auction.runs.optimum import measure_clearing_bound, measure_optimum
 from bench.auction.runs.trial import Row, Trial
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
@@ -16,6 +16,7 @@ Measure = Callable[[PaperSetting, int], dict[str, float]]
 """(setting, seed) -> values."""
 
 OPTIMUM = "offline optimum"
+CLEARING_BOUND = "clearing bound"
 DECISION_TIME = "decision time"
 
 
@@ -28,6 +29,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
         **{name: partial(_day, name) for name in CONTENDERS},
         OPTIMUM: measure_optimum,
+        CLEARING_BOUND: measure_clearing_bound,
         DECISION_TIME: measure_decision_time,
     }
 )
