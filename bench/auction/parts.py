@@ -95,8 +95,8 @@ class AuctionBench:
             for seed, values in zip(seeds, ours, strict=True)
         ]
         note = (
-            f"by the live certificate: mean of {len(seeds)} days, the worst {max(live):.3g}; by the prices that "
-            f"clear the day in hindsight {fmean(afterwards):.3g}, the worst {max(afterwards):.3g}; "
+            f"by the live certificate: mean of {len(seeds)} days, the worst {max(live):.3g}; by the prices "
+            f"that clear the day in hindsight {fmean(afterwards):.3g}, the worst {max(afterwards):.3g}; "
             f"{high.arrivals_per_slot:g} arrivals per slot, {high.nodes} nodes"
         )
         return Measurement("proven_ratio_high_load", fmean(live), note, len(seeds))

@@ -1,4 +1,4 @@
-"""What the best schedule of a setting's day brings in hindsight: exactly where the day is small, else a bound."""
+"""What the best schedule of a setting's day brings in hindsight: exactly for small days, else a bound."""
 
 from bench.auction.runs.hindsight import hindsight_of
 from bench.workloads.paper import PaperSetting
