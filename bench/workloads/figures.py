@@ -24,8 +24,8 @@ TRACES = {"Philly": "jobs_philly.csv.gz", "ITP": "jobs_elasticflow_itp.csv.gz"}
 
 SMALL = ((4, 24, 3.0), (4, 24, 5.0), (6, 24, 4.0), (6, 36, 3.0), (8, 36, 5.0), (10, 48, 5.0))
 """Nodes, slots and arrivals per slot whose offline optimum can be found."""
-SMALL_WORK_SCALE = 0.5
-"""A task of the whole day's size takes 20 slots in the mean: too long for 24."""
+SMALL_WORK_SCALE = 0.25
+"""A task of the whole day's size takes 40 slots in the mean: too long for 24."""
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,11 @@ TARGET_MODULES = ("c_attn",)
 FLOPS_PER_S = {"A100": 312e12, "A40": 149.7e12}
 """Dense bfloat16 peaks as published by the maker."""
 
-UTILISATION = 0.055
+UTILISATION = 0.0275
 """Part of the published peak that is reached. Chosen, not measured: it makes the paper's arrival rates (30,
-50 and 80 per slot) load 100 mixed nodes to about 1.0, 1.6 and 2.6 times their compute. Well-tuned kernels
-reach several times as much, and would leave these fleets almost idle, with nothing to schedule."""
+50 and 80 per slot) load 100 mixed nodes to about 2, 3.2 and 5.2 times their compute, at which the rival that
+serves whom it can serves about as little of the value as in the paper (Figure 8). Well-tuned kernels reach
+many times as much, and would leave these fleets idle, with nothing to schedule."""
 
 HALF_SPEED_SEQUENCES = 2.24
 """The fixed part of a step, in sequences: as measured for RoBERTa-base, a model of the same size."""

@@ -15,7 +15,7 @@ UNIT_MICROS = 1_000_000
 MEAN_DATASET_SAMPLES = 12_500
 """Of 5,000 to 20,000, uniform: the size of data at which vendors are compared here."""
 
-CHEAPEST_PRICE_UNITS = 1.9
+CHEAPEST_PRICE_UNITS = 3.8
 PRICE_SPREAD = 5.0
 """A vendor's price at the mean size of data is log-uniform from the cheapest to so many times as much. Its
 mean is a fifth of what a median task is worth: a choice of vendor must matter, not rule."""

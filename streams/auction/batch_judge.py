@@ -88,6 +88,7 @@ class BatchJudge:
         by deciding together. Bids for which no such tick came are asked for with the first one after."""
         for bids in self._asked.values():
             yield from self._reject_late(bids)
+        self._asked = {id: bids for id, bids in self._asked.items() if bids}
         slot = self._calendar.slot_at(time_s)
         last_half = time_s >= self._calendar.start_s(slot) + self._calendar.slot_s / 2
         overdue = self._asked_slot < slot - 1 and any(
