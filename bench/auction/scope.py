@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.auction.growth import Axis
-from bench.workloads.figures import BASE, LOADS, Figure, Point, figures
+from bench.workloads.figures import BASE, LOADS, SMALL_WORK_SCALE, Figure, Point, figures
 from bench.workloads.paper import PaperSetting
 
 SEEDS = 5
@@ -19,7 +19,6 @@ _WHOLE_DAY = replace(BASE, deadlines="day")
 
 _QUICK_SCALE = 20
 _QUICK_SLOTS = 24
-_QUICK_WORK_SCALE = 0.5
 _QUICK_GROWTH_NODES = (10, 20, 40)
 
 
@@ -62,7 +61,7 @@ def full(seed: int, traces: Path) -> Scope:
 
 
 def quick(seed: int, traces: Path) -> Scope:
-    """A twentieth of the nodes and tasks, a sixth of the day, half the work; one figure, fewer days."""
+    """A twentieth of the nodes and tasks, a sixth of the day, as much less work; one figure, fewer days."""
     every = figures(traces)
     high = _shrunk(replace(BASE, arrivals_per_slot=LOADS["high"]))
     return Scope(
@@ -91,5 +90,5 @@ def _shrunk(setting: PaperSetting) -> PaperSetting:
         nodes=setting.nodes // _QUICK_SCALE,
         slots=_QUICK_SLOTS,
         arrivals_per_slot=setting.arrivals_per_slot / _QUICK_SCALE,
-        work_scale=_QUICK_WORK_SCALE,
+        work_scale=SMALL_WORK_SCALE,
     )
