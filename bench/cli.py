@@ -1,81 +1,121 @@
 """`millrace bench`: the command line finds it as a plug-in, since nothing below `bench` may import it."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from platformdirs import user_cache_path
 from rich.console import Console
 from rich.table import Table as ConsoleTable
 
 from bench.artefacts import write_artefacts
-from bench.figures import Measurement, Result, Table, dumps, missed, report
-from infra.commands.options import Seed
+from bench.conditions import Conditions
+from bench.figures import Measurement, Part, Table
+from bench.goals import missed
+from bench.report import dumps, report
+from infra.commands.options import Seed, bounded
+from infra.commands.output import console as standard_output
 
-Part = Callable[[bool, int], Result]
 
-
-def spine_parts() -> Iterator[tuple[str, Part]]:
+def spine_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     """The parts of `millrace bench spine`, the quiet ones first."""
     from bench.spine.decide import measure_decide
     from bench.spine.fused import measure_fused_training
     from bench.spine.kafka import measure_kafka
     from bench.spine.recovery import measure_recovery
 
-    yield "decisions", measure_decide
-    yield "Kafka", measure_kafka
-    yield "recovery", measure_recovery
-    yield "fused training", measure_fused_training
+    for title, measure in (
+        ("decisions", measure_decide),
+        ("Kafka", measure_kafka),
+        ("recovery", measure_recovery),
+        ("fused training", measure_fused_training),
+    ):
+        yield title, partial(measure, conditions.quick, conditions.seed)
 
 
-BENCHES = {"spine": spine_parts}
+def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
+    """The parts of `millrace bench auction`."""
+    from bench.auction import parts
+
+    yield from parts.auction_parts(conditions)
+
+
+BENCHES = {"spine": spine_parts, "auction": auction_parts}
 
 
 def bench(
     name: Annotated[str, typer.Argument(help=f"Which: {', '.join(BENCHES)}.")],
-    quick: Annotated[bool, typer.Option(help="Smaller sizes and fewer rounds: about two minutes.")] = False,
+    quick: Annotated[
+        bool, typer.Option(help="Smaller sizes and fewer rounds: a minute or two. Not all goals apply.")
+    ] = False,
     only: Annotated[str | None, typer.Option(help="One part alone, such as `decisions`.")] = None,
     seed: Seed = 0,
+    jobs: Annotated[
+        int,
+        bounded(
+            least=1, most=256, help="Runs beside each other, each on one core, where times do not matter."
+        ),
+    ] = 1,
+    traces: Annotated[
+        Path, typer.Option(help="Folder of real traces, for the figure that needs them.", metavar="DIR")
+    ] = Path("traces"),
     out: Annotated[
-        Path | None, typer.Option(help="Also write raw rows (CSV) and pictures (PNG) here.")
+        Path | None,
+        typer.Option(
+            help="Where the report, tables (CSV), pictures (PNG) and rows of runs are kept; what was stopped "
+            "goes on from them. By default a folder in the user's cache.",
+            show_default=False,
+        ),
     ] = None,
-    check: Annotated[
-        bool, typer.Option(help="Fail if a figure misses its goal by more than its margin.")
-    ] = False,
+    check: Annotated[bool, typer.Option(help="Fail if a figure does not pass its gate.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure what Millrace is worth on this machine."""
     if name not in BENCHES:
         raise typer.BadParameter(f"there is no benchmark {name}: choose from {', '.join(BENCHES)}")
-    parts = [(title, part) for title, part in BENCHES[name]() if only in (None, title)]
+    logging.getLogger().setLevel(logging.WARNING)
+    progress = Console(stderr=True, soft_wrap=True, highlight=False)
+    folder = out or user_cache_path("millrace") / "bench" / name
+    conditions = Conditions(quick, seed, folder, jobs, traces, progress)
+    parts = [(title, part) for title, part in BENCHES[name](conditions) if only in (None, title)]
     if not parts:
         raise typer.BadParameter(f"{name} has no part {only}")
-    logging.getLogger().setLevel(logging.WARNING)
-    progress = Console(stderr=True)
     measurements: list[Measurement] = []
     tables: list[Table] = []
     for title, part in parts:
-        with progress.status(f"{name}: {title}"):
-            result = part(quick, seed)
+        progress.print(f"{name}: {title}", markup=False)
+        result = part()
         measurements += result.measurements
         tables += result.tables
     document = report(name, measurements, quick, seed)
-    if out is not None:
-        write_artefacts(out, document, tables)
+    write_artefacts(folder, document, tables)
+    progress.print(f"report, tables and pictures are in {folder}", markup=False)
     if json:
         typer.echo(dumps(document))
     else:
-        _print(document["figures"])
-    faults = missed(name, measurements) if check else []
+        for table in tables:
+            if not table.is_raw:
+                _print(table.name, table.columns, table.rows)
+        columns = ("name", "value", "unit", "goal", "met", "note")
+        _print("figures", columns, [[figure[column] for column in columns] for figure in document["figures"]])
+    faults = missed(name, measurements, quick) if check else []
     for fault in faults:
         progress.print(fault, markup=False)
     if faults:
         raise typer.Exit(1)
 
 
-def _print(figures: list[dict[str, object]]) -> None:
-    table = ConsoleTable("figure", "value", "unit", "goal", "met", "note")
-    for figure in figures:
-        table.add_row(*(str(figure[column]) for column in ("name", "value", "unit", "goal", "met", "note")))
-    Console().print(table)
+def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    table = ConsoleTable(*columns, title=title)
+    for row in rows:
+        table.add_row(*(_text(value) for value in row))
+    standard_output().print(table)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

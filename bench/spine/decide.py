@@ -43,8 +43,8 @@ def measure_decide(quick: bool, seed: int) -> Result:
     rows = [(nodes, SLOTS, took_s * 1_000) for nodes in sizes for took_s in times_s[nodes]]
     return Result(
         (
-            Measurement("decide_median_ms", float(np.median(main)), setting),
-            Measurement("decide_p99_ms", float(np.percentile(main, 99)), setting),
+            Measurement("decide_median_ms", float(np.median(main)), setting, main.size),
+            Measurement("decide_p99_ms", float(np.percentile(main, 99)), setting, main.size),
             Measurement("decide_growth_exponent", exponent, f"median by nodes at {SLOTS} slots: {by_size}"),
         ),
         (Table("decide", ("nodes", "slots", "decision_ms"), rows),),

@@ -194,13 +194,16 @@ def measure_kafka(quick: bool, seed: int) -> Result:
         decisions.close()
     setting = f"one worker, {NODES} nodes x 144 slots, one broker on the same machine"
     measurements = (
-        Measurement("kafka_bids_per_s", rate, f"{burst} bids at once, {setting}"),
+        Measurement("kafka_bids_per_s", rate, f"{burst} bids at once, {setting}", burst),
         Measurement(
             "kafka_latency_p50_ms",
             float(np.percentile(latencies_ms, 50)),
             f"{paced} bids at 100 per second, {setting}",
+            paced,
         ),
-        Measurement("kafka_latency_p99_ms", float(np.percentile(latencies_ms, 99)), "same run as the median"),
+        Measurement(
+            "kafka_latency_p99_ms", float(np.percentile(latencies_ms, 99)), "same run as the median", paced
+        ),
     )
     rows = list(enumerate(latencies_ms))
     return Result(measurements, (Table("kafka_latency", ("bid", "latency_ms"), rows),))

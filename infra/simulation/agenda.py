@@ -2,7 +2,6 @@
 
 import heapq
 import math
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 from schemas.registry import Event
@@ -21,19 +20,12 @@ class Rank(IntEnum):
     BID = 4
 
 
-@dataclass(order=True)
-class _Entry:
-    time_s: float
-    rank: Rank
-    number: int
-    event: Event = field(compare=False)
-
-
 class Agenda:
     """Events to come. Ties of time and rank are served in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._heap: list[_Entry] = []
+        self._heap: list[tuple[float, Rank, int, Event]] = []
+        """Time, rank and number of the event; no two numbers are equal, so events are never compared."""
         self._added = 0
 
     def __bool__(self) -> bool:
@@ -42,11 +34,11 @@ class Agenda:
     @property
     def next_s(self) -> float:
         """Time of the next event; infinite where nothing is planned."""
-        return self._heap[0].time_s if self._heap else math.inf
+        return self._heap[0][0] if self._heap else math.inf
 
     def add(self, time_s: float, rank: Rank, event: Event) -> None:
         """Plan an event."""
-        heapq.heappush(self._heap, _Entry(time_s, rank, self._added, event))
+        heapq.heappush(self._heap, (time_s, rank, self._added, event))
         self._added += 1
 
     def pop(self) -> tuple[float, Event]:
@@ -55,5 +47,5 @@ class Agenda:
         Raises:
             IndexError: nothing is planned.
         """
-        entry = heapq.heappop(self._heap)
-        return entry.time_s, entry.event
+        time_s, _, _, event = heapq.heappop(self._heap)
+        return time_s, event

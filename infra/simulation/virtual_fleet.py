@@ -1,5 +1,6 @@
 """Everything around a cell that carries out its decisions: executors, and a solver."""
 
+import gc
 import math
 from collections.abc import Callable
 
@@ -48,3 +49,5 @@ class VirtualFleet:
                 from solvers.auction.titan import solve_batch  # loads Pyomo, which no other policy needs
 
                 self._agenda.add(time_s, Rank.ANSWER, solve_batch(decision.cell, outcome))
+                # A simulation looks for no cycles on its own, and a solver's model is a large one.
+                gc.collect(0)

@@ -11,6 +11,11 @@ def violations(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
 
     A node that is down has no room, so 4f finds whoever runs on it.
     """
+    return [*broken_plans(instance, plans), *overfull_cells(instance, plans)]
+
+
+def broken_plans(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
+    """What is wrong with plans one by one, by constraints 4a to 4e."""
     tasks = {task.job_id: task for task in instance.tasks}
     found: list[str] = []
     planned: set[str] = set()
@@ -23,7 +28,32 @@ def violations(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
             found.append(f"job {plan.job_id}: planned more than once")
         planned.add(plan.job_id)
         found += _of_the_plan(instance, task, plan)
-    found += _of_the_cells(instance, plans, tasks)
+    return found
+
+
+def overfull_cells(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
+    """Which cells hold more than they have room for, by constraints 4f and 4g; plans of tasks that the
+    instance lacks, and cells that it lacks, do not count."""
+    tasks = {task.job_id: task for task in instance.tasks}
+    found: list[str] = []
+    held: dict[tuple[int, int], list[OfferedTask]] = {}
+    for plan in plans:
+        for slot, row in plan.placement.cells():
+            if plan.job_id in tasks and not _is_outside(instance, slot, row):
+                held.setdefault((slot, row), []).append(tasks[plan.job_id])
+    for (slot, row), there in sorted(held.items(), key=lambda cell: cell[0]):
+        node, number = instance.fleet.nodes[row], instance.fleet.class_of_row[row]
+        jobs = ", ".join(task.job_id for task in there)
+        free_samples = float(instance.free_samples[slot - instance.first_slot, row])
+        free_gib = float(instance.free_gib[slot - instance.first_slot, row])
+        samples = sum(int(task.demand.samples[number]) for task in there)
+        gib = math.fsum(task.demand.memory_gib for task in there)
+        if samples > free_samples:
+            found.append(
+                f"slot {slot}, node {node}: {jobs} train {samples} of {free_samples:g} free samples (4f)"
+            )
+        if gib > free_gib:
+            found.append(f"slot {slot}, node {node}: {jobs} hold {gib:g} of {free_gib:g} free GiB (4g)")
     return found
 
 
@@ -71,27 +101,6 @@ def _of_the_plan(instance: Instance, task: OfferedTask, plan: PlannedTask) -> It
         done += samples
     if done < task.demand.work_samples:
         yield f"{job}: trains {done} of {task.demand.work_samples} samples (4e)"
-
-
-def _of_the_cells(
-    instance: Instance, plans: Sequence[PlannedTask], tasks: dict[str, OfferedTask]
-) -> Iterator[str]:
-    held: dict[tuple[int, int], list[OfferedTask]] = {}
-    for plan in plans:
-        for slot, row in plan.placement.cells():
-            if plan.job_id in tasks and not _is_outside(instance, slot, row):
-                held.setdefault((slot, row), []).append(tasks[plan.job_id])
-    for (slot, row), there in sorted(held.items(), key=lambda cell: cell[0]):
-        node, number = instance.fleet.nodes[row], instance.fleet.class_of_row[row]
-        jobs = ", ".join(task.job_id for task in there)
-        free_samples = float(instance.free_samples[slot - instance.first_slot, row])
-        free_gib = float(instance.free_gib[slot - instance.first_slot, row])
-        samples = sum(int(task.demand.samples[number]) for task in there)
-        gib = math.fsum(task.demand.memory_gib for task in there)
-        if samples > free_samples:
-            yield f"slot {slot}, node {node}: {jobs} train {samples} of {free_samples:g} free samples (4f)"
-        if gib > free_gib:
-            yield f"slot {slot}, node {node}: {jobs} hold {gib:g} of {free_gib:g} free GiB (4g)"
 
 
 def _is_outside(instance: Instance, slot: int, row: int) -> bool:

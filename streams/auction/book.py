@@ -65,12 +65,14 @@ class JobBook:
         """Plan again what slots before the last left undone; a slot's report is waited for one slot long."""
         lapsed = self.present_slot - 1
         for job in list(self.jobs.values()):
-            if any(job.reported_slot < slot < lapsed for slot in job.rows):
+            # The first condition is for speed: most jobs have reported their last slot.
+            if job.reported_slot + 1 < lapsed and any(job.reported_slot < slot < lapsed for slot in job.rows):
                 yield from self.check(job, "behind_plan")
 
     def check(self, job: Job, setback: Setback) -> Iterator[Outcome]:
         """Plan the rest of a job again if the cells ahead of it no longer suffice."""
-        ahead = sum(quota for slot, quota in job.quotas.items() if slot > self.present_slot)
+        present_slot = self.present_slot
+        ahead = sum(quota for slot, quota in job.quotas.items() if slot > present_slot)
         if job.remaining_samples - self._in_flight(job) > ahead:
             yield from self._replan(job, setback)
 

@@ -1,0 +1,118 @@
+"""Figure 12: how far the auction is from the best schedule in hindsight."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from bench.auction.comparison import OURS
+from bench.auction.published import PUBLISHED_RATIO_AT_MOST
+from bench.auction.runs.measures import OPTIMUM
+from bench.auction.runs.rows import Rows
+from bench.auction.runs.trial import Trial
+from bench.charts import Bars
+from bench.figures import Measurement, Result, Table
+from bench.workloads.figures import Figure
+
+LARGEST_GAP = 0.01
+"""Of the bound on the optimum to the best plans known: days whose gap is wider are listed and not counted."""
+_UNIT_MICROS = 1e6
+
+
+@dataclass(frozen=True)
+class Competed:
+    """One day."""
+
+    setting: str
+    seed: int
+    online_micros: float
+    optimum_micros: float
+    """Welfare of the best plans known."""
+    bound_micros: float
+    """No plans bring more."""
+    gap: float
+
+    @property
+    def ratio(self) -> float:
+        """The bound over the auction's welfare: no less than the ratio to the optimum itself."""
+        return self.bound_micros / self.online_micros
+
+    @property
+    def counts(self) -> bool:
+        """Whether the optimum is known well enough."""
+        return self.gap <= LARGEST_GAP
+
+
+def trials_of(figure: Figure, seeds: Sequence[int]) -> list[Trial]:
+    """The auction and the optimum on every day."""
+    return [
+        Trial(point.setting, seed, name)
+        for point in figure.points
+        for seed in seeds
+        for name in (OURS, OPTIMUM)
+    ]
+
+
+def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows) -> Result:
+    """`ratio_mean` and `ratio_worst` over the days that count, and the table of all."""
+    days = []
+    for point in figure.points:
+        for seed in seeds:
+            optimum = rows.values(Trial(point.setting, seed, OPTIMUM))
+            online = rows.values(Trial(point.setting, seed, OURS))
+            days.append(
+                Competed(
+                    point.label,
+                    seed,
+                    online["welfare_micros"],
+                    optimum["welfare_micros"],
+                    optimum["bound_micros"],
+                    optimum["gap"],
+                )
+            )
+    return Result(_measurements(days), (_table(figure, days),))
+
+
+def _measurements(days: Sequence[Competed]) -> tuple[Measurement, ...]:
+    ratios = [day.ratio for day in days if day.counts]
+    if not ratios:
+        return ()
+    left_out = len(days) - len(ratios)
+    note = (
+        f"proven upper bound of the optimum over online welfare, {len(ratios)} days; {left_out} more are "
+        f"left out, whose optimum is not known within {LARGEST_GAP:.0%}; the paper's are at most "
+        f"{PUBLISHED_RATIO_AT_MOST:g}"
+    )
+    return (
+        Measurement("ratio_mean", fmean(ratios), note, len(ratios)),
+        Measurement("ratio_worst", max(ratios), note, len(ratios)),
+    )
+
+
+def _table(figure: Figure, days: Sequence[Competed]) -> Table:
+    columns = (
+        figure.axis,
+        "seed",
+        "ratio",
+        "counted",
+        "online_units",
+        "optimum_units",
+        "bound_units",
+        "gap_pct",
+        "bound_over_best_known",
+    )
+    rows = [
+        (
+            day.setting,
+            f"seed {day.seed}",
+            day.ratio,
+            "yes" if day.counts else f"no: gap above {LARGEST_GAP:.0%}",
+            day.online_micros / _UNIT_MICROS,
+            day.optimum_micros / _UNIT_MICROS,
+            day.bound_micros / _UNIT_MICROS,
+            100 * day.gap,
+            (day.bound_micros - day.optimum_micros) / day.online_micros,
+        )
+        for day in days
+    ]
+    label = "bound of the optimum / welfare; bar: what the gap leaves open"
+    return Table("figure_12", columns, rows, Bars(figure.axis, "seed", "ratio", columns[-1], label))

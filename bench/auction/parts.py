@@ -1,0 +1,114 @@
+"""The parts of `millrace bench auction`: what each runs, and the figures that it makes of the rows."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from bench.auction import ablations, comparison, competitive_ratio, growth, runtime
+from bench.auction.comparison import OURS, RIVALS, gain_pct
+from bench.auction.runs.measures import CLEARING_BOUND
+from bench.auction.runs.pool import run_missing
+from bench.auction.runs.rows import Rows
+from bench.auction.runs.sources import digest_of_sources
+from bench.auction.runs.trial import Trial
+from bench.auction.scope import Scope, full, quick
+from bench.conditions import Conditions
+from bench.figures import Measurement, Part, Result
+
+
+def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
+    """The parts by name. What must run alone comes first: its rows serve the others."""
+    make = quick if conditions.quick else full
+    yield from AuctionBench(conditions, make(conditions.seed, conditions.traces)).parts()
+
+
+class AuctionBench:
+    """The benchmark of one scope, whose parts share their rows."""
+
+    def __init__(self, conditions: Conditions, scope: Scope) -> None:
+        self._conditions = conditions
+        self._scope = scope
+        self._rows: Rows | None = None
+
+    def parts(self) -> Iterator[tuple[str, Part]]:
+        """By name."""
+        yield "decision time", self._decision_time
+        yield "growth", self._growth
+        yield "ratio", self._ratio
+        yield "figures", self._figures
+        yield "ablations", self._ablations
+
+    def _decision_time(self) -> Result:
+        scope, seed = self._scope, self._scope.seeds[0]
+        rows = self._run(runtime.trials_of(scope.runtime, scope.high, seed))
+        return runtime.runtime(scope.runtime, scope.high, seed, rows)
+
+    def _growth(self) -> Result:
+        axes, seed = self._scope.growth, self._scope.seeds[0]
+        return Result((), (growth.growth_table(axes, seed, self._run(growth.trials_of(axes, seed))),))
+
+    def _ratio(self) -> Result:
+        figure, seeds = self._scope.small, self._scope.seeds
+        rows = self._run(competitive_ratio.trials_of(figure, seeds))
+        return competitive_ratio.competitive_ratio(figure, seeds, rows)
+
+    def _figures(self) -> Result:
+        scope, seeds = self._scope, self._scope.seeds
+        settings = dict.fromkeys(point.setting for figure in scope.comparisons for point in figure.points)
+        bounds = [Trial(scope.high, seed, CLEARING_BOUND) for seed in seeds]
+        rows = self._run([*comparison.trials_of(settings, seeds), *bounds])
+        for figure in scope.comparisons:
+            for reason in figure.skipped:
+                self._conditions.console.print(f"Figure {figure.number} lacks {reason}", markup=False)
+        over_published = {s: gain_pct(rows, s, seeds, OURS, "published").mean for s in settings}
+        worst = min(over_published, key=lambda setting: over_published[setting])
+        days = f"{len(seeds)} days"
+        return Result(
+            (
+                self._proven_ratio(rows),
+                Measurement(
+                    "welfare_over_published_min_pct",
+                    over_published[worst],
+                    f"least of the means of {len(over_published)} settings, {days} each: "
+                    f"{Trial(worst, seeds[0], OURS).setting_name}",
+                    len(seeds) * len(over_published),
+                ),
+                *(self._over(rows, rival) for rival in RIVALS if rival != "published"),
+            ),
+            tuple(
+                comparison.comparison_table(figure, seeds, rows)
+                for figure in scope.comparisons
+                if figure.points
+            ),
+        )
+
+    def _ablations(self) -> Result:
+        points, seeds = self._scope.ablations, self._scope.seeds
+        rows = self._run(ablations.trials_of(points, seeds))
+        return Result((), (ablations.ablation_table(points, seeds, rows),))
+
+    def _proven_ratio(self, rows: Rows) -> Measurement:
+        high, seeds = self._scope.high, self._scope.seeds
+        ours = [rows.values(Trial(high, seed, OURS)) for seed in seeds]
+        live = [values["proven_ratio"] for values in ours]
+        afterwards = [
+            rows.values(Trial(high, seed, CLEARING_BOUND))["bound_micros"] / values["welfare_micros"]
+            for seed, values in zip(seeds, ours, strict=True)
+        ]
+        note = (
+            f"by the live certificate: mean of {len(seeds)} days, the worst {max(live):.3g}; by the prices "
+            f"that clear the day in hindsight {fmean(afterwards):.3g}, the worst {max(afterwards):.3g}; "
+            f"{high.arrivals_per_slot:g} arrivals per slot, {high.nodes} nodes"
+        )
+        return Measurement("proven_ratio_high_load", fmean(live), note, len(seeds))
+
+    def _over(self, rows: Rows, rival: str) -> Measurement:
+        high, seeds = self._scope.high, self._scope.seeds
+        gain = gain_pct(rows, high, seeds, OURS, rival)
+        note = f"mean of {len(seeds)} days, 95 % CI +- {gain.half_width:.3g}; {high.nodes} nodes, high load"
+        return Measurement(f"welfare_over_{rival}_pct", gain.mean, note, len(seeds))
+
+    def _run(self, trials: Sequence[Trial]) -> Rows:
+        if self._rows is None:
+            self._rows = Rows(self._conditions.folder, digest_of_sources())
+        run_missing(trials, self._rows, self._conditions.jobs, self._conditions.console)
+        return self._rows

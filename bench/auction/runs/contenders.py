@@ -1,0 +1,67 @@
+"""Who is compared: each contender is a policy made from the one that the setting's operator declares."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from bench.auction.runs.day_before import forecast
+from bench.auction.runs.fixed_price import tuned_price_micros
+from bench.workloads.paper import PaperSetting
+from schemas.policies import (
+    AuctionPolicy,
+    EarliestFinishPolicy,
+    FixedPricePolicy,
+    NoMergingPolicy,
+    Policy,
+    TitanPolicy,
+)
+
+Contender = Callable[[AuctionPolicy, PaperSetting, int], Policy]
+"""(declared policy, setting, seed) -> policy."""
+
+TITAN_TIME_LIMIT_S = 10.0
+"""Per slot; a plan within 1 % of the best ends a solve sooner. The paper names no limit."""
+
+PUBLISHED = MappingProxyType({"payment": "published", "order": "published", "search": "published"})
+"""The auction as it is printed; all else that can be chosen of it is at its default already."""
+IMPROVEMENTS = MappingProxyType(
+    {
+        "exact search": {"search": "exact"},
+        "room-aware order": {"order": "room_first"},
+        "critical payment": {"payment": "critical"},
+        "learned steepness": {"steepness": "learned"},
+        "opening prices": {"opening_prices": forecast},
+    }
+)
+"""What sets the auction apart from its printed form, one by one: a value, or what makes one of setting and
+seed. All together are the auction at its best."""
+_ALL = {field: value for fields in IMPROVEMENTS.values() for field, value in fields.items()}
+
+
+def _changed(fields: Mapping[str, Any]) -> Contender:
+    def contender(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> Policy:
+        values = {
+            field: value(setting, seed) if callable(value) else value for field, value in fields.items()
+        }
+        return declared.model_copy(update=values)
+
+    return contender
+
+
+def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> Policy:  # noqa: ARG001
+    return FixedPricePolicy(
+        kind="fixed_price", price_per_thousand_samples_micros=tuned_price_micros(setting, seed)
+    )
+
+
+CONTENDERS: Mapping[str, Contender] = MappingProxyType(
+    {
+        "pdftsp": _changed(_ALL),
+        "published": _changed(PUBLISHED),
+        "titan": lambda *_: TitanPolicy(kind="titan", time_limit_s=TITAN_TIME_LIMIT_S),
+        "eft": lambda *_: EarliestFinishPolicy(kind="eft"),
+        "ntm": lambda *_: NoMergingPolicy(kind="ntm"),
+        "fixed_price": _fixed_price,
+        **{f"published + {name}": _changed({**PUBLISHED, **fields}) for name, fields in IMPROVEMENTS.items()},
+    }
+)

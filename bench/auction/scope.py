@@ -1,0 +1,95 @@
+"""How much is run: the paper's evaluation in full, or a form of it that takes a minute."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.auction.growth import Axis
+from bench.workloads.figures import BASE, LOADS, Figure, Point, figures
+from bench.workloads.paper import PaperSetting
+
+SEEDS = 5
+QUICK_SEEDS = 2
+COMPARISONS = (4, 5, 6, 7, 8, 9)
+
+GROWTH_NODES = (50, 100, 200, 500, 1_000, 2_000)
+GROWTH_SLOTS = (144, 288, 504, 1_008)
+GROWTH_WORK = (1.0, 2.0, 4.0, 8.0)
+_WHOLE_DAY = replace(BASE, deadlines="day")
+"""Windows as long as the day lets them be: the most that a search has to look at."""
+
+_QUICK_SCALE = 20
+_QUICK_SLOTS = 24
+_QUICK_WORK_SCALE = 0.5
+_QUICK_GROWTH_NODES = (10, 20, 40)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The settings and days of each part."""
+
+    seeds: tuple[int, ...]
+    comparisons: tuple[Figure, ...]
+    small: Figure
+    """Settings whose optimum can be found."""
+    runtime: tuple[Point, ...]
+    growth: tuple[Axis, ...]
+    ablations: tuple[Point, ...]
+    high: PaperSetting
+    """High load, where the figures are taken."""
+
+
+def full(seed: int, traces: Path) -> Scope:
+    """Everything, on consecutive days from `seed` on."""
+    every = figures(traces)
+    high = replace(BASE, arrivals_per_slot=LOADS["high"])
+    return Scope(
+        seeds=tuple(range(seed, seed + SEEDS)),
+        comparisons=tuple(every[number] for number in COMPARISONS),
+        small=every[12],
+        runtime=every[4].points,
+        growth=(
+            _axis("nodes", GROWTH_NODES),
+            _axis("slots", GROWTH_SLOTS),
+            # Work of eight times the size takes longer than a day.
+            Axis(
+                "work",
+                tuple((x, replace(_WHOLE_DAY, slots=GROWTH_SLOTS[-1], work_scale=x)) for x in GROWTH_WORK),
+            ),
+        ),
+        ablations=(Point("50 per slot", BASE), Point("80 per slot", high)),
+        high=high,
+    )
+
+
+def quick(seed: int, traces: Path) -> Scope:
+    """A twentieth of the nodes and tasks, a sixth of the day, half the work; one figure, fewer days."""
+    every = figures(traces)
+    high = _shrunk(replace(BASE, arrivals_per_slot=LOADS["high"]))
+    return Scope(
+        seeds=tuple(range(seed, seed + QUICK_SEEDS)),
+        comparisons=(
+            replace(
+                every[8],
+                points=tuple(Point(point.label, _shrunk(point.setting)) for point in every[8].points),
+            ),
+        ),
+        small=replace(every[12], points=every[12].points[:1]),
+        runtime=(Point("high", high),),
+        growth=(_axis("nodes", _QUICK_GROWTH_NODES),),
+        ablations=(Point("80 per slot", high),),
+        high=high,
+    )
+
+
+def _axis(field: str, values: tuple[int, ...]) -> Axis:
+    return Axis(field, tuple((float(x), replace(_WHOLE_DAY, **{field: x})) for x in values))
+
+
+def _shrunk(setting: PaperSetting) -> PaperSetting:
+    return replace(
+        setting,
+        nodes=setting.nodes // _QUICK_SCALE,
+        slots=_QUICK_SLOTS,
+        arrivals_per_slot=setting.arrivals_per_slot / _QUICK_SCALE,
+        work_scale=_QUICK_WORK_SCALE,
+    )

@@ -1,0 +1,21 @@
+"""Rows made by hand, and settings that take a moment."""
+
+from pathlib import Path
+
+from bench.auction.runs.rows import Rows
+from bench.auction.runs.trial import Row, Trial
+from bench.workloads.paper import PaperSetting
+
+TINY = PaperSetting(nodes=3, slots=12, arrivals_per_slot=4.0, work_scale=0.2)
+
+
+def row(trial: Trial, sources: str = "s", alone: bool = True, **values: float) -> Row:
+    return Row(trial.setting_name, trial.seed, trial.contender, alone, sources, values)
+
+
+def rows_of(folder: Path, welfare: dict[tuple[PaperSetting, int, str], float]) -> Rows:
+    """Rows of nothing but a welfare, by setting, seed and contender."""
+    rows = Rows(folder, "s")
+    for key, micros in welfare.items():
+        rows.append(row(Trial(*key), welfare_micros=micros))
+    return rows

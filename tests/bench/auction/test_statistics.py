@@ -1,0 +1,27 @@
+"""Means, intervals and slopes against numbers worked out by hand."""
+
+import pytest
+
+from bench.auction.statistics import MOST_VALUES, Interval, interval, slope
+
+
+def test_an_interval_is_students_t_times_the_standard_error():
+    # The deviation is sqrt(250), so the error of five values sqrt(50); t at 4 degrees of freedom is 2.776.
+    found = interval([10.0, 20.0, 30.0, 40.0, 50.0])
+    assert found.mean == 30.0
+    assert found.half_width == pytest.approx(2.776 * 50**0.5)
+
+
+def test_one_value_has_no_interval():
+    assert interval([7.0]) == Interval(7.0, None)
+
+
+@pytest.mark.parametrize("number", [0, MOST_VALUES + 1])
+def test_too_few_or_too_many_values_are_refused_by_number(number):
+    with pytest.raises(ValueError, match=f"{number} values"):
+        interval([1.0] * number)
+
+
+def test_a_slope_is_the_power_of_growth():
+    sizes = [10.0, 20.0, 50.0]
+    assert slope(sizes, [3.0 * size**1.5 for size in sizes]) == pytest.approx(1.5)

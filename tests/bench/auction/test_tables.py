@@ -1,0 +1,111 @@
+"""The tables from rows made by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.auction.ablations import PRINTED, VARIANTS, ablation_table
+from bench.auction.comparison import OURS, RIVALS, comparison_table, gain_pct
+from bench.auction.competitive_ratio import competitive_ratio
+from bench.auction.growth import Axis, growth_table
+from bench.auction.runs.measures import DECISION_TIME, OPTIMUM
+from bench.auction.runs.rows import Rows
+from bench.auction.runs.trial import Trial
+from bench.auction.runtime import runtime
+from bench.workloads.figures import Figure, Point
+from infra.errors import CommandError
+from tests.bench.auction.rows import TINY, row, rows_of
+
+OTHER = replace(TINY, nodes=4)
+
+
+def test_a_gain_is_the_mean_of_the_ratios_of_the_same_days(tmp_path):
+    welfare = {(TINY, 0, OURS): 300, (TINY, 1, OURS): 200, (TINY, 0, "eft"): 200, (TINY, 1, "eft"): 200}
+    found = gain_pct(rows_of(tmp_path, welfare), TINY, (0, 1), OURS, "eft")
+    # 50 % and 0 %: the deviation is 50 / sqrt(2), the error 25, t at one degree of freedom 12.706.
+    assert found.mean == pytest.approx(25.0)
+    assert found.half_width == pytest.approx(25 * 12.706)
+
+
+def test_a_comparison_has_a_row_per_point_and_contender_and_the_papers_number_where_it_gives_one(tmp_path):
+    points = (Point("light", TINY), Point("high", OTHER))
+    welfare = {
+        (point.setting, seed, name): 100 * (1 + (name == OURS))
+        for point in points
+        for seed in (0, 1)
+        for name in (OURS, *RIVALS)
+    }
+    table = comparison_table(Figure(8, "workload", points), (0, 1), rows_of(tmp_path, welfare))
+    assert len(table.rows) == 2 * (1 + len(RIVALS))
+    cells = {(line[0], line[1]): line[2:] for line in table.rows}
+    assert cells["light", "titan"] == pytest.approx((0.5, 0.0, 100.0, 0.0, None))
+    assert cells["high", "titan"] == pytest.approx((0.5, 0.0, 100.0, 0.0, 48.99))
+    assert cells["high", OURS] == pytest.approx((1.0, 0.0, 0.0, 0.0, None))
+
+
+def test_a_rival_without_welfare_is_named_and_not_divided_by(tmp_path):
+    rows = rows_of(tmp_path, {(TINY, 0, OURS): 300, (TINY, 0, "ntm"): 0})
+    with pytest.raises(CommandError, match=r"seed 0, ntm: welfare_micros is 0"):
+        gain_pct(rows, TINY, (0,), OURS, "ntm")
+
+
+def test_ratios_are_to_the_proven_bound_and_days_with_a_wide_gap_do_not_count(tmp_path):
+    rows = rows_of(tmp_path, {(TINY, 0, OURS): 80, (TINY, 1, OURS): 50, (TINY, 2, OURS): 10})
+    for seed, best, bound in ((0, 100, 101), (1, 100, 100), (2, 90, 100)):
+        gap = (bound - best) / best
+        rows.append(row(Trial(TINY, seed, OPTIMUM), welfare_micros=best, bound_micros=bound, gap=gap))
+    result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0, 1, 2), rows)
+    figures = {measured.name: measured.value for measured in result.measurements}
+    assert figures == {
+        "ratio_mean": pytest.approx((101 / 80 + 100 / 50) / 2),
+        "ratio_worst": pytest.approx(2.0),
+    }
+    assert [line[3] for line in result.tables[0].rows] == ["yes", "yes", "no: gap above 1%"]
+    assert all("1 more are left out" in measured.note for measured in result.measurements)
+
+
+def test_without_a_known_optimum_there_is_no_ratio(tmp_path):
+    rows = rows_of(tmp_path, {(TINY, 0, OURS): 80})
+    rows.append(row(Trial(TINY, 0, OPTIMUM), welfare_micros=50, bound_micros=100, gap=1.0))
+    result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0,), rows)
+    assert result.measurements == ()
+    assert len(result.tables[0].rows) == 1
+
+
+def test_times_are_compared_between_runs_that_were_alone(tmp_path):
+    rows = Rows(tmp_path, "s")
+    for name, decision_s in ((OURS, 0.002), ("titan", 0.5)):
+        trial = Trial(TINY, 0, name)
+        rows.append(row(trial, alone=True, decision_s=decision_s, wall_s=12.0, bids=24))
+        # One beside others is not taken for it, though it came later.
+        rows.append(row(trial, alone=False, decision_s=99.0, wall_s=99.0, bids=24))
+    result = runtime((Point("3", TINY),), TINY, 0, rows)
+    assert {m.name: m.value for m in result.measurements} == {
+        "day_s": 12.0,
+        "titan_time_ratio": pytest.approx(250.0),
+    }
+    assert result.tables[0].rows == [("seconds per bid", 3.0, 0.002, 0.5, pytest.approx(250.0))]
+
+
+def test_growth_states_the_slope_of_each_axis(tmp_path):
+    rows = Rows(tmp_path, "s")
+    for setting, median_s in ((TINY, 0.003), (replace(TINY, nodes=12), 0.006)):
+        values = {"median_s": median_s, "mean_s": median_s, "p99_s": median_s}
+        rows.append(row(Trial(setting, 0, DECISION_TIME), **values))
+    axis = Axis("nodes", ((3.0, TINY), (12.0, replace(TINY, nodes=12))))
+    table = growth_table((axis,), 0, rows)
+    assert [line[:5] for line in table.rows] == [("nodes", 3.0, 3, 12, 3.0), ("nodes", 12.0, 12, 12, 6.0)]
+    assert [line[-1] for line in table.rows] == [pytest.approx(0.5)] * 2
+
+
+def test_ablations_state_welfare_and_revenue_over_the_printed_auction(tmp_path):
+    rows = Rows(tmp_path, "s")
+    for name in (PRINTED, *VARIANTS.values()):
+        better = name != PRINTED
+        rows.append(
+            row(Trial(TINY, 0, name), welfare_micros=100 + 10 * better, revenue_micros=50 + 20 * better)
+        )
+    table = ablation_table((Point("50 per slot", TINY),), (0,), rows)
+    assert [line[1] for line in table.rows] == list(VARIANTS)
+    for line in table.rows:
+        assert line[2:] == (pytest.approx(10.0), None, pytest.approx(40.0), None)
