@@ -167,7 +167,11 @@ class Tally:
             for node in zone.nodes
             if node.gpu_type == gpu.name
         }
-        busy_s = sum(max(end - start, 0) / speeds[node] for (_, node, _), (start, end) in self._done.items())
+        busy_s = sum(
+            max(end - start, 0) / speeds[node]
+            for (_, node, _), (start, end) in self._done.items()
+            if node in speeds  # a cell ignores what executors of other nodes report
+        )
         return busy_s / ((self._last_s - self._first_s) * len(speeds))
 
 

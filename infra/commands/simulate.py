@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 EPOCH_S = 1_704_067_200.0
 """2024-01-01: the virtual time at which a cell without an epoch of its own begins."""
 
-
 _OF_DRAWN_WORKLOADS = ("trace", "jobs", "span_slots", "median_work_slots", "seed")
-Density = Annotated[int | None, bounded(least=1, most=10**15, help="Of every auction.", show_default=False)]
+AuctionPrice = Annotated[
+    int | None, bounded(least=1, most=10**15, help="Of every auction.", show_default=False)
+]
 
 
 def simulate(
@@ -59,9 +60,9 @@ def simulate(
         int | None,
         bounded(least=0, most=10**15, help="Of --policy fixed-price.", show_default=False),
     ] = None,
-    money_unit_micros: Density = None,
-    max_value_per_compute_micros: Density = None,
-    max_value_per_memory_micros: Density = None,
+    money_unit_micros: AuctionPrice = None,
+    max_value_per_compute_micros: AuctionPrice = None,
+    max_value_per_memory_micros: AuctionPrice = None,
     add_nodes: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,7 +94,7 @@ def simulate(
     from infra.workloads.bids import Demands
     from infra.workloads.workload import draw_workload
 
-    densities = {
+    prices = {
         "money_unit_micros": money_unit_micros,
         "max_value_per_compute_micros": max_value_per_compute_micros,
         "max_value_per_memory_micros": max_value_per_memory_micros,
@@ -103,7 +104,7 @@ def simulate(
         price_per_thousand_samples_micros=price_per_thousand_samples_micros,
         scale_nodes=scale_nodes,
         additions=tuple(map(NodeAddition.parse, add_nodes or [])),
-        auction={name: micros for name, micros in densities.items() if micros is not None},
+        auction={name: micros for name, micros in prices.items() if micros is not None},
     )
     if from_ledger is not None:
         _refuse_what_draws(context)

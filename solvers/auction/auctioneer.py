@@ -26,8 +26,8 @@ class Appraisal:
     """The mechanism's plan; pdFTSP's is the best (Eq. 9)."""
     price: Price | None
     """What a bid must be above; None without a plan."""
-    least_additive_cost: float
-    """See the function of this name; infinite without any plan."""
+    window: Window | None
+    """The request's part of the market; None where even an empty one could not do the work in time."""
     room: RoomCount
     binding: Binding
     earliest_last_slot: int | None
@@ -100,7 +100,10 @@ class Auctioneer:
         self._open(request.first_slot, request.last_slot)
         if self._steepness is not None:
             self._steepness.note_bid(bid_micros, request)
-        return self.dual_bound.judge(bid_micros, appraisal.least_additive_cost)
+        window, cost_micros = appraisal.window, math.inf
+        if window is not None:
+            cost_micros = least_additive_cost(self.market, request.demand, window, cutoff_micros=bid_micros)
+        return self.dual_bound.judge(bid_micros, cost_micros)
 
     def award(
         self, bid_micros: int, demand: Demand, schedule: Schedule, price: Price, gain_micros: int
@@ -226,9 +229,7 @@ class Auctioneer:
         return Appraisal(
             schedule=schedule,
             price=None if schedule is None else self.mechanism.price(schedule, demand.work_samples),
-            least_additive_cost=(
-                math.inf if window is None else least_additive_cost(self.market, demand, window)
-            ),
+            window=window,
             room=room,
             binding=binding(demand, room, slots, found=schedule is not None),
             earliest_last_slot=earliest_last_slot(self.market, demand, request.options),

@@ -162,7 +162,8 @@ def cheapest_schedule(problem: Problem, sums: Sums, first_slot: int, cutoff: flo
         if bound >= best:
             break
         if low == high and left == right:
-            cost, found = _cheapest_under(problem, sums, first_slot, compute_levels[low], memory_levels[left])
+            ceilings = (compute_levels[low], memory_levels[left])
+            cost, found = _cheapest_under(problem, sums, first_slot, ceilings, best)
             if cost < best:
                 best, schedule = cost, found
             continue
@@ -186,9 +187,13 @@ def cheapest_schedule(problem: Problem, sums: Sums, first_slot: int, cutoff: flo
 
 @kernel
 def _cheapest_under(
-    problem: Problem, sums: Sums, first_slot: int, compute_ceiling: float, memory_ceiling: float
+    problem: Problem, sums: Sums, first_slot: int, ceilings: tuple[float, float], cutoff: float
 ) -> tuple[float, Ints]:
-    """The cheapest schedule of the cells under both ceilings, at ceiling prices: cost and node rows."""
+    """The cheapest schedule of the cells under both ceilings, at ceiling prices: cost and node rows.
+
+    Infinite if it is not below `cutoff`.
+    """
+    compute_ceiling, memory_ceiling = ceilings
     demand, operational = problem.demand, problem.operational
     slots, classes = operational.shape
     costs = np.full((slots, classes), np.inf)
@@ -201,7 +206,7 @@ def _cheapest_under(
                     + memory_ceiling * demand.memory_share[index]
                     + operational[slot, index]
                 )
-    cost, chosen = cheapest_cover(costs, demand.samples, sums, demand.work_samples)
+    cost, chosen = cheapest_cover(costs, demand.samples, sums, demand.work_samples, cutoff)
     rows = np.full(slots, NO_CHOICE, np.int64)
     for slot in range(slots):
         if chosen[slot] != NO_CHOICE:

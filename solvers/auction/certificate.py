@@ -13,8 +13,12 @@ from solvers.auction.window import Window
 from solvers.compiled import kernel
 
 
-def least_additive_cost(market: Market, demand: Demand, window: Window) -> float:
-    """Least q + sum(e + s lambda + r phi) over *all* plans, cells without room too; infinite without one.
+def least_additive_cost(
+    market: Market, demand: Demand, window: Window, cutoff_micros: float = math.inf
+) -> float:
+    """Least q + sum(e + s lambda + r phi) over *all* plans, cells without room too.
+
+    Infinite without a plan, or if none is below `cutoff_micros`: what costs as much as is bid adds nothing.
 
     Constraint 6a prices a plan cell by cell, and knows no room: so does this, where F (Eq. 10) does not
     (erratum P8). mu_i = max(0, b_i - this) is feasible at these prices, and prices only rise.
@@ -27,16 +31,25 @@ def least_additive_cost(market: Market, demand: Demand, window: Window) -> float
             window.sums,
             window.delays_slots,
             window.prices_micros,
+            cutoff_micros,
         )
     )
 
 
 @kernel
 def _least_additive_cost(
-    cells: Cells, demand: Demand, operational: Floats, sums: Sums, delays_slots: Ints, prices_micros: Floats
+    cells: Cells,
+    demand: Demand,
+    operational: Floats,
+    sums: Sums,
+    delays_slots: Ints,
+    prices_micros: Floats,
+    cutoff_micros: float,
 ) -> float:
     costs = additive_costs(cells, demand, operational)
-    least, _, _ = cheapest_plan(costs, demand.samples, demand.work_samples, sums, delays_slots, prices_micros)
+    least, _, _ = cheapest_plan(
+        costs, demand.samples, demand.work_samples, sums, delays_slots, prices_micros, cutoff_micros
+    )
     return least
 
 

@@ -113,8 +113,10 @@ def _best_rate(costs: Floats, samples: Ints, work_samples: int) -> tuple[float, 
 
 
 @kernel
-def cheapest_cover(costs: Floats, samples: Ints, sums: Sums, work_samples: int) -> tuple[float, Ints]:
-    """The least sum of costs that covers the work, and the class chosen in each slot.
+def cheapest_cover(
+    costs: Floats, samples: Ints, sums: Sums, work_samples: int, cutoff: float
+) -> tuple[float, Ints]:
+    """The least sum of costs that covers the work, if below `cutoff`, and the class chosen in each slot.
 
     Args:
         costs: (slots, classes), infinite where a class cannot be chosen, never negative.
@@ -122,7 +124,7 @@ def cheapest_cover(costs: Floats, samples: Ints, sums: Sums, work_samples: int) 
         sums: from `sums_below`.
 
     Returns:
-        The cost, infinite if there is no cover, and (slots,) classes or `NO_CHOICE`.
+        The cost, infinite if no cover is that cheap, and (slots,) classes or `NO_CHOICE`.
     """
     slots, classes = costs.shape
     chosen = np.full(slots, NO_CHOICE, np.int64)
@@ -131,7 +133,7 @@ def cheapest_cover(costs: Floats, samples: Ints, sums: Sums, work_samples: int) 
         return np.inf, chosen
     # Relative to the amounts that are added up: they may be far larger than what is left of them.
     slack = _SLACK * (1.0 + incumbent + rate * work_samples)
-    limit = incumbent + slack
+    limit = min(incumbent, cutoff) + slack
     # What the slots still to come can save at best, at this rate.
     saving = np.zeros(slots + 1)
     for slot in range(slots - 1, -1, -1):
@@ -139,6 +141,8 @@ def cheapest_cover(costs: Floats, samples: Ints, sums: Sums, work_samples: int) 
         for index in range(classes):
             least = min(least, costs[slot, index] - rate * samples[index])
         saving[slot] = saving[slot + 1] + least
+    if saving[0] + rate * work_samples > limit:
+        return np.inf, chosen
     enough = sums.values.size
     best = np.full(enough + 1, np.inf)
     best[0] = 0.0
@@ -174,6 +178,8 @@ def cheapest_cover(costs: Floats, samples: Ints, sums: Sums, work_samples: int) 
         highest = above
         while lowest < highest and best[lowest] == np.inf:
             lowest += 1
+    if best[enough] >= cutoff:
+        return np.inf, chosen
     if best[enough] < np.inf:
         state = enough
         for slot in range(slots - 1, -1, -1):

@@ -14,18 +14,24 @@ from solvers.compiled import kernel
 
 @kernel
 def cheapest_plan(
-    costs: Floats, samples: Ints, work_samples: int, sums: Sums, delays_slots: Ints, prices_micros: Floats
+    costs: Floats,
+    samples: Ints,
+    work_samples: int,
+    sums: Sums,
+    delays_slots: Ints,
+    prices_micros: Floats,
+    cutoff: float,
 ) -> tuple[float, int, Ints]:
-    """The least q + sum of costs over all vendors and covers.
+    """The least q + sum of costs over all vendors and covers, if below `cutoff`.
 
     Args:
         costs: (slots, classes), infinite where a class cannot be chosen. Overwritten.
         delays_slots, prices_micros: (options,) undominated, by delay.
 
     Returns:
-        The cost, infinite if there is no plan; the option, or -1; (slots,) classes or `NO_CHOICE`.
+        The cost, infinite if no plan is that cheap; the option, or -1; (slots,) classes or `NO_CHOICE`.
     """
-    least, best, within = np.inf, -1, 0.0
+    least, best, within = cutoff, -1, 0.0
     known = False
     chosen = best_chosen = np.full(costs.shape[0], NO_CHOICE, np.int64)
     for option in range(delays_slots.size):
@@ -34,11 +40,15 @@ def cheapest_plan(
         # A cover that is cheapest with less delay stays so with more, as long as it starts late enough.
         if not known or (chosen[: delays_slots[option]] != NO_CHOICE).any():
             costs[: delays_slots[option]] = np.inf
-            within, chosen = cheapest_cover(costs, samples, sums, work_samples)
-            known = True
+            limit = least - prices_micros[option]
+            within, chosen = cheapest_cover(costs, samples, sums, work_samples, limit)
+            known = within < np.inf
+            if not known:
+                within = 0.0
+                continue
         if prices_micros[option] + within < least:
             least, best, best_chosen = prices_micros[option] + within, option, chosen
-    return least, best, best_chosen
+    return (least if best >= 0 else np.inf), best, best_chosen
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,7 @@ def price(task: OfferedTask, window: Window, costs: Floats) -> PricedPlan | None
         window.sums,
         window.delays_slots,
         window.prices_micros,
+        math.inf,
     )
     if option < 0:
         return None

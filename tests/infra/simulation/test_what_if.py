@@ -133,7 +133,9 @@ def test_losses_withdrawals_and_vendors_come_again_as_they_were(eventful):
     assert states["regretted"] == ("withdrawn", None)
     assert states["poor"] == ("rejected", "price_not_below_bid")
     assert states["unprepared"] == ("rejected", "no_vendor")
-    assert states["prepared"] == states["dearer"] == states["long"] == ("completed", None)
+    assert states["long"] == states["other"] == ("completed", None)
+    # One node is left, and the two long jobs fill it in the slots that these could have.
+    assert states["prepared"] == states["dearer"] == ("refunded", "node_lost")
 
 
 def test_a_lost_node_reports_nothing_and_its_slot_is_done_again(eventful):
@@ -210,8 +212,13 @@ def test_a_ledger_of_real_reports_is_folded_as_it_is_and_simulated_at_the_planne
         slot += 1
     # The last of it comes a slot late: the executor was slow to report.
     bench.send(tick(4), started("a1", 4, 150), tick(5), heartbeat("a1"), finished("a1", 4), tick(6), tick(7))
+    bench.send(started("stray", 1, 0), progressed("stray", 1, 50))
     path = write(tmp_path / "ledger.jsonl", bench.ledger)
-    (job,) = compared(path).jobs()
+    found = compared(path)
+    (job,) = found.jobs()
+    # 200 samples by a node that could have done 700 from the first tick to the last; what no node of the
+    # cell has done does not count.
+    assert found.before.summary.utilisation == pytest.approx(200 / 700)
     assert job.before == job.simulated == JobOutcome("completed", None, job.before.payment_micros, 4)
     half_pace = next(iter(compared(path, pace=0.5).jobs()))
     assert half_pace.simulated.state == "refunded"

@@ -44,6 +44,18 @@ def test_no_plan_with_or_without_room_is_cheaper_cell_by_cell_than_the_certifica
     assert found == pytest.approx(least, rel=1e-12)
 
 
+@settings(max_examples=700, deadline=None)
+@given(small_cases(), st.floats(0, 60))
+def test_a_cutoff_hides_what_costs_as_much_and_nothing_else(case, cutoff):
+    market, wanted, *_ = case
+    window = Window.of(*case)
+    if window is None:
+        return
+    least = least_additive_cost(market, wanted, window)
+    found = least_additive_cost(market, wanted, window, cutoff)
+    assert found == (least if least < cutoff else math.inf)
+
+
 @settings(max_examples=500, deadline=None)
 @given(small_cases())
 def test_the_earliest_last_slot_is_the_least_for_which_a_plan_exists(case):
@@ -66,7 +78,7 @@ def test_the_earliest_last_slot_is_the_least_for_which_a_plan_exists(case):
 def test_a_cover_is_exact_however_far_apart_the_costs_are(costs, step, work):
     samples = np.array([step], np.int64)
     sums = sums_below(samples, work, len(costs))
-    cost, _ = cheapest_cover(np.array(costs)[:, None], samples, sums, work)
+    cost, _ = cheapest_cover(np.array(costs)[:, None], samples, sums, work, math.inf)
     needed = -(-work // step)
     least = math.fsum(sorted(costs)[:needed]) if needed <= len(costs) else math.inf
     assert cost == pytest.approx(least, rel=1e-9)
