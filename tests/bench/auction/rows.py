@@ -6,7 +6,7 @@ from bench.auction.runs.rows import Rows
 from bench.auction.runs.trial import Row, Trial
 from bench.workloads.paper import PaperSetting
 
-TINY = PaperSetting(nodes=3, slots=12, arrivals_per_slot=4.0, work_scale=0.2)
+TINY = PaperSetting(nodes=3, slots=12, arrivals_per_slot=4.0, work_scale=0.1)
 
 
 def row(trial: Trial, sources: str = "s", alone: bool = True, **values: float) -> Row:
