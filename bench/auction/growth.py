@@ -34,8 +34,19 @@ def growth_table(axes: Sequence[Axis], seed: int, rows: Rows) -> Table:
         power = slope(sizes, [value["median_s"] for value in values])
         for size, (_, setting), value in zip(sizes, axis.points, values, strict=True):
             milliseconds = (1_000 * value[name] for name in ("median_s", "mean_s", "p99_s"))
-            lines.append((axis.name, size, setting.nodes, setting.slots, *milliseconds, power))
-    columns = ("axis", "size", "nodes", "slots", "median_ms", "mean_ms", "p99_ms", "slope_of_median")
+            refused_pct = 100 * value["refused"]
+            lines.append((axis.name, size, setting.nodes, setting.slots, *milliseconds, power, refused_pct))
+    columns = (
+        "axis",
+        "size",
+        "nodes",
+        "slots",
+        "median_ms",
+        "mean_ms",
+        "p99_ms",
+        "slope_of_median",
+        "refused_pct",
+    )
     chart = Lines(
         "axis", "size", ("median_ms",), "median time of a decision, ms", "nodes, slots, factor on work"
     )

@@ -7,8 +7,10 @@ from itertools import count
 import numpy as np
 
 from bench.workloads.paper import PaperSetting, draw
+from infra.errors import CommandError
 from schemas.clock import ClockTicked
-from schemas.codec import Envelope
+from schemas.codec import Decision, Envelope
+from schemas.decisions import JobRejected
 from schemas.registry import Event
 from streams.cell import Cell, LedgerEvent
 
@@ -20,7 +22,8 @@ _SPARE = 1.2
 
 
 def measure_decision_time(setting: PaperSetting, seed: int) -> dict[str, float]:
-    """Median, mean and 99th percentile of `Cell.handle` over bids that all come in slot 0.
+    """Median, mean and 99th percentile of `Cell.handle` over bids that all come in slot 0, and the share that the
+    zone refused unsearched, since the exact search would be too large: its times are no part of them.
 
     They are those that the setting draws for the first half of its day, at whatever rate brings enough, each
     with as much time as it has there: of later ones, the end of the day leaves too little.
@@ -31,23 +34,31 @@ def measure_decision_time(setting: PaperSetting, seed: int) -> dict[str, float]:
     state = Cell(cell.cell)
     offsets = count()
 
-    def handle_s(event: Event) -> float:
+    def handle(event: Event) -> tuple[float, list[Decision]]:
         offset = next(offsets)
         entry = LedgerEvent(offset, Envelope(f"bench-{offset}", "bench", "", event))
         start_s = time.perf_counter()
-        state.handle(entry)
-        return time.perf_counter() - start_s
+        decisions = state.handle(entry)
+        return time.perf_counter() - start_s, decisions
 
     for event in (cell, ClockTicked(cell=cell.cell, time_s=cell.epoch_s), *workload.quotes):
-        handle_s(event)
-    times_s = []
+        handle(event)
+    handled = []
     for timed in workload.bids[:wanted]:
         deadline_s = timed.bid.task.deadline_s - timed.time_s
         task = timed.bid.task.model_copy(update={"deadline_s": deadline_s})
-        times_s.append(handle_s(timed.bid.model_copy(update={"task": task})))
-    timed_s = np.array(times_s[-TIMED_BIDS:])
+        handled.append(handle(timed.bid.model_copy(update={"task": task})))
+    timed_s = np.array([seconds for seconds, decisions in handled[-TIMED_BIDS:] if _searched(decisions)])
+    if not timed_s.size:
+        raise CommandError("every bid was refused unsearched: try less work or fewer slots")
     return {
+        "refused": 1 - timed_s.size / TIMED_BIDS,
         "median_s": float(np.median(timed_s)),
         "mean_s": float(timed_s.mean()),
         "p99_s": float(np.percentile(timed_s, 99)),
     }
+
+
+def _searched(decisions: list[Decision]) -> bool:
+    outcomes = (decision.outcome for decision in decisions)
+    return not any(isinstance(o, JobRejected) and o.reason == "search_too_large" for o in outcomes)
