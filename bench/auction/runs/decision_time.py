@@ -22,8 +22,10 @@ _SPARE = 1.2
 
 
 def measure_decision_time(setting: PaperSetting, seed: int) -> dict[str, float]:
-    """Median, mean and 99th percentile of `Cell.handle` over bids that all come in slot 0, and the share that the
-    zone refused unsearched, since the exact search would be too large: its times are no part of them.
+    """Median, mean and 99th percentile of `Cell.handle` over bids that all come in slot 0.
+
+    Bids that the zone refuses unsearched, since the exact search would be too large, are counted and no part
+    of these times.
 
     They are those that the setting draws for the first half of its day, at whatever rate brings enough, each
     with as much time as it has there: of later ones, the end of the day leaves too little.
