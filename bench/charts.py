@@ -85,7 +85,7 @@ class Lines:
         axes.set(xlabel=self.x_label, ylabel=fill(self.label, _LABEL_WIDTH), xscale="log", yscale="log")
         sizes = sorted(set(columns[self.x]))
         axes.set_xticks(sizes, [f"{size:g}" for size in sizes], rotation=45)
-        axes.minorticks_off()
+        axes.xaxis.minorticks_off()
         _finish(axes, "both", labelled=True)
 
 
