@@ -96,6 +96,9 @@ def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
             node |= {"id": f"node-{zone_index}-{index}", "gpu_type": "gpu-0", "tariff": "tariff-0"}
         for row in zone.get("throughput", ()):
             row["gpu_type"] = "gpu-0"
+        # Lists are short (see above), so each type has at most one forecast.
+        for prices in zone["policy"].get("opening_prices", ()):
+            prices["gpu_type"] = "gpu-0"
     if "duplicate_window_events" in configuration:
         configuration["duplicate_window_events"] = min(configuration["duplicate_window_events"], 100_000)
     if "vendors" in configuration:
