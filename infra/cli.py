@@ -14,6 +14,7 @@ from infra.commands import (
     demo,
     documents,
     explain,
+    forecast,
     quote,
     replay,
     services,
@@ -47,6 +48,7 @@ app.command()(quote.quote)
 app.command()(vendor_quote.vendor_quote)
 app.command()(replay.replay)
 app.command()(simulate.simulate)
+app.command()(forecast.forecast)
 app.add_typer(topics.app, name="topics")
 app.add_typer(documents.app, name="schemas")
 app.command()(services.worker)

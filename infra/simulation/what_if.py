@@ -96,7 +96,7 @@ def recorded(path: Path, cell: str | None, own: CellConfigured) -> tuple[Recordi
         CommandError: there are several cells, and none was chosen.
     """
     recording, before, folded = Recording(own), Outcomes(), Cell(own.cell)
-    for time_s, entry in timed(_of_cell(path, own.cell, others_allowed=cell is not None)):
+    for time_s, entry in timed(events_of_cell(path, own.cell, others_allowed=cell is not None)):
         recording.take(time_s, entry)
         before.take(entry, folded.handle(entry))
     return recording, before
@@ -133,7 +133,9 @@ def what_if(
             after.take(*step)
             on_step(step)
 
-    for number, (time_s, entry) in enumerate(timed(_of_cell(path, own.cell, others_allowed=True)), start=1):
+    for number, (time_s, entry) in enumerate(
+        timed(events_of_cell(path, own.cell, others_allowed=True)), start=1
+    ):
         advance(as_it_was.feed(time_s, entry.envelope), as_it_might_be.feed(time_s, entry.envelope))
         on_progress(number / before.events)
     end_s = recording.end_s + _TIME_RESOLUTION_S
@@ -141,7 +143,13 @@ def what_if(
     return WhatIf(before, simulated, after)
 
 
-def _of_cell(path: Path, cell: str, others_allowed: bool) -> Iterator[LedgerEvent]:
+def events_of_cell(path: Path, cell: str, others_allowed: bool) -> Iterator[LedgerEvent]:
+    """The events of one cell of a ledger file.
+
+    Raises:
+        ReplayError: the file is no ledger.
+        CommandError: another cell has events too, and that is not allowed.
+    """
     for entry in read_ledger_file(path):
         found = entry.envelope.event.cell
         if found == cell:

@@ -19,8 +19,10 @@ from solvers.auction.window import Window
 
 _Buyer = tuple[OfferedTask, Window]
 
-_FIRST_STEP = 0.5
+_FIRST_STEP = 1.0
 """By how much of a typical price the first round moves that of what nobody asks for, or twice too many."""
+_MOST_EXCESS = 3.0
+"""Of demand over what there is: where tasks have few nodes to flock to, prices would leap far too high."""
 _KEPT_DIRECTION = 0.7
 """Part of the last round's direction that goes on: tasks flock from one cheap slot to the next."""
 
@@ -51,7 +53,9 @@ def clearing_prices(instance: Instance, rounds: int, nodes_part: float = 1.0) ->
     for number in range(1, rounds + 1):
         bound, used = _dual(prices, nodes, buyers)
         best = _better(best, prices, bound)
-        direction = _KEPT_DIRECTION * direction + (1 - _KEPT_DIRECTION) * (used / nodes - 1)
+        direction = _KEPT_DIRECTION * direction + (1 - _KEPT_DIRECTION) * np.minimum(
+            used / nodes - 1, _MOST_EXCESS
+        )
         prices = np.maximum(prices + _FIRST_STEP * typical / math.sqrt(number) * direction, 0.0)
         # The value is convex, so the mean of points around the least one is better than most; the first ones
         # are far away, and soon forgotten.

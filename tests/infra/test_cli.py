@@ -11,7 +11,18 @@ import pytest
 from infra.cli import run
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ["bench", "clock", "demo", "executor", "explain", "quote", "replay", "schemas", "simulate"]
+COMMANDS = [
+    "bench",
+    "clock",
+    "demo",
+    "executor",
+    "explain",
+    "forecast",
+    "quote",
+    "replay",
+    "schemas",
+    "simulate",
+]
 COMMANDS += ["submit", "topics", "up", "vendor-quote", "watch", "worker"]
 NOWHERE = "127.0.0.1:1"
 

@@ -1,0 +1,46 @@
+"""Opening prices for the days to come, from a recorded ledger."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from infra.simulation.what_if import events_of_cell, ledger_configuration
+from schemas.policies import OpeningPrices
+from schemas.registry import Event
+from solvers.auction.calendar import Calendar
+from solvers.auction.forecast import forecast_opening_prices
+from solvers.auction.hindsight import instances_of
+from streams.cell import LedgerEvent
+
+TASKS_LOOKED_AT = 1_500
+"""Of each zone, on as large a part of its nodes: enough to tell the prices, in seconds."""
+
+
+def forecast_from_ledger(path: Path, cell: str | None, seed: int) -> dict[str, tuple[OpeningPrices, ...]]:
+    """The forecast for each zone of a cell that got any bids, whatever its policy was.
+
+    Bids that were withdrawn later are demand like the others.
+
+    Raises:
+        ReplayError: the file is no ledger.
+        CommandError: it configures no such cell, or several, and none was chosen.
+    """
+    own = ledger_configuration(path, cell)
+    events = _each_once(events_of_cell(path, own.cell, others_allowed=cell is not None))
+    return {
+        zone: forecast_opening_prices(
+            instance,
+            Calendar(own.epoch_s, own.slot_s),
+            min(1.0, TASKS_LOOKED_AT / len(instance.tasks)),
+            seed,
+        )
+        for zone, instance in instances_of(events).items()
+        if instance.tasks
+    }
+
+
+def _each_once(entries: Iterable[LedgerEvent]) -> Iterator[Event]:
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.envelope.id not in seen:
+            seen.add(entry.envelope.id)
+            yield entry.envelope.event

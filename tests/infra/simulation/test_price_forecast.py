@@ -1,0 +1,82 @@
+"""Opening prices from a recorded ledger."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from infra.cli import app
+from infra.errors import CommandError
+from infra.simulation.price_forecast import forecast_from_ledger
+from schemas.base import HOURS_PER_DAY
+from schemas.policies import AuctionPolicy
+from streams.cell import LedgerEvent
+from streams.replay_sources import ledger_line
+from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, zone
+
+HOUR = int(EPOCH_S // 3_600)
+
+
+def ledger_of(bench: Bench, path: Path, *, twice: bool = False) -> Path:
+    """The bench's ledger as a file; with `twice`, every event comes again at the end, as after a crash."""
+    entries = list(bench.ledger)
+    if twice:
+        entries += [LedgerEvent(len(entries) + n, entry.envelope) for n, entry in enumerate(bench.ledger)]
+    path.write_bytes(b"".join(ledger_line(entry) for entry in entries))
+    return path
+
+
+def crowd(bids: int) -> Bench:
+    """So many bids of 20 units each for one slot of half a fast or a whole slow node: five fit."""
+    bench = Bench.configured()
+    for number in range(bids):
+        bench.send(bid(f"j{number}", 20.0, work_samples=50, deadline_s=EPOCH_S + 10.0, memory_gib=1.0))
+    return bench
+
+
+def test_what_too_many_bid_for_opens_at_a_price(tmp_path: Path) -> None:
+    zones = forecast_from_ledger(ledger_of(crowd(20), tmp_path / "l.jsonl"), None, seed=0)
+    prices = {forecast.gpu_type: forecast.compute_micros[HOUR] for forecast in zones["z"]}
+    # Half a fast node-slot is worth 20 less its energy: 39 a node-slot, of which seven tenths are asked.
+    assert prices["fast"] == pytest.approx(0.7 * 39 * UNIT, rel=0.3)
+    assert prices["slow"] == pytest.approx(prices["fast"] / 2, rel=0.3)
+
+
+def test_what_there_is_enough_of_opens_at_nothing(tmp_path: Path) -> None:
+    (forecasts,) = forecast_from_ledger(ledger_of(crowd(3), tmp_path / "l.jsonl"), None, seed=0).values()
+    assert {price for forecast in forecasts for price in forecast.compute_micros} == {0.0}
+
+
+def test_an_event_that_came_twice_counts_once(tmp_path: Path) -> None:
+    once = forecast_from_ledger(ledger_of(crowd(20), tmp_path / "once.jsonl"), None, seed=0)
+    assert forecast_from_ledger(ledger_of(crowd(20), tmp_path / "l.jsonl", twice=True), None, 0) == once
+
+
+def test_a_cell_that_the_ledger_lacks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="no cell other"):
+        forecast_from_ledger(ledger_of(crowd(3), tmp_path / "l.jsonl"), "other", seed=0)
+
+
+def test_what_the_command_prints_fits_under_a_policy_and_prices_the_next_day(tmp_path: Path) -> None:
+    ledger = ledger_of(crowd(20), tmp_path / "l.jsonl")
+    printed = CliRunner().invoke(app, ["forecast", str(ledger)])
+    assert printed.exit_code == 0, printed.output
+    opening = yaml.safe_load(printed.stdout)["z"]["opening_prices"]
+    policy = {"money_unit_micros": UNIT, "max_value_per_compute_micros": UNIT} | {
+        "max_value_per_memory_micros": UNIT,
+        "opening_prices": opening,
+    }
+    bench = Bench.configured(zones=(zone(policy=AuctionPolicy.model_validate(policy, strict=False)),))
+    bench.send(tick(0))
+    (row,) = [row for row in opening if row["gpu_type"] == "fast"]
+    assert len(row["compute_micros"]) == HOURS_PER_DAY
+    market = bench.cell.zones["z"].auctioneer.market
+    assert market.compute_price[0, 0] == row["compute_micros"][HOUR] > 0
+
+
+def test_a_ledger_without_bids_tells_no_prices(tmp_path: Path) -> None:
+    ledger = ledger_of(Bench.configured(), tmp_path / "l.jsonl")
+    found = CliRunner().invoke(app, ["forecast", str(ledger)])
+    assert found.exit_code != 0
+    assert "nothing tells prices" in str(found.exception)
