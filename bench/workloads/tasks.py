@@ -43,8 +43,8 @@ class ValueDensity:
 
     median_units: float = 10.0
     """If a unit is a cent, 0.60 of the full currency per GPU-hour: the order of what such hours cost."""
-    log_deviation: float = 2.0
-    """Of the natural logarithm: half of the users lie between a quarter of the median and four times as much.
+    log_deviation: float = 1.75
+    """Of the natural logarithm: half of the users lie between a third of the median and three times as much.
     With the load, it decides how much there is to gain over who serves first who comes first."""
 
     def of(self, normal: float) -> float:

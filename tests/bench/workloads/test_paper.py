@@ -132,7 +132,7 @@ def test_values_have_the_declared_density_and_urgency(day):
     low, _, high = quantiles(densities, n=4)
     # Urgency lies between 1.1 and 1.42 under the proportional rule; its mean is 1 + 0.5 ln(5 / 1.2) / 3.8.
     assert median(densities) == pytest.approx(10 * 1.19, rel=0.05)
-    assert high / low == pytest.approx(math.exp(2 * 0.6745 * 2), rel=0.1)
+    assert high / low == pytest.approx(math.exp(2 * 0.6745 * 1.75), rel=0.1)
 
 
 def test_a_vendor_costs_a_noticeable_part_of_a_median_value_and_energy_a_modest_one(day):
@@ -164,7 +164,7 @@ def test_the_operators_bounds_do_not_depend_on_what_was_drawn():
     }
     (policy,) = policies
     assert policy.money_unit_micros == policy.max_value_per_compute_micros == 10 * UNIT_MICROS
-    assert policy.max_density_units == pytest.approx(math.exp(2.3263 * 2), rel=1e-4)
+    assert policy.max_density_units == pytest.approx(math.exp(2.3263 * 1.75), rel=1e-4)
 
 
 def test_a_small_workload_runs_and_no_node_is_ever_given_more_than_it_has():
