@@ -69,18 +69,13 @@ class Auctioneer:
 
     def appraise(self, request: Request) -> Appraisal:
         """Find the plan for a task and what stands in its way. Changes nothing and knows no bid."""
-        window = Window.of(
-            self.market, request.demand, request.options, request.first_slot, request.last_slot
-        )
+        window = self._window(request)
         schedule = None if window is None else self.mechanism.plan(self.market, request, window)
         return self._appraisal(request, window, schedule)
 
     def appraise_plan(self, request: Request, schedule: Schedule | None) -> Appraisal:
         """As `appraise`, of a plan that was sought elsewhere, or of none."""
-        window = Window.of(
-            self.market, request.demand, request.options, request.first_slot, request.last_slot
-        )
-        return self._appraisal(request, window, schedule)
+        return self._appraisal(request, self._window(request), schedule)
 
     def decide(self, bid_micros: int, request: Request, appraisal: Appraisal) -> Award | None:
         """Admit a bid iff it is above its price (for pdFTSP: F(il) = bid - critical value > 0), and then take
@@ -221,6 +216,9 @@ class Auctioneer:
             self.dual_bound.rise(
                 self.market.raise_prices(placement, demand, density_micros, rises.alpha, rises.beta)
             )
+
+    def _window(self, request: Request) -> Window | None:
+        return Window.of(self.market, request.demand, request.options, request.first_slot, request.last_slot)
 
     def _appraisal(self, request: Request, window: Window | None, schedule: Schedule | None) -> Appraisal:
         demand, first_slot, last_slot = request.demand, request.first_slot, request.last_slot

@@ -72,12 +72,7 @@ def _better(best: ClearingPrices | None, prices: Floats, bound_micros: int) -> C
 
 def _typical_price_micros(tasks: Sequence[OfferedTask]) -> float:
     """The middle of what the bids offer per node-slot, on whichever class takes least of it."""
-    offers = []
-    for task in tasks:
-        demand = task.demand
-        runs = demand.samples > 0
-        per_sample = (demand.compute_share[runs] + demand.memory_share[runs]) / demand.samples[runs]
-        offers.append(task.bid_micros / (float(per_sample.min()) * demand.work_samples))
+    offers = [task.bid_micros / task.demand.least_node_slots() for task in tasks]
     return float(np.median(offers)) if offers else 0.0
 
 

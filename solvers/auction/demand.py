@@ -84,6 +84,12 @@ class Demand(NamedTuple):
         """
         return cast(Floats, np.ceil(full_costs * self.compute_share))
 
+    def least_node_slots(self) -> float:
+        """What all of the work takes of compute and memory together, on the class that takes least."""
+        runs = self.samples > 0
+        per_sample = (self.compute_share[runs] + self.memory_share[runs]) / self.samples[runs]
+        return float(per_sample.min()) * self.work_samples
+
 
 def _refuse_understated_memory(task: Task, zone: Zone) -> None:
     """What a bid declares is reserved: too little would be taken from the node's other tasks."""

@@ -46,11 +46,8 @@ class LearnedSteepness:
 
     def note_bid(self, bid_micros: int, request: Request) -> None:
         """Count what a bid offers per node-slot on the class that takes least of it, its vendor paid."""
-        demand = request.demand
-        runs = demand.samples > 0
-        per_sample = (demand.compute_share[runs] + demand.memory_share[runs]) / demand.samples[runs]
         vendor_micros = min((option.price_micros for option in request.options), default=0)
-        offer = (bid_micros - vendor_micros) / (float(per_sample.min()) * demand.work_samples)
+        offer = (bid_micros - vendor_micros) / request.demand.least_node_slots()
         self._offers[_class_of(min(offer, self._declared.max_density_micros))] += 1
 
     def note_award(self, density_micros: float, opening_micros: float) -> None:

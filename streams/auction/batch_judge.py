@@ -173,7 +173,8 @@ class BatchJudge:
             return placement
         schedule = describe(self._market, request.demand, request.options[0], placement)
         appraisal = self._auctioneer.appraise_plan(request, schedule)
-        price = self._auctioneer.mechanism.price(schedule, request.demand.work_samples)
+        price = appraisal.price
+        assert price is not None, "there is a plan"
         if bid.event.bid_micros <= price.micros:
             return f"it costs {price.micros:.0f} micros, which the bid of {bid.event.bid_micros} is not above"
         award = self._auctioneer.award(bid.event.bid_micros, request.demand, schedule, price, bid.gain_micros)

@@ -1,5 +1,6 @@
 """What each kind of policy makes of a zone: its rules, its market, and who judges its bids."""
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from schemas.cells import Zone
@@ -16,7 +17,7 @@ from solvers.auction.baselines import EarliestFinish, FixedPrice
 from solvers.auction.calendar import Calendar
 from solvers.auction.exclusive_market import ExclusiveMarket
 from solvers.auction.fleet import Fleet
-from solvers.auction.market import Market, OpeningPrices
+from solvers.auction.market import ClassSlotValue, Market, OpeningPrices
 from solvers.auction.mechanism import Mechanism, PriceRises
 from solvers.auction.primal_dual import PrimalDual
 from solvers.auction.steepness import LearnedSteepness
@@ -57,17 +58,18 @@ def market_of(policy: Policy) -> type[Market]:
 def opening_of(policy: Policy, fleet: Fleet, calendar: Calendar) -> OpeningPrices:
     """What empty cells cost: by the hour that a slot begins in, if the policy forecasts any price."""
     forecasts = policy.opening_prices if isinstance(policy, AuctionPolicy) else ()
-    by_type = {forecast.gpu_type: forecast for forecast in forecasts}
 
-    def compute(index: int, slot: int) -> float:
-        forecast = by_type.get(fleet.classes[index].gpu_type)
-        return 0.0 if forecast is None else forecast.compute_micros[calendar.hour_of(slot)]
+    def hourly(by_type: Mapping[str, tuple[float, ...]]) -> ClassSlotValue:
+        def price(index: int, slot: int) -> float:
+            prices = by_type.get(fleet.classes[index].gpu_type)
+            return 0.0 if prices is None else prices[calendar.hour_of(slot)]
 
-    def memory(index: int, slot: int) -> float:
-        forecast = by_type.get(fleet.classes[index].gpu_type)
-        return 0.0 if forecast is None else forecast.memory_micros[calendar.hour_of(slot)]
+        return price
 
-    return OpeningPrices(compute, memory)
+    return OpeningPrices(
+        compute=hourly({forecast.gpu_type: forecast.compute_micros for forecast in forecasts}),
+        memory=hourly({forecast.gpu_type: forecast.memory_micros for forecast in forecasts}),
+    )
 
 
 def steepness_of(policy: Policy, horizon_slots: int) -> LearnedSteepness | None:

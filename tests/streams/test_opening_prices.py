@@ -10,7 +10,7 @@ from schemas.cells import Zone
 from schemas.decisions import JobAdmitted, JobRejected, ZonePriced
 from schemas.policies import AuctionPolicy, OpeningPrices
 from streams.cell import Cell
-from tests.streams.test_truthfulness import MONEY, RIVALS, TASKS, outcome_of, utility
+from tests.streams.test_truthfulness import MONEY, RIVALS, TASKS, check_never_beaten
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, zone
 
 EARLIER_BIDS = 30
@@ -108,17 +108,7 @@ def test_bidding_the_true_value_is_never_beaten_under_forecast_and_learnt_prices
         bench.send(bid(f"earlier{number}", 3.0 + number / 3, work_samples=10, memory_gib=0.25))
     for number, (amount, of_rival) in enumerate(rivals):
         bench.send(bid(f"rival{number}", amount / UNIT, **of_rival))
-    snapshot = bench.cell.snapshot()
-    truthful, _ = outcome_of(snapshot, value, task)
-    best = utility(value, truthful)
-    assert best >= 0
-    offer = truthful.offer
-    if offer is not None and offer.lowest_winning_bid_micros is not None:
-        lies = [*lies, offer.lowest_winning_bid_micros, offer.lowest_winning_bid_micros - 1]
-    for lie in lies:
-        outcome, _ = outcome_of(snapshot, lie, task)
-        assert utility(value, outcome) <= best
-        assert outcome.offer == offer
+    check_never_beaten(bench.cell.snapshot(), task, value, lies)
 
 
 def test_what_was_learnt_goes_into_the_snapshot() -> None:

@@ -49,7 +49,15 @@ def utility(value: int, outcome) -> int:
 @settings(max_examples=400, deadline=None)
 @given(RIVALS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4))
 def test_bidding_the_true_value_is_never_beaten_and_never_loses_money(rivals, task, value, lies):
-    snapshot = market_after(rivals)
+    check_never_beaten(market_after(rivals), task, value, lies)
+
+
+def check_never_beaten(snapshot: bytes, task, value: int, lies: list[int]) -> None:
+    """No lie about the value brings more than the truth, and the truth costs nothing.
+
+    Raises:
+        AssertionError: naming what does not hold.
+    """
     truthful, _ = outcome_of(snapshot, value, task)
     best = utility(value, truthful)
     assert best >= 0
