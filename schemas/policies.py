@@ -59,7 +59,7 @@ class AuctionPolicy(Record):
         Literal["declared", "learned"], Field(exclude_if=lambda steepness: steepness == "declared")
     ] = "declared"
     """`declared` takes alpha and beta from the bounds above; `learned` from earlier bids, as soon as enough
-    have won (erratum P4): a full cell then costs what the dearest fifth of them offered."""
+    have won (erratum P4): a full cell then costs what the dearest three tenths offered."""
     opening_prices: Annotated[
         tuple[OpeningPrices, ...], Field(max_length=16, exclude_if=lambda prices: not prices)
     ] = ()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from infra.commands.options import CellName, Json, Seed
+from infra.commands.options import CellName, Json
 
 
 def forecast(
@@ -16,7 +16,6 @@ def forecast(
         ),
     ],
     cell: CellName = None,
-    seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Say what prices zones should open at, from what their bids offered: a policy's `opening_prices`."""
@@ -26,8 +25,8 @@ def forecast(
     from infra.errors import CommandError
     from infra.simulation.price_forecast import forecast_from_ledger
 
-    with progress("finding the prices that clear the market"):
-        zones = forecast_from_ledger(ledger, cell, seed)
+    with progress("finding prices at which there is room for what was asked"):
+        zones = forecast_from_ledger(ledger, cell)
     if not zones:
         raise CommandError(f"{ledger}: no bid of the ledger can be judged, so nothing tells prices")
     plain = {

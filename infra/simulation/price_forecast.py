@@ -11,11 +11,7 @@ from solvers.auction.forecast import forecast_opening_prices
 from solvers.auction.hindsight import instances_of
 from streams.cell import LedgerEvent
 
-TASKS_LOOKED_AT = 1_500
-"""Of each zone, on as large a part of its nodes: enough to tell the prices, in seconds."""
-
-
-def forecast_from_ledger(path: Path, cell: str | None, seed: int) -> dict[str, tuple[OpeningPrices, ...]]:
+def forecast_from_ledger(path: Path, cell: str | None) -> dict[str, tuple[OpeningPrices, ...]]:
     """The forecast for each zone of a cell that got any bids, whatever its policy was.
 
     Bids that were withdrawn later are demand like the others.
@@ -27,12 +23,7 @@ def forecast_from_ledger(path: Path, cell: str | None, seed: int) -> dict[str, t
     own = ledger_configuration(path, cell)
     events = _each_once(events_of_cell(path, own.cell, others_allowed=cell is not None))
     return {
-        zone: forecast_opening_prices(
-            instance,
-            Calendar(own.epoch_s, own.slot_s),
-            min(1.0, TASKS_LOOKED_AT / len(instance.tasks)),
-            seed,
-        )
+        zone: forecast_opening_prices(instance, Calendar(own.epoch_s, own.slot_s))
         for zone, instance in instances_of(events).items()
         if instance.tasks
     }

@@ -1,7 +1,7 @@
 """How steeply prices rise, learnt from earlier bids where no bound on them is declared (erratum P4).
 
 Eqs. 7 and 8 make a cell that is taken share by share, at a mean b-bar, e times as dear as it was when empty
-and (e - 1) alpha b-bar dearer. alpha and beta are chosen so that this meets what the dearest fifth of the
+and (e - 1) alpha b-bar dearer. alpha and beta are chosen so that this meets what the dearest part of the
 earlier bids offered: cheaper, and a cell fills with bids that were worth less than those which then find no
 room; dearer, and it stays half empty. No bid moves its own price, for they matter only to the bids after it.
 """
@@ -12,7 +12,8 @@ from typing import Any
 
 from solvers.auction.mechanism import PriceRises, Request
 
-_DEAREST_PART = 0.2
+_DEAREST_PART = 0.3
+"""Three tenths: a tenth leaves cells half empty, a half leaves no room for the dearest bids."""
 _LEAST_AWARDS = 20
 """Before so many awards the declared bounds hold."""
 _LEAST_STEEPNESS = 0.05

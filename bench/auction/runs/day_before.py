@@ -10,10 +10,6 @@ from solvers.auction.forecast import forecast_opening_prices
 _APART = 1_000_000
 """Far beyond the seeds of days that are judged."""
 
-_LOOKED_AT_TASKS = 1_500
-"""Of the day before, and as large a part of the nodes: enough to tell its prices, in seconds."""
-
-
 def day_before(seed: int) -> int:
     """The seed of the day before that of `seed`."""
     return _APART + seed
@@ -21,6 +17,4 @@ def day_before(seed: int) -> int:
 
 def forecast(setting: PaperSetting, seed: int) -> tuple[OpeningPrices, ...]:
     """Opening prices for a day of a setting, from the day before it."""
-    instance = hindsight_of(setting, day_before(seed))
-    part = min(1.0, _LOOKED_AT_TASKS / max(len(instance.tasks), 1))
-    return forecast_opening_prices(instance, Calendar(0.0, SLOT_S), part, seed)
+    return forecast_opening_prices(hindsight_of(setting, day_before(seed)), Calendar(0.0, SLOT_S))

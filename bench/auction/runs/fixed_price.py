@@ -1,5 +1,7 @@
 """The price of the fixed-price contender: the best of a few, tried on the day before."""
 
+from dataclasses import replace
+
 from bench.auction.runs.day import simulate_day
 from bench.auction.runs.day_before import day_before
 from bench.workloads.cell import SLOT_S
@@ -12,6 +14,9 @@ from schemas.policies import FixedPricePolicy
 QUANTILES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9)
 """Of the declared density of value, at which prices are tried: from hardly above free, to where one user in
 ten buys."""
+SHRUNK = 4
+"""What a fleet asks for its work hardly depends on its size, so a large one is tried so many times smaller."""
+LEAST_NODES = 10
 
 
 def tuned_price_micros(setting: PaperSetting, seed: int) -> int:
@@ -20,7 +25,19 @@ def tuned_price_micros(setting: PaperSetting, seed: int) -> int:
     prices = [
         round(UNIT_MICROS * setting.density.quantile(part) / thousands_per_node_slot) for part in QUANTILES
     ]
-    return max(prices, key=lambda price: (_welfare_micros(setting, day_before(seed), price), -price))
+    tried = _smaller(setting) if setting.nodes >= SHRUNK * LEAST_NODES else setting
+    return max(prices, key=lambda price: (_welfare_micros(tried, day_before(seed), price), -price))
+
+
+def _smaller(setting: PaperSetting) -> PaperSetting:
+    """Fewer nodes, and as many fewer tasks."""
+    trace = setting.trace and replace(setting.trace, jobs=setting.trace.jobs // SHRUNK)
+    return replace(
+        setting,
+        nodes=setting.nodes // SHRUNK,
+        arrivals_per_slot=setting.arrivals_per_slot / SHRUNK,
+        trace=trace,
+    )
 
 
 def _welfare_micros(setting: PaperSetting, seed: int, price_micros: int) -> int:

@@ -36,26 +36,26 @@ def crowd(bids: int) -> Bench:
 
 
 def test_what_too_many_bid_for_opens_at_a_price(tmp_path: Path) -> None:
-    zones = forecast_from_ledger(ledger_of(crowd(20), tmp_path / "l.jsonl"), None, seed=0)
+    zones = forecast_from_ledger(ledger_of(crowd(20), tmp_path / "l.jsonl"), None)
     prices = {forecast.gpu_type: forecast.compute_micros[HOUR] for forecast in zones["z"]}
-    # Half a fast node-slot is worth 20 less its energy: 39 a node-slot, of which seven tenths are asked.
-    assert prices["fast"] == pytest.approx(0.7 * 39 * UNIT, rel=0.3)
+    # Half a fast node-slot is worth 20 less its energy: 39 a node-slot, of which nine tenths are asked.
+    assert prices["fast"] == pytest.approx(0.9 * 39 * UNIT, rel=0.3)
     assert prices["slow"] == pytest.approx(prices["fast"] / 2, rel=0.3)
 
 
 def test_what_there_is_enough_of_opens_at_nothing(tmp_path: Path) -> None:
-    (forecasts,) = forecast_from_ledger(ledger_of(crowd(3), tmp_path / "l.jsonl"), None, seed=0).values()
+    (forecasts,) = forecast_from_ledger(ledger_of(crowd(3), tmp_path / "l.jsonl"), None).values()
     assert {price for forecast in forecasts for price in forecast.compute_micros} == {0.0}
 
 
 def test_an_event_that_came_twice_counts_once(tmp_path: Path) -> None:
-    once = forecast_from_ledger(ledger_of(crowd(20), tmp_path / "once.jsonl"), None, seed=0)
-    assert forecast_from_ledger(ledger_of(crowd(20), tmp_path / "l.jsonl", twice=True), None, 0) == once
+    once = forecast_from_ledger(ledger_of(crowd(20), tmp_path / "once.jsonl"), None)
+    assert forecast_from_ledger(ledger_of(crowd(20), tmp_path / "l.jsonl", twice=True), None) == once
 
 
 def test_a_cell_that_the_ledger_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="no cell other"):
-        forecast_from_ledger(ledger_of(crowd(3), tmp_path / "l.jsonl"), "other", seed=0)
+        forecast_from_ledger(ledger_of(crowd(3), tmp_path / "l.jsonl"), "other")
 
 
 def test_what_the_command_prints_fits_under_a_policy_and_prices_the_next_day(tmp_path: Path) -> None:

@@ -1,14 +1,11 @@
-"""Clearing prices: a bound on every schedule, and a forecast of the next day."""
+"""Clearing prices: a bound on every schedule."""
 
 import random
 
 import numpy as np
 import pytest
 
-from schemas.base import HOURS_PER_DAY
-from solvers.auction.calendar import Calendar
 from solvers.auction.clearing import clearing_prices
-from solvers.auction.forecast import OPENING_PART, forecast_opening_prices
 from solvers.auction.instance import OfferedTask
 from tests.support.instances import (
     FIRST_SLOT,
@@ -57,30 +54,7 @@ def test_more_rounds_never_leave_a_worse_bound() -> None:
     assert bounds[-1] <= bounds[0]
 
 
-def test_a_sample_of_the_tasks_on_as_many_nodes_clears_at_like_prices() -> None:
-    whole = clearing_prices(crowd(30, nodes=5), rounds=200)
-    part = clearing_prices(crowd(6, nodes=5), rounds=200, nodes_part=0.2)
-    assert part.compute_price.mean() == pytest.approx(whole.compute_price.mean(), rel=0.1)
-
-
 def test_no_tasks_no_prices() -> None:
     found = clearing_prices(crowd(0), rounds=5)
     assert found.bound_micros == 0
     assert not found.compute_price.any()
-
-
-def test_the_forecast_is_part_of_the_clearing_price_in_every_hour_alike() -> None:
-    # Slots of an hour: the day has two of them, and the other hours get the mean of both.
-    instance, calendar = crowd(6), Calendar(0.0, 3_600.0)
-    (forecast,) = forecast_opening_prices(instance, calendar)
-    clearing = clearing_prices(instance, rounds=20).compute_price[:, 0].tolist()
-    assert len(forecast.compute_micros) == HOURS_PER_DAY
-    assert forecast.compute_micros[FIRST_SLOT] == pytest.approx(OPENING_PART * clearing[0])
-    assert forecast.compute_micros[FIRST_SLOT + 1] == pytest.approx(OPENING_PART * clearing[1])
-    assert forecast.compute_micros[0] == pytest.approx(OPENING_PART * sum(clearing) / 2)
-
-
-def test_a_forecast_is_the_same_for_the_same_seed() -> None:
-    instance, calendar = crowd(30, nodes=5), Calendar(0.0, 600.0)
-    one, same = (forecast_opening_prices(instance, calendar, part=0.5, seed=3) for _ in range(2))
-    assert one == same

@@ -52,8 +52,8 @@ def test_declared_bounds_hold_until_enough_have_won() -> None:
     assert steepness.rises().alpha != DECLARED.alpha
 
 
-def test_a_full_cell_costs_what_the_dearest_fifth_offered() -> None:
-    rises = learnt([100.0] * 80 + [1_024.0] * 20, award_micros=512.0).rises()
+def test_a_full_cell_costs_what_the_dearest_three_tenths_offered() -> None:
+    rises = learnt([100.0] * 70 + [1_024.0] * 30, award_micros=512.0).rises()
     # Taken in ever smaller shares, at a mean b-bar of 512, from zero.
     assert (math.e - 1) * rises.alpha * 512.0 == pytest.approx(1_024.0)
     assert rises.alpha == rises.beta
