@@ -94,6 +94,6 @@ class SolveFinished(Record):
     """Proven within the gap; the best found in time; nothing found."""
     plans: Annotated[tuple[SolvedPlan, ...], Field(max_length=MAX_PLANS)]
     bound_micros: Annotated[int, Field(ge=0, le=MAX_BOUND_MICROS)] | None
-    """No schedule of the batch has a higher welfare, in that part of the room that the solver looked at."""
+    """No schedule of the batch in the room that was offered has a higher welfare."""
     solve_s: Annotated[float, Field(ge=0, le=31_536_000)]
     """What the solver took, by its own clock."""

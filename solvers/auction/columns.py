@@ -18,12 +18,18 @@ SAMPLE_SHARE, RELAXATION_SHARE = 0.15, 0.6
 """Parts of the time after which the descent takes in all tasks, and after which plans are looked for."""
 FIRST_LENGTH, SECOND_LENGTH = 1.0, 0.1
 """Of the steps, see `descend`: those for all tasks begin near the best prices."""
+FIRST_SHARE, FIRST_PATIENCE = 0.1, 30
+"""Neighbours of the greedy plans are tried in this part of the time at most, and until so many in a row are
+no better: where room is plenty, they are so near the bound at prices of zero that nothing else is needed."""
+PATIENCE_PER_TASK = 20
+"""Neighbours in a row, for each task, that are no better: then the search for plans ends."""
 
 
 def solve_by_columns(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
     """Plans for an instance, checked, and the bound by its relaxation.
 
-    The bound holds whenever time runs out (Eq. 6 at any prices >= 0), and the gap tells what was not closed.
+    The bound holds whenever the search for it ends (Eq. 6 at any prices >= 0), and that is as soon as it
+    proves the gap for the best plans known. The gap of the solution tells what was not closed.
 
     Args:
         time_limit_s: for everything. Placing every task once comes after it where it is too short for that.
@@ -31,21 +37,28 @@ def solve_by_columns(instance: Instance, time_limit_s: float, relative_gap: floa
     """
     started_s = time.perf_counter()
     relaxation = Relaxation(instance)
-    relaxed = _relaxed(relaxation, started_s, time_limit_s)
-    bound_micros = math.ceil(relaxed.bound_micros)
-    rounding = Rounding(relaxation, relaxed)
-    rounding.improve(bound_micros / (1.0 + relative_gap), started_s + time_limit_s)
+    bound_micros = math.ceil(relaxation.unpriced.bound_micros)
+    rounding = Rounding(relaxation)
+    until_s = started_s + FIRST_SHARE * time_limit_s
+    rounding.improve(bound_micros / (1.0 + relative_gap), FIRST_PATIENCE, until_s)
+    enough_micros = (1.0 + relative_gap) * rounding.value_micros
+    if bound_micros > enough_micros:
+        relaxed = _relaxed(relaxation, enough_micros, started_s, time_limit_s)
+        bound_micros = min(bound_micros, math.ceil(relaxed.bound_micros))
+        rounding.follow(relaxed)
+        patience = PATIENCE_PER_TASK * len(relaxation.candidates)
+        rounding.improve(bound_micros / (1.0 + relative_gap), patience, started_s + time_limit_s)
     seconds = time.perf_counter() - started_s
     return Solution.of(instance, rounding.plans(), bound_micros, relative_gap, seconds)
 
 
-def _relaxed(relaxation: Relaxation, started_s: float, time_limit_s: float) -> Relaxed:
+def _relaxed(relaxation: Relaxation, enough_micros: float, started_s: float, time_limit_s: float) -> Relaxed:
     candidates, prices = relaxation.candidates, relaxation.no_prices()
     deadline_s = started_s + RELAXATION_SHARE * time_limit_s
     if len(candidates) <= MOST_MASTER_TASKS:
-        return relaxation.generate(prices, deadline_s)
+        return relaxation.generate(enough_micros, deadline_s)
     sample = random.Random(f"{len(candidates)}/sample").sample(candidates, SAMPLE_TASKS)
     until_s = started_s + SAMPLE_SHARE * time_limit_s
     share = SAMPLE_TASKS / len(candidates)
-    prices = descend(relaxation, sample, share, prices, FIRST_LENGTH, until_s).prices
-    return descend(relaxation, candidates, 1.0, prices, SECOND_LENGTH, deadline_s)
+    prices = descend(relaxation, sample, share, prices, FIRST_LENGTH, 0.0, until_s).prices
+    return descend(relaxation, candidates, 1.0, prices, SECOND_LENGTH, enough_micros, deadline_s)

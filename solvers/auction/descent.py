@@ -29,6 +29,7 @@ def descend(
     share: float,
     prices: Floats,
     length: float,
+    enough_micros: float,
     deadline_s: float,
 ) -> Relaxed:
     """The best prices found for some of the tasks and a share of the room.
@@ -36,13 +37,14 @@ def descend(
     Args:
         prices: (groups, VIEWS) where to begin.
         length: of the first steps, as a part of the full step to the aim.
+        enough_micros: at a bound no higher than this there is nothing more to prove.
         deadline_s: of the performance counter.
     """
     at = relaxation.priced(candidates, share, prices)
     best_micros = at.bound_micros
     average = relaxation.surplus(at.columns, share)
     failures = 0
-    while length > SHORTEST and time.perf_counter() < deadline_s:
+    while length > SHORTEST and best_micros > enough_micros and time.perf_counter() < deadline_s:
         move = np.where((prices <= 0) & (average < 0), 0.0, average)
         square = float((move * move).sum())
         if square == 0.0:

@@ -50,7 +50,7 @@ class Relaxed:
     """(groups, VIEWS) of that bound, in micros per node."""
     parts: list[tuple[float, Column]]
     """The plans of the relaxation's solution and how much of each it takes, the most first; none where only
-    prices were sought, or time ran out."""
+    prices were sought, time ran out, or the bound was low enough before."""
 
 
 class Relaxation:
@@ -60,6 +60,7 @@ class Relaxation:
         self.instance = instance
         self.groups = Groups.of(instance)
         self.candidates: list[Candidate] = []
+        cheapest: list[Column] = []
         unpriced = self.no_prices()
         for index, task in enumerate(instance.tasks):
             window = window_of(instance, task)
@@ -68,6 +69,9 @@ class Relaxation:
             candidate = Candidate(index, task, window, self.groups.weights(task.demand))
             if (column := self.best_column(candidate, unpriced)) is not None and column.value_micros > 0:
                 self.candidates.append(candidate)
+                cheapest.append(column)
+        self.unpriced = Priced(math.fsum(column.value_micros for column in cheapest), cheapest)
+        """At prices of zero: a plan of every candidate."""
         self._weights = {candidate.index: candidate.weights for candidate in self.candidates}
         self.windows = {candidate.index: candidate.window for candidate in self.candidates}
         shape = (len(self.candidates), len(self.groups.kind_class), VIEWS)
@@ -120,19 +124,20 @@ class Relaxation:
         gains = [math.ceil(column.gain_micros) for column in columns]
         return Priced(math.fsum([*gains, *rooms.tolist()]), columns)
 
-    def generate(self, prices: Floats, deadline_s: float) -> Relaxed:
-        """Generate columns, beginning with those at some prices, until the bound meets the master's value.
+    def generate(self, enough_micros: float, deadline_s: float) -> Relaxed:
+        """Generate columns, beginning with those at prices of zero, until the bound meets the master's value.
 
         Args:
+            enough_micros: at a bound no higher than this there is nothing more to prove.
             deadline_s: of the performance counter, at which to end in any case.
         """
         master = Master(self.groups, self.told, {c.index: c.weights for c in self.candidates})
-        best_micros, best_prices = math.inf, prices
+        at, prices = self.unpriced, self.no_prices()
+        best_micros, best_prices = at.bound_micros, prices
         smoothing = SMOOTHING
         while True:
-            at = self.priced(self.candidates, 1.0, prices)
-            if at.bound_micros < best_micros:
-                best_micros, best_prices = at.bound_micros, prices
+            if best_micros <= enough_micros:
+                return Relaxed(best_micros, best_prices, [])
             added = master.add(at.columns)
             if not added and not smoothing:
                 return Relaxed(best_micros, best_prices, master.parts())
@@ -144,6 +149,9 @@ class Relaxation:
             if best_micros - master.value_micros <= LP_GAP * best_micros:
                 return Relaxed(best_micros, best_prices, master.parts())
             prices = smoothing * best_prices + (1.0 - smoothing) * duals
+            at = self.priced(self.candidates, 1.0, prices)
+            if at.bound_micros < best_micros:
+                best_micros, best_prices = at.bound_micros, prices
 
     def surplus(self, columns: Sequence[Column], share: float) -> Floats:
         """(groups, VIEWS) what plans weigh less what a share of the nodes holds; 0 where there is no row.

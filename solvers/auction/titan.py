@@ -1,8 +1,13 @@
 """Titan (section 5.1): one mixed-integer program per slot, over the bids that came in it and the room left.
 
-A variable per task, slot and node is too many for a large zone, where a task may use any of a hundred alike
-nodes. So of each slot and class only the roomiest nodes are offered, as many as the batch could fill.
+Where room is plenty, plans are found and proven good enough by columns; where that does not close the gap,
+the program is solved. A variable per task, slot and node is too many for a large zone, where a task may use
+any of a hundred alike nodes. So of each slot and class it is offered the roomiest nodes alone, as many as
+the batch could fill.
 """
+
+import math
+import time
 
 import numpy as np
 
@@ -10,16 +15,20 @@ from schemas.base import HOURS_PER_DAY
 from schemas.cells import Tariff
 from schemas.solves import MAX_BOUND_MICROS, OfferedBid, SolvedPlan, SolveFinished, SolveRequested
 from solvers.arrays import Bools, Floats, Ints
+from solvers.auction.columns import solve_by_columns
 from solvers.auction.demand import Demand
 from solvers.auction.fleet import GIB_QUANTUM, Fleet, NodeClass
 from solvers.auction.instance import Instance, OfferedTask
 from solvers.auction.schedule_free import solve_schedule_free
+from solvers.auction.solution import Solution
 from solvers.auction.window import VendorOption
 
 ROOM_TO_DEMAND = 1.3
 """Of the nodes offered, their room is so many times what all tasks of the batch together take in a slot."""
 MAX_VARIABLES = 50_000
 """Of tasks in slots on nodes. Where there are more, fewer nodes are offered."""
+COLUMNS_SHARE = 0.25
+"""Of the time; the rest is for the program, if the gap is still open then."""
 _SHRINK = 0.8
 _COSTS_APART = Tariff(name="apart", micros_per_kwh=(0,) * HOURS_PER_DAY)
 """A request states costs per slot, so no tariff is asked."""
@@ -27,8 +36,8 @@ _COSTS_APART = Tariff(name="apart", micros_per_kwh=(0,) * HOURS_PER_DAY)
 
 def solve_batch(cell: str, request: SolveRequested) -> SolveFinished:
     """Answer a cell's request with the best plans found in its time."""
-    instance = pruned(instance_of(request), MAX_VARIABLES)
-    solution = solve_schedule_free(instance, request.time_limit_s, request.relative_gap)
+    instance = instance_of(request)
+    solution = _solve(instance, request.time_limit_s, request.relative_gap)
     nodes = instance.fleet.nodes
     return SolveFinished(
         cell=cell,
@@ -76,6 +85,23 @@ def pruned(instance: Instance, max_variables: int) -> Instance:
         free_gib=np.where(kept, instance.free_gib, 0.0),
         tasks=instance.tasks,
     )
+
+
+def _solve(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
+    """The better of what columns and the program find, the program only where columns leave the gap open."""
+    started_s = time.perf_counter()
+    by_columns = solve_by_columns(instance, COLUMNS_SHARE * time_limit_s, relative_gap)
+    if by_columns.status == "optimal":
+        return by_columns
+    part = pruned(instance, MAX_VARIABLES)
+    left_s = time_limit_s - (time.perf_counter() - started_s)
+    program = solve_schedule_free(part, left_s, relative_gap)
+    better = max(by_columns, program, key=lambda solution: solution.welfare_micros)
+    # What holds for a part of the room holds for all of it only where nothing was left out.
+    is_whole = np.array_equal(part.free_samples, instance.free_samples)
+    bound_micros = min(by_columns.bound_micros, program.bound_micros if is_whole else math.inf)
+    seconds = time.perf_counter() - started_s
+    return Solution.of(instance, better.plans, bound_micros, relative_gap, seconds)
 
 
 def _fleet(request: SolveRequested) -> Fleet:

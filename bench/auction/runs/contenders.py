@@ -20,7 +20,7 @@ Contender = Callable[[AuctionPolicy, PaperSetting, int], Policy]
 """(declared policy, setting, seed) -> policy."""
 
 TITAN_TIME_LIMIT_S = 60.0
-"""Per slot, and then the best plan found counts; one within 1 % of the best ends a solve sooner."""
+"""Per slot, and then the best plans found count; plans proven within 1 % of the best end a solve sooner."""
 
 PUBLISHED = MappingProxyType({"payment": "published", "order": "published", "search": "published"})
 """The auction as it is printed; all else that can be chosen of it is at its default already."""

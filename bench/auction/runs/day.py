@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.auction.runs.plans import check_plans
 from bench.workloads.paper import PaperSetting, draw
-from infra.simulation.simulator import Simulation
+from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.summary import Summary, summarise
 from schemas.codec import Decision
 from schemas.jobs import JobSubmitted
@@ -20,6 +20,7 @@ from streams.cell import Cell, LedgerEvent
 class Day:
     """What came of it."""
 
+    run: SimulatedRun
     summary: Summary
     wall_s: float
     """Of the whole simulation: bids, executors' reports, ticks and hashing."""
@@ -81,4 +82,4 @@ def simulate_day(setting: PaperSetting, seed: int, policy_of: Callable[[AuctionP
     wall_s = time.perf_counter() - start_s
     check_plans(run)
     summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)
-    return Day(summary, wall_s, watch.seconds[JobSubmitted], watch.seconds[SolveFinished])
+    return Day(run, summary, wall_s, watch.seconds[JobSubmitted], watch.seconds[SolveFinished])

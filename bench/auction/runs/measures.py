@@ -8,6 +8,7 @@ from bench.auction.runs.contenders import CONTENDERS
 from bench.auction.runs.day import simulate_day
 from bench.auction.runs.decision_time import measure_decision_time
 from bench.auction.runs.optimum import measure_clearing_bound, measure_optimum
+from bench.auction.runs.titan_program import measure_titan_program
 from bench.auction.runs.trial import Row, Trial
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
@@ -18,6 +19,7 @@ Measure = Callable[[PaperSetting, int], dict[str, float]]
 OPTIMUM = "offline optimum"
 CLEARING_BOUND = "clearing bound"
 DECISION_TIME = "decision time"
+TITANS_PROGRAM = "titan's program"
 
 
 def _day(contender: str, setting: PaperSetting, seed: int) -> dict[str, float]:
@@ -31,6 +33,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         OPTIMUM: measure_optimum,
         CLEARING_BOUND: measure_clearing_bound,
         DECISION_TIME: measure_decision_time,
+        TITANS_PROGRAM: measure_titan_program,
     }
 )
 

@@ -8,7 +8,7 @@ from bench.auction.ablations import PRINTED, VARIANTS, ablation_table
 from bench.auction.comparison import OURS, RIVALS, comparison_table, gain_pct
 from bench.auction.competitive_ratio import competitive_ratio
 from bench.auction.growth import Axis, growth_table
-from bench.auction.runs.measures import DECISION_TIME, OPTIMUM
+from bench.auction.runs.measures import DECISION_TIME, OPTIMUM, TITANS_PROGRAM
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.trial import Trial
 from bench.auction.runtime import runtime
@@ -74,17 +74,21 @@ def test_without_a_known_optimum_there_is_no_ratio(tmp_path):
 
 def test_times_are_compared_between_runs_that_were_alone(tmp_path):
     rows = Rows(tmp_path, "s")
-    for name, decision_s in ((OURS, 0.002), ("titan", 0.5)):
+    program = {"program_s_per_bid": 0.5, "program_solves": 1, "solves": 12}
+    for name, decision_s, more in ((OURS, 0.002, {}), (TITANS_PROGRAM, 0.008, program)):
         trial = Trial(TINY, 0, name)
-        rows.append(row(trial, alone=True, decision_s=decision_s, wall_s=12.0, bids=24))
+        rows.append(row(trial, alone=True, decision_s=decision_s, wall_s=12.0, bids=24, **more))
         # One beside others is not taken for it, though it came later.
-        rows.append(row(trial, alone=False, decision_s=99.0, wall_s=99.0, bids=24))
+        rows.append(row(trial, alone=False, decision_s=99.0, wall_s=99.0, bids=24, **more))
     result = runtime((Point("3", TINY),), TINY, 0, rows)
     assert {m.name: m.value for m in result.measurements} == {
         "day_s": 12.0,
         "titan_time_ratio": pytest.approx(250.0),
     }
-    assert result.tables[0].rows == [("seconds per bid", 3.0, 0.002, 0.5, pytest.approx(250.0))]
+    (line,) = result.tables[0].rows
+    assert line == ("seconds per bid", 3.0, 0.002, 0.008, 0.5, pytest.approx(250.0))
+    assert "1 of 12 batches" in result.measurements[1].note
+    assert "against 2 ms in the cell; 4 for `titan` as it runs" in result.measurements[1].note
 
 
 def test_growth_states_the_slope_of_each_axis(tmp_path):

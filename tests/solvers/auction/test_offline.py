@@ -2,18 +2,21 @@
 
 import math
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.columns import solve_by_columns
+from solvers.auction.columns import FIRST_LENGTH, solve_by_columns
+from solvers.auction.descent import descend
 from solvers.auction.feasibility import violations, welfare_micros
 from solvers.auction.instance import OfferedTask, PlannedTask
 from solvers.auction.keeping import keep_what_fits
 from solvers.auction.market import Placement
 from solvers.auction.offline import MOST_SCHEDULE_FREE_CELLS, offline_optimum
 from solvers.auction.pricing import trivial_bound_micros
+from solvers.auction.relaxation import Relaxation
 from solvers.auction.schedule_free import solve_schedule_free
 from solvers.auction.solution import Solution
 from tests.support.instances import (
@@ -155,14 +158,43 @@ def test_what_does_not_fit_beside_what_brings_more_is_not_kept():
 
 def test_prices_sought_by_descent_bound_what_the_master_bounds(monkeypatch):
     instance = random_instance(random.Random(2), tasks=120, nodes=4, slots=12, is_empty=True)
-    by_master = solve_by_columns(instance, LONG_S, 0.2)
+    monkeypatch.setattr("solvers.auction.columns.PATIENCE_PER_TASK", 0)
+    by_master = solve_by_columns(instance, LONG_S, 0.0)
     monkeypatch.setattr("solvers.auction.columns.MOST_MASTER_TASKS", 50)
     monkeypatch.setattr("solvers.auction.columns.SAMPLE_TASKS", 40)
-    by_descent = solve_by_columns(instance, LONG_S, 0.2)
+    by_descent = solve_by_columns(instance, LONG_S, 0.0)
     assert_sound(instance, by_descent)
     assert by_master.welfare_micros <= by_descent.bound_micros
     assert by_master.bound_micros <= 1.001 * by_descent.bound_micros
     assert by_descent.bound_micros <= 1.05 * by_master.bound_micros
+
+
+def test_where_greedy_plans_are_near_the_bound_at_prices_of_zero_no_other_prices_are_sought(monkeypatch):
+    instance = random_instance(random.Random(2), tasks=20, nodes=40, slots=12, is_empty=True)
+    monkeypatch.setattr(Relaxation, "generate", None)
+    solution = solve_by_columns(instance, LONG_S, 0.01)
+    assert_sound(instance, solution)
+    assert solution.status == "optimal"
+
+
+@pytest.mark.parametrize("seek", ["columns", "descent"])
+def test_prices_are_sought_until_their_bound_is_low_enough_and_no_longer(seek):
+    instance = random_instance(random.Random(2), tasks=120, nodes=4, slots=12, is_empty=True)
+    relaxation = Relaxation(instance)
+    unpriced_micros = relaxation.unpriced.bound_micros
+
+    def bound_micros(enough_micros):
+        deadline_s = time.perf_counter() + LONG_S
+        if seek == "columns":
+            return relaxation.generate(enough_micros, deadline_s).bound_micros
+        prices = relaxation.no_prices()
+        of = relaxation.candidates
+        return descend(relaxation, of, 1.0, prices, FIRST_LENGTH, enough_micros, deadline_s).bound_micros
+
+    least_micros = bound_micros(0.0)
+    between_micros = (least_micros + unpriced_micros) / 2
+    assert bound_micros(unpriced_micros) == unpriced_micros
+    assert least_micros < bound_micros(between_micros) <= between_micros < unpriced_micros
 
 
 def test_a_large_instance_goes_to_columns_and_keeps_its_promises():

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from schemas.solves import OfferedBid, OfferedNodes, SolveRequested
+from solvers.auction import titan
+from solvers.auction.columns import solve_by_columns
 from solvers.auction.feasibility import violations, welfare_micros
 from solvers.auction.instance import PlannedTask
 from solvers.auction.market import Placement
 from solvers.auction.schedule_free import solve_schedule_free
-from solvers.auction.titan import MAX_VARIABLES, instance_of, pruned, solve_batch
+from solvers.auction.titan import COLUMNS_SHARE, MAX_VARIABLES, instance_of, pruned, solve_batch
 
 FIRST = 7
 UNIT = 1_000_000
@@ -88,9 +90,50 @@ def test_an_answer_is_feasible_and_as_good_as_the_solver_finds_with_all_nodes(se
     ]
     assert violations(instance, plans) == []
     whole = solve_schedule_free(instance, LIMIT_S, GAP)
-    assert (answer.status, whole.status) == ("optimal", "optimal")
+    assert whole.status == "optimal"
     assert welfare_micros(instance, plans) == pytest.approx(whole.welfare_micros, rel=GAP)
     assert answer.bound_micros >= whole.welfare_micros
+    proven = answer.bound_micros <= (1 + GAP) * welfare_micros(instance, plans)
+    assert answer.status == ("optimal" if proven else "feasible")
+
+
+def test_where_columns_prove_the_gap_no_program_is_solved(monkeypatch):
+    asked = request(1, bids=80, nodes=50, slots=40, most_slots=12, full=0.5)
+    asked = asked.model_copy(update={"relative_gap": 0.05})
+    monkeypatch.setattr(titan, "solve_schedule_free", None)
+    answer = solve_batch("c", asked)
+    assert answer.status == "optimal"
+    assert answer.plans
+
+
+def test_where_the_gap_stays_open_the_program_has_the_rest_of_the_time_and_the_better_plans_count(
+    monkeypatch,
+):
+    asked = request(3, bids=12, nodes=2, slots=6, most_slots=3, full=0.8)
+    limits_s = []
+
+    def watched(instance, time_limit_s, relative_gap):
+        limits_s.append((time_limit_s, relative_gap))
+        return solve_schedule_free(instance, time_limit_s, relative_gap)
+
+    monkeypatch.setattr(titan, "solve_schedule_free", watched)
+    by_columns = solve_by_columns(instance_of(asked), COLUMNS_SHARE * LIMIT_S, GAP)
+    assert by_columns.status == "feasible"
+    answer = solve_batch("c", asked)
+    ((limit_s, gap),) = limits_s
+    assert (1 - COLUMNS_SHARE) * LIMIT_S <= limit_s < LIMIT_S
+    assert gap == GAP
+    assert by_columns.welfare_micros <= answer.bound_micros <= by_columns.bound_micros
+
+
+def test_the_bound_holds_for_all_the_room_though_the_program_sees_a_part(monkeypatch):
+    asked = request(3, bids=12, nodes=2, slots=6, most_slots=3, full=0.8)
+    instance = instance_of(asked)
+    whole = solve_schedule_free(instance, LIMIT_S, GAP)
+    monkeypatch.setattr(titan, "MAX_VARIABLES", 1)
+    part = solve_schedule_free(pruned(instance, 1), LIMIT_S, GAP)
+    assert part.bound_micros < whole.welfare_micros
+    assert solve_batch("c", asked).bound_micros >= whole.welfare_micros
 
 
 def test_the_instance_is_the_request_in_other_words():

@@ -1,0 +1,41 @@
+"""The time of Titan's program: on batches of the day as they were, to their end."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.auction.runs import titan_program
+from bench.auction.runs.measures import TITANS_PROGRAM, run_trial
+from bench.auction.runs.titan_program import EVERY, RELATIVE_GAP
+from bench.auction.runs.trial import Trial
+from solvers.auction.schedule_free import solve_schedule_free
+from tests.bench.auction.rows import TINY
+
+SETTING = replace(TINY, slots=EVERY + 4, arrivals_per_slot=6.0)
+
+
+def test_every_twelfth_batch_of_the_day_is_solved_by_the_program_to_its_end(monkeypatch):
+    solved = []
+
+    def watched(instance, time_limit_s, relative_gap):
+        solution = solve_schedule_free(instance, time_limit_s, relative_gap)
+        solved.append((instance.first_slot, len(instance.tasks), relative_gap, solution.seconds))
+        return solution
+
+    monkeypatch.setattr(titan_program, "solve_schedule_free", watched)
+    values = run_trial(Trial(SETTING, 0, TITANS_PROGRAM), "s", alone=True).values
+    first_slots, bids, gaps, seconds = zip(*solved, strict=True)
+    assert EVERY < values["solves"] <= 2 * EVERY
+    assert len(solved) == values["program_solves"] == 2
+    assert first_slots[1] - first_slots[0] >= EVERY
+    assert gaps == (RELATIVE_GAP, RELATIVE_GAP)
+    assert values["program_bids"] == sum(bids) > 0
+    assert values["program_proven"] == 2
+    assert values["program_s_per_bid"] == pytest.approx(sum(seconds) / sum(bids))
+
+
+def test_the_day_beside_it_is_that_of_the_contender_titan():
+    program = run_trial(Trial(SETTING, 0, TITANS_PROGRAM), "s", alone=True).values
+    titan = run_trial(Trial(SETTING, 0, "titan"), "s", alone=True).values
+    for value in ("bids", "admitted", "welfare_micros", "solves"):
+        assert program[value] == titan[value]
