@@ -11,6 +11,7 @@ from solvers.auction.forecast import forecast_opening_prices
 from solvers.auction.hindsight import instances_of
 from streams.cell import LedgerEvent
 
+
 def forecast_from_ledger(path: Path, cell: str | None) -> dict[str, tuple[OpeningPrices, ...]]:
     """The forecast for each zone of a cell that got any bids, whatever its policy was.
 

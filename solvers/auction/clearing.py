@@ -19,6 +19,7 @@ from solvers.auction.window import Window
 
 _Buyer = tuple[OfferedTask, Window]
 
+
 @dataclass(frozen=True)
 class ClearingPrices:
     """Prices in micros per node-slot, arrays of shape (slots, classes) from the instance's first slot on."""

@@ -19,7 +19,7 @@ _Choice = tuple[int, int, int, int, float, float, float]
 
 
 class EvenDemand:
-    """The tasks of an instance that could be done in time, with every class and vendor that each may choose."""
+    """The tasks of an instance that can be done in time, each with the classes and vendors to choose from."""
 
     def __init__(self, instance: Instance) -> None:
         self.tasks: list[OfferedTask] = []
@@ -55,7 +55,7 @@ class EvenDemand:
             np.add.at(asked[resource], (start, index), per_slot)
             np.add.at(asked[resource], (stop, index), -per_slot)
         # What begins and ends cancels but for rounding.
-        return np.maximum(np.cumsum(asked, axis=1)[:, :-1], 0.0)
+        return np.asarray(np.maximum(np.cumsum(asked, axis=1)[:, :-1], 0.0))
 
     def _chosen(self, prices: Floats) -> Ints:
         """The choice of each task that buys."""

@@ -16,7 +16,7 @@ from solvers.auction.tatonnement import Tatonnement
 ROUNDS = 40
 """More would sharpen what is a rough picture of how tasks choose: tried on other days, it brings no more."""
 
-OPENING_PART = 0.9
+OPENING_PART = 0.8
 """Of those prices. A cell gets dearer as it fills, and a day that asks for less than the day before must not
 be priced out."""
 

@@ -1,4 +1,4 @@
-"""Prices adjusted round by round to what is asked for: too much makes them rise, too little lets them fall."""
+"""Prices adjusted round by round: what too much is asked for gets dearer, what too little, cheaper."""
 
 import math
 from collections.abc import Sequence

@@ -10,6 +10,7 @@ from solvers.auction.forecast import forecast_opening_prices
 _APART = 1_000_000
 """Far beyond the seeds of days that are judged."""
 
+
 def day_before(seed: int) -> int:
     """The seed of the day before that of `seed`."""
     return _APART + seed

@@ -15,7 +15,7 @@ QUANTILES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9)
 """Of the declared density of value, at which prices are tried: from hardly above free, to where one user in
 ten buys."""
 SHRUNK = 4
-"""What a fleet asks for its work hardly depends on its size, so a large one is tried so many times smaller."""
+"""The best price hardly depends on the size of a fleet, so a large one is tried so many times smaller."""
 LEAST_NODES = 10
 
 

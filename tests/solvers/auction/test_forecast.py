@@ -36,9 +36,8 @@ def evenly(instance: Instance, prices: np.ndarray) -> np.ndarray:
                         + memory * prices[1, c, index]
                         for c in columns
                     ]
-                    offers.append(
-                        (option.price_micros + slots * np.mean(per_slot), columns, index, slots, compute, memory)
-                    )
+                    cost = option.price_micros + slots * np.mean(per_slot)
+                    offers.append((cost, columns, index, slots, compute, memory))
         cost, columns, index, slots, compute, memory = min(offers, default=(math.inf,) * 6)
         if cost < task.bid_micros:
             asked[0, list(columns), index] += slots * compute / len(columns)
