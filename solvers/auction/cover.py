@@ -8,6 +8,7 @@ occur, and the Lagrangian bound of the covering constraint keeps the program to 
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers.arrays import Floats, Ints
 from solvers.compiled import kernel
@@ -134,13 +135,7 @@ def cheapest_cover(
     # Relative to the amounts that are added up: they may be far larger than what is left of them.
     slack = _SLACK * (1.0 + incumbent + rate * work_samples)
     limit = min(incumbent, cutoff) + slack
-    # What the slots still to come can save at best, at this rate.
-    saving = np.zeros(slots + 1)
-    for slot in range(slots - 1, -1, -1):
-        least = 0.0
-        for index in range(classes):
-            least = min(least, costs[slot, index] - rate * samples[index])
-        saving[slot] = saving[slot + 1] + least
+    saving = _savings(costs, samples, rate)
     if saving[0] + rate * work_samples > limit:
         return np.inf, chosen
     enough = sums.values.size
@@ -181,9 +176,28 @@ def cheapest_cover(
     if best[enough] >= cutoff:
         return np.inf, chosen
     if best[enough] < np.inf:
-        state = enough
-        for slot in range(slots - 1, -1, -1):
-            if came_from[slot, state] >= 0:
-                chosen[slot] = came_by[slot, state]
-                state = came_from[slot, state]
+        _trace_back(came_from, came_by, chosen)
     return float(best[enough]), chosen
+
+
+@kernel
+def _savings(costs: Floats, samples: Ints, rate: float) -> Floats:
+    """(slots + 1,) what the slots from each on can save at best, at this rate."""
+    slots, classes = costs.shape
+    saving = np.zeros(slots + 1)
+    for slot in range(slots - 1, -1, -1):
+        least = 0.0
+        for index in range(classes):
+            least = min(least, costs[slot, index] - rate * samples[index])
+        saving[slot] = saving[slot + 1] + least
+    return saving
+
+
+@kernel
+def _trace_back(came_from: NDArray[np.int32], came_by: NDArray[np.int8], chosen: Ints) -> None:
+    """Write down the classes that led to the last state."""
+    state = came_from.shape[1] - 1
+    for slot in range(chosen.size - 1, -1, -1):
+        if came_from[slot, state] >= 0:
+            chosen[slot] = came_by[slot, state]
+            state = came_from[slot, state]

@@ -23,7 +23,7 @@ ClassSlotValue = Callable[[int, int], float]
 
 
 @dataclass(frozen=True)
-class OpeningPrices:
+class Opening:
     """What a cell costs before anything of it is taken: a forecast of demand, or nothing."""
 
     compute: ClassSlotValue = lambda _index, _slot: 0.0
@@ -64,13 +64,13 @@ class Market:
         horizon_slots: int,
         first_slot: int,
         full_cost: ClassSlotValue,
-        opening: OpeningPrices | None = None,
+        opening: Opening | None = None,
     ) -> None:
         """`full_cost` is the operational cost of a full node; without `opening`, prices begin at zero."""
         self.fleet = fleet
         self.first_slot = first_slot
         self._full_cost = full_cost
-        self._opening = opening or OpeningPrices()
+        self._opening = opening or Opening()
         self._class_bounds = np.array([c.start for c in fleet.classes] + [len(fleet.nodes)], np.int64)
         self._class_of_row = np.array(fleet.class_of_row, np.int64)
         self._capacity_samples = np.array([fleet.classes[c].capacity_samples for c in fleet.class_of_row])

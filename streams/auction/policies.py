@@ -17,7 +17,7 @@ from solvers.auction.baselines import EarliestFinish, FixedPrice
 from solvers.auction.calendar import Calendar
 from solvers.auction.exclusive_market import ExclusiveMarket
 from solvers.auction.fleet import Fleet
-from solvers.auction.market import ClassSlotValue, Market, OpeningPrices
+from solvers.auction.market import ClassSlotValue, Market, Opening
 from solvers.auction.mechanism import Mechanism, PriceRises
 from solvers.auction.primal_dual import PrimalDual
 from solvers.auction.steepness import LearnedSteepness
@@ -55,7 +55,7 @@ def market_of(policy: Policy) -> type[Market]:
     return ExclusiveMarket if isinstance(policy, NoMergingPolicy) else Market
 
 
-def opening_of(policy: Policy, fleet: Fleet, calendar: Calendar) -> OpeningPrices:
+def opening_of(policy: Policy, fleet: Fleet, calendar: Calendar) -> Opening:
     """What empty cells cost: by the hour that a slot begins in, if the policy forecasts any price."""
     forecasts = policy.opening_prices if isinstance(policy, AuctionPolicy) else ()
 
@@ -66,7 +66,7 @@ def opening_of(policy: Policy, fleet: Fleet, calendar: Calendar) -> OpeningPrice
 
         return price
 
-    return OpeningPrices(
+    return Opening(
         compute=hourly({forecast.gpu_type: forecast.compute_micros for forecast in forecasts}),
         memory=hourly({forecast.gpu_type: forecast.memory_micros for forecast in forecasts}),
     )
