@@ -58,8 +58,8 @@ class AuctionPolicy(Record):
     steepness: Annotated[
         Literal["declared", "learned"], Field(exclude_if=lambda steepness: steepness == "declared")
     ] = "declared"
-    """`declared` takes alpha and beta from the bounds above; `learned` from earlier bids, as soon as enough
-    have won (erratum P4): a full cell then costs what the dearest three tenths offered."""
+    """`declared` takes alpha and beta from the bounds above; `learned` from the winners, as soon as there
+    are enough (erratum P4): a full cell then costs what four fifths of them offered or more."""
     opening_prices: Annotated[
         tuple[OpeningPrices, ...], Field(max_length=16, exclude_if=lambda prices: not prices)
     ] = ()

@@ -93,8 +93,6 @@ class Auctioneer:
     def judge(self, bid_micros: int, request: Request, appraisal: Appraisal) -> int:
         """Count a bid among those that the certificate is for, and return mu_il in micros."""
         self._open(request.first_slot, request.last_slot)
-        if self._steepness is not None:
-            self._steepness.note_bid(bid_micros, request)
         window, cost_micros = appraisal.window, math.inf
         if window is not None:
             cost_micros = least_additive_cost(self.market, request.demand, window, cutoff_micros=bid_micros)
@@ -118,7 +116,8 @@ class Auctioneer:
         self.market.reserve(schedule.placement, demand)
         self.welfare_micros += welfare
         if self._steepness is not None:
-            self._steepness.note_award(density, self._opening_micros(schedule))
+            offer_micros = (bid_micros - schedule.vendor_micros) / demand.least_node_slots()
+            self._steepness.note_award(offer_micros, density, self._opening_micros(schedule))
         return Award(schedule, self.mechanism.charge(price), density, gain_micros)
 
     def replan(

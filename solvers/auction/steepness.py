@@ -1,19 +1,20 @@
-"""How steeply prices rise, learnt from earlier bids where no bound on them is declared (erratum P4).
+"""How steeply prices rise, learnt from earlier winners where no bound on bids is declared (erratum P4).
 
 Eqs. 7 and 8 make a cell that is taken share by share, at a mean b-bar, e times as dear as it was when empty
-and (e - 1) alpha b-bar dearer. alpha and beta are chosen so that this meets what the dearest part of the
-earlier bids offered: cheaper, and a cell fills with bids that were worth less than those which then find no
-room; dearer, and it stays half empty. No bid moves its own price, for they matter only to the bids after it.
+and (e - 1) alpha b-bar dearer. alpha and beta are chosen so that this meets what four fifths of the winners
+offered or more: cheaper, and a cell fills with bids that are worth less than those which then find no room;
+dearer, and it stays half empty. Bids that lose teach nothing, since they cost nothing and could say anything;
+and no bid moves its own price, for a winner matters only to the bids after it.
 """
 
 import math
 from collections import Counter
 from typing import Any
 
-from solvers.auction.mechanism import PriceRises, Request
+from solvers.auction.mechanism import PriceRises
 
-_DEAREST_PART = 0.3
-"""Three tenths: a tenth leaves cells half empty, a half leaves no room for the dearest bids."""
+_DEAREST_PART = 0.8
+"""Of the winners."""
 _LEAST_AWARDS = 20
 """Before so many awards the declared bounds hold."""
 _LEAST_STEEPNESS = 0.05
@@ -23,7 +24,7 @@ _STEPS_PER_OCTAVE = 8
 
 
 class LearnedSteepness:
-    """What a zone's bids have offered per node-slot, and what its winners brought."""
+    """What a zone's winners have offered per node-slot, and what they brought."""
 
     def __init__(self, declared: PriceRises, memory_slots: int) -> None:
         """`memory_slots`: what is older counts half, and what is twice as old a quarter."""
@@ -45,14 +46,15 @@ class LearnedSteepness:
         steepness = max(missing_micros / ((math.e - 1) * self._award_micros / self._awards), _LEAST_STEEPNESS)
         return PriceRises(steepness, steepness, self._declared.max_density_micros)
 
-    def note_bid(self, bid_micros: int, request: Request) -> None:
-        """Count what a bid offers per node-slot on the class that takes least of it, its vendor paid."""
-        vendor_micros = min((option.price_micros for option in request.options), default=0)
-        offer = (bid_micros - vendor_micros) / request.demand.least_node_slots()
-        self._offers[_class_of(min(offer, self._declared.max_density_micros))] += 1
+    def note_award(self, offer_micros: float, density_micros: float, opening_micros: float) -> None:
+        """Count a winner.
 
-    def note_award(self, density_micros: float, opening_micros: float) -> None:
-        """Count a winner's b-bar, and what its cells asked per node-slot when they were empty."""
+        Args:
+            offer_micros: what it bid per node-slot on the class that takes least of it, its vendor paid.
+            density_micros: its b-bar.
+            opening_micros: what its cells asked per node-slot when they were empty.
+        """
+        self._offers[_class_of(min(offer_micros, self._declared.max_density_micros))] += 1
         self._awards += 1
         self._award_micros += density_micros
         self._opening_micros += opening_micros

@@ -17,7 +17,6 @@ HARMLESS = {
     "bench": ["nothing"],
     "clock": ["infra/cells/demo.yaml", *NOWHERE],
     "demo": NO_TRACE,
-    "forecast": ["none.jsonl"],
     "quote": ["none.yaml", *NOWHERE],
     "simulate": ["--jobs", "2", "--span-slots", "2"],
     "submit": ["none.yaml", *NOWHERE],

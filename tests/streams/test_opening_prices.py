@@ -148,3 +148,16 @@ def test_a_forecast_that_fits_no_zone_is_refused_by_name(prices, fault) -> None:
 def test_a_forecast_of_impossible_prices_is_refused(price) -> None:
     with pytest.raises(ValidationError):
         opening("fast", price / UNIT)
+
+
+def test_bids_that_lose_teach_nothing_however_many_and_however_high() -> None:
+    bench = bench_of(market(opening("fast", 0.5), steepness="learned"))
+    for number in range(EARLIER_BIDS):
+        bench.send(bid(f"earlier{number}", 3.0 + number, work_samples=10, memory_gib=0.25))
+    learnt = bench.cell.zones["z"].auctioneer.state()["steepness"]
+    for number in range(100):
+        low = bid(f"low{number}", 1e-6)
+        impossible = bid(f"impossible{number}", 1e6, deadline_s=EPOCH_S + 1.0)
+        outcomes = bench.send(low, impossible)
+        assert all(isinstance(outcome, JobRejected) for outcome in outcomes)
+    assert bench.cell.zones["z"].auctioneer.state()["steepness"] == learnt

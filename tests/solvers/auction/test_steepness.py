@@ -6,27 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.auction.mechanism import PriceRises, Request
+from solvers.auction.mechanism import PriceRises
 from solvers.auction.steepness import LearnedSteepness, _class_of, _least_of
-from solvers.auction.window import VendorOption
-from tests.support.markets import demand, fleet
 
 DECLARED = PriceRises(7.0, 9.0, 1e12)
-FLEET = fleet((1, 10.0, 4.0))
-
-
-def request(vendor_micros: int = 0) -> Request:
-    """A task of one node-slot of compute and half of one of memory."""
-    return Request("j", demand(FLEET, 10, [10], 2.0), [VendorOption(None, vendor_micros, 0)], 0, 3)
 
 
 def learnt(offers: list[float], award_micros: float, opening_micros: float = 0.0) -> LearnedSteepness:
-    """What has seen these offers per node-slot, and winners that all brought the same."""
+    """What has seen winners with these offers per node-slot that all brought the same."""
     steepness = LearnedSteepness(DECLARED, 144)
     for offer in offers:
-        steepness.note_bid(round(offer * 1.5), request())
-    for _ in range(20):
-        steepness.note_award(award_micros, opening_micros)
+        steepness.note_award(offer, award_micros, opening_micros)
     return steepness
 
 
@@ -45,15 +35,14 @@ def test_classes_are_in_the_order_of_amounts(amounts: list[float]) -> None:
 def test_declared_bounds_hold_until_enough_have_won() -> None:
     steepness = LearnedSteepness(DECLARED, 144)
     for _ in range(19):
-        steepness.note_bid(1_000, request())
-        steepness.note_award(500.0, 0.0)
+        steepness.note_award(1_000.0, 500.0, 0.0)
     assert steepness.rises() == DECLARED
-    steepness.note_award(500.0, 0.0)
+    steepness.note_award(1_000.0, 500.0, 0.0)
     assert steepness.rises().alpha != DECLARED.alpha
 
 
-def test_a_full_cell_costs_what_the_dearest_three_tenths_offered() -> None:
-    rises = learnt([100.0] * 70 + [1_024.0] * 30, award_micros=512.0).rises()
+def test_a_full_cell_costs_what_four_fifths_of_the_winners_offered() -> None:
+    rises = learnt([100.0] * 20 + [1_024.0] * 80, award_micros=512.0).rises()
     # Taken in ever smaller shares, at a mean b-bar of 512, from zero.
     assert (math.e - 1) * rises.alpha * 512.0 == pytest.approx(1_024.0)
     assert rises.alpha == rises.beta
@@ -71,16 +60,9 @@ def test_prices_that_open_above_all_offers_still_rise() -> None:
     assert learnt([100.0] * 100, 512.0, opening_micros=5_000.0).rises().alpha == 0.05
 
 
-def test_a_vendor_is_paid_before_anything_is_offered() -> None:
-    paid, free = LearnedSteepness(DECLARED, 144), LearnedSteepness(DECLARED, 144)
-    paid.note_bid(1_000, request(vendor_micros=400))
-    free.note_bid(600, request())
-    assert paid.state()["offers"] == free.state()["offers"]
-
-
-def test_one_absurd_bid_counts_as_one_of_the_highest_density_allowed() -> None:
+def test_one_absurd_winner_counts_as_one_of_the_highest_density_allowed() -> None:
     steepness = LearnedSteepness(PriceRises(1.0, 1.0, 2_048.0), 144)
-    steepness.note_bid(10**15, request())
+    steepness.note_award(1e15, 1.0, 0.0)
     assert steepness.state()["offers"] == [(_class_of(2_048.0), 1)]
 
 
@@ -99,7 +81,7 @@ def test_a_restored_one_goes_on_as_the_other() -> None:
     other = LearnedSteepness(DECLARED, 144)
     other.restore(steepness.state())
     for each in (steepness, other):
-        each.note_bid(5_000, request())
+        each.note_award(5_000.0, 300.0, 0.0)
         each.advance(150)
     assert other.rises() == steepness.rises()
     assert other.state() == steepness.state()
