@@ -35,7 +35,6 @@ def run_solver(settings: SolverSettings) -> None:
     try:
         with closing(SolverProcess(settings.solve_overrun_s)) as solver:
             service = _connected(settings, solver, stop)
-            _log.info("solver ready group=%s.%s", settings.topic_prefix, settings.solver_group)
             try:
                 service.serve()
             finally:

@@ -39,7 +39,7 @@ class SolverService:
     """
 
     def __init__(self, settings: SolverSettings, solver: SolverProcess, stop: threading.Event) -> None:
-        """Connect, and join the group.
+        """Connect; `serve` joins the group.
 
         Raises:
             TopicsError: a topic is missing.
@@ -54,7 +54,6 @@ class SolverService:
         self._consumer = _consumer(settings)
         self._producer = _producer(settings)
         self._check_topics()
-        self._consumer.subscribe([self._decisions])
 
     def serve(self) -> None:
         """Answer requests until told to stop; a solve under way then is left, its request not acknowledged.
@@ -64,6 +63,11 @@ class SolverService:
             KafkaException: requests cannot be read.
             SolverUnfitError: nothing can be solved here.
         """
+        while not self._solver.ready and not self._stop.is_set():
+            # Until then others of the group do better.
+            self._solver.outcome(_POLL_S)
+        self._consumer.subscribe([self._decisions])
+        _log.info("solver ready group=%s.%s", self._settings.topic_prefix, self._settings.solver_group)
         while not self._stop.is_set():
             message = self._next()
             if message is not None and self._handled(message):

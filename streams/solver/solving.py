@@ -16,6 +16,8 @@ from schemas.solves import SolveFinished, SolveRequested
 READY_S = 600.0
 """Within so long a process must have loaded and compiled what it needs."""
 
+_ORDERLY_END_S = 2.0
+
 Solve = Callable[[str, SolveRequested], SolveFinished]
 
 
@@ -57,11 +59,13 @@ class SolverProcess:
         self._overrun_s = overrun_s
         self._load = load
         self._process, self._pipe = self._start()
-        self._ready = False
+        self.ready = False
+        """Whether the process has loaded what it needs; `outcome` takes note of that, too."""
         self._asked: tuple[str, SolveRequested] | None = None
         """What waits for the process to be ready, which does not read before."""
+        self._solving = False
         self._limit_s = 0.0
-        self._until_s = 0.0
+        self._until_s = time.monotonic() + READY_S
 
     def begin(self, cell: str, request: SolveRequested) -> None:
         """Hand a request over; the one before it must have its outcome."""
@@ -70,7 +74,7 @@ class SolverProcess:
         self._limit_s = request.time_limit_s + self._overrun_s
         self._until_s = time.monotonic() + READY_S
         self._asked = (cell, request)
-        if self._ready:
+        if self.ready:
             self._send()
 
     def outcome(self, wait_s: float) -> SolveFinished | SolveFailure | None:
@@ -85,27 +89,31 @@ class SolverProcess:
         except (EOFError, ConnectionResetError):
             self._process.join()
             reason = f"the process that solved it ended with status {self._process.exitcode}"
-            if not self._ready:
+            if not self.ready:
                 raise SolverUnfitError(f"{reason} before it was ready") from None
             return SolveFailure(reason)
         if time.monotonic() < self._until_s:
             return None
-        if not self._ready:
+        if not self.ready:
             raise SolverUnfitError(f"the process that solves was not ready within {READY_S:g} s")
         self.close()
         return SolveFailure(f"it was broken off after {self._limit_s:g} s")
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process: in order if it only waits, else at once."""
+        self._pipe.close()
+        if self.ready and not self._solving:
+            self._process.join(_ORDERLY_END_S)
         self._process.kill()
         self._process.join()
 
     def _take(self, message: SolveFinished | SolveFailure | _Ready) -> SolveFinished | SolveFailure | None:
         if isinstance(message, _Ready):
-            self._ready = True
+            self.ready = True
             if self._asked is not None:
                 self._send()
             return None
+        self._solving = False
         return message
 
     def _send(self) -> None:
@@ -114,11 +122,12 @@ class SolverProcess:
         with contextlib.suppress(BrokenPipeError):
             self._pipe.send(self._asked)
         self._asked = None
+        self._solving = True
 
     def _renew(self) -> None:
         self._pipe.close()
         self._process, self._pipe = self._start()
-        self._ready = False
+        self.ready = self._solving = False
 
     def _start(self) -> tuple[SpawnProcess, Connection]:
         context = multiprocessing.get_context("spawn")

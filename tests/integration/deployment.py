@@ -69,6 +69,10 @@ class Worker:
     def output(self) -> str:
         return self._log.read_text()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 

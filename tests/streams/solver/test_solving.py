@@ -116,7 +116,7 @@ def test_a_process_that_never_gets_ready_is_not_waited_for(started, monkeypatch)
 def test_closing_ends_a_solve_at_once(started):
     process = started(obedient)
     process.begin("c", request("hang"))
-    while not process._ready:
+    while not process.ready:
         process.outcome(0.05)
     before_s = time.monotonic()
     process.close()
