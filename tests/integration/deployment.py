@@ -133,10 +133,15 @@ class Deployment:
         self._workers.append(worker)
         return worker
 
-    def start_solver(self) -> Worker:
+    def start_solver(self, **settings: object) -> Worker:
         """Start a solver; `stop_workers` kills it as well."""
+        environment = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "topic_prefix": self.prefix,
+            **settings,
+        }
         solver = Worker(
-            {"MILLRACE_BOOTSTRAP_SERVERS": self.bootstrap_servers, "MILLRACE_TOPIC_PREFIX": self.prefix},
+            {f"MILLRACE_{name.upper()}": str(value) for name, value in environment.items()},
             self._directory / f"solver-{len(self._workers)}.log",
             "streams.solver",
         )

@@ -118,8 +118,13 @@ def test_bids_of_a_slot_are_admitted_together_with_the_plans_of_a_solver(deploym
     assert solver.wait() == 0
 
 
-def test_a_solver_killed_between_request_and_answer_gives_it_after_its_restart(
-    deployment: Deployment,
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0)],
+    ids=["killed", "stopped"],
+)
+def test_a_solver_that_ends_between_request_and_answer_gives_it_after_its_restart(
+    deployment: Deployment, number: signal.Signals, status: int
 ) -> None:
     deployment.start_worker()
     deployment.configure(CELL)
@@ -129,14 +134,16 @@ def test_a_solver_killed_between_request_and_answer_gives_it_after_its_restart(
     solving.suspend()
     ask(deployment, 0)
     until(lambda: "solve begun cell=alpha zone=z request=batch-1" in solver.output, "a solve")
-    solver.kill()
-    solving.resume()
+    solver.send(number)
+    assert solver.wait() == status
+    if status:
+        solving.resume()  # nobody has ended it
     assert answers(deployment) == []
     assert outcomes(deployment, JobRejected) == []
 
     deployment.start_solver()
     until(lambda: outcomes(deployment, JobRejected), "the batch decided")
-    until(lambda: not solving.is_running(), "the end of the killed solver's process")
+    until(lambda: not solving.is_running(), "the end of the first solver's process")
 
     assert len(answers(deployment)) == 1
     assert tuple(admitted(deployment)) == FOR_TWO
@@ -164,6 +171,19 @@ def test_an_answer_given_twice_counts_once_and_the_next_request_is_answered(depl
     until(lambda: len(answers(deployment)) == 3, "an answer to the second request")
     until(lambda: len(outcomes(deployment, JobAdmitted) + outcomes(deployment, JobRejected)) == 6, "all bids")
     assert deployment.proven().ok
+
+
+def test_a_request_from_long_ago_is_answered_without_a_solve(deployment: Deployment) -> None:
+    deployment.start_worker()
+    deployment.configure(CELL)
+    ask(deployment, 0)
+
+    deployment.start_solver(max_request_age_s=0.001)
+    until(lambda: len(outcomes(deployment, JobRejected)) == 3, "the batch decided")
+
+    ((_, answer),) = answers(deployment)
+    assert (answer.status, answer.plans) == ("none", ())
+    assert {outcome.reason for outcome in outcomes(deployment, JobRejected)} == {"not_in_schedule"}
 
 
 def test_a_record_that_is_no_decision_is_passed_over_with_a_line(deployment: Deployment) -> None:
