@@ -53,6 +53,7 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(documents.app, name="schemas")
 app.command()(services.worker)
 app.command()(services.executor)
+app.command()(services.solver)
 app.command()(services.clock)
 
 

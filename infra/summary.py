@@ -59,6 +59,8 @@ class Summary:
     """Samples trained, as parts of what the nodes could have trained from the first tick to the last."""
     solves: int
     """Answers of solvers."""
+    solves_without_plans: int
+    """Those that found nothing in their time, though there might be something."""
     solve_s: float
     """What they took, all together, by their own clocks."""
     adapters: tuple[TrainedAdapter, ...]
@@ -85,6 +87,7 @@ class Tally:
     _first_losses: dict[str, float] = field(default_factory=dict)
     _adapters: list[TrainedAdapter] = field(default_factory=list)
     _solves_s: list[float] = field(default_factory=list)
+    _solves_without_plans: int = 0
 
     def take_event(self, event: Event) -> None:
         """Count a ledger event."""
@@ -95,6 +98,7 @@ class Tally:
                 self._bids += 1
             case SolveFinished():
                 self._solves_s.append(event.solve_s)
+                self._solves_without_plans += event.status == "none"
             case RunStarted() as run:
                 self._done[run.job_id, run.node, run.slot] = (run.samples_done, run.samples_done)
             case RunProgressed() | RunFinished() as run:
@@ -153,6 +157,7 @@ class Tally:
             proven_ratio=bound / welfare if welfare > 0 else None,
             utilisation=self._utilisation(),
             solves=len(self._solves_s),
+            solves_without_plans=self._solves_without_plans,
             solve_s=math.fsum(self._solves_s),
             adapters=tuple(self._adapters),
         )

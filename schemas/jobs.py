@@ -107,5 +107,6 @@ RejectionReason = Literal[
     "search_too_large",
     "duplicate_job",
     "not_in_schedule",
+    "solver_found_nothing",
     "plan_not_feasible",
 ]

@@ -1,7 +1,6 @@
-"""What must hold before a worker starts: of its cells, and on the broker, where it creates but one topic."""
+"""What must hold on the broker before a worker starts, which creates but one topic."""
 
 import time
-from collections.abc import Iterable
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -12,8 +11,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     TopicMetadata,
 )
 
-from schemas.cells import CellConfigured
-from schemas.policies import TitanPolicy
 from schemas.topics import COMMANDS, LEDGER, topic_name, topics
 from streams.settings import LARGEST_RECORD_BYTES, MAX_SNAPSHOT_BYTES, WorkerSettings
 
@@ -22,22 +19,7 @@ _SEGMENT_MS = 10 * 60 * 1000
 
 
 class PreflightError(Exception):
-    """The broker or the cells are not as a worker needs them. The message is one line."""
-
-
-def refuse_unserved_policies(cells: Iterable[CellConfigured]) -> None:
-    """Return if every zone's policy can run here.
-
-    Raises:
-        PreflightError: a policy asks for solves, and no service answers them on Kafka.
-    """
-    for cell in cells:
-        for zone in cell.zones:
-            if isinstance(zone.policy, TitanPolicy):
-                raise PreflightError(
-                    f"zone {zone.id} of cell {cell.cell} is under policy titan, which runs in `millrace "
-                    "simulate` only: no service answers its solves on Kafka, choose another policy"
-                )
+    """The broker is not as a worker needs it. The message is one line."""
 
 
 def prepare(settings: WorkerSettings, snapshots_topic: str, timeout_s: float = 5.0) -> int:

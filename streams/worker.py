@@ -17,7 +17,7 @@ from solvers.auction.warm_up import warm_up
 from streams import broken_connections, tolerant_records
 from streams.cells_file import CellsFileError, load_cells
 from streams.faust_app import SNAPSHOTS, CellsApp
-from streams.preflight import PreflightError, prepare, refuse_unserved_policies
+from streams.preflight import PreflightError, prepare
 from streams.settings import WorkerSettings
 
 EXIT_FAILED = 1
@@ -39,10 +39,8 @@ def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
     """
     try:
         settings = settings or WorkerSettings()
-        configured = load_cells(settings.cells_file, _ANY_EPOCH_S)
-        refuse_unserved_policies(configured)
         # Only the names matter from here on: the configuration itself comes by the ledger.
-        cells = frozenset(cell.cell for cell in configured)
+        cells = frozenset(cell.cell for cell in load_cells(settings.cells_file, _ANY_EPOCH_S))
         partitions = prepare(settings, topic_name(settings.topic_prefix, SNAPSHOTS))
     except ValidationError as error:
         _end(EXIT_UNFIT, f"settings: {describe(error)}")

@@ -40,8 +40,8 @@ def ask(
     with Answers(target, topic, decided) as answers:
         with EventPublisher(target, source) as publisher:
             waiting = {publisher.publish(event).id: event for event in events}
-        for answer in answers.to(waiting.keys(), timeout_s):
-            event = waiting.pop(answer.cause if isinstance(answer, Decision) else answer.event_id)
+        for event_id, answer in answers.to(dict(waiting), timeout_s):
+            event = waiting.pop(event_id)
             if isinstance(answer, Refusal):
                 raise CommandError(f"{name_of(event)}: refused: {answer.reason}")
             yield event, answer

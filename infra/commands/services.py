@@ -1,4 +1,4 @@
-"""`millrace worker`, `millrace executor` and `millrace clock`: one service each, in the foreground."""
+"""`millrace worker`, `executor`, `solver` and `clock`: one service each, in the foreground."""
 
 import signal
 import threading
@@ -58,6 +58,27 @@ def executor(
     except ValidationError as error:
         raise CommandError(f"settings: {describe(error)}") from None
     main(settings)
+
+
+def solver(
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+) -> None:
+    """Run a solver, which zones under policy titan need; its other settings are MILLRACE_* variables."""
+    from pydantic import ValidationError
+
+    from infra.commands.options import target_of
+    from infra.errors import CommandError
+    from schemas.codec import describe
+    from streams.solver.process import run_solver
+    from streams.solver.settings import SolverSettings
+
+    target = target_of(bootstrap_servers, topic_prefix)
+    try:
+        settings = SolverSettings(bootstrap_servers=target.bootstrap_servers, topic_prefix=target.prefix)
+    except ValidationError as error:
+        raise CommandError(f"settings: {describe(error)}") from None
+    run_solver(settings)
 
 
 def clock(

@@ -25,6 +25,7 @@ def summary_table(title: str, summary: Summary) -> Table:
     table.add_row("utilisation", f"{summary.utilisation:.1%}")
     if summary.solves:
         table.add_row("solves, and seconds of solvers", f"{summary.solves}, {summary.solve_s:.1f} s")
+        table.add_row("solves that found nothing", str(summary.solves_without_plans))
     return table
 
 

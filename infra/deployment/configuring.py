@@ -82,13 +82,13 @@ def _publish(
 ) -> None:
     with Answers(target, CELLS) as answers:
         with EventPublisher(target, _SOURCE) as publisher:
-            waiting = {publisher.publish(cell).id: cell.cell for cell in cells}
-        for answer in answers.to(waiting.keys(), timeout_s, check_alive):
+            waiting = {publisher.publish(cell).id: cell for cell in cells}
+        for event_id, answer in answers.to(dict(waiting), timeout_s, check_alive):
+            cell = waiting.pop(event_id).cell
             if isinstance(answer, Refusal):
-                raise CommandError(f"cell {waiting[answer.event_id]} is refused: {answer.reason}")
-            cell = waiting.pop(answer.cause)
+                raise CommandError(f"cell {cell} is refused: {answer.reason}")
             if not isinstance(answer.outcome, CellAccepted):
                 raise CommandError(f"cell {cell} is not accepted: {getattr(answer.outcome, 'detail', '')}")
     if waiting:
-        cells_left = ", ".join(sorted(waiting.values()))
+        cells_left = ", ".join(sorted(cell.cell for cell in waiting.values()))
         raise CommandError(f"no worker has accepted {cells_left} within {timeout_s:g} s")

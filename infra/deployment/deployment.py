@@ -17,6 +17,7 @@ from infra.kafka.file_lock import FileLock, LockedError
 from infra.log.target import Target
 from infra.topics import ensure_topics
 from schemas.cells import CellConfigured
+from schemas.policies import TitanPolicy
 from schemas.topics import topics
 
 WORKER_READY_S = 120.0
@@ -47,17 +48,20 @@ class Deployment:
     """As their ledgers have them; known once it runs."""
     worker: Service = field(init=False)
     clock: Service = field(init=False)
+    solvers: list[Service] = field(default_factory=list)
+    """One where a zone's bids are decided by solves."""
     executors: dict[str, Service] = field(default_factory=dict)
     """By node."""
 
     @property
     def services(self) -> list[Service]:
         """In the order of their start."""
-        return [self.worker, *self.executors.values(), self.clock]
+        return [self.worker, *self.solvers, *self.executors.values(), self.clock]
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run for the length of the block: topics, worker, cells, executors and clock; stopped in reverse.
+        """Run for the length of the block: topics, worker, cells, where a zone is under `titan` a solver,
+        executors and clock; stopped in reverse.
 
         Raises:
             CommandError: a part of it does not come up.
@@ -72,6 +76,8 @@ class Deployment:
             self.worker.start()
             self.say("worker starts")
             self._configure()
+            if any(isinstance(zone.policy, TitanPolicy) for cell in self.cells for zone in cell.zones):
+                self._start_solver(stack)
             stack.callback(self._stop_executors)
             if layout.run_executors:
                 self._start_executors()
@@ -106,6 +112,13 @@ class Deployment:
             else:
                 self.say(f"cell {name} goes on")
         self.cells = [cell.configuration for cell in configured]
+
+    def _start_solver(self, stack: ExitStack) -> None:
+        solver = self._service("solver", ["streams.solver"], {})
+        self.solvers.append(solver)
+        stack.callback(solver.stop)
+        solver.start()
+        self.say("solver starts")
 
     def _start_executors(self) -> None:
         for cell in self.cells:

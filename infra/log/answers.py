@@ -1,7 +1,7 @@
 """Asking through the log: events are sent, and what is decided because of them comes back."""
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -10,6 +10,9 @@ from infra.log.reader import LogReader
 from infra.log.target import Target
 from schemas.codec import Decision, InvalidRecordError, decode_decision
 from schemas.dead_letters import REASON_HEADER
+from schemas.decisions import JobAdmitted, JobRejected, JobWithdrawn
+from schemas.jobs import JobSubmitted
+from schemas.registry import Event
 from schemas.topics import DECISIONS, LEDGER
 from streams.records import ReadRecord
 
@@ -51,25 +54,35 @@ class Answers:
 
     def to(
         self,
-        event_ids: Collection[str],
+        events: Mapping[str, Event],
         timeout_s: float,
         check_alive: Callable[[], None] = lambda: None,
-    ) -> Iterator[Answer]:
-        """The first answer to each event as it comes, until all are there or none comes for `timeout_s`.
+    ) -> Iterator[tuple[str, Answer]]:
+        """The first answer to each event, with its id, until all are there or none comes for `timeout_s`.
 
-        `check_alive` is called again and again; what it raises ends the wait.
+        Args:
+            events: by id. A bid may be decided by a later event, a solver's answer; any decision about its
+                job then is its answer.
+            check_alive: called again and again; what it raises ends the wait.
         """
-        waiting = set(event_ids)
+        waiting = set(events)
+        bids = {
+            (bid.cell, bid.job_id): event_id
+            for event_id, bid in events.items()
+            if isinstance(bid, JobSubmitted)
+        }
         deadline_s = time.monotonic() + timeout_s
         while waiting and time.monotonic() < deadline_s:
             check_alive()
             for record in self._reader.poll(_POLL_S):
                 answer = self._answer(record)
-                event_id = answer.cause if isinstance(answer, Decision) else answer and answer.event_id
-                if answer is not None and event_id in waiting:
+                if answer is None:
+                    continue
+                event_id = _answered_by(answer, waiting, bids)
+                if event_id in waiting:
                     waiting.remove(event_id)
                     deadline_s = time.monotonic() + timeout_s
-                    yield answer
+                    yield event_id, answer
 
     def __enter__(self) -> Self:
         return self
@@ -93,3 +106,17 @@ class Answers:
             return decode_decision(record.value or b"")
         except InvalidRecordError:
             return None  # replay is who says so
+
+
+def _answered_by(answer: Answer, waiting: Collection[str], bids: Mapping[tuple[str, str], str]) -> str:
+    """The id of the event that an answer is about; `bids` has those of bids by cell and job."""
+    if not isinstance(answer, Decision):
+        return answer.event_id
+    if answer.cause in waiting:
+        return answer.cause
+    match answer.outcome:
+        case JobRejected(reason="duplicate_job"):
+            return answer.cause  # another bid for the same job
+        case JobAdmitted(job_id=job_id) | JobRejected(job_id=job_id) | JobWithdrawn(job_id=job_id):
+            return bids.get((answer.cell, job_id), answer.cause)
+    return answer.cause

@@ -120,7 +120,7 @@ class BatchJudge:
             else:
                 faults[job_id] = verdict
         for job_id, fault in faults.items():
-            yield self._rejected(bids[job_id], fault)
+            yield self._rejected(bids[job_id], fault, event)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -182,13 +182,15 @@ class BatchJudge:
             return "its cells have not the room any more"
         return self._verdicts.admitted(bid.event, request, appraisal, award)
 
-    def _rejected(self, bid: WaitingBid, fault: str | None) -> JobRejected:
+    def _rejected(self, bid: WaitingBid, fault: str | None, solve: SolveFinished) -> JobRejected:
         appraisal = self._auctioneer.appraise(self._present(bid))
         if fault is not None:
             reason: RejectionReason = "plan_not_feasible"
             detail = f"the solver's plan does not hold: {fault}"
         elif appraisal.price is None or bid.event.bid_micros <= appraisal.price.micros:
             reason, detail = why_not(appraisal, bid.event.bid_micros)
+        elif solve.status == "none":
+            reason, detail = "solver_found_nothing", f"the solver found no plan in {solve.solve_s:.1f} s"
         else:
             reason, detail = "not_in_schedule", "the best schedule found for the slot's bids leaves it out"
         return self._verdicts.rejected(bid.event, reason, detail, appraisal)

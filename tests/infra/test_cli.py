@@ -22,6 +22,7 @@ COMMANDS = [
     "replay",
     "schemas",
     "simulate",
+    "solver",
 ]
 COMMANDS += ["submit", "topics", "up", "vendor-quote", "watch", "worker"]
 NOWHERE = "127.0.0.1:1"
@@ -123,6 +124,7 @@ FAULTS = {
         "has no cell nowhere",
     ),
     "a worker without cells": (["executor", "--node", "a b"], "settings: "),
+    "a solver without broker": (["solver", "--bootstrap-servers", NOWHERE], "No Kafka broker answers"),
 }
 
 

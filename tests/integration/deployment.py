@@ -48,13 +48,13 @@ def until(question: Callable[[], _Answer], what: str, patience_s: float = PATIEN
 
 
 class Worker:
-    """A worker process."""
+    """A worker process, or that of another service."""
 
-    def __init__(self, environment: dict[str, str], log: Path) -> None:
+    def __init__(self, environment: dict[str, str], log: Path, module: str = "streams.worker") -> None:
         self._log = log
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "streams.worker"],
+                [sys.executable, "-m", module],
                 cwd=ROOT,
                 env={**os.environ, **environment},
                 stdout=file,
@@ -68,6 +68,10 @@ class Worker:
     @property
     def output(self) -> str:
         return self._log.read_text()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -128,6 +132,36 @@ class Deployment:
         )
         self._workers.append(worker)
         return worker
+
+    def start_solver(self, **settings: object) -> Worker:
+        """Start a solver; `stop_workers` kills it as well."""
+        environment = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "topic_prefix": self.prefix,
+            **settings,
+        }
+        solver = Worker(
+            {f"MILLRACE_{name.upper()}": str(value) for name, value in environment.items()},
+            self._directory / f"solver-{len(self._workers)}.log",
+            "streams.solver",
+        )
+        self._workers.append(solver)
+        return solver
+
+    def rewind(self, group: str, topic: str) -> None:
+        """Set a group, which has no members now, back to the beginning of a topic."""
+        with KafkaReader(self.bootstrap_servers) as reader:
+            partitions = reader.slice(self.topic(topic)).low
+        places = [TopicPartition(self.topic(topic), partition, low) for partition, low in partitions.items()]
+        name = f"{self.prefix}.{group}"
+
+        def deserted() -> bool:
+            found = self._admin.describe_consumer_groups([name])[name].result(PATIENCE_S)
+            return found.state in (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+
+        until(deserted, f"group {name} without members")
+        request = ConsumerGroupTopicPartitions(name, places)
+        next(iter(self._admin.alter_consumer_group_offsets([request]).values())).result(PATIENCE_S)
 
     def stop_workers(self) -> None:
         for worker in self._workers:

@@ -69,7 +69,8 @@ def simulate_day(setting: PaperSetting, seed: int, policy_of: Callable[[AuctionP
         policy_of: makes the policy of the zone from the one that the setting's operator declares.
 
     Raises:
-        CommandError: the plans that were admitted violate problem P.
+        CommandError: the plans that were admitted violate problem P, or a solver found nothing in its time:
+            a day on which it did is no fair one.
     """
     cell, workload = draw(setting, seed)
     (zone,) = cell.zones
@@ -82,4 +83,6 @@ def simulate_day(setting: PaperSetting, seed: int, policy_of: Callable[[AuctionP
     wall_s = time.perf_counter() - start_s
     check_plans(run)
     summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)
+    if summary.solves_without_plans:
+        raise CommandError(f"{summary.solves_without_plans} of {summary.solves} solves found no plan in time")
     return Day(run, summary, wall_s, watch.seconds[JobSubmitted], watch.seconds[SolveFinished])

@@ -106,9 +106,14 @@ def test_the_best_schedule_of_the_batch_leaves_out_whom_an_earlier_bid_would_hav
 
 
 def test_a_bid_that_has_room_and_no_plan_is_told_that_the_schedule_leaves_it_out(bench):
-    (rejected,) = bench.send(solved(asked(bench, bid()), status="none"))
+    (rejected,) = bench.send(solved(asked(bench, bid()), status="feasible"))
     assert rejected.reason == "not_in_schedule"
     assert rejected.offer.price.operational_micros == 2 * UNIT
+
+
+def test_a_bid_is_told_that_the_solver_found_nothing(bench):
+    (rejected,) = bench.send(solved(asked(bench, bid()), status="none"))
+    assert rejected.reason == "solver_found_nothing"
 
 
 def test_a_bid_at_its_cost_is_rejected_for_its_price(bench):

@@ -1,0 +1,1 @@
+"""Answers cells' requests for long solves on Kafka."""

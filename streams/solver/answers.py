@@ -1,0 +1,81 @@
+"""Which decisions ask for a solve, and the records that answer them. Pure."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from schemas.codec import MAX_VALUE_BYTES, Decision, Envelope, InvalidRecordError, decode_decision
+from schemas.registry import DECISION_TYPES
+from schemas.solves import SolveFinished, SolveRequested
+from schemas.topics import SOLVES_FINISHED, topic_name
+from streams.records import ReadRecord, SentRecord
+
+SOURCE = "solver"
+_CHAIN_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class PendingSolve:
+    """A request that waits for its answer, and the decision that it is."""
+
+    cell: str
+    request: SolveRequested
+    event_id: str
+    """Of the answer. It follows from the request, so that an answer given twice is one event to the cell, and
+    holds a part of the decision's chain, which nobody knows before the request is made: no event sent earlier
+    can bear the id."""
+
+
+def pending_solve(record: ReadRecord) -> PendingSolve | None:
+    """The request in a record of the decisions topic; None where it is another decision.
+
+    Raises:
+        InvalidRecordError: it is no decision, or of no known type.
+    """
+    kind = dict(record.headers).get("ce_type")
+    if kind is not None and kind != SolveRequested.TYPE.encode():
+        if kind.decode(errors="replace") in DECISION_TYPES:
+            return None
+        raise InvalidRecordError(f"unknown decision type {kind[:128]!r}")
+    decision = decode_decision(record.value or b"")
+    if not isinstance(decision.outcome, SolveRequested):
+        return None
+    return PendingSolve(decision.cell, decision.outcome, _event_id(decision))
+
+
+def without_plans(pending: PendingSolve, solve_s: float) -> SolveFinished:
+    """The answer where no plans were found: the bids are decided all the same."""
+    return SolveFinished(
+        cell=pending.cell,
+        zone=pending.request.zone,
+        request_id=pending.request.request_id,
+        status="none",
+        plans=(),
+        bound_micros=None,
+        solve_s=solve_s,
+    )
+
+
+def fitted(answer: SolveFinished) -> SolveFinished:
+    """The answer with as many of its plans, the first ones, as fit into an event.
+
+    Plans that hold together hold without the last ones, too; what is left of them is no optimum any more.
+    """
+    excess = len(answer.model_dump_json().encode()) - MAX_VALUE_BYTES
+    if excess <= 0:
+        return answer
+    # "feasible" is a byte longer than "optimal"; each plan goes with its comma.
+    sizes = [len(plan.model_dump_json().encode()) + 1 for plan in reversed(answer.plans)]
+    dropped = 1 + sum(freed < excess + 1 for freed in accumulate(sizes))
+    kept = answer.plans[: max(len(answer.plans) - dropped, 0)]
+    return answer.model_copy(update={"plans": kept, "status": "feasible" if kept else "none"})
+
+
+def answer_record(topic_prefix: str, pending: PendingSolve, answer: SolveFinished, time: str) -> SentRecord:
+    """The event that answers a request, for the topic that intake reads. `time` is RFC 3339."""
+    envelope = Envelope(pending.event_id, SOURCE, time, answer)
+    topic = topic_name(topic_prefix, SOLVES_FINISHED)
+    return SentRecord(topic, pending.cell.encode(), envelope.value, envelope.headers())
+
+
+def _event_id(decision: Decision) -> str:
+    return f"solved-{decision.id}-{decision.chain[:_CHAIN_DIGITS]}"

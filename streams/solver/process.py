@@ -1,0 +1,64 @@
+"""The solver process: from its settings to an orderly stop."""
+
+import logging
+import signal
+import sys
+import threading
+from contextlib import closing
+from typing import NoReturn
+
+from confluent_kafka import KafkaException
+
+from streams.solver.service import SolverService, TopicsError
+from streams.solver.settings import SolverSettings
+from streams.solver.solving import SolverProcess
+
+EXIT_FAILED = 1
+"""Something went wrong underway; started again, the solver answers what it has not."""
+EXIT_UNFIT = 2
+"""Settings or topics are not fit; starting again does not help."""
+
+_log = logging.getLogger(__name__)
+
+
+def run_solver(settings: SolverSettings) -> None:
+    """Answer requests until SIGTERM or SIGINT; returns after an orderly stop. Call it from the main thread.
+
+    Raises:
+        SystemExit: with `EXIT_UNFIT` if the solver cannot start as it is set up, and with `EXIT_FAILED` if it
+            cannot go on; the reason is a line on standard error.
+    """
+    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        with closing(SolverProcess(settings.solve_overrun_s)) as solver:
+            service = _connected(settings, solver, stop)
+            try:
+                service.serve()
+            finally:
+                service.close()
+    except Exception as error:
+        _log.debug("solver failed", exc_info=error)
+        _end(EXIT_FAILED, _told(error))
+    _log.info("solver stopped")
+
+
+def _connected(settings: SolverSettings, solver: SolverProcess, stop: threading.Event) -> SolverService:
+    try:
+        return SolverService(settings, solver, stop)
+    except TopicsError as error:
+        _end(EXIT_UNFIT, str(error))
+    except KafkaException as error:
+        _end(EXIT_UNFIT, f"Kafka at {settings.bootstrap_servers}: {_told(error)}")
+
+
+def _told(error: Exception) -> str:
+    text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+    return f"{type(error).__name__}: {text}"
+
+
+def _end(status: int, message: str) -> NoReturn:
+    sys.stderr.write(f"millrace solver: {message}\n")
+    raise SystemExit(status)

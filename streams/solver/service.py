@@ -1,0 +1,300 @@
+"""Requests in, answers out. A request's offset is committed only when the broker has confirmed its answer."""
+
+import logging
+import threading
+import time
+from collections import deque
+from datetime import UTC, datetime
+from typing import cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from schemas.codec import InvalidRecordError
+from schemas.solves import SolveFinished
+from schemas.topics import DECISIONS, SOLVES_FINISHED, topic_name
+from streams.records import ReadHeaders, ReadRecord, SentRecord
+from streams.solver.answers import PendingSolve, answer_record, fitted, pending_solve, without_plans
+from streams.solver.settings import SolverSettings
+from streams.solver.solving import SolveFailure, SolverProcess
+
+_METADATA_TIMEOUT_S = 10.0
+_POLL_S = 0.1
+_COMMIT_EVERY_MS = 1_000
+
+_log = logging.getLogger(__name__)
+
+
+class TopicsError(RuntimeError):
+    """The topics are not as a solver needs them. The message is one line."""
+
+
+class PublishError(RuntimeError):
+    """The broker has not confirmed an answer. Its request is not acknowledged, so a restart repeats it."""
+
+
+class SolverService:
+    """Answers the requests of its group's partitions, one after another.
+
+    The group is polled while a solve runs, with its partitions paused: a long one costs no membership.
+    """
+
+    def __init__(self, settings: SolverSettings, solver: SolverProcess, stop: threading.Event) -> None:
+        """Connect; `serve` joins the group.
+
+        Raises:
+            TopicsError: a topic is missing.
+            KafkaException: the broker does not answer.
+        """
+        self._settings = settings
+        self._solver = solver
+        self._stop = stop
+        self._read: deque[Message] = deque()
+        """Records that came while a solve ran."""
+        self._decisions = topic_name(settings.topic_prefix, DECISIONS)
+        self._consumer = _consumer(settings)
+        self._producer = _producer(settings)
+        self._check_topics()
+
+    def serve(self) -> None:
+        """Answer requests until told to stop; a solve under way then is left, its request not acknowledged.
+
+        Raises:
+            PublishError: the broker does not take an answer.
+            KafkaException: requests cannot be read.
+            SolverUnfitError: nothing can be solved here.
+        """
+        while not self._solver.ready and not self._stop.is_set():
+            # Until then others of the group do better.
+            self._solver.outcome(_POLL_S)
+        self._consumer.subscribe([self._decisions])
+        _log.info("solver ready group=%s.%s", self._settings.topic_prefix, self._settings.solver_group)
+        while not self._stop.is_set():
+            message = self._next()
+            if message is not None and self._handled(message):
+                self._acknowledge(message)
+
+    def close(self) -> None:
+        """Commit what is acknowledged and leave the group."""
+        self._consumer.close()
+
+    def _next(self) -> Message | None:
+        if self._read:
+            return self._read.popleft()
+        return self._poll(_POLL_S)
+
+    def _poll(self, wait_s: float) -> Message | None:
+        message = self._consumer.poll(wait_s)
+        if message is None:
+            return None
+        error = message.error()
+        if error is None:
+            return message
+        if error.fatal() or error.code() in (
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.GROUP_AUTHORIZATION_FAILED,
+        ):
+            raise KafkaException(error)
+        _log.warning("requests unread topic=%s error=%s; tried again", self._decisions, error.str())
+        return None
+
+    def _handled(self, message: Message) -> bool:
+        """Answer the record if it is a request; False if told to stop before the answer was there."""
+        record = _record(message)
+        try:
+            pending = pending_solve(record)
+        except InvalidRecordError as error:
+            _log.warning(
+                "record passed over topic=%s partition=%d offset=%d: %s",
+                record.topic,
+                record.partition,
+                record.offset,
+                error,
+            )
+            return True
+        if pending is None:
+            return True
+        answer = self._answer(pending, record.timestamp_ms)
+        if answer is None:
+            _log.info("solve left for the next start %s", _named(pending))
+            return False
+        self._publish(pending, answer)
+        _log.info(
+            "solve answered %s status=%s plans=%d bids=%d solve_s=%.3f",
+            _named(pending),
+            answer.status,
+            len(answer.plans),
+            len(pending.request.bids),
+            answer.solve_s,
+        )
+        return True
+
+    def _answer(self, pending: PendingSolve, timestamp_ms: int | None) -> SolveFinished | None:
+        """An answer in any case, unless told to stop."""
+        age_s = 0.0 if timestamp_ms is None else time.time() - timestamp_ms / 1_000
+        if age_s > self._settings.max_request_age_s:
+            _log.warning("solve without plans %s: the request is %.0f s old", _named(pending), age_s)
+            return without_plans(pending, 0.0)
+        _log.info("solve begun %s bids=%d", _named(pending), len(pending.request.bids))
+        began_s = time.monotonic()
+        outcome = self._solved(pending)
+        if isinstance(outcome, SolveFailure):
+            _log.error("solve without plans %s: %s", _named(pending), outcome.reason)
+            return without_plans(pending, time.monotonic() - began_s)
+        if outcome is None:
+            return None
+        answer = fitted(outcome)
+        if len(answer.plans) < len(outcome.plans):
+            _log.warning(
+                "plans left out %s: %d of %d are too long for an event",
+                _named(pending),
+                len(outcome.plans) - len(answer.plans),
+                len(outcome.plans),
+            )
+        return answer
+
+    def _solved(self, pending: PendingSolve) -> SolveFinished | SolveFailure | None:
+        self._solver.begin(pending.cell, pending.request)
+        outcome = None
+        try:
+            while outcome is None and not self._stop.is_set():
+                # Again each time: partitions may have come meanwhile.
+                self._consumer.pause(self._consumer.assignment())
+                early = self._poll(0)
+                if early is not None:
+                    self._read.append(early)
+                outcome = self._solver.outcome(_POLL_S)
+        finally:
+            self._consumer.resume(self._consumer.assignment())
+        return outcome
+
+    def _publish(self, pending: PendingSolve, answer: SolveFinished) -> None:
+        """Return when the broker has confirmed the answer.
+
+        Raises:
+            PublishError: it has not.
+        """
+        time_now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        record = answer_record(self._settings.topic_prefix, pending, answer, time_now)
+        confirmation = _Confirmation()
+        self._produce(record, confirmation)
+        stop_by_s: float | None = None
+        while not confirmation.here:
+            self._producer.poll(_POLL_S)
+            if self._stop.is_set():
+                now_s = time.monotonic()
+                stop_by_s = stop_by_s or now_s + self._settings.stop_timeout_s
+                if now_s > stop_by_s:
+                    raise PublishError(f"{record.topic}: not confirmed in time for a stop")
+        if confirmation.error is not None:
+            raise PublishError(f"{record.topic}: {confirmation.error.str()}")
+
+    def _produce(self, record: SentRecord, confirmation: "_Confirmation") -> None:
+        try:
+            self._producer.produce(
+                record.topic,
+                key=record.key,
+                value=record.value,
+                headers=[*record.headers],
+                on_delivery=confirmation.note,
+            )
+        except KafkaException as error:
+            raise PublishError(f"{record.topic}: {error.args[0].str()}") from None
+
+    def _acknowledge(self, message: Message) -> None:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        try:
+            self._consumer.store_offsets(offsets=[TopicPartition(topic, partition, offset + 1)])
+        except KafkaException as error:
+            # The partition has moved: whoever has it now answers once more, under the same id.
+            if error.args[0].code() not in (KafkaError._STATE, KafkaError._UNKNOWN_PARTITION):
+                raise
+
+    def _check_topics(self) -> None:
+        needed = {self._decisions, topic_name(self._settings.topic_prefix, SOLVES_FINISHED)}
+        missing = sorted(needed - set(self._consumer.list_topics(timeout=_METADATA_TIMEOUT_S).topics))
+        if missing:
+            raise TopicsError(f"topics are missing, create them first: {', '.join(missing)}")
+
+
+class _Confirmation:
+    """What the broker says of one record, once it does."""
+
+    def __init__(self) -> None:
+        self.here = False
+        self.error: KafkaError | None = None
+
+    def note(self, error: KafkaError | None, _message: Message) -> None:
+        self.here, self.error = True, error
+
+
+def _consumer(settings: SolverSettings) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": settings.bootstrap_servers,
+            "client.id": "millrace-solver",
+            "group.id": f"{settings.topic_prefix}.{settings.solver_group}",
+            # Requests from before the first start wait for their answers as well.
+            "auto.offset.reset": "earliest",
+            # What is acknowledged is committed regularly, and when a partition moves.
+            "enable.auto.commit": True,
+            "auto.commit.interval.ms": _COMMIT_EVERY_MS,
+            "enable.auto.offset.store": False,
+            # Who keeps a partition keeps its place in it: a solve under way is not asked for again.
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": round(settings.session_timeout_s * 1_000),
+            "heartbeat.interval.ms": round(settings.heartbeat_s * 1_000),
+            "allow.auto.create.topics": False,
+            "reconnect.backoff.max.ms": 1_000,
+        },
+        logger=_log,
+    )
+
+
+def _producer(settings: SolverSettings) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": settings.bootstrap_servers,
+            "client.id": "millrace-solver",
+            "enable.idempotence": True,
+            "acks": "all",
+            # As Kafka's own clients place keys.
+            "partitioner": "murmur2_random",
+            "message.max.bytes": 2 * 1024 * 1024,
+            "delivery.timeout.ms": round(settings.delivery_timeout_s * 1_000),
+            "reconnect.backoff.max.ms": 1_000,
+        },
+        logger=_log,
+    )
+
+
+def _record(message: Message) -> ReadRecord:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    _, timestamp_ms = message.timestamp()
+    return ReadRecord(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        timestamp_ms=timestamp_ms if timestamp_ms > 0 else None,
+        key=message.key(),
+        value=message.value(),
+        headers=_headers(message),
+    )
+
+
+def _headers(message: Message) -> ReadHeaders:
+    """None where a name is not UTF-8, which the client cannot read: the value says what the record is."""
+    try:
+        return cast(ReadHeaders, message.headers() or ())
+    except (UnicodeDecodeError, SystemError):
+        return ()
+
+
+def _named(pending: PendingSolve) -> str:
+    return f"cell={pending.cell} zone={pending.request.zone} request={pending.request.request_id}"

@@ -1,0 +1,163 @@
+"""Solves in a process of their own, which may take long, fail, die or be broken off without the service."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+
+from schemas.solves import SolveFinished, SolveRequested
+
+READY_S = 600.0
+"""Within so long a process must have loaded and compiled what it needs."""
+
+_ORDERLY_END_S = 2.0
+
+Solve = Callable[[str, SolveRequested], SolveFinished]
+
+
+class SolverUnfitError(RuntimeError):
+    """No process can be had that solves: a fault of the installation, not of a request."""
+
+
+@dataclass(frozen=True)
+class SolveFailure:
+    """Why there is no answer to a request, on one line."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What a process needs is loaded."""
+
+
+def titan_solve() -> Solve:
+    """Load and compile what Titan's solves need."""
+    from solvers.auction.titan import solve_batch  # loads Pyomo
+    from solvers.auction.warm_up import warm_up
+
+    warm_up()
+    return solve_batch
+
+
+class SolverProcess:
+    """One solve at a time: `begin` it, then ask for its `outcome` until there is one."""
+
+    def __init__(self, overrun_s: float, load: Callable[[], Solve] = titan_solve) -> None:
+        """Start a process, which loads what it needs while nothing is asked of it.
+
+        Args:
+            overrun_s: a solve that takes so much longer than its request allows is broken off.
+            load: runs in the process, once, and returns what answers; importable by its name.
+        """
+        self._overrun_s = overrun_s
+        self._load = load
+        self._process, self._pipe = self._start()
+        self.ready = False
+        """Whether the process has loaded what it needs; `outcome` takes note of that, too."""
+        self._asked: tuple[str, SolveRequested] | None = None
+        """What waits for the process to be ready, which does not read before."""
+        self._solving = False
+        self._limit_s = 0.0
+        self._until_s = time.monotonic() + READY_S
+
+    def begin(self, cell: str, request: SolveRequested) -> None:
+        """Hand a request over; the one before it must have its outcome."""
+        if not self._process.is_alive():
+            self._renew()
+        self._limit_s = request.time_limit_s + self._overrun_s
+        self._until_s = time.monotonic() + READY_S
+        self._asked = (cell, request)
+        if self.ready:
+            self._send()
+
+    def outcome(self, wait_s: float) -> SolveFinished | SolveFailure | None:
+        """The answer or the lack of it; None if there is neither within `wait_s`.
+
+        Raises:
+            SolverUnfitError: the process cannot load what it needs.
+        """
+        try:
+            if self._pipe.poll(wait_s):
+                return self._take(self._pipe.recv())
+        except (EOFError, ConnectionResetError):
+            self._process.join()
+            reason = f"the process that solved it ended with status {self._process.exitcode}"
+            if not self.ready:
+                raise SolverUnfitError(f"{reason} before it was ready") from None
+            return SolveFailure(reason)
+        if time.monotonic() < self._until_s:
+            return None
+        if not self.ready:
+            raise SolverUnfitError(f"the process that solves was not ready within {READY_S:g} s")
+        self.close()
+        return SolveFailure(f"it was broken off after {self._limit_s:g} s")
+
+    def close(self) -> None:
+        """End the process: in order if it only waits, else at once."""
+        self._pipe.close()
+        if self.ready and not self._solving:
+            self._process.join(_ORDERLY_END_S)
+        self._process.kill()
+        self._process.join()
+
+    def _take(self, message: SolveFinished | SolveFailure | _Ready) -> SolveFinished | SolveFailure | None:
+        if isinstance(message, _Ready):
+            self.ready = True
+            if self._asked is not None:
+                self._send()
+            return None
+        self._solving = False
+        return message
+
+    def _send(self) -> None:
+        self._until_s = time.monotonic() + self._limit_s
+        # A process that has just died is noticed by `outcome`.
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.send(self._asked)
+        self._asked = None
+        self._solving = True
+
+    def _renew(self) -> None:
+        self._pipe.close()
+        self._process, self._pipe = self._start()
+        self.ready = self._solving = False
+
+    def _start(self) -> tuple[SpawnProcess, Connection]:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, self._load), name="solve", daemon=True)
+        process.start()
+        # The process has the only other end, so that its death is the end of the pipe.
+        theirs.close()
+        return process, ours
+
+
+def _serve(pipe: Connection, load: Callable[[], Solve]) -> None:
+    # What stops the service may reach this process, too; the service ends it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_service, daemon=True).start()
+    solve = load()
+    pipe.send(_Ready())
+    with contextlib.suppress(EOFError):
+        while True:
+            cell, request = pipe.recv()
+            try:
+                outcome: SolveFinished | SolveFailure = solve(cell, request)
+            except Exception as error:
+                outcome = SolveFailure(" ".join(f"{type(error).__name__}: {error}".split())[:1_000])
+            pipe.send(outcome)
+
+
+def _end_with_service() -> None:
+    service = multiprocessing.parent_process()
+    if service is not None:
+        service.join()
+        os._exit(1)

@@ -1,0 +1,244 @@
+"""The real solver beside the real worker on real Kafka: killed at any point, each request is answered."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from infra.cli import run
+from infra.deployment.deployment import Deployment as LocalDeployment
+from infra.deployment.deployment import Layout
+from infra.deployment.folders import Folders
+from infra.log.target import Target
+from schemas.cells import CellConfigured
+from schemas.codec import Decision, decode_decision, decode_event
+from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
+from schemas.jobs import JobSubmitted
+from schemas.policies import TitanPolicy
+from schemas.registry import Event
+from schemas.solves import SolveFinished, SolveRequested
+from streams.solver.process import EXIT_UNFIT
+from tests.integration.deployment import Deployment, until
+from tests.support.cells import EPOCH_S, bid, configuration, tick, zone
+
+pytestmark = pytest.mark.integration
+
+DEMO_CELLS = Path(__file__).parents[2] / "infra/cells/demo.yaml"
+CELL = "alpha"
+LATE = 0.6
+"""Some way into the last half of a slot."""
+FOR_TWO = ("j1", "j2")
+"""Of three bids for all of the fast nodes until the deadline, the dearest, for which there is room."""
+
+
+def titan_cell(cell: str) -> CellConfigured:
+    return configuration(cell=cell, zones=(zone(policy=TitanPolicy(kind="titan")),))
+
+
+def bids(slot: int) -> list[JobSubmitted]:
+    """Three that each take a fast node for the two slots after `slot`, worth 5, 9 and 7 units."""
+    whole = {
+        "work_samples": 200,
+        "speed_samples_per_s": {"fast": 10.0},
+        "deadline_s": EPOCH_S + 10 * (slot + 3),
+    }
+    return [
+        bid(f"j{3 * slot + number}", units, **whole).model_copy(update={"cell": CELL})
+        for number, units in enumerate((5.0, 9.0, 7.0))
+    ]
+
+
+def at(slot: float) -> Event:
+    return tick(slot).model_copy(update={"cell": CELL})
+
+
+@pytest.fixture
+def deployment(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Deployment]:
+    deployment = Deployment(kafka, topic_prefix, tmp_path, [CELL], configuration=titan_cell)
+    yield deployment
+    deployment.stop_workers()
+
+
+def decisions(deployment: Deployment) -> list[Decision]:
+    return [decode_decision(record.value or b"") for record in deployment.records("decisions")]
+
+
+def outcomes(deployment: Deployment, kind: type) -> list:
+    return [decision.outcome for decision in decisions(deployment) if isinstance(decision.outcome, kind)]
+
+
+def answers(deployment: Deployment) -> list[tuple[str, SolveFinished]]:
+    """Id and event of each."""
+    envelopes = [decode_event(r.value, r.headers) for r in deployment.records("solves.finished")]
+    return [(envelope.id, envelope.event) for envelope in envelopes]
+
+
+def admitted(deployment: Deployment) -> list[str]:
+    return [outcome.job_id for outcome in outcomes(deployment, JobAdmitted)]
+
+
+def ask(deployment: Deployment, slot: int) -> None:
+    """Send a slot's ticks and bids, and wait until the cell has asked for their solve."""
+    deployment.send([at(slot)])
+    until(lambda: str(EPOCH_S + slot * 10) in ledger_text(deployment), "the slot's tick in the ledger")
+    deployment.send(bids(slot))
+    until(lambda: f'"j{3 * slot + 2}"' in ledger_text(deployment), "the bids in the ledger")
+    deployment.send([at(slot + LATE)])
+    until(lambda: len(outcomes(deployment, SolveRequested)) == slot + 1, "a request")
+
+
+def ledger_text(deployment: Deployment) -> str:
+    return "\n".join((record.value or b"").decode() for record in deployment.records("ledger"))
+
+
+def test_bids_of_a_slot_are_admitted_together_with_the_plans_of_a_solver(deployment: Deployment) -> None:
+    deployment.start_worker()
+    solver = deployment.start_solver()
+    deployment.configure(CELL)
+
+    ask(deployment, 0)
+    until(lambda: len(admitted(deployment)) == 2, "admitted bids")
+
+    ((id, answer),) = answers(deployment)
+    (request,) = [d for d in decisions(deployment) if isinstance(d.outcome, SolveRequested)]
+    assert id == f"solved-{request.id}-{request.chain[:16]}"
+    assert (answer.status, answer.request_id, len(answer.plans)) == ("optimal", "batch-1", 2)
+    until(lambda: outcomes(deployment, JobRejected), "the bid without plan")
+    assert tuple(admitted(deployment)) == FOR_TWO
+    assert [outcome.job_id for outcome in outcomes(deployment, JobRejected)] == ["j0"]
+    planned = {tuple(outcome.offer.plan.cells) for outcome in outcomes(deployment, JobAdmitted)}
+    assert planned == {tuple((slot, node) for slot in (1, 2)) for node in ("a1", "a2")}
+    assert deployment.proven().ok
+
+    solver.send(signal.SIGTERM)
+    assert solver.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0)],
+    ids=["killed", "stopped"],
+)
+def test_a_solver_that_ends_between_request_and_answer_gives_it_after_its_restart(
+    deployment: Deployment, number: signal.Signals, status: int
+) -> None:
+    deployment.start_worker()
+    deployment.configure(CELL)
+    solver = deployment.start_solver()
+    until(lambda: "solver ready" in solver.output, "a solver that is ready")
+    (solving,) = [p for p in psutil.Process(solver.pid).children() if "spawn_main" in " ".join(p.cmdline())]
+    solving.suspend()
+    ask(deployment, 0)
+    until(lambda: "solve begun cell=alpha zone=z request=batch-1" in solver.output, "a solve")
+    solver.send(number)
+    assert solver.wait() == status
+    if status:
+        solving.resume()  # nobody has ended it
+    assert answers(deployment) == []
+    assert outcomes(deployment, JobRejected) == []
+
+    deployment.start_solver()
+    until(lambda: outcomes(deployment, JobRejected), "the batch decided")
+    until(lambda: not solving.is_running(), "the end of the first solver's process")
+
+    assert len(answers(deployment)) == 1
+    assert tuple(admitted(deployment)) == FOR_TWO
+    assert deployment.proven().ok
+
+
+def test_an_answer_given_twice_counts_once_and_the_next_request_is_answered(deployment: Deployment) -> None:
+    deployment.start_worker()
+    first = deployment.start_solver()
+    deployment.configure(CELL)
+    ask(deployment, 0)
+    until(lambda: outcomes(deployment, JobRejected), "the batch decided")
+    first.send(signal.SIGTERM)
+    assert first.wait() == 0
+    # As if it had been killed before its offset was committed.
+    deployment.rewind("solvers", "decisions")
+
+    deployment.start_solver()
+    until(lambda: outcomes(deployment, EventIgnored), "the answer taken note of")
+
+    (again, *_), ((ids, _), (ids_again, _)) = outcomes(deployment, EventIgnored), answers(deployment)
+    assert (again.reason, ids) == ("duplicate_event", ids_again)
+    assert tuple(admitted(deployment)) == FOR_TWO
+    ask(deployment, 1)
+    until(lambda: len(answers(deployment)) == 3, "an answer to the second request")
+    until(lambda: len(outcomes(deployment, JobAdmitted) + outcomes(deployment, JobRejected)) == 6, "all bids")
+    assert deployment.proven().ok
+
+
+def test_a_request_from_long_ago_is_answered_without_a_solve(deployment: Deployment) -> None:
+    deployment.start_worker()
+    deployment.configure(CELL)
+    ask(deployment, 0)
+
+    deployment.start_solver(max_request_age_s=0.001)
+    until(lambda: len(outcomes(deployment, JobRejected)) == 3, "the batch decided")
+
+    ((_, answer),) = answers(deployment)
+    assert (answer.status, answer.plans) == ("none", ())
+    assert {outcome.reason for outcome in outcomes(deployment, JobRejected)} == {"solver_found_nothing"}
+
+
+def test_a_record_that_is_no_decision_is_passed_over_with_a_line(deployment: Deployment) -> None:
+    deployment.send_raw("decisions", b"\xff", [("ce_type", b"millrace.unknown.v1")], CELL.encode())
+    deployment.start_worker()
+    solver = deployment.start_solver()
+    deployment.configure(CELL)
+    deployment.send([at(0), *bids(0)])
+    until(lambda: '"j2"' in ledger_text(deployment), "the bids in the ledger")
+    deployment.send([at(LATE)])
+
+    until(lambda: answers(deployment), "an answer")
+
+    assert "unknown decision type b'millrace.unknown.v1'" in solver.output
+    assert solver.running
+
+
+def test_a_solver_without_topics_ends_with_one_line(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    deployment = Deployment(kafka, topic_prefix, tmp_path, [CELL])
+    deployment.prefix = "absent"
+    solver = deployment.start_solver()
+    assert solver.wait() == EXIT_UNFIT
+    assert solver.output == (
+        "millrace solver: topics are missing, create them first: absent.decisions, absent.solves.finished\n"
+    )
+
+
+@pytest.mark.timeout(300)
+def test_a_deployment_of_a_titan_zone_has_a_solver(
+    kafka: str, topic_prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = yaml.safe_load(DEMO_CELLS.read_text())
+    described["cells"][0]["zones"][0]["policy"] = {"kind": "titan"}
+    file = tmp_path / "cells.yaml"
+    file.write_text(yaml.safe_dump(described))
+    task = {
+        "zone": "tiny",
+        "work_samples": 96,
+        "deadline_in_s": 40,
+        "dataset": {"path": "d.jsonl", "samples": 100},
+        "hyperparameters": {"rank": 8, "batch_size": 8, "sequence_length": 32},
+    }
+    job = {"cell": "demo", "user": "ann", "job_id": "rich", "bid": 3, "task": task}
+    (tmp_path / "bid.yaml").write_text(json.dumps([job]))
+    folders = Folders(tmp_path / "deployment")
+    folders.create()
+    said: list[str] = []
+    layout = Layout(file, folders, Target(kafka, topic_prefix), run_executors=False)
+    with LocalDeployment(layout, said.append).running():
+        log = folders.logs / "solver.log"
+        until(lambda: "solver ready" in log.read_text(), "a solver that is ready")
+        where = ["--bootstrap-servers", kafka, "--topic-prefix", topic_prefix]
+        status = run(["submit", str(tmp_path / "bid.yaml"), "--json", *where])
+    output = capsys.readouterr()
+    assert (status, output.err) == (0, "")
+    (decided,) = map(json.loads, output.out.splitlines())
+    assert "solver starts" in said
+    assert decided["state"] == "admitted"
