@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bench.auction.runs.plans import check_plans
 from bench.workloads.paper import PaperSetting, draw
+from infra.errors import CommandError
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.summary import Summary, summarise
 from schemas.codec import Decision
