@@ -30,7 +30,7 @@ _UNIT_MICROS = 1_000_000
 def warm_up() -> None:
     """Fold a cell with a zone for every way to decide at once.
 
-    The compiled code is kept on disk where that can be written, and then this takes a fraction of a second.
+    The compiled code is kept on disk where that can be written, and then this takes under a second.
     """
     cell = Cell(_CELL)
     for offset, event in enumerate(_events()):

@@ -214,7 +214,7 @@ class Market:
         self.full_costs = self._by_class(self._full_cost, self.first_slot, self.horizon_slots)
 
     def _by_row(self, value: ClassSlotValue, first_slot: int, slots: int) -> Floats:
-        """(slots, rows), slot after slot in memory as in all arrays of cells: kernels are compiled per layout."""
+        """(slots, rows), slot after slot in memory as all cells are: kernels are compiled per layout."""
         return np.ascontiguousarray(self._by_class(value, first_slot, slots)[:, self._class_of_row])
 
     def _by_class(self, value: ClassSlotValue, first_slot: int, slots: int) -> Floats:
