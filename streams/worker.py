@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from schemas.codec import describe
 from schemas.topics import topic_name
-from solvers.auction.warm_up import warm_up
 from streams import broken_connections, tolerant_records
 from streams.cells_file import CellsFileError, load_cells
 from streams.faust_app import SNAPSHOTS, CellsApp
 from streams.preflight import PreflightError, prepare
 from streams.settings import WorkerSettings
+from streams.warm_up import warm_up
 
 EXIT_FAILED = 1
 """Something went wrong underway; started again, the worker resumes where it was."""

@@ -85,7 +85,7 @@ def simulate(
 ) -> None:
     """Run a cell, unchanged, through a workload on virtual time: a drawn one, or a recorded ledger's."""
     from infra.commands.options import cell_of
-    from infra.commands.output import console, print_json, progress
+    from infra.commands.output import console, print_json, progress, remark
     from infra.commands.summaries import summary_table
     from infra.commands.what_if import show_what_if
     from infra.simulation.alternative import Alternative, NodeAddition
@@ -116,7 +116,9 @@ def simulate(
     demands = Demands(median_work_slots=median_work_slots)
     workload = draw_workload(configuration, arrivals, configuration.epoch_s, seed, demands)
     # Bids and quotes are drawn for the cell as the file has it, so that all changes meet the same ones.
-    simulated = alternative.of(configuration)
+    simulated = alternative.of(configuration, source=str(cells))
+    for note in alternative.without_effect(configuration):
+        remark(note)
     with progress("simulating") as done:
         run = Simulation(simulated, workload.bids, workload.quotes, pace).run(done)
     summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)

@@ -38,11 +38,12 @@ def show_what_if(
         ReplayError: the ledger is none.
     """
     own = ledger_configuration(ledger, cell)
-    other = alternative.of(own if cells is None else cell_of(cells, own.epoch_s, own.cell))
+    base = own if cells is None else cell_of(cells, own.epoch_s, own.cell)
+    other = alternative.of(base, source=str(cells or ledger))
     check_comparable(own, other)
     if out is not None and _same_file(out / LEDGER_FILE, ledger):
         raise CommandError(f"--out {out}: the new log would overwrite the ledger: choose another folder")
-    notes = losses(own, other)
+    notes = [*alternative.without_effect(base), *losses(own, other)]
     for note in notes:
         remark(note)
     with progress("folding the ledger again"):

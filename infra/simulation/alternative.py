@@ -55,13 +55,16 @@ class Alternative:
     auction: Mapping[str, int] = field(default_factory=dict)
     """Fields of `AuctionPolicy` to set in every zone."""
 
-    def of(self, cell: CellConfigured) -> CellConfigured:
+    def of(self, cell: CellConfigured, source: str = "the cell") -> CellConfigured:
         """The configuration with the changes made.
+
+        Args:
+            source: what it was read from, for messages.
 
         Raises:
             CommandError: they cannot be made, or the result is no valid configuration.
         """
-        cell = under_policy(cell, self.policy, self.price_per_thousand_samples_micros)
+        cell = under_policy(cell, self.policy, self.price_per_thousand_samples_micros, self.auction, source)
         taken = {node.id for zone in cell.zones for node in zone.nodes}
         names = (f"added-{number}" for number in count(1) if f"added-{number}" not in taken)
         zones = {zone.id: self._priced(self._scaled(zone, names)) for zone in cell.zones}
@@ -76,11 +79,27 @@ class Alternative:
         except ValidationError as error:
             raise CommandError(f"the changed cell is none: {describe(error)}") from None
 
+    def without_effect(self, cell: CellConfigured) -> list[str]:
+        """A line if there are nodes that are scaled to as many as they are."""
+        if self.scale_nodes == 1:
+            return []
+        kept = [
+            f"{len(nodes)} of type {gpu_type} in zone {zone.id}"
+            for zone in cell.zones
+            for (gpu_type, _), nodes in _alike(zone).items()
+            if self._wanted(nodes) == len(nodes)
+        ]
+        line = (
+            f"--scale-nodes {self.scale_nodes:g} is rounded to as many nodes as there are: {', '.join(kept)}"
+        )
+        return [line] if kept else []
+
+    def _wanted(self, nodes: list[Node]) -> int:
+        return int(len(nodes) * self.scale_nodes + 0.5)
+
     def _scaled(self, zone: Zone, names: Iterator[str]) -> Zone:
-        alike: dict[tuple[str, str], list[Node]] = {}
-        for node in zone.nodes:
-            alike.setdefault((node.gpu_type, node.tariff), []).append(node)
-        wanted = {kind: int(len(nodes) * self.scale_nodes + 0.5) for kind, nodes in alike.items()}
+        alike = _alike(zone)
+        wanted = {kind: self._wanted(nodes) for kind, nodes in alike.items()}
         kept = {node.id for kind, nodes in alike.items() for node in nodes[: wanted[kind]]}
         nodes = [node for node in zone.nodes if node.id in kept]
         for kind, held in alike.items():
@@ -97,6 +116,14 @@ class Alternative:
                 f"zone {zone.id} is under policy {zone.policy.kind}, which has no {', '.join(self.auction)}"
             )
         return zone.model_copy(update={"policy": zone.policy.model_copy(update=self.auction)})
+
+
+def _alike(zone: Zone) -> dict[tuple[str, str], list[Node]]:
+    """The nodes by GPU type and tariff."""
+    alike: dict[tuple[str, str], list[Node]] = {}
+    for node in zone.nodes:
+        alike.setdefault((node.gpu_type, node.tariff), []).append(node)
+    return alike
 
 
 def _with_more(zone: Zone, addition: NodeAddition, names: Iterator[str]) -> Zone:

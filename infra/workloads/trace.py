@@ -2,14 +2,15 @@
 
 import csv
 import gzip
-import io
 import math
 import re
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 COLUMNS = ("job_id", "user", "submit_time_s", "duration_s", "gpus", "gpu_type", "status", "model")
 GPU_TYPES = (
@@ -70,17 +71,22 @@ def read_trace(path: Path) -> list[TraceJob]:
     Raises:
         TraceError: the file cannot be read, a row of it is no job, or is earlier than the one before.
     """
-    with _text(path) as lines:
-        rows = csv.reader(lines, strict=True)
-        header = next(rows, None)
-        if header is None or tuple(header) != COLUMNS:
-            raise _header_fault(path, header or [])
+    with _lines(path) as lines:
+        rows = _rows(path, lines)
+        _, header = next(rows, (1, []))
+        if tuple(header) != COLUMNS:
+            raise _header_fault(path, header)
         jobs: list[TraceJob] = []
-        for row in rows:
-            job = _job(path, rows.line_num, row)
+        row_of: dict[str, int] = {}
+        for number, row in rows:
+            job = _job(path, number, row)
+            if (first := row_of.setdefault(job.job_id, number)) != number:
+                raise TraceError(
+                    f"{path}: row {number}: column job_id: {job.job_id} is in row {first} already"
+                )
             if jobs and job.submit_time_s < jobs[-1].submit_time_s:
                 raise TraceError(
-                    f"{path}: row {rows.line_num}: column submit_time_s: {job.submit_time_s} is before the "
+                    f"{path}: row {number}: column submit_time_s: {job.submit_time_s} is before the "
                     f"{jobs[-1].submit_time_s} of the job above: sort the rows by this column"
                 )
             jobs.append(job)
@@ -95,33 +101,54 @@ def _header_fault(path: Path, header: list[str]) -> TraceError:
     return TraceError(f"{path}: row 1: {lacks}expected the header {','.join(COLUMNS)}")
 
 
+def _rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    """Rows by the number of the line that they begin in: one with quotes may go on for several."""
+    reader = csv.reader(lines, strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise TraceError(f"{path}: row {number}: {error}") from None
+        yield number, row
+
+
 @contextmanager
-def _text(path: Path) -> Iterator[Iterable[str]]:
+def _lines(path: Path) -> Iterator[Iterator[str]]:
     """The lines of a file; whatever is wrong with the bytes becomes a `TraceError`."""
     try:
         with path.open("rb") as raw:
             zipped = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
             raw.seek(0)
-            unpacked = gzip.GzipFile(fileobj=raw) if zipped else raw
-            yield _bounded(path, io.TextIOWrapper(unpacked, encoding="utf-8", newline=""))
+            yield _bounded(path, gzip.GzipFile(fileobj=raw) if zipped else raw)
     except OSError as error:
-        # gzip's own faults are OSErrors without an errno.
         raise TraceError(f"{path}: {error.strerror or error}") from None
-    except (EOFError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{path}: {error}") from None
 
 
-def _bounded(path: Path, text: TextIO) -> Iterator[str]:
-    characters = 0
-    lines = iter(lambda: text.readline(MAX_LINE_LENGTH + 1), "")
-    for number, line in enumerate(lines, start=1):
-        characters += len(line)
+def _bounded(path: Path, file: BinaryIO | gzip.GzipFile) -> Iterator[str]:
+    read_bytes = 0
+    for number in count(1):
+        try:
+            line = file.readline(MAX_LINE_LENGTH + 1)
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            # It is unpacked in blocks, and of a broken one nothing is had: the fault is in this row or later.
+            raise TraceError(f"{path}: after row {number - 1}: the gzip archive is broken: {error}") from None
+        if not line:
+            return
+        read_bytes += len(line)
         if len(line) > MAX_LINE_LENGTH:
-            raise TraceError(f"{path}: row {number}: longer than {MAX_LINE_LENGTH} characters")
-        if characters > MAX_TRACE_BYTES or number > MAX_TRACE_JOBS:
+            raise TraceError(f"{path}: row {number}: longer than {MAX_LINE_LENGTH} bytes")
+        if read_bytes > MAX_TRACE_BYTES or number > MAX_TRACE_JOBS:
             most = f"{MAX_TRACE_BYTES} bytes or {MAX_TRACE_JOBS} rows"
             raise TraceError(f"{path}: row {number}: more than {most}")
-        yield line
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise TraceError(
+                f"{path}: row {number}: byte {error.start + 1} of it is not UTF-8: {error.reason}"
+            ) from None
 
 
 def _job(path: Path, row_number: int, row: list[str]) -> TraceJob:

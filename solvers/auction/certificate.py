@@ -31,7 +31,8 @@ def least_additive_cost(
             window.sums,
             window.delays_slots,
             window.prices_micros,
-            cutoff_micros,
+            # A bid is whole micros, which kernels would be compiled for once more.
+            float(cutoff_micros),
         )
     )
 

@@ -108,11 +108,11 @@ class Market:
 
     def opening_compute_price(self, first_slot: int, slots: int) -> Floats:
         """(slots, rows) what compute costs in cells that nothing was taken of yet."""
-        return self._by_class(self._opening.compute, first_slot, slots)[:, self._class_of_row]
+        return self._by_row(self._opening.compute, first_slot, slots)
 
     def opening_memory_price(self, first_slot: int, slots: int) -> Floats:
         """(slots, rows) what memory costs there."""
-        return self._by_class(self._opening.memory, first_slot, slots)[:, self._class_of_row]
+        return self._by_row(self._opening.memory, first_slot, slots)
 
     def operational(self, demand: Demand) -> Floats:
         """e_ikt of one slot of the task per (slot, class), in whole micros, rounded up."""
@@ -212,6 +212,10 @@ class Market:
             cells[:] = np.frombuffer(state[name], "<f8").reshape(cells.shape)
         self.price_order.sort(0)
         self.full_costs = self._by_class(self._full_cost, self.first_slot, self.horizon_slots)
+
+    def _by_row(self, value: ClassSlotValue, first_slot: int, slots: int) -> Floats:
+        """(slots, rows), slot after slot in memory as all cells are: kernels are compiled per layout."""
+        return np.ascontiguousarray(self._by_class(value, first_slot, slots)[:, self._class_of_row])
 
     def _by_class(self, value: ClassSlotValue, first_slot: int, slots: int) -> Floats:
         classes = range(len(self.fleet.classes))

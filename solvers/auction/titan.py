@@ -62,7 +62,7 @@ def instance_of(request: SolveRequested) -> Instance:
     return Instance(
         fleet=fleet,
         first_slot=request.first_slot,
-        full_costs=np.array([offered.full_cost_micros for offered in request.classes]).T,
+        full_costs=np.stack([offered.full_cost_micros for offered in request.classes], axis=1),
         free_samples=np.hstack([np.array(offered.free_samples, np.float64) for offered in request.classes]),
         free_gib=np.hstack([np.array(offered.free_quanta) / GIB_QUANTUM for offered in request.classes]),
         tasks=[_task(bid, fleet) for bid in request.bids],

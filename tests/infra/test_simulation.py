@@ -143,7 +143,7 @@ def bids_of(run: SimulatedRun) -> list[Event]:
 def test_a_workload_is_drawn_by_what_an_auction_declares():
     with pytest.raises(WorkloadError, match="zone z is under policy eft"):
         draw_workload(under_policy(CELL, "eft", None), generate(5, 50.0, 1), CELL.epoch_s, 1)
-    with pytest.raises(CommandError, match="zone z of the file is under policy eft"):
+    with pytest.raises(CommandError, match="zone z of the cell is under policy eft"):
         under_policy(under_policy(CELL, "eft", None), "auction", None)
 
 

@@ -134,6 +134,28 @@ def test_nodes_and_zones_that_are_gone_are_remarked_upon(capsys, tmp_path):
     assert json.loads(output.out)["notes"] == [remark]
 
 
+def test_nodes_that_rounding_leaves_as_they_are_are_remarked_upon(capsys, log):
+    remark = "--scale-nodes 1.01 is rounded to as many nodes as there are: "
+    found = asked_what_if(capsys, log, "--scale-nodes", "1.01")
+    assert [note.startswith(remark) for note in found["notes"]] == [True]
+    assert not any(job["differs"] for job in found["jobs"])
+
+
+def test_a_rivals_ledger_meets_an_auction_of_the_prices_that_are_given(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    assert run([*DEMO, "--policy", "eft", "--out", str(tmp_path)]) == 0
+    auction = ("--policy", "auction", "--money-unit-micros", "2000", "--max-value-per-compute-micros", "9000")
+    ledger = tmp_path / "ledger.jsonl"
+    capsys.readouterr()
+    assert run(["simulate", "--from-ledger", str(ledger), *auction]) == 1
+    fault = capsys.readouterr().err
+    assert f"zone tiny of {ledger} is under policy eft" in fault
+    assert fault.endswith(": give --max-value-per-memory-micros\n")
+    found = asked_what_if(capsys, tmp_path, *auction, "--max-value-per-memory-micros", "9000")
+    before, after = found["totals"]["before"], found["totals"]["after"]
+    assert before["revenue_micros"] < after["revenue_micros"]
+
+
 @pytest.fixture(scope="module")
 def files(log, tmp_path_factory) -> dict[str, str]:
     """Ledgers with faults, by what is wrong with them, and files to compare with."""

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.auction.runs.measures import run_trial
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.trial import Row, Trial
-from solvers.auction.warm_up import warm_up
+from bench.auction.runs.warm_up import warm_up
 
 
 def run_missing(trials: Sequence[Trial], rows: Rows, jobs: int, console: Console) -> None:

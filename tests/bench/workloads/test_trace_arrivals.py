@@ -65,7 +65,10 @@ BAD = {
     "a job before the start": (HEADER + row(1, -5), "row 2: column submit_time_s: '-5' is not between 0 and"),
     "half a GPU": (HEADER + row(1, 5, "60,0.5,"), "row 2: column gpus: '0.5' is not a whole number"),
     "too few jobs": (HEADER + row(1, 5) + row(2, 6), "the trace has 2 jobs, 3 are wanted"),
-    "no time passes": (HEADER + row(1, 5) * 4, "all jobs of the trace are submitted at the same time"),
+    "no time passes": (
+        "".join([HEADER, *(row(number, 5) for number in range(4))]),
+        "all jobs of the trace are submitted at the same time",
+    ),
 }
 
 

@@ -56,6 +56,33 @@ def test_prices_are_set_in_every_auction():
     assert policy.max_value_per_memory_micros == 4 * UNIT
 
 
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [("auction", ("critical", "room_first", "exact")), ("published", ("published",) * 3)],
+)
+def test_prices_make_an_auction_where_there_was_none(name, rules):
+    bounds = {
+        "money_unit_micros": 5,
+        "max_value_per_compute_micros": 7,
+        "max_value_per_memory_micros": 9,
+    }
+    policy = Alternative(policy=name, auction=bounds).of(EARLIEST_FINISH).zones[0].policy
+    assert {field: getattr(policy, field) for field in bounds} == bounds
+    assert (policy.payment, policy.order, policy.search) == rules
+
+
+def test_scaling_that_rounding_undoes_is_said():
+    assert Alternative().without_effect(CELL) == []
+    assert Alternative(scale_nodes=2.0).without_effect(CELL) == []
+    assert Alternative(scale_nodes=0.5).without_effect(CELL) == [
+        "--scale-nodes 0.5 is rounded to as many nodes as there are: 1 of type slow in zone z"
+    ]
+    assert Alternative(scale_nodes=1.2).without_effect(CELL) == [
+        "--scale-nodes 1.2 is rounded to as many nodes as there are: 2 of type fast in zone z, "
+        "1 of type slow in zone z"
+    ]
+
+
 EARLIEST_FINISH = configuration(zones=(zone(policy=EarliestFinishPolicy(kind="eft")),))
 FAULTS = {
     "no node left": (Alternative(scale_nodes=0.1), CELL, "leaves zone z without any node"),
@@ -75,7 +102,17 @@ FAULTS = {
         EARLIEST_FINISH,
         "zone z is under policy eft, which has no money_unit_micros",
     ),
-    "an auction without bounds": (Alternative(policy="auction"), EARLIEST_FINISH, "declares no bounds"),
+    "an auction without bounds": (
+        Alternative(policy="auction"),
+        EARLIEST_FINISH,
+        "zone z of the cell is under policy eft, .* give --money-unit-micros, "
+        "--max-value-per-compute-micros, --max-value-per-memory-micros$",
+    ),
+    "an auction without one bound": (
+        Alternative(policy="published", auction={"money_unit_micros": 1, "max_value_per_memory_micros": 1}),
+        EARLIEST_FINISH,
+        "give --max-value-per-compute-micros$",
+    ),
     "a fixed price without the price": (Alternative(policy="fixed-price"), CELL, "needs --price-per"),
 }
 

@@ -52,7 +52,11 @@ BAD = {
         "row 2: column gpu_type: 'RTX9' is not blank or",
     ),
     "no job id": (HEADER + ",u,1,60,1,,,\n", "row 2: column job_id: ''"),
-    "an open quote": (HEADER + '"j2,u,1,60,1,,,\n', "unexpected end of data"),
+    "an open quote": (HEADER + '"j2,u,1,60,1,,,\n' + GOOD, "row 2: unexpected end of data"),
+    "a job twice": (
+        HEADER + GOOD + "j2,u,10,1,1,,,\n" + GOOD,
+        "row 4: column job_id: j1 is in row 2 already",
+    ),
 }
 
 
@@ -67,20 +71,66 @@ def test_a_bad_file_is_named_with_row_and_column_on_one_line(tmp_path, text, fau
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "content", [b"\x1f\x8bnot gzip at all", b"\xff\xfe\x00", gzip.compress(b"a" * 99)[:20]]
-)
-def test_bytes_that_are_no_text_are_refused(tmp_path, content):
+BROKEN = {
+    "no archive": (
+        b"\x1f\x8bnot gzip at all",
+        "after row 0: the gzip archive is broken: Unknown compression",
+    ),
+    "no text": (b"\xff\xfe\x00", "row 1: byte 1 of it is not UTF-8"),
+    "another encoding": (
+        (HEADER + GOOD).encode() + "j2,u,11,60,2,,,modèle\n".encode("latin-1"),
+        "row 3: byte 19 of it is not UTF-8",
+    ),
+    "an archive cut short": (
+        gzip.compress(b"a" * 99)[:20],
+        "after row 0: the gzip archive is broken: Compress",
+    ),
+    "an archive that lacks its end": (
+        gzip.compress((HEADER + GOOD).encode())[:-8],
+        "after row 2: the gzip archive is broken: Compress",
+    ),
+    "no deflated block": (
+        gzip.compress((HEADER + GOOD).encode())[:10] + b"\xff" * 40,
+        "after row 0: the gzip archive is broken: Error -3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "fault"), BROKEN.values(), ids=BROKEN.keys())
+def test_broken_bytes_are_refused_with_the_row_that_was_reached(tmp_path, content, fault):
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match=str(path)):
+    with pytest.raises(TraceError) as error:
         read_trace(path)
+    assert str(error.value).startswith(f"{path}: {fault}")
+
+
+def test_a_damaged_archive_is_a_fault_of_one_line_or_still_a_trace(tmp_path):
+    path = tmp_path / "t.csv.gz"
+    jobs = [f"j{number},u{number % 7},{number}.5,{60 + number * 37 % 91},1,,,\n" for number in range(60)]
+    whole = gzip.compress("".join([HEADER, *jobs]).encode(), mtime=0)
+    damaged = [whole[:length] for length in range(len(whole))]
+    damaged += [
+        whole[:place] + bytes([whole[place] ^ flipped]) + whole[place + 1 :]
+        for place in range(len(whole))
+        for flipped in (0x01, 0x80, 0xFF)
+    ]
+    faults = []
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            # The archive's header holds things that do not matter, and its content is checksummed.
+            assert len(read_trace(path)) == 60
+        except TraceError as error:
+            faults.append(str(error))
+    assert all(fault.startswith(f"{path}: ") and "\n" not in fault for fault in faults)
+    assert len(faults) > 0.9 * len(damaged)
 
 
 def test_a_line_without_end_is_not_read_to_its_end(tmp_path):
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress((HEADER + "x" * 10**6).encode()))
-    with pytest.raises(TraceError, match="row 2: longer than 4096 characters"):
+    with pytest.raises(TraceError, match="row 2: longer than 4096 bytes"):
         read_trace(path)
 
 
@@ -92,8 +142,10 @@ def test_a_missing_file_is_named(tmp_path):
 def test_an_archive_that_unpacks_to_too_much_is_not_read_to_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr(trace_module, "MAX_TRACE_BYTES", 1_000)
     path = tmp_path / "t.csv.gz"
-    path.write_bytes(gzip.compress((HEADER + GOOD * 100).encode()))
-    with pytest.raises(TraceError, match="row 60: more than 1000 bytes"):
+    path.write_bytes(
+        gzip.compress((HEADER + "".join(f"j{n:03},u,10,60,2,,,\n" for n in range(100))).encode())
+    )
+    with pytest.raises(TraceError, match="row 54: more than 1000 bytes"):
         read_trace(path)
 
 

@@ -1,0 +1,40 @@
+"""A market's arrays are laid out alike whatever its shape, so that a kernel is compiled once for them all."""
+
+import numba
+import pytest
+
+from solvers.auction.cells import Cells
+from solvers.auction.exclusive_market import ExclusiveMarket
+from solvers.auction.market import Market
+from tests.support.markets import fleet
+
+ONE_NODE, ONE_CLASS, TWO_CLASSES = (
+    fleet((1, 8.0, 8.0)),
+    fleet((3, 8.0, 8.0)),
+    fleet((2, 8.0, 8.0), (3, 4.0, 8.0)),
+)
+
+
+def handed_out(market: Market) -> list[Cells]:
+    """Cells of every stretch of slots, none at all included."""
+    stretches = [
+        (start, stop)
+        for start in range(market.horizon_slots + 1)
+        for stop in range(start, market.horizon_slots + 1)
+    ]
+    return [cells(*stretch) for stretch in stretches for cells in (market.cells, market.emptied_cells)]
+
+
+@pytest.mark.parametrize(
+    "of", [ONE_NODE, ONE_CLASS, TWO_CLASSES], ids=["one node", "one class", "two classes"]
+)
+@pytest.mark.parametrize("kind", [Market, ExclusiveMarket])
+def test_all_cells_are_of_one_compiled_type(kind, of):
+    usual = Market(TWO_CLASSES, 4, 0, lambda *_: 1.0)
+    market = kind(of, 4, 0, lambda *_: 1.0)
+    restored = kind(of, 4, 0, lambda *_: 1.0)
+    market.advance(3)
+    restored.restore(market.state())
+    types = {numba.typeof(cells) for each in (market, restored) for cells in handed_out(each)}
+    assert types == {numba.typeof(usual.cells(1, 3))}
+    assert {numba.typeof(each.full_costs) for each in (market, restored)} == {numba.typeof(usual.full_costs)}

@@ -1,0 +1,23 @@
+"""A worker that has warmed up has no bid wait for a compiler."""
+
+import pytest
+
+from bench.auction.runs.contenders import CONTENDERS
+from tests.support.fresh_signatures import after_warm_up
+
+SERVED = [name for name in CONTENDERS if name != "titan"]
+"""By workers: no service answers Titan's solves on Kafka."""
+
+
+@pytest.fixture(scope="module")
+def found():
+    return after_warm_up("streams.warm_up", *SERVED)
+
+
+@pytest.mark.parametrize("contender", SERVED)
+def test_a_day_needs_no_kernel_for_types_that_the_warm_up_had_not(found, contender):
+    assert found["added"][contender] == []
+
+
+def test_a_second_warm_up_takes_no_second(found):
+    assert found["again_s"] < 1
