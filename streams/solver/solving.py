@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from schemas.solves import SolveFinished, SolveRequested
+from schemas.solves import OfferedBid, OfferedNodes, SolveFinished, SolveRequested
 
 READY_S = 600.0
 """Within so long a process must have loaded and compiled what it needs."""
@@ -40,10 +40,45 @@ class _Ready:
 def titan_solve() -> Solve:
     """Load and compile what Titan's solves need."""
     from solvers.auction.titan import solve_batch  # loads Pyomo
-    from solvers.auction.warm_up import warm_up
 
-    warm_up()
+    solve_batch("warm-up", _smallest_request())
     return solve_batch
+
+
+def _smallest_request() -> SolveRequested:
+    """Two bids for one node-slot: what it takes to run every step of a solve."""
+    nodes = OfferedNodes(
+        nodes=("node",),
+        capacity_samples=1,
+        capacity_quanta=1,
+        full_cost_micros=(0.0,),
+        free_samples=((1,),),
+        free_quanta=((1,),),
+    )
+    bids = tuple(
+        OfferedBid(
+            job_id=f"job-{number}",
+            bid_micros=1,
+            work_samples=1,
+            slot_samples=(1,),
+            memory_quanta=1,
+            vendor=None,
+            vendor_micros=0,
+            ready_slot=0,
+            last_slot=0,
+        )
+        for number in range(2)
+    )
+    return SolveRequested(
+        zone="warm-up",
+        request_id="warm-up",
+        reason="batch_due",
+        time_limit_s=10.0,
+        relative_gap=0.0,
+        first_slot=0,
+        classes=(nodes,),
+        bids=bids,
+    )
 
 
 class SolverProcess:
