@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from bench.auction import ablations, comparison, competitive_ratio, growth, runtime
 from bench.auction.comparison import OURS, RIVALS, gain_pct
 from bench.auction.runs.measures import CLEARING_BOUND
-from bench.auction.runs.pool import run_missing
+from bench.auction.runs.pool import jobs_at_once, run_missing
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.sources import digest_of_sources
 from bench.auction.runs.trial import Trial
@@ -26,6 +26,7 @@ class AuctionBench:
     def __init__(self, conditions: Conditions, scope: Scope) -> None:
         self._conditions = conditions
         self._scope = scope
+        self._jobs = jobs_at_once(conditions.jobs, conditions.console)
         self._rows: Rows | None = None
 
     def parts(self) -> Iterator[tuple[str, Part]]:
@@ -94,5 +95,5 @@ class AuctionBench:
     def _run(self, trials: Sequence[Trial]) -> Rows:
         if self._rows is None:
             self._rows = Rows(self._conditions.folder, digest_of_sources())
-        run_missing(trials, self._rows, self._conditions.jobs, self._conditions.console)
+        run_missing(trials, self._rows, self._jobs, self._conditions.console)
         return self._rows
