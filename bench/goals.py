@@ -1,8 +1,10 @@
 """Performance gates as data: what a figure must reach, where it is expected, and on how much it must rest."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -12,44 +14,71 @@ GATES = Path(__file__).parent / "gates"
 
 
 @dataclass(frozen=True)
+class Basis:
+    """What makes a figure believable, whether or not it reaches a goal."""
+
+    expected: tuple[float, float] | None = None
+    """Where it is expected on any healthy machine, both ends included. Beyond it, on the good side too,
+    something else was measured than is thought."""
+    runs: int = 1
+    """Sample runs that it must rest on at least."""
+
+    def faults(self, measured: Measurement, unit: str) -> list[str]:
+        """Why a figure is not believed, one line each."""
+        name, value = measured.name, measured.value
+        found = []
+        if self.expected is not None and not self.expected[0] <= value <= self.expected[1]:
+            low, high = self.expected
+            found.append(f"{name} is {value:g} {unit}, expected from {low:g} to {high:g}: look why")
+        if measured.runs < self.runs:
+            found.append(f"{name} rests on {measured.runs} sample runs, wanted {self.runs}")
+        return found
+
+
+@dataclass(frozen=True)
 class Goal:
     """What a gate file asks of a figure."""
 
     unit: str
+    part: str
+    """The part of the benchmark that measures it."""
     at_most: float | None = None
     at_least: float | None = None
     above: float | None = None
     """As `at_least`, but reaching it is not enough."""
     margin: float = 0.0
     """Share by which a check lets the figure miss the goal: machines differ."""
-    expected: tuple[float, float] | None = None
-    """Where the full form is expected on any healthy machine, both ends included. Beyond it, on the good side
-    too, something else was measured than is thought."""
-    runs: int = 1
-    """Sample runs that the full form must rest on at least."""
-    quick: bool = True
-    """Whether the figure means something in the quick form too; if not, that form is not held to the goal."""
+    full: Basis = Basis()
+    """What the full form's figure is held to beside the goal."""
+    quick: Basis | None = None
+    """What the quick form's figure is held to instead of the goal, where sizes so small say little of it.
+    Without, the quick form is held to the goal and to nothing else."""
 
     def met(self, value: float, margin: float = 0.0) -> bool:
-        """Whether a value reaches the goal, give or take a share of it."""
+        """Whether a value reaches the goal, give or take a share of it; what is not finite never does."""
+        if not math.isfinite(value):
+            return False
         if self.at_most is not None and value > self.at_most * (1 + margin):
             return False
         if self.above is not None and value <= self.above * (1 - margin):
             return False
         return self.at_least is None or value >= self.at_least * (1 - margin)
 
+    def binds(self, quick: bool) -> bool:
+        """Whether there is a goal and a form is held to it."""
+        bounds = (self.at_most, self.at_least, self.above)
+        return any(bound is not None for bound in bounds) and not (quick and self.quick)
+
     def faults(self, measured: Measurement, quick: bool) -> list[str]:
         """Why a check fails, one line each."""
         name, value = measured.name, measured.value
+        if not math.isfinite(value):
+            return [f"{name} is {value}, no finite number"]
         found = []
-        if (self.quick or not quick) and not self.met(value, self.margin):
+        if self.binds(quick) and not self.met(value, self.margin):
             found.append(f"{name} is {value:g} {self.unit}, wanted {self}")
-        if not quick and self.expected is not None and not self.expected[0] <= value <= self.expected[1]:
-            low, high = self.expected
-            found.append(f"{name} is {value:g} {self.unit}, expected from {low:g} to {high:g}: look why")
-        if not quick and measured.runs < self.runs:
-            found.append(f"{name} rests on {measured.runs} sample runs, wanted {self.runs}")
-        return found
+        basis = (self.quick or Basis()) if quick else self.full
+        return found + basis.faults(measured, self.unit)
 
     def __str__(self) -> str:
         bounds = (("<=", self.at_most), (">=", self.at_least), (">", self.above))
@@ -62,12 +91,33 @@ def goals(bench: str) -> dict[str, Goal]:
     return {name: _goal(fields) for name, fields in document["figures"].items()}
 
 
-def missed(bench: str, measurements: Sequence[Measurement], quick: bool) -> list[str]:
-    """Every figure that does not pass its gate, and why, one line each."""
+def missed(bench: str, parts: Collection[str], measurements: Sequence[Measurement], quick: bool) -> list[str]:
+    """Every figure that does not pass its gate, and why, one line each.
+
+    Args:
+        bench: the benchmark's name.
+        parts: those that ran: of their figures, none may be missing.
+        measurements: what they brought.
+        quick: whether they ran in the quick form.
+    """
     wanted = goals(bench)
-    return [fault for measured in measurements for fault in wanted[measured.name].faults(measured, quick)]
+    seen = {measured.name for measured in measurements}
+    absent = [
+        f"{name} is missing: {goal.part} ran and did not bring it"
+        for name, goal in wanted.items()
+        if goal.part in parts and name not in seen
+    ]
+    return absent + [
+        fault for measured in measurements for fault in wanted[measured.name].faults(measured, quick)
+    ]
 
 
-def _goal(fields: dict[str, object]) -> Goal:
+def _goal(fields: dict[str, Any]) -> Goal:
+    full = _basis({key: fields.pop(key) for key in ("expected", "runs") if key in fields})
+    quick = fields.pop("quick", None)
+    return Goal(**fields, full=full, quick=None if quick is None else _basis(quick))
+
+
+def _basis(fields: dict[str, Any]) -> Basis:
     expected = fields.pop("expected", None)
-    return Goal(**fields, expected=None if expected is None else tuple(expected))
+    return Basis(**fields, expected=None if expected is None else tuple(expected))

@@ -1,6 +1,7 @@
 """A benchmark's answer as one JSON object: its figures against goals, and where they were measured."""
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -39,14 +40,13 @@ def dumps(document: dict[str, Any]) -> str:
 
 
 def _figure(measured: Measurement, goal: Goal, quick: bool) -> dict[str, Any]:
-    """`met` is null where the goal is not for the quick form, or where there is none."""
-    gated = str(goal) != "none" and (goal.quick or not quick)
+    """`met` is null where the form is held to no goal, and the value where it is no finite number."""
     return {
         "name": measured.name,
-        "value": float(f"{measured.value:.5g}"),
+        "value": float(f"{measured.value:.5g}") if math.isfinite(measured.value) else None,
         "unit": goal.unit,
         "goal": str(goal),
-        "met": goal.met(measured.value) if gated else None,
+        "met": goal.met(measured.value) if goal.binds(quick) else None,
         "note": f"quick form: {measured.note}" if quick else measured.note,
         "runs": measured.runs,
     }

@@ -1,4 +1,4 @@
-"""Figure 12: how far the auction is from the best schedule in hindsight."""
+"""How far the auction is from the best schedule in hindsight: Figure 12, and what is proven at high load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,14 @@ from statistics import fmean
 
 from bench.auction.comparison import OURS
 from bench.auction.published import PUBLISHED_RATIO_AT_MOST
-from bench.auction.runs.measures import OPTIMUM
+from bench.auction.runs.measures import CLEARING_BOUND, OPTIMUM
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.trial import Trial
 from bench.charts import Bars
 from bench.figures import Measurement, Result, Table
 from bench.workloads.figures import Figure
+from bench.workloads.paper import PaperSetting
+from infra.errors import CommandError
 
 LARGEST_GAP = 0.01
 """Of the bound on the optimum to the best plans known: days whose gap is wider are listed and not counted."""
@@ -53,12 +55,19 @@ def trials_of(figure: Figure, seeds: Sequence[int]) -> list[Trial]:
 
 
 def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows) -> Result:
-    """`ratio_mean` and `ratio_worst` over the days that count, and the table of all."""
+    """`ratio_mean` and `ratio_worst` over the days that count, and the table of all.
+
+    Raises:
+        CommandError: the auction has no welfare on some day, so that there is no ratio.
+    """
     days = []
     for point in figure.points:
         for seed in seeds:
             optimum = rows.values(Trial(point.setting, seed, OPTIMUM))
-            online = rows.values(Trial(point.setting, seed, OURS))
+            trial = Trial(point.setting, seed, OURS)
+            online = rows.values(trial)
+            if online["welfare_micros"] <= 0:
+                raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
             days.append(
                 Competed(
                     point.label,
@@ -70,6 +79,29 @@ def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows) -> Resul
                 )
             )
     return Result(_measurements(days), (_table(figure, days),))
+
+
+def proven_ratio(high: PaperSetting, seeds: Sequence[int], rows: Rows) -> Measurement:
+    """`proven_ratio_high_load`: dual bound over welfare, as the cell's last decisions state them.
+
+    Raises:
+        CommandError: the auction has no welfare on some day, so that nothing is proven.
+    """
+    live, afterwards = [], []
+    for seed in seeds:
+        trial = Trial(high, seed, OURS)
+        ours = rows.values(trial)
+        if "proven_ratio" not in ours:
+            raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
+        live.append(ours["proven_ratio"])
+        bound_micros = rows.values(Trial(high, seed, CLEARING_BOUND))["bound_micros"]
+        afterwards.append(bound_micros / ours["welfare_micros"])
+    note = (
+        f"by the live certificate: mean of {len(seeds)} days, the worst {max(live):.3g}; by the prices "
+        f"that clear the day in hindsight {fmean(afterwards):.3g}, the worst {max(afterwards):.3g}; "
+        f"{high.arrivals_per_slot:g} arrivals per slot, {high.nodes} nodes"
+    )
+    return Measurement("proven_ratio_high_load", fmean(live), note, len(seeds))
 
 
 def _measurements(days: Sequence[Competed]) -> tuple[Measurement, ...]:

@@ -1,12 +1,11 @@
 """The parts of `millrace bench auction`: what each runs, and the figures that it makes of the rows."""
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 
 from bench.auction import ablations, comparison, competitive_ratio, growth, runtime
 from bench.auction.comparison import OURS, RIVALS, gain_pct
 from bench.auction.runs.measures import CLEARING_BOUND
-from bench.auction.runs.pool import run_missing
+from bench.auction.runs.pool import jobs_at_once, run_missing
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.sources import digest_of_sources
 from bench.auction.runs.trial import Trial
@@ -27,6 +26,7 @@ class AuctionBench:
     def __init__(self, conditions: Conditions, scope: Scope) -> None:
         self._conditions = conditions
         self._scope = scope
+        self._jobs = jobs_at_once(conditions.jobs, conditions.console)
         self._rows: Rows | None = None
 
     def parts(self) -> Iterator[tuple[str, Part]]:
@@ -64,7 +64,7 @@ class AuctionBench:
         days = f"{len(seeds)} days"
         return Result(
             (
-                self._proven_ratio(rows),
+                competitive_ratio.proven_ratio(scope.high, seeds, rows),
                 Measurement(
                     "welfare_over_published_min_pct",
                     over_published[worst],
@@ -86,21 +86,6 @@ class AuctionBench:
         rows = self._run(ablations.trials_of(points, seeds))
         return Result((), (ablations.ablation_table(points, seeds, rows),))
 
-    def _proven_ratio(self, rows: Rows) -> Measurement:
-        high, seeds = self._scope.high, self._scope.seeds
-        ours = [rows.values(Trial(high, seed, OURS)) for seed in seeds]
-        live = [values["proven_ratio"] for values in ours]
-        afterwards = [
-            rows.values(Trial(high, seed, CLEARING_BOUND))["bound_micros"] / values["welfare_micros"]
-            for seed, values in zip(seeds, ours, strict=True)
-        ]
-        note = (
-            f"by the live certificate: mean of {len(seeds)} days, the worst {max(live):.3g}; by the prices "
-            f"that clear the day in hindsight {fmean(afterwards):.3g}, the worst {max(afterwards):.3g}; "
-            f"{high.arrivals_per_slot:g} arrivals per slot, {high.nodes} nodes"
-        )
-        return Measurement("proven_ratio_high_load", fmean(live), note, len(seeds))
-
     def _over(self, rows: Rows, rival: str) -> Measurement:
         high, seeds = self._scope.high, self._scope.seeds
         gain = gain_pct(rows, high, seeds, OURS, rival)
@@ -110,5 +95,5 @@ class AuctionBench:
     def _run(self, trials: Sequence[Trial]) -> Rows:
         if self._rows is None:
             self._rows = Rows(self._conditions.folder, digest_of_sources())
-        run_missing(trials, self._rows, self._conditions.jobs, self._conditions.console)
+        run_missing(trials, self._rows, self._jobs, self._conditions.console)
         return self._rows

@@ -61,7 +61,7 @@ def full(seed: int, traces: Path) -> Scope:
 
 
 def quick(seed: int, traces: Path) -> Scope:
-    """A twentieth of the nodes and tasks, a sixth of the day, as much less work; one figure, fewer days."""
+    """A twentieth of the nodes and tasks, a sixth of the day, tasks of a quarter; one figure, few days."""
     every = figures(traces)
     high = _shrunk(replace(BASE, arrivals_per_slot=LOADS["high"]))
     return Scope(

@@ -1,11 +1,16 @@
 """In which slot each task arrives, and whose it is."""
 
+import hashlib
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from infra.workloads.arrivals import cut_from_trace
-from infra.workloads.trace import TraceError, read_trace
+from infra.workloads.arrivals import place_in_trace, stretched
+from infra.workloads.trace import TraceError, TraceJob, read_trace
+
+_DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,7 @@ class SlotArrival:
 
 @dataclass(frozen=True)
 class TraceArrivals:
-    """Arrivals of real jobs: a run of consecutive ones, cut at a seeded place.
+    """Arrivals of real jobs: a run of consecutive ones, cut at a seeded place that leaves as many before it.
 
     Only times and users are real; the work is drawn as in section 5.1 all the same, where the paper takes
     nothing but arrivals from traces either. Jobs of a trace are no LoRA tasks: their GPU time spans five
@@ -37,20 +42,58 @@ class TraceArrivals:
         if self.jobs < 1:
             raise ValueError(f"jobs is {self.jobs}, at least 1 is needed")
 
+    @cached_property
+    def digest(self) -> str:
+        """Of the file's bytes, in hexadecimal; read once.
+
+        Raises:
+            TraceError: the file cannot be read.
+        """
+        try:
+            return hashlib.blake2b(self.path.read_bytes(), digest_size=_DIGEST_BYTES).hexdigest()
+        except OSError as error:
+            raise TraceError(f"{self.path}: {error.strerror}") from None
+
     def draw(self, slots: int, slot_s: float, seed: int) -> list[SlotArrival]:
         """Map the run onto so many slots: one linear factor for all gaps, then down to the slot's beginning.
 
         Raises:
             TraceError: the file is no trace, or too short a one.
         """
-        span_s = slots * slot_s
-        jobs = read_trace(self.path)
+        trace, place = self.cut(seed)
+        return _on_slots(trace[place : place + self.jobs], slots, slot_s)
+
+    def cut(self, seed: int) -> tuple[Sequence[TraceJob], int]:
+        """The whole trace, and where the run of a seed begins in it: after at least `jobs` others.
+
+        Raises:
+            TraceError: the file is no trace, or too short a one.
+        """
+        trace = read_trace(self.path)
         try:
-            run = cut_from_trace(jobs, self.jobs, span_s, seed)
+            return trace, place_in_trace(trace, self.jobs, seed, first=self.jobs)
         except ValueError as error:
-            raise TraceError(f"{self.path}: {error}") from None
-        # The last job would fall on the end of the last slot.
-        return [SlotArrival(min(int(job.offset_s / slot_s), slots - 1), job.user) for job in run]
+            wanted = f"a run of {self.jobs}, and the day before it"
+            raise TraceError(f"{self.path}: {error}: {wanted}") from None
+
+
+@dataclass(frozen=True)
+class JobsBefore:
+    """Arrivals of the jobs directly before another run of the same trace: what was known when that began."""
+
+    run: TraceArrivals
+    run_seed: int
+    jobs: int
+    """At most as many as the run has."""
+
+    def draw(self, slots: int, slot_s: float, seed: int) -> list[SlotArrival]:  # noqa: ARG002
+        """Map them onto so many slots as a run; which they are, no seed of their own decides.
+
+        Raises:
+            TraceError: the file is no trace, or too short a one.
+        """
+        trace, place = self.run.cut(self.run_seed)
+        return _on_slots(trace[place - self.jobs : place], slots, slot_s)
 
 
 def poisson(per_slot: float, slots: int, seed: int) -> list[SlotArrival]:
@@ -65,3 +108,11 @@ def poisson(per_slot: float, slots: int, seed: int) -> list[SlotArrival]:
         arrivals.append(SlotArrival(int(time), f"user-{len(arrivals):05d}"))
         time += gaps.expovariate(1.0) / per_slot
     return arrivals
+
+
+def _on_slots(run: Sequence[TraceJob], slots: int, slot_s: float) -> list[SlotArrival]:
+    # The last job would fall on the end of the last slot.
+    return [
+        SlotArrival(min(int(job.offset_s / slot_s), slots - 1), job.user)
+        for job in stretched(run, slots * slot_s)
+    ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import get_args
 
-from bench.workloads.arrivals import SlotArrival, TraceArrivals, poisson
+from bench.workloads.arrivals import JobsBefore, SlotArrival, TraceArrivals, poisson
 from bench.workloads.cell import CELL, SLOT_S, ZONE, Gpus, PolicyBounds, configuration
 from bench.workloads.deadlines import DEADLINE_RULES
 from bench.workloads.tasks import DrawnTask, ValueDensity, draw_tasks
@@ -41,7 +41,7 @@ class PaperSetting:
     longer fits is rejected like any other, as where a system operates for one day."""
     arrivals_per_slot: float = 50.0
     """Mean of a Poisson distribution, all at the beginning of the slot."""
-    trace: TraceArrivals | None = None
+    trace: TraceArrivals | JobsBefore | None = None
     """Real arrivals instead."""
     vendors: int = 5
     deadlines: str = "proportional"

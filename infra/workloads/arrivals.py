@@ -49,21 +49,37 @@ class Arrival:
 def cut_from_trace(jobs: Sequence[TraceJob], count: int, span_s: float, seed: int) -> list[Arrival]:
     """A run of `count` jobs from a seeded place in the trace, its time scaled linearly to `span_s`.
 
-    One factor scales every gap, so the burstiness of the trace is kept.
-
     Raises:
         ValueError: the trace has fewer jobs, or no time passes in the whole of it.
     """
-    if len(jobs) < count:
-        raise ValueError(f"the trace has {len(jobs)} jobs, {count} are wanted")
-    if count > 1 and jobs[-1].submit_time_s == jobs[0].submit_time_s:
-        raise ValueError("all jobs of the trace are submitted at the same time")
-    place = random.Random(f"{seed}/trace").randrange(len(jobs) - count + 1)
-    run = jobs[place : place + count]
-    while count > 1 and run[-1].submit_time_s == run[0].submit_time_s:
+    place = place_in_trace(jobs, count, seed)
+    return stretched(jobs[place : place + count], span_s)
+
+
+def place_in_trace(jobs: Sequence[TraceJob], count: int, seed: int, first: int = 0) -> int:
+    """Where a run of `count` jobs begins, in which some time passes: a seeded place, not before `first`.
+
+    Raises:
+        ValueError: the trace has too few jobs, or no time passes in the whole of it.
+    """
+    if len(jobs) < first + count:
+        raise ValueError(f"the trace has {len(jobs)} jobs, {first + count} are wanted")
+    if count > 1 and jobs[-1].submit_time_s == jobs[first].submit_time_s:
+        after = f" after the first {first}" if first else ""
+        raise ValueError(f"all jobs of the trace{after} are submitted at the same time")
+    places = len(jobs) - first - count + 1
+    place = random.Random(f"{seed}/trace").randrange(places)
+    while count > 1 and _at_once(jobs[first + place : first + place + count]):
         # A burst fills the whole run: step back until it has some time in it, or wrap around to the end.
-        place = (place - 1) % (len(jobs) - count + 1)
-        run = jobs[place : place + count]
+        place = (place - 1) % places
+    return first + place
+
+
+def stretched(run: Sequence[TraceJob], span_s: float) -> list[Arrival]:
+    """Jobs of a trace with their time scaled linearly to `span_s`.
+
+    One factor scales every gap, so the burstiness of the trace is kept. Where no time passes, all are at 0.
+    """
     return _scaled([Arrival(job.submit_time_s, job.user, job.gpu_s) for job in run], span_s)
 
 
@@ -112,6 +128,10 @@ def _tenants(count: int, draws: random.Random) -> list[str]:
         else:
             users += draws.choices(names, TENANT_SHARES)
     return users
+
+
+def _at_once(run: Sequence[TraceJob]) -> bool:
+    return run[-1].submit_time_s == run[0].submit_time_s
 
 
 def _scaled(arrivals: list[Arrival], span_s: float) -> list[Arrival]:

@@ -1,35 +1,45 @@
 """Goals are data, figures are held against them, and nothing is invented."""
 
 import json
+import math
 
 import pytest
+from rich.console import Console
 
 from bench.artefacts import write_artefacts
+from bench.cli import BENCHES
+from bench.conditions import Conditions
 from bench.figures import Measurement, Table
-from bench.goals import Goal, goals, missed
-from bench.report import report
+from bench.goals import Basis, Goal, goals, missed
+from bench.report import dumps, report
+
+
+def goal(**fields) -> Goal:
+    return Goal("%", "gains", **fields)
 
 
 @pytest.mark.parametrize(
-    ("goal", "value", "met"),
+    ("aim", "value", "met"),
     [
-        (Goal("ms", at_most=2), 2.0, True),
-        (Goal("ms", at_most=2), 2.1, False),
-        (Goal("1/s", at_least=500), 499.0, False),
-        (Goal("1/s", at_least=500), 500.0, True),
-        (Goal("%", above=0), 0.0, False),
-        (Goal("%", above=0), 0.1, True),
+        (goal(at_most=2), 2.0, True),
+        (goal(at_most=2), 2.1, False),
+        (goal(at_least=500), 499.0, False),
+        (goal(at_least=500), 500.0, True),
+        (goal(above=0), 0.0, False),
+        (goal(above=0), 0.1, True),
+        (goal(at_most=2), math.nan, False),
+        (goal(at_least=2), math.inf, False),
     ],
 )
-def test_a_figure_meets_its_goal(goal, value, met):
-    assert goal.met(value) is met
+def test_a_figure_meets_its_goal(aim, value, met):
+    assert aim.met(value) is met
 
 
 def test_the_gate_forgives_the_margin_and_no_more():
     limit = goals("spine")["decide_median_ms"]
     inside = limit.at_most * (1 + limit.margin)
-    assert missed("spine", [Measurement("decide_median_ms", inside, "", 3_000)], quick=False) == []
-    (line,) = missed("spine", [Measurement("decide_median_ms", inside * 1.01, "")], quick=True)
+    assert missed("spine", [], [Measurement("decide_median_ms", inside, "", 3_000)], quick=False) == []
+    (line,) = missed("spine", [], [Measurement("decide_median_ms", inside * 1.01, "")], quick=True)
     assert line.startswith("decide_median_ms is")
     assert (
         report("spine", [Measurement("decide_median_ms", inside, "")], True, 0)["figures"][0]["met"] is False
@@ -40,6 +50,9 @@ def measured(value: float, runs: int = 5) -> Measurement:
     return Measurement("gain", value, "", runs)
 
 
+WITH_QUICK_FORM = goal(at_least=1, full=Basis((0, 10), runs=5), quick=Basis((-5, 20), runs=2))
+
+
 @pytest.mark.parametrize(
     ("quick", "value", "runs", "words"),
     [
@@ -47,22 +60,71 @@ def measured(value: float, runs: int = 5) -> Measurement:
         (False, 0.5, 5, ["gain is 0.5 %, wanted >= 1"]),
         (False, 11.0, 5, ["gain is 11 %, expected from 0 to 10: look why"]),
         (False, 2.0, 4, ["gain rests on 4 sample runs, wanted 5"]),
-        (True, 0.5, 1, []),
+        (False, math.nan, 5, ["gain is nan, no finite number"]),
+        (False, math.inf, 5, ["gain is inf, no finite number"]),
+        (True, 0.5, 2, []),
+        (True, 21.0, 2, ["gain is 21 %, expected from -5 to 20: look why"]),
+        (True, 0.5, 1, ["gain rests on 1 sample runs, wanted 2"]),
+        (True, math.nan, 2, ["gain is nan, no finite number"]),
     ],
-    ids=["passes", "goal missed", "too good to be true", "too few runs", "not held to in the quick form"],
+    ids=[
+        "passes",
+        "goal missed",
+        "too good to be true",
+        "too few runs",
+        "not a number",
+        "infinite",
+        "quick form: not held to the goal",
+        "quick form: too good to be true",
+        "quick form: too few runs",
+        "quick form: not a number",
+    ],
 )
 def test_a_gate_names_what_is_wrong_with_a_figure(quick, value, runs, words):
-    goal = Goal("%", at_least=1, expected=(0, 10), runs=5, quick=False)
-    assert goal.faults(measured(value, runs), quick) == words
+    assert WITH_QUICK_FORM.faults(measured(value, runs), quick) == words
+
+
+def test_without_a_block_of_its_own_the_quick_form_is_held_to_the_goal_alone():
+    aim = goal(at_least=1, full=Basis((0, 10), runs=5))
+    assert aim.faults(measured(11.0, runs=1), quick=True) == []
+    assert aim.faults(measured(0.5, runs=1), quick=True) == ["gain is 0.5 %, wanted >= 1"]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_figure_that_a_part_did_not_bring_is_a_fault_that_names_it(quick):
+    faults = missed("auction", ["growth", "ratio"], [Measurement("ratio_mean", 1.05, "", 30)], quick)
+    assert faults == ["ratio_worst is missing: ratio ran and did not bring it"]
+
+
+def test_figures_of_parts_that_did_not_run_are_not_missed():
+    assert missed("auction", ["growth"], [], quick=False) == []
+
+
+@pytest.mark.parametrize("bench", ["spine", "auction"])
+def test_every_figure_names_a_part_that_there_is(bench, tmp_path):
+    asked = Conditions(True, 0, tmp_path, 1, tmp_path, Console(quiet=True))
+    titles = {title for title, _ in BENCHES[bench](asked)}
+    assert {aim.part for aim in goals(bench).values()} <= titles
 
 
 @pytest.mark.parametrize("bench", ["spine", "auction"])
 def test_every_goal_lies_where_its_figure_is_expected_to_be(bench):
-    for name, goal in goals(bench).items():
-        assert goal.expected is not None, name
-        low, high = goal.expected
-        aims = [aim for aim in (goal.at_most, goal.at_least, goal.above) if aim is not None]
-        assert all(low <= aim <= high for aim in aims), name
+    for name, aim in goals(bench).items():
+        assert aim.full.expected is not None, name
+        low, high = aim.full.expected
+        aims = [bound for bound in (aim.at_most, aim.at_least, aim.above) if bound is not None]
+        assert all(low <= bound <= high for bound in aims), name
+
+
+def test_the_quick_form_of_the_auction_is_held_to_ranges_of_its_own():
+    assert all(aim.quick is not None and aim.quick.expected for aim in goals("auction").values())
+
+
+def test_a_report_has_no_value_where_there_is_no_number():
+    document = report("auction", [Measurement("ratio_mean", math.nan, "")], quick=False, seed=0)
+    (figure,) = document["figures"]
+    assert (figure["value"], figure["met"]) == (None, False)
+    assert "NaN" not in dumps(document)
 
 
 def test_a_figure_without_a_goal_for_its_form_is_neither_met_nor_missed():

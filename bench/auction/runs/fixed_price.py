@@ -25,13 +25,14 @@ def tuned_price_micros(setting: PaperSetting, seed: int) -> int:
     prices = [
         round(UNIT_MICROS * setting.density.quantile(part) / thousands_per_node_slot) for part in QUANTILES
     ]
-    tried = _smaller(setting) if setting.nodes >= SHRUNK * LEAST_NODES else setting
-    return max(prices, key=lambda price: (_welfare_micros(tried, day_before(seed), price), -price))
+    before, seed_before = day_before(setting, seed)
+    tried = _smaller(before) if setting.nodes >= SHRUNK * LEAST_NODES else before
+    return max(prices, key=lambda price: (_welfare_micros(tried, seed_before, price), -price))
 
 
 def _smaller(setting: PaperSetting) -> PaperSetting:
     """Fewer nodes, and as many fewer tasks."""
-    trace = setting.trace and replace(setting.trace, jobs=setting.trace.jobs // SHRUNK)
+    trace = setting.trace and replace(setting.trace, jobs=max(setting.trace.jobs // SHRUNK, 1))
     return replace(
         setting,
         nodes=setting.nodes // SHRUNK,

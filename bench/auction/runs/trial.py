@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.paper import PaperSetting
 
 _BASE = PaperSetting()
@@ -59,5 +60,7 @@ def setting_name(setting: PaperSetting) -> str:
 
 
 def _text(value: Any) -> str:
-    # A trace is known by its file's name, wherever that lies.
-    return f"{value.path.name}/{value.jobs}" if hasattr(value, "path") else str(value).replace(" ", "")
+    # A trace is known by its file's name and content, wherever that lies.
+    if isinstance(value, TraceArrivals):
+        return f"{value.path.name}/{value.jobs}/{value.digest}"
+    return str(value).replace(" ", "")

@@ -6,9 +6,9 @@ import pytest
 
 from bench.auction.ablations import PRINTED, VARIANTS, ablation_table
 from bench.auction.comparison import OURS, RIVALS, comparison_table, gain_pct
-from bench.auction.competitive_ratio import competitive_ratio
+from bench.auction.competitive_ratio import competitive_ratio, proven_ratio
 from bench.auction.growth import Axis, growth_table
-from bench.auction.runs.measures import DECISION_TIME, OPTIMUM, TITANS_PROGRAM
+from bench.auction.runs.measures import CLEARING_BOUND, DECISION_TIME, OPTIMUM, TITANS_PROGRAM
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.trial import Trial
 from bench.auction.runtime import runtime
@@ -70,6 +70,26 @@ def test_without_a_known_optimum_there_is_no_ratio(tmp_path):
     result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0,), rows)
     assert result.measurements == ()
     assert len(result.tables[0].rows) == 1
+
+
+def test_a_day_without_welfare_of_the_auction_is_named_and_not_divided_by(tmp_path):
+    rows = rows_of(tmp_path, {(TINY, 3, OURS): 0})
+    rows.append(row(Trial(TINY, 3, OPTIMUM), welfare_micros=100, bound_micros=100, gap=0.0))
+    with pytest.raises(CommandError, match=r"seed 3, pdftsp: without welfare there is no ratio"):
+        competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (3,), rows)
+    with pytest.raises(CommandError, match=r"seed 3, pdftsp: without welfare there is no ratio"):
+        proven_ratio(TINY, (3,), rows)
+
+
+def test_the_proven_ratio_is_the_mean_of_what_the_days_state(tmp_path):
+    rows = Rows(tmp_path, "s")
+    for seed, ratio in ((0, 1.25), (1, 1.75)):
+        rows.append(row(Trial(TINY, seed, OURS), welfare_micros=100, proven_ratio=ratio))
+        rows.append(row(Trial(TINY, seed, CLEARING_BOUND), bound_micros=110 + 10 * seed))
+    figure = proven_ratio(TINY, (0, 1), rows)
+    assert (figure.value, figure.runs) == (1.5, 2)
+    assert "the worst 1.75" in figure.note
+    assert "in hindsight 1.15, the worst 1.2" in figure.note
 
 
 def test_times_are_compared_between_runs_that_were_alone(tmp_path):

@@ -19,10 +19,10 @@ def row(number: int, time_s: float, rest: str = "60,2,V100") -> str:
 
 
 def test_one_factor_maps_all_gaps_onto_the_slots_and_rounds_down_to_their_beginning(tmp_path):
-    times = (100, 101, 150, 199.9, 350, 500)
+    times = (0, 1, 2, 3, 4, 5, 100, 101, 150, 199.9, 350, 500)
     path = tmp_path / "t.csv"
     path.write_text(HEADER + "".join(row(number, time) for number, time in enumerate(times)))
-    arrivals = TraceArrivals(path, len(times)).draw(slots=8, slot_s=600.0, seed=0)
+    arrivals = TraceArrivals(path, 6).draw(slots=8, slot_s=600.0, seed=0)
     # 400 s of trace are 8 slots: 50 s each. The last job falls on the end and is taken into the last slot.
     assert [arrival.slot for arrival in arrivals] == [0, 0, 1, 1, 5, 7]
     assert [arrival.user for arrival in arrivals] == ["u0", "u1", "u2", "u0", "u1", "u2"]
@@ -42,7 +42,7 @@ def test_work_is_drawn_as_without_a_trace(tmp_path):
 
 def test_bursts_stay_bursts(tmp_path):
     path = tmp_path / "t.csv"
-    times = [1_000 * (number // 50) + number % 50 for number in range(500)]
+    times = [1_000 * (number // 50) + number % 50 for number in range(1_000)]
     path.write_text(HEADER + "".join(row(number, time) for number, time in enumerate(times)))
     counts = Counter(arrival.slot for arrival in TraceArrivals(path, 500).draw(36, 600.0, seed=0))
     # Ten bursts of 50 jobs in a quarter of a slot each: none spreads over more than two.
@@ -64,10 +64,17 @@ BAD = {
     "an endless job": (HEADER + row(1, 50, "inf,2,"), "row 2: column duration_s: 'inf' is not between 0 and"),
     "a job before the start": (HEADER + row(1, -5), "row 2: column submit_time_s: '-5' is not between 0 and"),
     "half a GPU": (HEADER + row(1, 5, "60,0.5,"), "row 2: column gpus: '0.5' is not a whole number"),
-    "too few jobs": (HEADER + row(1, 5) + row(2, 6), "the trace has 2 jobs, 3 are wanted"),
+    "too few jobs": (
+        HEADER + row(1, 5) + row(2, 6),
+        "the trace has 2 jobs, 6 are wanted: a run of 3, and the day",
+    ),
+    "no room for the day before": (
+        HEADER + "".join(row(number, number) for number in range(5)),
+        "the trace has 5 jobs, 6 are wanted: a run of 3, and the day before it",
+    ),
     "no time passes": (
-        "".join([HEADER, *(row(number, 5) for number in range(4))]),
-        "all jobs of the trace are submitted at the same time",
+        "".join([HEADER, *(row(number, 5) for number in range(6))]),
+        "all jobs of the trace after the first 3 are submitted at",
     ),
 }
 

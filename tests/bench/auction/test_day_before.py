@@ -1,0 +1,83 @@
+"""What a contender may learn from lies before the day that it is judged by."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.auction.runs import fixed_price
+from bench.auction.runs.day_before import day_before
+from bench.workloads.arrivals import JobsBefore, TraceArrivals
+from bench.workloads.paper import PaperSetting, draw
+from infra.workloads.trace import TraceError
+from tests.bench.auction.rows import TINY
+
+JOBS, RUN = 40, 12
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Every job has a user of its own, so that arrivals tell which jobs they are."""
+    path = tmp_path / "t.csv"
+    rows = "".join(f"j{number},{number},{number**2},60,2,V100,,\n" for number in range(JOBS))
+    path.write_text("job_id,user,submit_time_s,duration_s,gpus,gpu_type,status,model\n" + rows)
+    return path
+
+
+def jobs_of(setting: PaperSetting, seed: int) -> list[int]:
+    return [int(timed.bid.user) for timed in draw(setting, seed)[1].bids]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_real_arrivals_of_the_day_before_are_the_jobs_directly_before(trace, seed):
+    setting = replace(TINY, trace=TraceArrivals(trace, RUN))
+    judged = jobs_of(setting, seed)
+    before = jobs_of(*day_before(setting, seed))
+    assert judged == list(range(judged[0], judged[0] + RUN))
+    assert before == list(range(judged[0] - RUN, judged[0]))
+
+
+def test_a_trace_that_holds_two_days_and_no_more_gives_its_two_halves(trace):
+    setting = replace(TINY, trace=TraceArrivals(trace, JOBS // 2))
+    assert jobs_of(setting, 5) == list(range(JOBS // 2, JOBS))
+    assert jobs_of(*day_before(setting, 5)) == list(range(JOBS // 2))
+
+
+def test_a_trace_too_short_for_both_is_one_line_for_either_day(trace):
+    setting = replace(TINY, trace=TraceArrivals(trace, JOBS // 2 + 1))
+    for day in ((setting, 0), day_before(setting, 0)):
+        with pytest.raises(
+            TraceError, match=r"t.csv: the trace has 40 jobs, 42 are wanted: a run of 21, and"
+        ):
+            draw(*day)
+
+
+def test_the_fixed_price_of_a_large_fleet_is_tuned_on_the_last_jobs_before_the_judged_ones(
+    trace, monkeypatch
+):
+    setting = replace(TINY, nodes=40, trace=TraceArrivals(trace, RUN))
+    tried = []
+
+    def watched(setting, seed, price_micros):
+        tried.append((setting, seed))
+        return price_micros
+
+    monkeypatch.setattr(fixed_price, "_welfare_micros", watched)
+    fixed_price.tuned_price_micros(setting, 3)
+    first = jobs_of(setting, 3)[0]
+    assert len(tried) == len(fixed_price.QUANTILES)
+    for smaller, seed in tried:
+        assert smaller.nodes == 10
+        assert jobs_of(smaller, seed) == list(range(first - RUN // 4, first))
+
+
+def test_all_else_of_the_day_before_is_drawn_anew(trace):
+    assert day_before(TINY, 4) == (TINY, 1_000_004)
+    real = replace(TINY, trace=TraceArrivals(trace, RUN))
+    before, seed = day_before(real, 4)
+    assert isinstance(before.trace, JobsBefore)
+    assert replace(before, trace=real.trace) == real
+    works = [
+        [timed.bid.task.work_samples for timed in draw(*day)[1].bids] for day in ((real, 4), (before, seed))
+    ]
+    assert works[0] != works[1]
