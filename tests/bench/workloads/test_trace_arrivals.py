@@ -73,7 +73,7 @@ BAD = {
         "the trace has 5 jobs, 6 are wanted: a run of 3, and the day before it",
     ),
     "no time passes": (
-        "".join([HEADER, *(row(number, 5) for number in range(6))]),
+        HEADER + "".join(row(number, 5) for number in range(6)),
         "all jobs of the trace after the first 3 are submitted at",
     ),
 }
