@@ -1,14 +1,14 @@
-"""Figures 4 to 9: the welfare of the auction against that of each rival, on the same days."""
+"""The welfare of the auction against that of each rival, on the same days, as in Figures 4 to 9."""
 
 from collections.abc import Iterable, Sequence
 
-from bench.auction.published import PUBLISHED_GAIN_PCT
+from bench.auction.published import GainsPct
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.trial import Trial
 from bench.auction.statistics import Interval, interval
 from bench.charts import Bars
 from bench.figures import Table
-from bench.workloads.figures import Figure
+from bench.workloads.figures import Point
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
 
@@ -37,26 +37,33 @@ def gain_pct(
     return interval([100 * (ratio - 1) for ratio in _ratios(rows, setting, seeds, ours, theirs, value)])
 
 
-def comparison_table(figure: Figure, seeds: Sequence[int], rows: Rows) -> Table:
-    """A row per point and contender: its welfare as a part of the auction's, and the gain over it."""
+def comparison_table(
+    name: str, axis: str, points: Sequence[Point], seeds: Sequence[int], rows: Rows, published: GainsPct
+) -> Table:
+    """A row per point and contender: its welfare as a part of the auction's, and the gain over it.
+
+    Args:
+        axis: what sets the points apart.
+        published: the paper's own gains, where it has any.
+    """
     lines = []
-    for point in figure.points:
-        for name in (OURS, *RIVALS):
-            part = interval(_ratios(rows, point.setting, seeds, name, OURS, "welfare_micros"))
-            gain = gain_pct(rows, point.setting, seeds, OURS, name)
+    for point in points:
+        for contender in (OURS, *RIVALS):
+            part = interval(_ratios(rows, point.setting, seeds, contender, OURS, "welfare_micros"))
+            gain = gain_pct(rows, point.setting, seeds, OURS, contender)
             lines.append(
                 (
                     point.label,
-                    name,
+                    contender,
                     part.mean,
                     part.half_width,
                     gain.mean,
                     gain.half_width,
-                    PUBLISHED_GAIN_PCT.get((figure.number, point.label, name)),
+                    published.get((point.label, contender)),
                 )
             )
     columns = (
-        figure.axis,
+        axis,
         "contender",
         "normalised_welfare",
         "normalised_welfare_ci95",
@@ -64,10 +71,8 @@ def comparison_table(figure: Figure, seeds: Sequence[int], rows: Rows) -> Table:
         "gain_ci95_pct",
         "paper_gain_pct",
     )
-    chart = Bars(
-        figure.axis, *columns[1:4], f"welfare / welfare of {OURS}, mean of {len(seeds)} days, 95 % CI"
-    )
-    return Table(f"figure_{figure.number}", columns, lines, chart)
+    chart = Bars(axis, *columns[1:4], f"welfare / welfare of {OURS}, mean of {len(seeds)} days, 95 % CI")
+    return Table(name, columns, lines, chart)
 
 
 def _ratios(

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from bench.auction import ablations, comparison, competitive_ratio, growth, runtime
 from bench.auction.comparison import OURS, RIVALS, gain_pct
+from bench.auction.published import PUBLISHED_GAINS_PCT
 from bench.auction.runs.measures import CLEARING_BOUND
 from bench.auction.runs.pool import jobs_at_once, run_missing
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.sources import digest_of_sources
 from bench.auction.runs.trial import Trial
-from bench.auction.scope import Scope, full, quick
+from bench.auction.scope import SENSITIVITY_AXIS, Scope, full, quick
 from bench.conditions import Conditions
 from bench.figures import Measurement, Part, Result
 
@@ -36,6 +37,7 @@ class AuctionBench:
         yield "ratio", self._ratio
         yield "figures", self._figures
         yield "ablations", self._ablations
+        yield "sensitivity", self._sensitivity
 
     def _decision_time(self) -> Result:
         scope, seed = self._scope, self._scope.seeds[0]
@@ -75,11 +77,24 @@ class AuctionBench:
                 *(self._over(rows, rival) for rival in RIVALS if rival != "published"),
             ),
             tuple(
-                comparison.comparison_table(figure, seeds, rows)
+                comparison.comparison_table(
+                    f"figure_{figure.number}",
+                    figure.axis,
+                    figure.points,
+                    seeds,
+                    rows,
+                    PUBLISHED_GAINS_PCT.get(figure.number, {}),
+                )
                 for figure in scope.comparisons
                 if figure.points
             ),
         )
+
+    def _sensitivity(self) -> Result:
+        points, seeds = self._scope.sensitivity, self._scope.seeds
+        rows = self._run(comparison.trials_of((point.setting for point in points), seeds))
+        table = comparison.comparison_table("sensitivity", SENSITIVITY_AXIS, points, seeds, rows, {})
+        return Result((), (table,))
 
     def _ablations(self) -> Result:
         points, seeds = self._scope.ablations, self._scope.seeds

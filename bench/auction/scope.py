@@ -14,6 +14,9 @@ COMPARISONS = (4, 5, 6, 7, 8, 9)
 GROWTH_NODES = (50, 100, 200, 500, 1_000, 2_000)
 GROWTH_SLOTS = (144, 288, 504, 1_008)
 GROWTH_WORK = (1.0, 2.0, 4.0, 8.0)
+DEVIATIONS = (1.0, 1.75, 2.0)
+"""Of the logarithm of what users offer per node-slot: the workload's freest constant."""
+SENSITIVITY_AXIS = "deviation of values"
 _WHOLE_DAY = replace(BASE, deadlines="day")
 """Windows as long as the day lets them be: the most that a search has to look at."""
 
@@ -33,6 +36,8 @@ class Scope:
     runtime: tuple[Point, ...]
     growth: tuple[Axis, ...]
     ablations: tuple[Point, ...]
+    sensitivity: tuple[Point, ...]
+    """What the gains hang on beside the load, which Figure 8 varies."""
     high: PaperSetting
     """High load, where the figures are taken."""
 
@@ -56,6 +61,7 @@ def full(seed: int, traces: Path) -> Scope:
             ),
         ),
         ablations=(Point("50 per slot", BASE), Point("80 per slot", high)),
+        sensitivity=_sensitivity(high, DEVIATIONS),
         high=high,
     )
 
@@ -76,7 +82,15 @@ def quick(seed: int, traces: Path) -> Scope:
         runtime=(Point("high", high),),
         growth=(_axis("nodes", _QUICK_GROWTH_NODES),),
         ablations=(Point("80 per slot", high),),
+        sensitivity=_sensitivity(high, DEVIATIONS[:1]),
         high=high,
+    )
+
+
+def _sensitivity(setting: PaperSetting, deviations: tuple[float, ...]) -> tuple[Point, ...]:
+    return tuple(
+        Point(f"{deviation:g}", replace(setting, density=replace(setting.density, log_deviation=deviation)))
+        for deviation in deviations
     )
 
 

@@ -36,7 +36,7 @@ def comparison(folder: Path) -> Table:
     rows = Rows(folder, "s")
     console = Console(quiet=True)
     run_missing(trials_of([TINY], SEEDS), rows, 1, console)
-    return comparison_table(FIGURE, SEEDS, rows)
+    return comparison_table("figure_8", FIGURE.axis, FIGURE.points, SEEDS, rows, {})
 
 
 def test_the_same_seeds_make_the_same_table(tmp_path):
@@ -73,6 +73,7 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
         runtime=(POINT,),
         growth=(Axis("nodes", ((3.0, TINY), (6.0, replace(TINY, nodes=6)))),),
         ablations=(POINT,),
+        sensitivity=(POINT,),
         high=TINY,
     )
     measurements: list[Measurement] = []
@@ -86,7 +87,14 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
     document = report("auction", measurements, quick=True, seed=0)
     write_artefacts(tmp_path, document, tables)
     assert json.loads((tmp_path / "auction.json").read_text()) == document
-    assert [table.name for table in tables] == ["figure_13", "growth", "figure_12", "figure_8", "ablations"]
+    assert [table.name for table in tables] == [
+        "figure_13",
+        "growth",
+        "figure_12",
+        "figure_8",
+        "ablations",
+        "sensitivity",
+    ]
     for table in tables:
         assert (tmp_path / f"{table.name}.csv").read_text().startswith(",".join(table.columns[:2]))
         assert (tmp_path / f"{table.name}.png").read_bytes().startswith(b"\x89PNG")

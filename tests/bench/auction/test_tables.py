@@ -8,6 +8,7 @@ from bench.auction.ablations import PRINTED, VARIANTS, ablation_table
 from bench.auction.comparison import OURS, RIVALS, comparison_table, gain_pct
 from bench.auction.competitive_ratio import competitive_ratio, proven_ratio
 from bench.auction.growth import Axis, growth_table
+from bench.auction.published import PUBLISHED_GAINS_PCT
 from bench.auction.runs.measures import CLEARING_BOUND, DECISION_TIME, OPTIMUM, TITANS_PROGRAM
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.trial import Trial
@@ -35,7 +36,9 @@ def test_a_comparison_has_a_row_per_point_and_contender_and_the_papers_number_wh
         for seed in (0, 1)
         for name in (OURS, *RIVALS)
     }
-    table = comparison_table(Figure(8, "workload", points), (0, 1), rows_of(tmp_path, welfare))
+    table = comparison_table(
+        "figure_8", "workload", points, (0, 1), rows_of(tmp_path, welfare), PUBLISHED_GAINS_PCT[8]
+    )
     assert len(table.rows) == 2 * (1 + len(RIVALS))
     cells = {(line[0], line[1]): line[2:] for line in table.rows}
     assert cells["light", "titan"] == pytest.approx((0.5, 0.0, 100.0, 0.0, None))
