@@ -107,11 +107,12 @@ def test_times_are_compared_between_runs_that_were_alone(tmp_path):
     assert {m.name: m.value for m in result.measurements} == {
         "day_s": 12.0,
         "titan_time_ratio": pytest.approx(250.0),
+        "quick_titan_time_ratio": pytest.approx(4.0),
     }
     (line,) = result.tables[0].rows
     assert line == ("seconds per bid", 3.0, 0.002, 0.008, 0.5, pytest.approx(250.0))
     assert "1 of 12 batches" in result.measurements[1].note
-    assert "against 2 ms in the cell; 4 for `titan` as it runs" in result.measurements[1].note
+    assert "per bid 8 ms of `titan` as it runs" in result.measurements[2].note
 
 
 def test_growth_states_the_slope_of_each_axis(tmp_path):
