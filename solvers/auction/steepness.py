@@ -4,7 +4,8 @@ Eqs. 7 and 8 make a cell that is taken share by share, at a mean b-bar, e times 
 and (e - 1) alpha b-bar dearer. alpha and beta are chosen so that this meets what four fifths of the winners
 offered or more: cheaper, and a cell fills with bids that are worth less than those which then find no room;
 dearer, and it stays half empty. Bids that lose teach nothing, since they cost nothing and could say anything;
-and no bid moves its own price, for a winner matters only to the bids after it.
+and no bid moves its own price, for a winner matters only to the bids after it. Where cells open at nothing,
+whoever comes first wins and winners tell nothing: then the declared bounds hold.
 """
 
 import math
@@ -40,7 +41,7 @@ class LearnedSteepness:
 
     def rises(self) -> PriceRises:
         """How prices rise with the next award."""
-        if self._awards < _LEAST_AWARDS or self._award_micros <= 0:
+        if self._awards < _LEAST_AWARDS or self._award_micros <= 0 or self._opening_micros <= 0:
             return self._declared
         missing_micros = self._dear_offer_micros() - math.e * self._opening_micros / self._awards
         steepness = max(missing_micros / ((math.e - 1) * self._award_micros / self._awards), _LEAST_STEEPNESS)

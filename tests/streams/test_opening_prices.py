@@ -122,7 +122,8 @@ def test_what_was_learnt_goes_into_the_snapshot() -> None:
 
 
 def test_learning_changes_prices_only_once_enough_have_won() -> None:
-    declared, learned = bench_of(market()), bench_of(market(steepness="learned"))
+    opened = (opening("fast", 0.1), opening("slow", 0.1))
+    declared, learned = bench_of(market(*opened)), bench_of(market(*opened, steepness="learned"))
     offers: list[list] = [[], []]
     for number in range(EARLIER_BIDS):
         event = bid(f"earlier{number}", 5.0, work_samples=10, memory_gib=0.25, deadline_s=EPOCH_S + 30.0)

@@ -12,7 +12,7 @@ from solvers.auction.steepness import LearnedSteepness, _class_of, _least_of
 DECLARED = PriceRises(7.0, 9.0, 1e12)
 
 
-def learnt(offers: list[float], award_micros: float, opening_micros: float = 0.0) -> LearnedSteepness:
+def learnt(offers: list[float], award_micros: float, opening_micros: float = 1.0) -> LearnedSteepness:
     """What has seen winners with these offers per node-slot that all brought the same."""
     steepness = LearnedSteepness(DECLARED, 144)
     for offer in offers:
@@ -35,18 +35,22 @@ def test_classes_are_in_the_order_of_amounts(amounts: list[float]) -> None:
 def test_declared_bounds_hold_until_enough_have_won() -> None:
     steepness = LearnedSteepness(DECLARED, 144)
     for _ in range(19):
-        steepness.note_award(1_000.0, 500.0, 0.0)
+        steepness.note_award(1_000.0, 500.0, 1.0)
     assert steepness.rises() == DECLARED
-    steepness.note_award(1_000.0, 500.0, 0.0)
+    steepness.note_award(1_000.0, 500.0, 1.0)
     assert steepness.rises().alpha != DECLARED.alpha
 
 
 def test_a_full_cell_costs_what_four_fifths_of_the_winners_offered() -> None:
     rises = learnt([100.0] * 20 + [1_024.0] * 80, award_micros=512.0).rises()
-    # Taken in ever smaller shares, at a mean b-bar of 512, from zero.
-    assert (math.e - 1) * rises.alpha * 512.0 == pytest.approx(1_024.0)
+    # Taken in ever smaller shares, at a mean b-bar of 512, from a price of 1.
+    assert math.e + (math.e - 1) * rises.alpha * 512.0 == pytest.approx(1_024.0)
     assert rises.alpha == rises.beta
     assert rises.max_density_micros == DECLARED.max_density_micros
+
+
+def test_winners_of_cells_that_open_at_nothing_tell_nothing() -> None:
+    assert learnt([1_024.0] * 100, 512.0, opening_micros=0.0).rises() == DECLARED
 
 
 def test_prices_that_open_high_rise_less_steeply() -> None:
