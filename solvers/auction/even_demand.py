@@ -19,7 +19,7 @@ _Choice = tuple[int, int, int, int, float, float, float]
 
 
 class EvenDemand:
-    """The tasks of an instance that can be done in time, each with the classes and vendors to choose from."""
+    """The tasks that can be done in time, each with its classes and the vendors that no other undercuts."""
 
     def __init__(self, instance: Instance) -> None:
         self.tasks: list[OfferedTask] = []
