@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import lru_cache
 
 from schemas.clock import ClockTicked
 from schemas.codec import MAX_HEADER_BYTES, Envelope, InvalidRecordError, decode_event
 from schemas.registry import Event
 from streams.dead_letters import dead_letter
 from streams.records import ReadRecord, SentRecord
+from streams.times import rfc3339
 
 TRACE_HEADERS = ("traceparent", "tracestate")
 
@@ -64,7 +63,7 @@ class Intake:
         if isinstance(event, ClockTicked):
             self._refuse_future(event.time_s, record.timestamp_ms)
         if not envelope.time and record.timestamp_ms is not None:
-            envelope = replace(envelope, time=_rfc3339(record.timestamp_ms), stored=envelope.value)
+            envelope = replace(envelope, time=rfc3339(record.timestamp_ms), stored=envelope.value)
         return envelope
 
     def _refuse_future(self, time_s: float, timestamp_ms: int | None) -> None:
@@ -79,12 +78,3 @@ class Intake:
                 f"the tick is {ahead_s:.0f} s ahead of its record's timestamp, at most "
                 f"{self.max_tick_ahead_s:g} s are allowed"
             )
-
-
-def _rfc3339(timestamp_ms: int) -> str:
-    return f"{_rfc3339_second(timestamp_ms // 1_000)}.{timestamp_ms % 1_000:03d}Z"
-
-
-@lru_cache(maxsize=64)
-def _rfc3339_second(timestamp_s: int) -> str:
-    return datetime.fromtimestamp(timestamp_s, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")

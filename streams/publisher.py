@@ -7,6 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from streams.kafka_records import produce
 from streams.records import SentRecord
 
 Confirmation = asyncio.Future[None]
@@ -16,8 +17,6 @@ _POLL_EVERY_S = 0.005
 _LINGER_MS = 2
 """How long a batch waits for company: a request to the broker costs as much as folding a small event."""
 _MAX_BATCH_BYTES = 1024 * 1024
-_BY_KEY = -1
-"""librdkafka's word for a partition that its partitioner chooses."""
 
 
 class Publisher:
@@ -51,14 +50,7 @@ class Publisher:
         confirmation: Confirmation = asyncio.get_running_loop().create_future()
         while True:
             try:
-                self._producer.produce(
-                    record.topic,
-                    key=record.key,
-                    value=record.value,
-                    headers=[*record.headers],
-                    partition=_BY_KEY if record.partition is None else record.partition,
-                    on_delivery=partial(_settle, confirmation),
-                )
+                produce(self._producer, record, partial(_settle, confirmation))
             except BufferError:
                 await asyncio.sleep(_POLL_EVERY_S)
             else:

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from schemas.codec import InvalidRecordError, decode_decision, decode_event_line
 from schemas.topics import DECISIONS, LEDGER, topic_name
 from streams.cell import LedgerEvent
+from streams.kafka_records import read_record
 from streams.ledger import read_ledger
 from streams.records import ReadRecord
 from streams.replay import DecisionRecord, Verdict, verify
@@ -229,7 +230,7 @@ class KafkaReader:
                     raise ReplayError(f"{part.topic}[{partition}]@{position}: {message.error().str()}")
                 position = message.offset() + 1
                 if message.offset() < high:
-                    yield _read_record(message)
+                    yield read_record(message)
 
     def _watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         place = TopicPartition(topic, partition)
@@ -277,18 +278,6 @@ def _decisions_file(path: Path, cell: str | None) -> Iterator[DecisionRecord]:
     for number, line in _lines(path):
         if line.startswith(prefix):
             yield DecisionRecord(line, f"{path}:{number}")
-
-
-def _read_record(message: Any) -> ReadRecord:
-    return ReadRecord(
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        timestamp_ms=message.timestamp()[1],
-        key=message.key(),
-        value=message.value(),
-        headers=tuple(message.headers() or ()),
-    )
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

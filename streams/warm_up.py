@@ -74,10 +74,10 @@ def _events() -> Iterator[Event]:
         delay_per_thousand_samples_s=0.0,
     )
     for zone in zones:
-        yield _bid(zone.id, "bare", slots=2)
-        yield _bid(zone.id, "prepared", slots=2, needs_preprocessing=True)
+        yield _bid("bare", _task(zone.id, slots=2))
+        yield _bid("prepared", _task(zone.id, slots=2, needs_preprocessing=True))
         # There is no room for it before its deadline, so the zone looks for the earliest that there would be.
-        yield _bid(zone.id, "late", slots=_HORIZON_SLOTS, deadline_s=2 * _SLOT_S)
+        yield _bid("late", _task(zone.id, slots=_HORIZON_SLOTS, deadline_s=2 * _SLOT_S))
         yield JobQuoteRequested(cell=_CELL, quote_id=zone.id, task=_task(zone.id, slots=1))
     yield ClockTicked(cell=_CELL, time_s=_SLOT_S)
 
@@ -100,19 +100,13 @@ def _zone(id: str, policy: Policy) -> Zone:
     )
 
 
-def _bid(
-    zone: str,
-    job: str,
-    slots: int,
-    deadline_s: float = _HORIZON_SLOTS * _SLOT_S,
-    needs_preprocessing: bool = False,
-) -> JobSubmitted:
+def _bid(job: str, task: Task) -> JobSubmitted:
     return JobSubmitted(
         cell=_CELL,
-        job_id=f"{zone}-{job}",
+        job_id=f"{task.zone}-{job}",
         user="nobody",
         bid_micros=100 * _UNIT_MICROS,
-        task=_task(zone, slots, deadline_s, needs_preprocessing),
+        task=task,
     )
 
 

@@ -1,7 +1,7 @@
 """Sending events to their input topics."""
 
+import time
 import uuid
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from infra.log.target import Target
 from schemas.codec import Envelope
 from schemas.registry import EVENTS_BY_TOPIC, Event
+from streams.times import rfc3339
 
 DELIVERY_TIMEOUT_S = 30.0
 
@@ -51,8 +52,8 @@ class EventPublisher:
         Raises:
             PublishError: the broker refused an earlier event, or this one cannot be queued.
         """
-        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        envelope = Envelope(str(uuid.uuid4()), self._source, time, event)
+        now = rfc3339(int(time.time() * 1_000))
+        envelope = Envelope(str(uuid.uuid4()), self._source, now, event)
         try:
             self._producer.produce(
                 self._target.topic(_TOPICS[type(event)]),

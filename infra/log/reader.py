@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from infra.log.target import Target
+from streams.kafka_records import read_record
 from streams.records import ReadRecord
 
 _TIMEOUT_S = 15.0
@@ -145,13 +146,4 @@ def _record(message: Any) -> ReadRecord:
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise ReadError(f"topic {message.topic()} is gone")
         raise ReadError(error.str())
-    _, timestamp_ms = message.timestamp()
-    return ReadRecord(
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        timestamp_ms=timestamp_ms,
-        key=message.key(),
-        value=message.value(),
-        headers=tuple(message.headers() or ()),
-    )
+    return read_record(message)

@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections import deque
-from datetime import UTC, datetime
 from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -12,10 +11,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from schemas.codec import InvalidRecordError
 from schemas.solves import SolveFinished
 from schemas.topics import DECISIONS, SOLVES_FINISHED, topic_name
+from streams.kafka_records import produce, read_record
 from streams.records import ReadHeaders, ReadRecord, SentRecord
 from streams.solver.answers import PendingSolve, answer_record, fitted, pending_solve, without_plans
 from streams.solver.settings import SolverSettings
 from streams.solver.solving import SolveFailure, SolverProcess
+from streams.times import rfc3339
 
 _METADATA_TIMEOUT_S = 10.0
 _POLL_S = 0.1
@@ -48,7 +49,7 @@ class SolverService:
         self._settings = settings
         self._solver = solver
         self._stop = stop
-        self._read: deque[Message] = deque()
+        self._read: deque[ReadRecord] = deque()
         """Records that came while a solve ran."""
         self._decisions = topic_name(settings.topic_prefix, DECISIONS)
         self._consumer = _consumer(settings)
@@ -69,26 +70,26 @@ class SolverService:
         self._consumer.subscribe([self._decisions])
         _log.info("solver ready group=%s.%s", self._settings.topic_prefix, self._settings.solver_group)
         while not self._stop.is_set():
-            message = self._next()
-            if message is not None and self._handled(message):
-                self._acknowledge(message)
+            record = self._next()
+            if record is not None and self._handled(record):
+                self._acknowledge(record)
 
     def close(self) -> None:
         """Commit what is acknowledged and leave the group."""
         self._consumer.close()
 
-    def _next(self) -> Message | None:
+    def _next(self) -> ReadRecord | None:
         if self._read:
             return self._read.popleft()
         return self._poll(_POLL_S)
 
-    def _poll(self, wait_s: float) -> Message | None:
+    def _poll(self, wait_s: float) -> ReadRecord | None:
         message = self._consumer.poll(wait_s)
         if message is None:
             return None
         error = message.error()
         if error is None:
-            return message
+            return read_record(message, _headers(message))
         if error.fatal() or error.code() in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -98,9 +99,8 @@ class SolverService:
         _log.warning("requests unread topic=%s error=%s; tried again", self._decisions, error.str())
         return None
 
-    def _handled(self, message: Message) -> bool:
+    def _handled(self, record: ReadRecord) -> bool:
         """Answer the record if it is a request; False if told to stop before the answer was there."""
-        record = _record(message)
         try:
             pending = pending_solve(record)
         except InvalidRecordError as error:
@@ -174,8 +174,8 @@ class SolverService:
         Raises:
             PublishError: it has not.
         """
-        time_now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        record = answer_record(self._settings.topic_prefix, pending, answer, time_now)
+        now = rfc3339(int(time.time() * 1_000))
+        record = answer_record(self._settings.topic_prefix, pending, answer, now)
         confirmation = _Confirmation()
         self._produce(record, confirmation)
         stop_by_s: float | None = None
@@ -191,23 +191,14 @@ class SolverService:
 
     def _produce(self, record: SentRecord, confirmation: "_Confirmation") -> None:
         try:
-            self._producer.produce(
-                record.topic,
-                key=record.key,
-                value=record.value,
-                headers=[*record.headers],
-                on_delivery=confirmation.note,
-            )
+            produce(self._producer, record, confirmation.note)
         except KafkaException as error:
             raise PublishError(f"{record.topic}: {error.args[0].str()}") from None
 
-    def _acknowledge(self, message: Message) -> None:
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        assert topic is not None
-        assert partition is not None
-        assert offset is not None
+    def _acknowledge(self, record: ReadRecord) -> None:
+        after = TopicPartition(record.topic, record.partition, record.offset + 1)
         try:
-            self._consumer.store_offsets(offsets=[TopicPartition(topic, partition, offset + 1)])
+            self._consumer.store_offsets(offsets=[after])
         except KafkaException as error:
             # The partition has moved: whoever has it now answers once more, under the same id.
             if error.args[0].code() not in (KafkaError._STATE, KafkaError._UNKNOWN_PARTITION):
@@ -271,25 +262,8 @@ def _producer(settings: SolverSettings) -> Producer:
     )
 
 
-def _record(message: Message) -> ReadRecord:
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    assert topic is not None
-    assert partition is not None
-    assert offset is not None
-    _, timestamp_ms = message.timestamp()
-    return ReadRecord(
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        timestamp_ms=timestamp_ms if timestamp_ms > 0 else None,
-        key=message.key(),
-        value=message.value(),
-        headers=_headers(message),
-    )
-
-
 def _headers(message: Message) -> ReadHeaders:
-    """None where a name is not UTF-8, which the client cannot read: the value says what the record is."""
+    """Empty where a name is not UTF-8, which the client cannot read: the value says what the record is."""
     try:
         return cast(ReadHeaders, message.headers() or ())
     except (UnicodeDecodeError, SystemError):

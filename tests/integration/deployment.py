@@ -25,6 +25,15 @@ from tests.streams import events as small
 from tests.streams.events import TOPIC_OF_TYPE
 
 ROOT = Path(__file__).parents[2]
+DEMO_CELLS = ROOT / "infra" / "cells" / "demo.yaml"
+DEMO_TASK = {
+    "zone": "tiny",
+    "work_samples": 96,
+    "deadline_in_s": 40,
+    "dataset": {"path": "d.jsonl", "samples": 100},
+    "hyperparameters": {"rank": 8, "batch_size": 8, "sequence_length": 32},
+}
+"""For the zone of the demo's cell, as a file of bids has it."""
 PATIENCE_S = 60.0
 GROUP = "cells"
 

@@ -17,20 +17,11 @@ from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
 from infra.log.target import Target
 from tests.infra.processes import is_gone_within
-from tests.integration.deployment import ROOT, until
+from tests.integration.deployment import DEMO_CELLS, DEMO_TASK, ROOT, until
 
 pytestmark = pytest.mark.integration
 
-DEMO_CELLS = ROOT / "infra" / "cells" / "demo.yaml"
 PATIENCE_S = 120.0
-TASK = {
-    "zone": "tiny",
-    "work_samples": 96,
-    "deadline_in_s": 40,
-    "dataset": {"path": "d.jsonl", "samples": 100},
-    "hyperparameters": {"rank": 8, "batch_size": 8, "sequence_length": 32},
-}
-
 Millrace = Callable[..., str]
 
 
@@ -62,7 +53,7 @@ def millrace(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> Mill
 
 def bids(path: Path, *bids: dict) -> str:
     # JSON is YAML, and has no aliases.
-    path.write_text(json.dumps([{"cell": "demo", "user": "ann", "task": TASK, **bid} for bid in bids]))
+    path.write_text(json.dumps([{"cell": "demo", "user": "ann", "task": DEMO_TASK, **bid} for bid in bids]))
     return str(path)
 
 
@@ -108,7 +99,7 @@ def test_a_vendors_quote_is_met_by_the_bids_after_it(millrace, tmp_path, deploym
     quote = {"cell": "demo", "vendor": "couriers", "fixed_price": 0.25, "price_per_thousand_samples": 0}
     file.write_text(json.dumps([{**quote, "fixed_delay_s": 0, "delay_per_thousand_samples_s": 0}]))
     assert "asks 0.2500" in millrace("vendor-quote", str(file))
-    asked = bids(tmp_path / "bids.yaml", {"bid": 3, "task": {**TASK, "needs_preprocessing": True}})
+    asked = bids(tmp_path / "bids.yaml", {"bid": 3, "task": {**DEMO_TASK, "needs_preprocessing": True}})
     (met,) = map(json.loads, millrace("quote", asked, "--json").splitlines())
     assert (met["offer"]["plan"]["vendor"], met["offer"]["price"]["vendor_micros"]) == ("couriers", 250_000)
     file.write_text(json.dumps({"cell": "demo", "vendor": "couriers", "leaves": True}))

@@ -22,12 +22,11 @@ from schemas.policies import TitanPolicy
 from schemas.registry import Event
 from schemas.solves import SolveFinished, SolveRequested
 from streams.solver.process import EXIT_UNFIT
-from tests.integration.deployment import Deployment, until
+from tests.integration.deployment import DEMO_CELLS, DEMO_TASK, Deployment, until
 from tests.support.cells import EPOCH_S, bid, configuration, tick, zone
 
 pytestmark = pytest.mark.integration
 
-DEMO_CELLS = Path(__file__).parents[2] / "infra/cells/demo.yaml"
 CELL = "alpha"
 LATE = 0.6
 """Some way into the last half of a slot."""
@@ -219,14 +218,7 @@ def test_a_deployment_of_a_titan_zone_has_a_solver(
     described["cells"][0]["zones"][0]["policy"] = {"kind": "titan"}
     file = tmp_path / "cells.yaml"
     file.write_text(yaml.safe_dump(described))
-    task = {
-        "zone": "tiny",
-        "work_samples": 96,
-        "deadline_in_s": 40,
-        "dataset": {"path": "d.jsonl", "samples": 100},
-        "hyperparameters": {"rank": 8, "batch_size": 8, "sequence_length": 32},
-    }
-    job = {"cell": "demo", "user": "ann", "job_id": "rich", "bid": 3, "task": task}
+    job = {"cell": "demo", "user": "ann", "job_id": "rich", "bid": 3, "task": DEMO_TASK}
     (tmp_path / "bid.yaml").write_text(json.dumps([job]))
     folders = Folders(tmp_path / "deployment")
     folders.create()
