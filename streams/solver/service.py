@@ -75,8 +75,16 @@ class SolverService:
                 self._acknowledge(record)
 
     def close(self) -> None:
-        """Commit what is acknowledged and leave the group."""
-        self._consumer.close()
+        """Commit what is acknowledged and leave the group, as far as the broker lets us in a stop's time."""
+        # While there is no broker, librdkafka's close asks for one without end (its issue 3740).
+        closing = threading.Thread(target=self._consumer.close, name="close", daemon=True)
+        closing.start()
+        closing.join(self._settings.stop_timeout_s)
+        if closing.is_alive():
+            _log.warning(
+                "group not left, no broker within %g s: the session timeout ends the membership",
+                self._settings.stop_timeout_s,
+            )
 
     def _next(self) -> ReadRecord | None:
         if self._read:

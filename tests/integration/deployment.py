@@ -245,16 +245,16 @@ class Deployment:
             ) from None
         return verdict[0]
 
-    def await_members(self, count: int) -> None:
+    def await_members(self, count: int, group_name: str = GROUP) -> None:
         """Wait until the group has `count` members and all partitions are assigned."""
+        group = f"{self.prefix}.{group_name}"
 
         def settled() -> bool:
-            group = f"{self.prefix}.{GROUP}"
             answer = self._admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
             assigned = all(member.assignment.topic_partitions for member in answer.members)
             return answer.state == ConsumerGroupState.STABLE and len(answer.members) == count and assigned
 
-        until(settled, f"{count} workers with partitions")
+        until(settled, f"{count} members of {group} with partitions")
 
     def committed_lag(self) -> int:
         """Ledger events that are not acknowledged."""

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import psutil
 import pytest
 import yaml
 
+from infra.broker import LocalKafka
 from infra.cli import run
 from infra.deployment.deployment import Deployment as LocalDeployment
 from infra.deployment.deployment import Layout
@@ -21,8 +23,8 @@ from schemas.jobs import JobSubmitted
 from schemas.policies import TitanPolicy
 from schemas.registry import Event
 from schemas.solves import SolveFinished, SolveRequested
-from streams.solver.process import EXIT_UNFIT
-from tests.integration.deployment import DEMO_CELLS, DEMO_TASK, Deployment, until
+from streams.solver.process import EXIT_FAILED, EXIT_UNFIT
+from tests.integration.deployment import DEMO_CELLS, DEMO_TASK, Deployment, Worker, until
 from tests.support.cells import EPOCH_S, bid, configuration, tick, zone
 
 pytestmark = pytest.mark.integration
@@ -62,6 +64,22 @@ def deployment(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Deploy
     deployment.stop_workers()
 
 
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LocalKafka]:
+    """One to kill."""
+    with LocalKafka(tmp_path / "broker") as broker:
+        yield broker
+
+
+@pytest.fixture
+def deployment_on_broker(broker: LocalKafka, topic_prefix: str, tmp_path: Path) -> Iterator[Deployment]:
+    deployment = Deployment(
+        broker.bootstrap_servers, topic_prefix, tmp_path, [CELL], configuration=titan_cell
+    )
+    yield deployment
+    deployment.stop_workers()
+
+
 def decisions(deployment: Deployment) -> list[Decision]:
     return [decode_decision(record.value or b"") for record in deployment.records("decisions")]
 
@@ -88,6 +106,14 @@ def ask(deployment: Deployment, slot: int) -> None:
     until(lambda: f'"j{3 * slot + 2}"' in ledger_text(deployment), "the bids in the ledger")
     deployment.send([at(slot + LATE)])
     until(lambda: len(outcomes(deployment, SolveRequested)) == slot + 1, "a request")
+
+
+def suspended(solver: Worker) -> psutil.Process:
+    """The process that solves for it, once it is ready, stopped before its next request."""
+    until(lambda: "solver ready" in solver.output, "a solver that is ready")
+    (solving,) = [p for p in psutil.Process(solver.pid).children() if "spawn_main" in " ".join(p.cmdline())]
+    solving.suspend()
+    return solving
 
 
 def ledger_text(deployment: Deployment) -> str:
@@ -128,9 +154,7 @@ def test_a_solver_that_ends_between_request_and_answer_gives_it_after_its_restar
     deployment.start_worker()
     deployment.configure(CELL)
     solver = deployment.start_solver()
-    until(lambda: "solver ready" in solver.output, "a solver that is ready")
-    (solving,) = [p for p in psutil.Process(solver.pid).children() if "spawn_main" in " ".join(p.cmdline())]
-    solving.suspend()
+    solving = suspended(solver)
     ask(deployment, 0)
     until(lambda: "solve begun cell=alpha zone=z request=batch-1" in solver.output, "a solve")
     solver.send(number)
@@ -147,6 +171,91 @@ def test_a_solver_that_ends_between_request_and_answer_gives_it_after_its_restar
     assert len(answers(deployment)) == 1
     assert tuple(admitted(deployment)) == FOR_TWO
     assert deployment.proven().ok
+
+
+def test_another_solver_answers_what_a_killed_one_was_solving(deployment: Deployment) -> None:
+    deployment.start_worker()
+    deployment.configure(CELL)
+    solvers = [deployment.start_solver(session_timeout_s=6) for _ in range(2)]
+    solving = {solver: suspended(solver) for solver in solvers}
+    deployment.await_members(2, "solvers")
+    ask(deployment, 0)
+    (asked,) = until(
+        lambda: [solver for solver in solvers if "solve begun" in solver.output], "a solve at one of them"
+    )
+    (other,) = set(solvers) - {asked}
+    solving[other].resume()
+
+    asked.kill()
+    solving[asked].resume()  # so that it sees the end of its service
+    until(lambda: outcomes(deployment, JobRejected), "the batch decided")
+    until(lambda: not solving[asked].is_running(), "the end of the killed solver's process")
+
+    assert "solve answered cell=alpha zone=z request=batch-1 status=optimal plans=2" in other.output
+    assert len(answers(deployment)) == 1
+    assert tuple(admitted(deployment)) == FOR_TWO
+    assert deployment.proven().ok
+
+
+def test_an_answer_waits_for_a_broker_that_died_during_the_solve(
+    broker: LocalKafka, deployment_on_broker: Deployment
+) -> None:
+    deployment = deployment_on_broker
+    deployment.start_worker()
+    deployment.configure(CELL)
+    solver = deployment.start_solver()
+    solving = suspended(solver)
+    ask(deployment, 0)
+    until(lambda: "solve begun" in solver.output, "a solve")
+
+    broker.kill()
+    solving.resume()
+    time.sleep(5.0)  # the answer has nowhere to go
+    assert solver.running, solver.output
+    assert "solve answered" not in solver.output
+    broker.start()
+    until(lambda: outcomes(deployment, JobRejected), "the batch decided")
+
+    assert solver.running, solver.output
+    assert len(answers(deployment)) == 1
+    assert tuple(admitted(deployment)) == FOR_TWO
+    assert deployment.proven().ok
+
+
+def test_a_solver_whose_answer_no_broker_takes_ends_and_gives_it_after_its_restart(
+    broker: LocalKafka, deployment_on_broker: Deployment
+) -> None:
+    deployment = deployment_on_broker
+    deployment.start_worker()
+    deployment.configure(CELL)
+    solver = deployment.start_solver(delivery_timeout_s=10, stop_timeout_s=2)
+    solving = suspended(solver)
+    ask(deployment, 0)
+    until(lambda: "solve begun" in solver.output, "a solve")
+
+    broker.kill()
+    solving.resume()
+    assert solver.wait() == EXIT_FAILED
+    assert "millrace solver: PublishError: " in solver.output
+    broker.start()
+    deployment.start_solver()
+    until(lambda: outcomes(deployment, JobRejected), "the batch decided")
+
+    assert len(answers(deployment)) == 1
+    assert tuple(admitted(deployment)) == FOR_TWO
+    assert deployment.proven().ok
+
+
+def test_a_solver_stops_in_time_without_a_broker(
+    broker: LocalKafka, deployment_on_broker: Deployment
+) -> None:
+    solver = deployment_on_broker.start_solver(stop_timeout_s=2)
+    until(lambda: "solver ready" in solver.output, "a solver that is ready")
+    broker.kill()
+
+    solver.send(signal.SIGTERM)
+
+    assert solver.wait(20) == 0
 
 
 def test_an_answer_given_twice_counts_once_and_the_next_request_is_answered(deployment: Deployment) -> None:
