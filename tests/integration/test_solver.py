@@ -116,6 +116,17 @@ def suspended(solver: Worker) -> psutil.Process:
     return solving
 
 
+def caught_solving(deployment: Deployment, **settings: object) -> tuple[Worker, psutil.Process]:
+    """A worker's first request, and the solver, with its suspended process, that has begun to answer it."""
+    deployment.start_worker()
+    deployment.configure(CELL)
+    solver = deployment.start_solver(**settings)
+    solving = suspended(solver)
+    ask(deployment, 0)
+    until(lambda: "solve begun cell=alpha zone=z request=batch-1" in solver.output, "a solve")
+    return solver, solving
+
+
 def ledger_text(deployment: Deployment) -> str:
     return "\n".join((record.value or b"").decode() for record in deployment.records("ledger"))
 
@@ -151,12 +162,7 @@ def test_bids_of_a_slot_are_admitted_together_with_the_plans_of_a_solver(deploym
 def test_a_solver_that_ends_between_request_and_answer_gives_it_after_its_restart(
     deployment: Deployment, number: signal.Signals, status: int
 ) -> None:
-    deployment.start_worker()
-    deployment.configure(CELL)
-    solver = deployment.start_solver()
-    solving = suspended(solver)
-    ask(deployment, 0)
-    until(lambda: "solve begun cell=alpha zone=z request=batch-1" in solver.output, "a solve")
+    solver, solving = caught_solving(deployment)
     solver.send(number)
     assert solver.wait() == status
     if status:
@@ -201,12 +207,7 @@ def test_an_answer_waits_for_a_broker_that_died_during_the_solve(
     broker: LocalKafka, deployment_on_broker: Deployment
 ) -> None:
     deployment = deployment_on_broker
-    deployment.start_worker()
-    deployment.configure(CELL)
-    solver = deployment.start_solver()
-    solving = suspended(solver)
-    ask(deployment, 0)
-    until(lambda: "solve begun" in solver.output, "a solve")
+    solver, solving = caught_solving(deployment)
 
     broker.kill()
     solving.resume()
@@ -226,12 +227,7 @@ def test_a_solver_whose_answer_no_broker_takes_ends_and_gives_it_after_its_resta
     broker: LocalKafka, deployment_on_broker: Deployment
 ) -> None:
     deployment = deployment_on_broker
-    deployment.start_worker()
-    deployment.configure(CELL)
-    solver = deployment.start_solver(delivery_timeout_s=10, stop_timeout_s=2)
-    solving = suspended(solver)
-    ask(deployment, 0)
-    until(lambda: "solve begun" in solver.output, "a solve")
+    solver, solving = caught_solving(deployment, delivery_timeout_s=10, stop_timeout_s=2)
 
     broker.kill()
     solving.resume()
