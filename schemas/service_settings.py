@@ -20,9 +20,7 @@ class ServiceSettings(BaseSettings):
 
     bootstrap_servers: str = "127.0.0.1:9092"
     """Kafka's addresses, `host:port`, separated by commas."""
-    topic_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")] = (
-        "millrace"
-    )
+    topic_prefix: TopicPrefix = "millrace"
     node_partitions: dict[Identifier, Annotated[int, Field(ge=0)]] = {}
     """Partition of `commands` by node, the same for those who write and those who read it; the hash of the
     node's id where it is not given."""

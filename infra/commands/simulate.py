@@ -12,6 +12,8 @@ from infra.simulation.policy_name import PolicyName
 if TYPE_CHECKING:
     from infra.simulation.simulator import SimulatedRun
     from infra.workloads.arrivals import Arrival
+    from infra.workloads.workload import Workload
+    from schemas.cells import CellConfigured
 
 EPOCH_S = 1_704_067_200.0
 """2024-01-01: the virtual time at which a cell without an epoch of its own begins."""
@@ -85,12 +87,9 @@ def simulate(
 ) -> None:
     """Run a cell, unchanged, through a workload on virtual time: a drawn one, or a recorded ledger's."""
     from infra.commands.options import cell_of
-    from infra.commands.output import console, print_json, progress, remark
-    from infra.commands.summaries import summary_table
+    from infra.commands.output import remark
     from infra.commands.what_if import show_what_if
     from infra.simulation.alternative import Alternative, NodeAddition
-    from infra.simulation.simulator import Simulation
-    from infra.summary import summarise
     from infra.workloads.bids import Demands
     from infra.workloads.workload import draw_workload
 
@@ -119,15 +118,27 @@ def simulate(
     simulated = alternative.of(configuration, source=str(cells))
     for note in alternative.without_effect(configuration):
         remark(note)
+    _show(simulated, workload, pace, seed, out, json)
+
+
+def _show(
+    cell: "CellConfigured", workload: "Workload", pace: float, seed: int, out: Path | None, json: bool
+) -> None:
+    """Run the cell and print what came of it."""
+    from infra.commands.output import console, print_json, progress
+    from infra.commands.summaries import summary_table
+    from infra.simulation.simulator import Simulation
+    from infra.summary import summarise
+
     with progress("simulating") as done:
-        run = Simulation(simulated, workload.bids, workload.quotes, pace).run(done)
+        run = Simulation(cell, workload.bids, workload.quotes, pace).run(done)
     summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)
     if out is not None:
         _write(run, out)
     if json:
-        print_json({"cell": configuration.cell, "seed": seed, "events": len(run.ledger), **summary.as_json()})
+        print_json({"cell": cell.cell, "seed": seed, "events": len(run.ledger), **summary.as_json()})
     else:
-        console().print(summary_table(f"Cell {configuration.cell}, seed {seed}", summary))
+        console().print(summary_table(f"Cell {cell.cell}, seed {seed}", summary))
 
 
 def _refuse_what_draws(context: typer.Context) -> None:
