@@ -1,6 +1,7 @@
-"""What each improvement on the printed auction buys, alone and all together."""
+"""What each improvement on the printed auction buys, alone and where all the others are, and all together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from bench.auction.comparison import OURS, gain_pct
 from bench.auction.runs.contenders import IMPROVEMENTS
@@ -11,27 +12,46 @@ from bench.figures import Table
 from bench.workloads.figures import Point
 
 PRINTED = "published"
-VARIANTS = {**{name: f"{PRINTED} + {name}" for name in IMPROVEMENTS}, "all": OURS}
-"""Contenders by what they improve."""
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A table of gains."""
+
+    table: str
+    over: str
+    """What the gains are over, in words."""
+    pairs: Mapping[str, tuple[str, str]]
+    """By what is improved: the contender that gains, and the one that it gains over."""
+
+
+ABLATIONS = (
+    Ablation(
+        "ablations",
+        "the printed auction's",
+        {**{name: (f"{PRINTED} + {name}", PRINTED) for name in IMPROVEMENTS}, "all": (OURS, PRINTED)},
+    ),
+    Ablation(
+        "ablations_last",
+        "the auction's without this one improvement",
+        {name: (OURS, f"{OURS} - {name}") for name in IMPROVEMENTS},
+    ),
+)
 
 
 def trials_of(points: Sequence[Point], seeds: Sequence[int]) -> list[Trial]:
-    """The printed auction and every variant on every day."""
-    return [
-        Trial(point.setting, seed, name)
-        for point in points
-        for seed in seeds
-        for name in (PRINTED, *VARIANTS.values())
-    ]
+    """Every contender that some table needs, on every day."""
+    names = dict.fromkeys(name for each in ABLATIONS for pair in each.pairs.values() for name in pair)
+    return [Trial(point.setting, seed, name) for point in points for seed in seeds for name in names]
 
 
-def ablation_table(points: Sequence[Point], seeds: Sequence[int], rows: Rows) -> Table:
-    """A row per point and improvement: gains in welfare and in revenue over the printed auction."""
+def ablation_table(ablation: Ablation, points: Sequence[Point], seeds: Sequence[int], rows: Rows) -> Table:
+    """A row per point and improvement: gains in welfare and in revenue."""
     lines = []
     for point in points:
-        for name, contender in VARIANTS.items():
-            welfare = gain_pct(rows, point.setting, seeds, contender, PRINTED)
-            revenue = gain_pct(rows, point.setting, seeds, contender, PRINTED, "revenue_micros")
+        for name, (winner, rival) in ablation.pairs.items():
+            welfare = gain_pct(rows, point.setting, seeds, winner, rival)
+            revenue = gain_pct(rows, point.setting, seeds, winner, rival, "revenue_micros")
             lines.append(
                 (point.label, name, welfare.mean, welfare.half_width, revenue.mean, revenue.half_width)
             )
@@ -43,5 +63,5 @@ def ablation_table(points: Sequence[Point], seeds: Sequence[int], rows: Rows) ->
         "revenue_gain_pct",
         "revenue_ci95_pct",
     )
-    chart = Bars(*columns[:4], f"welfare over the printed auction's, per cent, mean of {len(seeds)} days")
-    return Table("ablations", columns, lines, chart)
+    label = f"welfare over {ablation.over}, per cent, mean of {len(seeds)} days"
+    return Table(ablation.table, columns, lines, Bars(*columns[:4], label))

@@ -99,7 +99,9 @@ class AuctionBench:
     def _ablations(self) -> Result:
         points, seeds = self._scope.ablations, self._scope.seeds
         rows = self._run(ablations.trials_of(points, seeds))
-        return Result((), (ablations.ablation_table(points, seeds, rows),))
+        return Result(
+            (), tuple(ablations.ablation_table(each, points, seeds, rows) for each in ablations.ABLATIONS)
+        )
 
     def _over(self, rows: Rows, rival: str) -> Measurement:
         high, seeds = self._scope.high, self._scope.seeds

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from bench.auction.runs.day_before import forecast
 from bench.auction.runs.fixed_price import tuned_price_micros
@@ -35,10 +34,12 @@ IMPROVEMENTS = MappingProxyType(
 )
 """What sets the auction apart from its printed form, one by one: a value, or what makes one of setting and
 seed. All together are the auction at its best."""
-_ALL = {field: value for fields in IMPROVEMENTS.values() for field, value in fields.items()}
 
 
-def _changed(fields: Mapping[str, Any]) -> Contender:
+def _improved(*names: str) -> Contender:
+    """The printed auction with these improvements."""
+    fields = {**PUBLISHED, **{field: value for name in names for field, value in IMPROVEMENTS[name].items()}}
+
     def contender(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> Policy:
         values = {
             field: value(setting, seed) if callable(value) else value for field, value in fields.items()
@@ -46,6 +47,10 @@ def _changed(fields: Mapping[str, Any]) -> Contender:
         return declared.model_copy(update=values)
 
     return contender
+
+
+def _without(improvement: str) -> Contender:
+    return _improved(*(name for name in IMPROVEMENTS if name != improvement))
 
 
 def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> Policy:  # noqa: ARG001
@@ -56,12 +61,13 @@ def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> P
 
 CONTENDERS: Mapping[str, Contender] = MappingProxyType(
     {
-        "pdftsp": _changed(_ALL),
-        "published": _changed(PUBLISHED),
+        "pdftsp": _improved(*IMPROVEMENTS),
+        "published": _improved(),
         "titan": lambda *_: TitanPolicy(kind="titan", time_limit_s=TITAN_TIME_LIMIT_S),
         "eft": lambda *_: EarliestFinishPolicy(kind="eft"),
         "ntm": lambda *_: NoMergingPolicy(kind="ntm"),
         "fixed_price": _fixed_price,
-        **{f"published + {name}": _changed({**PUBLISHED, **fields}) for name, fields in IMPROVEMENTS.items()},
+        **{f"published + {name}": _improved(name) for name in IMPROVEMENTS},
+        **{f"pdftsp - {name}": _without(name) for name in IMPROVEMENTS},
     }
 )

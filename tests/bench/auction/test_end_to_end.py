@@ -93,6 +93,7 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
         "figure_12",
         "figure_8",
         "ablations",
+        "ablations_last",
         "sensitivity",
     ]
     for table in tables:

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from bench.auction.ablations import PRINTED, VARIANTS, ablation_table
+from bench.auction.ablations import ABLATIONS, ablation_table
+from bench.auction.ablations import trials_of as trials_of_ablations
 from bench.auction.comparison import OURS, RIVALS, comparison_table, gain_pct
 from bench.auction.competitive_ratio import competitive_ratio, proven_ratio
 from bench.auction.growth import Axis, growth_table
 from bench.auction.published import PUBLISHED_GAINS_PCT
+from bench.auction.runs.contenders import IMPROVEMENTS
 from bench.auction.runs.measures import CLEARING_BOUND, DECISION_TIME, OPTIMUM, TITANS_PROGRAM
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.trial import Trial
@@ -126,14 +128,19 @@ def test_growth_states_the_slope_of_each_axis(tmp_path):
     assert [line[-2:] for line in table.rows] == [(pytest.approx(0.5), 25.0)] * 2
 
 
-def test_ablations_state_welfare_and_revenue_over_the_printed_auction(tmp_path):
+def test_ablations_state_what_each_improvement_brings_alone_and_where_the_others_are(tmp_path):
+    points = (Point("50 per slot", TINY),)
     rows = Rows(tmp_path, "s")
-    for name in (PRINTED, *VARIANTS.values()):
-        better = name != PRINTED
-        rows.append(
-            row(Trial(TINY, 0, name), welfare_micros=100 + 10 * better, revenue_micros=50 + 20 * better)
-        )
-    table = ablation_table((Point("50 per slot", TINY),), (0,), rows)
-    assert [line[1] for line in table.rows] == list(VARIANTS)
-    for line in table.rows:
+    worth = {"published": (100, 50), "pdftsp": (220, 120)}
+    for trial in trials_of_ablations(points, (0,)):
+        alone = trial.contender.startswith("published +")
+        welfare, revenue = worth.get(trial.contender, (110, 70) if alone else (200, 100))
+        rows.append(row(trial, welfare_micros=welfare, revenue_micros=revenue))
+    first, last = (ablation_table(each, points, (0,), rows) for each in ABLATIONS)
+    assert [line[1] for line in first.rows] == [*IMPROVEMENTS, "all"]
+    assert [line[1] for line in last.rows] == list(IMPROVEMENTS)
+    for line in first.rows[:-1]:
         assert line[2:] == (pytest.approx(10.0), None, pytest.approx(40.0), None)
+    assert first.rows[-1][2:] == (pytest.approx(120.0), None, pytest.approx(140.0), None)
+    for line in last.rows:
+        assert line[2:] == (pytest.approx(10.0), None, pytest.approx(20.0), None)
