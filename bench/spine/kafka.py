@@ -31,6 +31,7 @@ from schemas.topics import DECISIONS, topic_name, topics
 
 NODES = 100
 PREFIX = "bench"
+_COMMITTED_POLL_S = 0.2
 DECIDED = (JobAdmitted.TYPE, JobRejected.TYPE)
 _TOPIC_OF = {model: name for name, models in EVENTS_BY_TOPIC.items() for model in models}
 
@@ -88,6 +89,31 @@ class Pipeline:
         # Topics are read side by side: a bid right behind might overtake the quotes.
         time.sleep(1)
         return decisions
+
+    def wait_until_in_ledger(self, timeout_s: float) -> None:
+        """Wait until the worker has taken everything that was produced into the ledger.
+
+        The worker reads topics side by side: an event produced later may lie in the ledger before another
+        topic's, and be decided while tens of thousands of those still wait.
+
+        Raises:
+            TimeoutError: if that takes longer.
+        """
+        inputs = [TopicPartition(topic_name(PREFIX, name), 0) for name in EVENTS_BY_TOPIC]
+        deadline = time.monotonic() + timeout_s
+        group = Consumer(
+            {"bootstrap.servers": self.bootstrap_servers, "group.id": f"{PREFIX}.cells", "log_level": 2}
+        )
+        try:
+            while any(
+                max(committed.offset, 0) < group.get_watermark_offsets(committed, timeout=10)[1]
+                for committed in group.committed(inputs, timeout=10)
+            ):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the worker did not take in every event within {timeout_s} s")
+                time.sleep(_COMMITTED_POLL_S)
+        finally:
+            group.close()
 
     @contextmanager
     def worker(self) -> Iterator[psutil.Process]:

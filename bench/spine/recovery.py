@@ -33,6 +33,8 @@ def measure_recovery(quick: bool, seed: int) -> Result:
                 batch = decisions.read(_BATCH, timeout_s=90)
                 admitted += sum("admitted" in kind for kind, _ in batch.values())
             _fill_ledger(line, events - sent)
+            line.wait_until_in_ledger(timeout_s=300)
+            # Once this one is decided, everything before it is folded.
             line.produce(bid(rng, "last", now_s=0.0))
             decisions.read(1, timeout_s=300)
             rss_mb, peak_mb = worker.memory_info().rss / 1e6, _peak_mb(worker.pid)
