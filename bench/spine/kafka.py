@@ -31,8 +31,8 @@ from schemas.topics import DECISIONS, topic_name, topics
 
 NODES = 100
 PREFIX = "bench"
-_COMMITTED_POLL_S = 0.2
 DECIDED = (JobAdmitted.TYPE, JobRejected.TYPE)
+_COMMITTED_POLL_S = 0.2
 _TOPIC_OF = {model: name for name, models in EVENTS_BY_TOPIC.items() for model in models}
 
 
