@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.auction.comparison import OURS, gain_pct
-from bench.auction.runs.contenders import IMPROVEMENTS
+from bench.auction.runs.contenders import ADDED, REMOVED
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.trial import Trial
 from bench.charts import Bars
@@ -29,12 +29,12 @@ ABLATIONS = (
     Ablation(
         "ablations",
         "the printed auction's",
-        {**{name: (f"{PRINTED} + {name}", PRINTED) for name in IMPROVEMENTS}, "all": (OURS, PRINTED)},
+        {**{name: (added, PRINTED) for name, added in ADDED.items()}, "all": (OURS, PRINTED)},
     ),
     Ablation(
         "ablations_last",
         "the auction's without this one improvement",
-        {name: (OURS, f"{OURS} - {name}") for name in IMPROVEMENTS},
+        {name: (OURS, removed) for name, removed in REMOVED.items()},
     ),
 )
 

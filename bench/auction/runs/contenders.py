@@ -34,6 +34,10 @@ IMPROVEMENTS = MappingProxyType(
 )
 """What sets the auction apart from its printed form, one by one: a value, or what makes one of setting and
 seed. All together are the auction at its best."""
+ADDED = MappingProxyType({name: f"published + {name}" for name in IMPROVEMENTS})
+"""The contender with this one improvement alone."""
+REMOVED = MappingProxyType({name: f"pdftsp - {name}" for name in IMPROVEMENTS})
+"""The contender with all the others."""
 
 
 def _improved(*names: str) -> Contender:
@@ -47,10 +51,6 @@ def _improved(*names: str) -> Contender:
         return declared.model_copy(update=values)
 
     return contender
-
-
-def _without(improvement: str) -> Contender:
-    return _improved(*(name for name in IMPROVEMENTS if name != improvement))
 
 
 def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> Policy:  # noqa: ARG001
@@ -67,7 +67,7 @@ CONTENDERS: Mapping[str, Contender] = MappingProxyType(
         "eft": lambda *_: EarliestFinishPolicy(kind="eft"),
         "ntm": lambda *_: NoMergingPolicy(kind="ntm"),
         "fixed_price": _fixed_price,
-        **{f"published + {name}": _improved(name) for name in IMPROVEMENTS},
-        **{f"pdftsp - {name}": _without(name) for name in IMPROVEMENTS},
+        **{contender: _improved(name) for name, contender in ADDED.items()},
+        **{contender: _improved(*(IMPROVEMENTS.keys() - {name})) for name, contender in REMOVED.items()},
     }
 )
