@@ -54,8 +54,8 @@ def trials_of(figure: Figure, seeds: Sequence[int]) -> list[Trial]:
     ]
 
 
-def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows) -> Result:
-    """`ratio_mean` and `ratio_worst` over the days that count, and the table of all.
+def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows, name: str) -> Result:
+    """`<name>_mean` and `<name>_worst` over the days that count, and the table `figure_12_<name>` of all.
 
     Raises:
         CommandError: the auction has no welfare on some day, so that there is no ratio.
@@ -78,7 +78,7 @@ def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows) -> Resul
                     optimum["gap"],
                 )
             )
-    return Result(_measurements(days), (_table(figure, days),))
+    return Result(_measurements(name, days), (_table(f"figure_12_{name}", figure, days),))
 
 
 def proven_ratio(high: PaperSetting, seeds: Sequence[int], rows: Rows) -> Measurement:
@@ -104,7 +104,7 @@ def proven_ratio(high: PaperSetting, seeds: Sequence[int], rows: Rows) -> Measur
     return Measurement("proven_ratio_high_load", fmean(live), note, len(seeds))
 
 
-def _measurements(days: Sequence[Competed]) -> tuple[Measurement, ...]:
+def _measurements(name: str, days: Sequence[Competed]) -> tuple[Measurement, ...]:
     ratios = [day.ratio for day in days if day.counts]
     if not ratios:
         return ()
@@ -115,12 +115,12 @@ def _measurements(days: Sequence[Competed]) -> tuple[Measurement, ...]:
         f"{PUBLISHED_RATIO_AT_MOST:g}"
     )
     return (
-        Measurement("ratio_mean", fmean(ratios), note, len(ratios)),
-        Measurement("ratio_worst", max(ratios), note, len(ratios)),
+        Measurement(f"{name}_mean", fmean(ratios), note, len(ratios)),
+        Measurement(f"{name}_worst", max(ratios), note, len(ratios)),
     )
 
 
-def _table(figure: Figure, days: Sequence[Competed]) -> Table:
+def _table(name: str, figure: Figure, days: Sequence[Competed]) -> Table:
     columns = (
         figure.axis,
         "seed",
@@ -147,4 +147,4 @@ def _table(figure: Figure, days: Sequence[Competed]) -> Table:
         for day in days
     ]
     label = "bound of the optimum / welfare; bar: what the gap leaves open"
-    return Table("figure_12", columns, rows, Bars(figure.axis, "seed", "ratio", columns[-1], label))
+    return Table(name, columns, rows, Bars(figure.axis, "seed", "ratio", columns[-1], label))

@@ -1,6 +1,7 @@
 """The parts of `millrace bench auction`: what each runs, and the figures that it makes of the rows."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from bench.auction import ablations, comparison, competitive_ratio, growth, runtime
 from bench.auction.comparison import OURS, RIVALS, gain_pct
@@ -13,6 +14,7 @@ from bench.auction.runs.trial import Trial
 from bench.auction.scope import SENSITIVITY_AXIS, Scope, full, quick
 from bench.conditions import Conditions
 from bench.figures import Measurement, Part, Result
+from bench.workloads.figures import Figure
 
 
 def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
@@ -34,7 +36,8 @@ class AuctionBench:
         """By name."""
         yield "decision time", self._decision_time
         yield "growth", self._growth
-        yield "ratio", self._ratio
+        yield "ratio", partial(self._ratio, self._scope.small, "ratio")
+        yield "ratio under load", partial(self._ratio, self._scope.small_loaded, "ratio_loaded")
         yield "figures", self._figures
         yield "ablations", self._ablations
         yield "sensitivity", self._sensitivity
@@ -48,10 +51,10 @@ class AuctionBench:
         axes, seed = self._scope.growth, self._scope.seeds[0]
         return Result((), (growth.growth_table(axes, seed, self._run(growth.trials_of(axes, seed))),))
 
-    def _ratio(self) -> Result:
-        figure, seeds = self._scope.small, self._scope.seeds
+    def _ratio(self, figure: Figure, name: str) -> Result:
+        seeds = self._scope.seeds
         rows = self._run(competitive_ratio.trials_of(figure, seeds))
-        return competitive_ratio.competitive_ratio(figure, seeds, rows)
+        return competitive_ratio.competitive_ratio(figure, seeds, rows, name)
 
     def _figures(self) -> Result:
         scope, seeds = self._scope, self._scope.seeds

@@ -4,7 +4,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.auction.growth import Axis
-from bench.workloads.figures import BASE, LOADS, SMALL_WORK_SCALE, Figure, Point, figures
+from bench.workloads.figures import (
+    BASE,
+    LOADS,
+    SMALL,
+    SMALL_LOADED,
+    SMALL_WORK_SCALE,
+    Figure,
+    Point,
+    figure_12,
+    figures,
+)
 from bench.workloads.paper import PaperSetting
 
 SEEDS = 5
@@ -22,10 +32,8 @@ _WHOLE_DAY = replace(BASE, deadlines="day")
 
 _QUICK_SCALE = 20
 _QUICK_SLOTS = 24
-_QUICK_SMALL = Point(
-    "4 x 18, 2",
-    replace(BASE, nodes=4, slots=18, arrivals_per_slot=2.0, work_scale=SMALL_WORK_SCALE),
-)
+_QUICK_SMALL = ((4, 18, 2.0),)
+_QUICK_SMALL_LOADED = ((2, 12, 3.0),)
 """Whose optimum is found in a second."""
 _QUICK_GROWTH_NODES = (10, 20, 40)
 
@@ -38,6 +46,8 @@ class Scope:
     comparisons: tuple[Figure, ...]
     small: Figure
     """Settings whose optimum can be found."""
+    small_loaded: Figure
+    """The same with as much to do as in the comparisons."""
     runtime: tuple[Point, ...]
     growth: tuple[Axis, ...]
     ablations: tuple[Point, ...]
@@ -54,7 +64,8 @@ def full(seed: int, traces: Path) -> Scope:
     return Scope(
         seeds=tuple(range(seed, seed + SEEDS)),
         comparisons=tuple(every[number] for number in COMPARISONS),
-        small=every[12],
+        small=figure_12(SMALL),
+        small_loaded=figure_12(SMALL_LOADED),
         runtime=every[4].points,
         growth=(
             _axis("nodes", GROWTH_NODES),
@@ -83,7 +94,8 @@ def quick(seed: int, traces: Path) -> Scope:
                 points=tuple(Point(point.label, _shrunk(point.setting)) for point in every[8].points),
             ),
         ),
-        small=replace(every[12], points=(_QUICK_SMALL,)),
+        small=figure_12(_QUICK_SMALL),
+        small_loaded=figure_12(_QUICK_SMALL_LOADED),
         runtime=(Point("high", high),),
         growth=(_axis("nodes", _QUICK_GROWTH_NODES),),
         ablations=(Point("80 per slot", high),),

@@ -70,6 +70,7 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
         seeds=SEEDS,
         comparisons=(FIGURE,),
         small=Figure(12, "size", (POINT,)),
+        small_loaded=Figure(12, "size", (POINT,)),
         runtime=(POINT,),
         growth=(Axis("nodes", ((3.0, TINY), (6.0, replace(TINY, nodes=6)))),),
         ablations=(POINT,),
@@ -90,7 +91,8 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
     assert [table.name for table in tables] == [
         "figure_13",
         "growth",
-        "figure_12",
+        "figure_12_ratio",
+        "figure_12_ratio_loaded",
         "figure_8",
         "ablations",
         "ablations_last",
@@ -105,7 +107,8 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
 @pytest.mark.parametrize("make", [quick, full])
 def test_settings_of_a_part_have_names_of_their_own(make, tmp_path):
     scope = make(0, tmp_path)
-    settings = {point.setting for figure in (*scope.comparisons, scope.small) for point in figure.points}
+    figures = (*scope.comparisons, scope.small, scope.small_loaded)
+    settings = {point.setting for figure in figures for point in figure.points}
     settings |= {setting for axis in scope.growth for _, setting in axis.points} | {scope.high}
     assert len({Trial(setting, 0, OURS).setting_name for setting in settings}) == len(settings)
     assert scope.high in settings

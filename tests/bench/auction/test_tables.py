@@ -59,7 +59,7 @@ def test_ratios_are_to_the_proven_bound_and_days_with_a_wide_gap_do_not_count(tm
     for seed, best, bound in ((0, 100, 101), (1, 100, 100), (2, 90, 100)):
         gap = (bound - best) / best
         rows.append(row(Trial(TINY, seed, OPTIMUM), welfare_micros=best, bound_micros=bound, gap=gap))
-    result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0, 1, 2), rows)
+    result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0, 1, 2), rows, "ratio")
     figures = {measured.name: measured.value for measured in result.measurements}
     assert figures == {
         "ratio_mean": pytest.approx((101 / 80 + 100 / 50) / 2),
@@ -72,7 +72,7 @@ def test_ratios_are_to_the_proven_bound_and_days_with_a_wide_gap_do_not_count(tm
 def test_without_a_known_optimum_there_is_no_ratio(tmp_path):
     rows = rows_of(tmp_path, {(TINY, 0, OURS): 80})
     rows.append(row(Trial(TINY, 0, OPTIMUM), welfare_micros=50, bound_micros=100, gap=1.0))
-    result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0,), rows)
+    result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0,), rows, "ratio")
     assert result.measurements == ()
     assert len(result.tables[0].rows) == 1
 
@@ -81,7 +81,7 @@ def test_a_day_without_welfare_of_the_auction_is_named_and_not_divided_by(tmp_pa
     rows = rows_of(tmp_path, {(TINY, 3, OURS): 0})
     rows.append(row(Trial(TINY, 3, OPTIMUM), welfare_micros=100, bound_micros=100, gap=0.0))
     with pytest.raises(CommandError, match=r"seed 3, pdftsp: without welfare there is no ratio"):
-        competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (3,), rows)
+        competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (3,), rows, "ratio")
     with pytest.raises(CommandError, match=r"seed 3, pdftsp: without welfare there is no ratio"):
         proven_ratio(TINY, (3,), rows)
 

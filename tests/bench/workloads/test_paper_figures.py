@@ -1,25 +1,27 @@
 """The points of the paper's figures."""
 
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
-from bench.workloads.figures import TRACES, figures
-from bench.workloads.paper import draw
+from bench.workloads.figures import BASE, LOADS, SMALL, SMALL_LOADED, TRACES, figure_12, figures
+from bench.workloads.paper import PaperSetting, draw
 
 SHARED = Path(__file__).parents[3] / "../shared/traces"
 
 
 def test_each_figure_varies_what_the_paper_varies():
     all_figures = figures(Path("nowhere"))
-    assert list(all_figures) == [4, 5, 6, 7, 8, 9, 12]
+    assert list(all_figures) == [4, 5, 6, 7, 8, 9]
     labels = {number: [point.label for point in figure.points] for number, figure in all_figures.items()}
     assert labels[4] == ["50", "100", "150", "200"]
     assert labels[5] == ["2", "5", "10", "15", "20"]
     assert labels[6] == ["A100", "A40", "mixed"]
     assert labels[8] == ["light", "medium", "high"]
     assert labels[9] == ["proportional", "tight", "loose", "day"]
-    for figure in all_figures.values():
+    for figure in (*all_figures.values(), figure_12(SMALL), figure_12(SMALL_LOADED)):
         settings = [point.setting for point in figure.points]
         assert len(set(settings)) == len(settings)
 
@@ -32,11 +34,32 @@ def test_a_trace_that_is_absent_is_skipped_with_the_reason(tmp_path):
 
 
 def test_the_small_settings_are_small_enough_for_an_offline_optimum():
-    for point in figures(Path("nowhere"))[12].points:
+    for point in figure_12(SMALL).points:
         cell, workload = draw(point.setting, 0)
         assert 4 <= len(cell.zones[0].nodes) <= 10
         assert 24 <= cell.zones[0].horizon_slots <= 48
         assert 40 < len(workload.bids) < 300
+
+
+def test_the_loaded_small_settings_are_loaded_as_medium_and_high_load_are_and_the_others_less():
+    light, medium, high = (mean_load(replace(BASE, arrivals_per_slot=mean)) for mean in LOADS.values())
+    assert [mean_load(point.setting) for point in figure_12(SMALL_LOADED).points] == [
+        pytest.approx(medium, rel=0.15),
+        pytest.approx(high, rel=0.15),
+    ]
+    assert all(0.7 < mean_load(point.setting) < light for point in figure_12(SMALL).points)
+
+
+def mean_load(setting: PaperSetting) -> float:
+    """Samples asked for over samples that the nodes can do in the day."""
+    loads = []
+    for seed in range(3):
+        cell, workload = draw(setting, seed)
+        zone = cell.zones[0]
+        speed = {gpu.name: gpu.samples_per_s for gpu in zone.gpu_types}
+        capacity = sum(speed[node.gpu_type] for node in zone.nodes) * zone.horizon_slots * cell.slot_s
+        loads.append(sum(timed.bid.task.work_samples for timed in workload.bids) / capacity)
+    return fmean(loads)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the real traces are not here")
