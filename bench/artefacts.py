@@ -1,17 +1,54 @@
 """What `--out DIR` leaves behind: the report, every table as CSV, and a picture of each."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bench.charts import columns_of
 from bench.figures import Table
 from bench.report import dumps
+from infra.errors import CommandError, disk_faults
+from infra.kafka.file_lock import FileLock, LockedError
+
+_LOCK_FILE = "lock"
+
+
+@contextmanager
+def kept_to_one_run(folder: Path) -> Iterator[None]:
+    """Make the folder and keep other benchmarks out of it meanwhile: two at once measure each other.
+
+    Raises:
+        CommandError: another is at work there, or the disk refuses.
+    """
+    lock = FileLock(folder / _LOCK_FILE)
+    with disk_faults(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except LockedError as error:
+            raise CommandError(
+                f"{folder}: process {error.holder or 'unknown'} runs a benchmark there: wait for it, or "
+                "choose another --out"
+            ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_artefacts(folder: Path, report: dict[str, Any], tables: Sequence[Table]) -> None:
-    """Write `<bench>.json`, and `<table>.csv` and `<table>.png` for each table that has rows."""
+    """Write `<bench>.json`, and `<table>.csv` and `<table>.png` for each table that has rows.
+
+    Raises:
+        CommandError: the disk refuses.
+    """
+    with disk_faults(folder):
+        _write(folder, report, tables)
+
+
+def _write(folder: Path, report: dict[str, Any], tables: Sequence[Table]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{report['bench']}.json").write_text(dumps(report) + "\n")
     for table in tables:

@@ -11,7 +11,7 @@ from platformdirs import user_cache_path
 from rich.console import Console
 from rich.table import Table as ConsoleTable
 
-from bench.artefacts import write_artefacts
+from bench.artefacts import kept_to_one_run, write_artefacts
 from bench.conditions import Conditions
 from bench.figures import Measurement, Part, Table
 from bench.goals import missed
@@ -62,6 +62,10 @@ def bench(
     traces: Annotated[
         Path, typer.Option(help="Folder of real traces, for the figure that needs them.", metavar="DIR")
     ] = Path("traces"),
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(help="Another real trace for it; may be repeated.", metavar="FILE", show_default=False),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -78,20 +82,21 @@ def bench(
         raise typer.BadParameter(f"there is no benchmark {name}: choose from {', '.join(BENCHES)}")
     logging.getLogger().setLevel(logging.WARNING)
     progress = Console(stderr=True, soft_wrap=True, highlight=False)
-    folder = out or user_cache_path("millrace") / "bench" / name
-    conditions = Conditions(quick, seed, folder, jobs, traces, progress)
+    folder = out or user_cache_path("millrace") / "bench" / (f"{name}-quick" if quick else name)
+    conditions = Conditions(quick, seed, folder, jobs, traces, tuple(trace or ()), progress)
     parts = [(title, part) for title, part in BENCHES[name](conditions) if only in (None, title)]
     if not parts:
         raise typer.BadParameter(f"{name} has no part {only}")
     measurements: list[Measurement] = []
     tables: list[Table] = []
-    for title, part in parts:
-        progress.print(f"{name}: {title}", markup=False)
-        result = part()
-        measurements += result.measurements
-        tables += result.tables
-    document = report(name, measurements, quick, seed)
-    write_artefacts(folder, document, tables)
+    with kept_to_one_run(folder):
+        for title, part in parts:
+            progress.print(f"{name}: {title}", markup=False)
+            result = part()
+            measurements += result.measurements
+            tables += result.tables
+        document = report(name, measurements, quick, seed)
+        write_artefacts(folder, document, tables)
     progress.print(f"report, tables and pictures are in {folder}", markup=False)
     if json:
         typer.echo(dumps(document))

@@ -17,6 +17,8 @@ class Conditions:
     jobs: int
     """Processes beside each other, where a benchmark has runs that may be."""
     traces: Path
-    """Folder of real traces."""
+    """Folder of the benchmark's own real traces."""
+    trace_files: tuple[Path, ...]
+    """Further real traces."""
     console: Console = field(repr=False)
     """For progress."""

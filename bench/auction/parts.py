@@ -14,13 +14,26 @@ from bench.auction.runs.trial import Trial
 from bench.auction.scope import SENSITIVITY_AXIS, Scope, full, quick
 from bench.conditions import Conditions
 from bench.figures import Measurement, Part, Result
+from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.figures import Figure
 
 
 def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
-    """The parts by name. What must run alone comes first: its rows serve the others."""
-    make = quick if conditions.quick else full
-    yield from AuctionBench(conditions, make(conditions.seed, conditions.traces)).parts()
+    """The parts by name. What must run alone comes first: its rows serve the others.
+
+    Raises:
+        TraceError: a trace cannot be read, or is too short.
+    """
+    if conditions.quick:
+        scope = quick(conditions.seed, conditions.trace_files)
+    else:
+        scope = full(conditions.seed, conditions.traces, conditions.trace_files)
+    # Hours may pass before it is drawn from.
+    for figure in scope.comparisons:
+        for point in figure.points:
+            if isinstance(point.setting.trace, TraceArrivals):
+                point.setting.trace.check()
+    yield from AuctionBench(conditions, scope).parts()
 
 
 class AuctionBench:

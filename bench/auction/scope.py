@@ -1,5 +1,6 @@
 """How much is run: the paper's evaluation in full, or a form of it that takes a minute."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,9 +58,9 @@ class Scope:
     """High load, where the figures are taken."""
 
 
-def full(seed: int, traces: Path) -> Scope:
+def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
     """Everything, on consecutive days from `seed` on."""
-    every = figures(traces)
+    every = figures(traces, trace_files)
     high = replace(BASE, arrivals_per_slot=LOADS["high"])
     return Scope(
         seeds=tuple(range(seed, seed + SEEDS)),
@@ -82,17 +83,22 @@ def full(seed: int, traces: Path) -> Scope:
     )
 
 
-def quick(seed: int, traces: Path) -> Scope:
-    """A twentieth of the nodes and tasks, a sixth of the day, tasks of a quarter; one figure, few days."""
-    every = figures(traces)
+def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
+    """A twentieth of the nodes and tasks, a sixth of the day, tasks of a quarter; Figure 8 alone, few days.
+
+    Figure 7 too if real arrivals are asked for by name.
+    """
+    every = figures(None, trace_files)
     high = _shrunk(replace(BASE, arrivals_per_slot=LOADS["high"]))
     return Scope(
         seeds=tuple(range(seed, seed + QUICK_SEEDS)),
-        comparisons=(
+        comparisons=tuple(
             replace(
-                every[8],
-                points=tuple(Point(point.label, _shrunk(point.setting)) for point in every[8].points),
-            ),
+                every[number],
+                points=tuple(Point(point.label, _shrunk(point.setting)) for point in every[number].points),
+            )
+            for number in (7, 8)
+            if every[number].points
         ),
         small=figure_12(_QUICK_SMALL),
         small_loaded=figure_12(_QUICK_SMALL_LOADED),
@@ -116,10 +122,13 @@ def _axis(field: str, values: tuple[int, ...]) -> Axis:
 
 
 def _shrunk(setting: PaperSetting) -> PaperSetting:
+    arrivals_per_slot = setting.arrivals_per_slot / _QUICK_SCALE
+    jobs = round(arrivals_per_slot * _QUICK_SLOTS)
     return replace(
         setting,
         nodes=setting.nodes // _QUICK_SCALE,
         slots=_QUICK_SLOTS,
-        arrivals_per_slot=setting.arrivals_per_slot / _QUICK_SCALE,
+        arrivals_per_slot=arrivals_per_slot,
+        trace=setting.trace and replace(setting.trace, jobs=jobs),
         work_scale=SMALL_WORK_SCALE,
     )

@@ -54,6 +54,14 @@ class TraceArrivals:
         except OSError as error:
             raise TraceError(f"{self.path}: {error.strerror}") from None
 
+    def check(self) -> None:
+        """Read it once, before anything long is begun with it.
+
+        Raises:
+            TraceError: the file is no trace, or too short a one for any seed.
+        """
+        self.cut(seed=0)
+
     def draw(self, slots: int, slot_s: float, seed: int) -> list[SlotArrival]:
         """Map the run onto so many slots: one linear factor for all gaps, then down to the slot's beginning.
 

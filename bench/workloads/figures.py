@@ -51,14 +51,19 @@ class Figure:
     """Why points are absent, one line each."""
 
 
-def figures(traces: Path) -> dict[int, Figure]:
-    """Figures 4 to 9 by number; real traces are looked for in the folder `traces`."""
+def figures(traces: Path | None, trace_files: Iterable[Path] = ()) -> dict[int, Figure]:
+    """Figures 4 to 9 by number.
+
+    Args:
+        traces: folder where `TRACES` are looked for; None leaves them out.
+        trace_files: further real arrivals.
+    """
     high = replace(BASE, arrivals_per_slot=LOADS["high"])
     every = (
         Figure(4, "nodes", tuple(Point(str(n), replace(high, nodes=n)) for n in NODES)),
         Figure(5, "labour vendors", tuple(Point(str(n), replace(BASE, vendors=n)) for n in VENDORS)),
         Figure(6, "type of nodes", tuple(Point(gpus, replace(BASE, gpus=gpus)) for gpus in get_args(Gpus))),
-        _real_arrivals(traces),
+        _real_arrivals(traces, trace_files),
         Figure(
             8,
             "workload",
@@ -91,17 +96,12 @@ def figure_12(sizes: Iterable[tuple[int, int, float]]) -> Figure:
     return Figure(12, "nodes x slots, arrivals per slot", points)
 
 
-def _real_arrivals(traces: Path) -> Figure:
+def _real_arrivals(traces: Path | None, trace_files: Iterable[Path]) -> Figure:
     """As many jobs of each trace as the base has tasks."""
     jobs = round(BASE.arrivals_per_slot * BASE.slots)
-    points = tuple(
-        Point(name, replace(BASE, trace=TraceArrivals(traces / file, jobs)))
-        for name, file in TRACES.items()
-        if (traces / file).exists()
-    )
-    absent = tuple(
-        f"{name}: {traces / file} is not here"
-        for name, file in TRACES.items()
-        if not (traces / file).exists()
-    )
+    known = {} if traces is None else {name: traces / file for name, file in TRACES.items()}
+    here = {name: path for name, path in known.items() if path.exists()}
+    here |= {str(path): path for path in trace_files}
+    points = tuple(Point(name, replace(BASE, trace=TraceArrivals(path, jobs))) for name, path in here.items())
+    absent = tuple(f"{name}: {path} is not here" for name, path in known.items() if name not in here)
     return Figure(7, "trace", points, absent)

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
-from infra.errors import CommandError
+from infra.errors import disk_faults
 from schemas.codec import Decision
 from streams.cell import LedgerEvent
 from streams.replay_sources import ledger_line
@@ -20,12 +20,10 @@ class LogFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        try:
+        with disk_faults(directory):
             directory.mkdir(parents=True, exist_ok=True)
             self._ledger = (directory / LEDGER_FILE).open("wb")
             self._decisions = (directory / DECISIONS_FILE).open("wb")
-        except OSError as error:
-            raise self._fault(error) from None
 
     def __enter__(self) -> Self:
         return self
@@ -36,19 +34,12 @@ class LogFiles:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
+        with disk_faults(self._directory):
             self._ledger.close()
             self._decisions.close()
-        except OSError as fault:
-            raise self._fault(fault) from None
 
     def write(self, entries: Iterable[LedgerEvent], decisions: Iterable[Decision]) -> None:
         """Write the next events, and what was decided because of them."""
-        try:
+        with disk_faults(self._directory):
             self._ledger.writelines(ledger_line(entry) for entry in entries)
             self._decisions.writelines(decision.canonical + b"\n" for decision in decisions)
-        except OSError as error:
-            raise self._fault(error) from None
-
-    def _fault(self, error: OSError) -> CommandError:
-        return CommandError(f"{self._directory}: {error.strerror}")

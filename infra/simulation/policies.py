@@ -17,6 +17,9 @@ from schemas.policies import (
 
 _BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
 """What an auction has no default for."""
+_DECLARED = {*_BOUNDS, "max_density_units"}
+_FORECAST = {"steepness", "opening_prices"}
+"""What the printed auction knows nothing of."""
 _NO_BOUNDS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -27,7 +30,8 @@ def under_policy(
     bounds: Mapping[str, int] = _NO_BOUNDS,
     source: str = "the cell",
 ) -> CellConfigured:
-    """The cell with every zone under this policy; the auction keeps the bounds that the zone declares.
+    """The cell with every zone under this policy; the auction keeps the bounds that the zone declares,
+    and what it foretells of prices, which the printed one does without.
 
     Args:
         name: None leaves each zone under its own.
@@ -68,9 +72,7 @@ def under_policy(
 
 def _auction(zone: Zone, published: bool, bounds: Mapping[str, int], source: str) -> AuctionPolicy:
     if isinstance(zone.policy, AuctionPolicy):
-        fields = zone.policy.model_dump(
-            include={*AuctionPolicy.model_fields} - {"payment", "order", "search"}
-        )
+        fields = zone.policy.model_dump(include=_DECLARED if published else _DECLARED | _FORECAST)
     elif missing := [name for name in _BOUNDS if name not in bounds]:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise CommandError(

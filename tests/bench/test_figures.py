@@ -102,7 +102,7 @@ def test_figures_of_parts_that_did_not_run_are_not_missed():
 
 @pytest.mark.parametrize("bench", ["spine", "auction"])
 def test_every_figure_names_a_part_that_there_is(bench, tmp_path):
-    asked = Conditions(True, 0, tmp_path, 1, tmp_path, Console(quiet=True))
+    asked = Conditions(True, 0, tmp_path, 1, tmp_path, (), Console(quiet=True))
     titles = {title for title, _ in BENCHES[bench](asked)}
     assert {aim.part for aim in goals(bench).values()} <= titles
 

@@ -124,6 +124,12 @@ FAULTS = {
         "has no cell nowhere",
     ),
     "a worker without cells": (["executor", "--node", "a b"], "settings: "),
+    "a benchmark of a trace that is none": (
+        ["bench", "auction", "--quick", "--trace", "{bad_trace}"],
+        "bad_trace.csv: row 1: ",
+    ),
+    "a benchmark into a file": (["bench", "spine", "--out", "{bad_bid}"], "bad_bid.yaml: File exists"),
+    "a benchmark below a file": (["bench", "spine", "--out", "{bad_bid}/out"], "Not a directory"),
     "a solver without broker": (["solver", "--bootstrap-servers", NOWHERE], "No Kafka broker answers"),
 }
 

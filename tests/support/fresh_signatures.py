@@ -31,7 +31,6 @@ def after_warm_up(module: str, *measures: str) -> dict[str, Any]:
 
 def report(module: str, measures: tuple[str, ...]) -> None:
     """Print what `after_warm_up` returns."""
-    from pathlib import Path
 
     from bench.auction.runs.measures import MEASURES
     from bench.auction.scope import quick
@@ -42,7 +41,7 @@ def report(module: str, measures: tuple[str, ...]) -> None:
     start_s = time.perf_counter()
     warm_up()
     again_s = time.perf_counter() - start_s
-    setting = quick(1, Path()).high
+    setting = quick(1).high
     added = {}
     for name in measures:
         MEASURES[name](setting, 1)

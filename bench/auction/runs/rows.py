@@ -6,10 +6,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from bench.auction.runs.trial import Row, Trial
-from infra.errors import CommandError
+from infra.errors import CommandError, disk_faults
+from schemas.codec import describe
 
 ROWS_FILE = "rows.jsonl"
+_ROW = TypeAdapter(Row)
 
 
 class Rows:
@@ -19,19 +23,24 @@ class Rows:
         """Read what is there; a last line that was torn by a kill is cut off.
 
         Raises:
-            CommandError: another line is no row.
+            CommandError: another line is no row, or the disk refuses.
         """
-        folder.mkdir(parents=True, exist_ok=True)
         self.sources = sources
         self._path = folder / ROWS_FILE
         self._rows: dict[tuple[str, int, str, str], Row] = {}
-        for row in _read(self._path):
-            self._keep(row)
+        with disk_faults(self._path):
+            folder.mkdir(parents=True, exist_ok=True)
+            for row in _read(self._path):
+                self._keep(row)
 
     def append(self, row: Row) -> None:
-        """Keep a row for good."""
+        """Keep a row for good.
+
+        Raises:
+            CommandError: the disk refuses.
+        """
         line = json.dumps(asdict(row)) + "\n"
-        with self._path.open("a") as file:
+        with disk_faults(self._path), self._path.open("a") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -74,7 +83,9 @@ def _read(path: Path) -> list[Row]:
     rows = []
     for number, line in enumerate(content[:whole].splitlines(), start=1):
         try:
-            rows.append(Row(**json.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise CommandError(f"{path}, line {number}: no row of a benchmark ({error}): remove it") from None
+            rows.append(_ROW.validate_json(line))
+        except ValidationError as error:
+            raise CommandError(
+                f"{path}, line {number}: no row of a benchmark ({describe(error)}): remove it"
+            ) from None
     return rows

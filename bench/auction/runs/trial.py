@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, FiniteFloat
 
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.paper import PaperSetting
@@ -34,13 +36,15 @@ class Trial:
 class Row:
     """A trial's outcome."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
     setting: str
     seed: int
     contender: str
     alone: bool
     sources: str
     """Digest of all that decides: see `sources.py`."""
-    values: Mapping[str, float]
+    values: Mapping[str, FiniteFloat]
     """By the names that the trial's measure gives them."""
 
     @property

@@ -29,7 +29,9 @@ SEEDS = (0, 1)
 
 
 def conditions(folder: Path) -> Conditions:
-    return Conditions(True, 0, folder, jobs=1, traces=folder, console=Console(file=io.StringIO()))
+    return Conditions(
+        True, 0, folder, jobs=1, traces=folder, trace_files=(), console=Console(file=io.StringIO())
+    )
 
 
 def comparison(folder: Path) -> Table:
@@ -104,9 +106,8 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
     assert "Figure 8 lacks a point: it is not here" in asked.console.file.getvalue()
 
 
-@pytest.mark.parametrize("make", [quick, full])
-def test_settings_of_a_part_have_names_of_their_own(make, tmp_path):
-    scope = make(0, tmp_path)
+@pytest.mark.parametrize("scope", [quick(0), full(0, Path("nowhere"))])
+def test_settings_of_a_part_have_names_of_their_own(scope):
     figures = (*scope.comparisons, scope.small, scope.small_loaded)
     settings = {point.setting for figure in figures for point in figure.points}
     settings |= {setting for axis in scope.growth for _, setting in axis.points} | {scope.high}

@@ -1,5 +1,9 @@
 """What was run is kept, found again under the same sources alone, and survives a kill."""
 
+import json
+import math
+from dataclasses import asdict
+
 import pytest
 
 from bench.auction.runs.rows import ROWS_FILE, Rows
@@ -8,6 +12,10 @@ from infra.errors import CommandError
 from tests.bench.auction.rows import TINY, row
 
 EFT, NTM = Trial(TINY, 0, "eft"), Trial(TINY, 0, "ntm")
+
+
+def line_of(**changed: object) -> str:
+    return json.dumps({**asdict(row(EFT, welfare_micros=7)), **changed})
 
 
 def test_rows_are_found_again(tmp_path):
@@ -36,9 +44,31 @@ def test_rows_of_other_sources_are_kept_and_not_reused(tmp_path):
     assert Rows(tmp_path, "old").missing([EFT]) == []
 
 
-def test_a_line_that_is_no_row_is_named(tmp_path):
-    (tmp_path / ROWS_FILE).write_text('{"setting": "base"}\n')
-    with pytest.raises(CommandError, match=r"rows.jsonl, line 1: no row of a benchmark"):
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('{"setting": "base"}', "seed: Field required"),
+        ("[]", ""),
+        ("garbage", "Invalid JSON"),
+        (line_of(values=None), "values: "),
+        (line_of(values={"welfare_micros": "7"}), "values.welfare_micros: "),
+        (line_of(values={"welfare_micros": math.nan}), "values.welfare_micros: "),
+        (line_of(alone="yes"), "alone: "),
+        (line_of(colour="red"), "colour: "),
+    ],
+)
+def test_a_line_that_is_no_row_is_named(tmp_path, line, fault):
+    (tmp_path / ROWS_FILE).write_text(f"{line_of()}\n{line}\n")
+    with pytest.raises(CommandError, match=rf"rows.jsonl, line 2: no row of a benchmark \(.*{fault}"):
+        Rows(tmp_path, "s")
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CommandError, match=r"file/rows.jsonl: File exists"):
+        Rows(tmp_path / "file", "s")
+    (tmp_path / ROWS_FILE).mkdir()
+    with pytest.raises(CommandError, match=r"rows.jsonl: Is a directory"):
         Rows(tmp_path, "s")
 
 

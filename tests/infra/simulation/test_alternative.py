@@ -4,8 +4,9 @@ import pytest
 
 from infra.errors import CommandError
 from infra.simulation.alternative import Alternative, NodeAddition, check_comparable, losses
+from schemas.base import HOURS_PER_DAY
 from schemas.cells import CellConfigured, Node
-from schemas.policies import EarliestFinishPolicy
+from schemas.policies import EarliestFinishPolicy, OpeningPrices
 from tests.support.cells import UNIT, configuration, zone
 
 CELL = configuration()
@@ -69,6 +70,19 @@ def test_prices_make_an_auction_where_there_was_none(name, rules):
     policy = Alternative(policy=name, auction=bounds).of(EARLIEST_FINISH).zones[0].policy
     assert {field: getattr(policy, field) for field in bounds} == bounds
     assert (policy.payment, policy.order, policy.search) == rules
+
+
+def test_the_printed_auction_foretells_nothing_and_the_auction_keeps_what_the_zone_foretells():
+    hourly = (3.0,) * HOURS_PER_DAY
+    opening = (OpeningPrices(gpu_type="fast", compute_micros=hourly, memory_micros=hourly),)
+    declared = CELL.zones[0].policy.model_copy(update={"max_density_units": 9.0})
+    foretold = declared.model_copy(update={"steepness": "learned", "opening_prices": opening})
+    cell = configuration(zones=(zone(policy=foretold),))
+    printed = declared.model_copy(
+        update={"payment": "published", "order": "published", "search": "published"}
+    )
+    assert Alternative(policy="published").of(cell).zones[0].policy == printed
+    assert Alternative(policy="auction").of(cell).zones[0].policy == foretold
 
 
 def test_scaling_that_rounding_undoes_is_said():

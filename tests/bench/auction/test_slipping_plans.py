@@ -1,0 +1,44 @@
+"""Where truthfulness ends: plans that slip (docs/auction.md, "not claimed")."""
+
+from bench.workloads.paper import PaperSetting, draw
+from infra.simulation.simulator import Simulation
+from infra.workloads.bids import TimedBid
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
+
+SMALL = PaperSetting(nodes=4, slots=30, arrivals_per_slot=4.0, work_scale=0.25, deadlines="loose")
+SEED = 22
+JOB = "task-00002"
+
+
+def outcome(factor: int, pace: float) -> tuple[str, int]:
+    """How the job ends whose user bids so many times its value, and its utility, in micros."""
+    cell, workload = draw(SMALL, SEED)
+    value_micros = next(timed.bid.bid_micros for timed in workload.bids if timed.bid.job_id == JOB)
+    raised = {JOB: factor * value_micros}
+    bids = [
+        TimedBid(
+            timed.time_s,
+            timed.bid.model_copy(update={"bid_micros": raised.get(timed.bid.job_id, timed.bid.bid_micros)}),
+        )
+        for timed in workload.bids
+    ]
+    utility_micros, end = 0, "rejected"
+    for decision in Simulation(cell, bids, workload.quotes, pace).run().decisions:
+        match decision.outcome:
+            case JobAdmitted(job_id=job) as admitted if job == JOB:
+                utility_micros, end = -admitted.payment_micros, "admitted"
+            case JobRefunded(job_id=job) as refunded if job == JOB:
+                utility_micros, end = utility_micros + refunded.refund_micros, "refunded"
+            case JobCompleted(job_id=job) if job == JOB:
+                utility_micros, end = utility_micros + value_micros, "completed"
+    return end, utility_micros
+
+
+def test_when_plans_slip_a_bid_above_the_value_may_keep_room_free_to_be_planned_again():
+    assert outcome(1, pace=0.85) == ("refunded", 0)
+    end, utility_micros = outcome(10, pace=0.85)
+    assert (end, utility_micros > 0) == ("completed", True)
+
+
+def test_when_plans_are_kept_it_does_not():
+    assert outcome(1, pace=1.0) == outcome(10, pace=1.0)
