@@ -1,10 +1,11 @@
-"""What each improvement on the printed auction buys, alone and where all the others are, and all together."""
+"""What each improvement on the printed auction buys, alone, with the others and all together; what a wrong
+forecast costs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.auction.comparison import OURS, gain_pct
-from bench.auction.runs.contenders import ADDED, REMOVED
+from bench.auction.runs.contenders import ADDED, MISLED, REMOVED
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.trial import Trial
 from bench.charts import Bars
@@ -35,6 +36,14 @@ ABLATIONS = (
         "ablations_last",
         "the auction's without this one improvement",
         {name: (OURS, removed) for name, removed in REMOVED.items()},
+    ),
+    Ablation(
+        "forecast_error",
+        "the auction's that opens at zero",
+        {
+            forecast: (contender, REMOVED["opening prices"])
+            for forecast, contender in (("a day of the kind", OURS), *MISLED.items())
+        },
     ),
 )
 

@@ -1,7 +1,9 @@
 """Who is compared: each contender is a policy made from the one that the setting's operator declares."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from bench.auction.runs.day_before import forecast
 from bench.auction.runs.fixed_price import tuned_price_micros
@@ -11,6 +13,7 @@ from schemas.policies import (
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
+    OpeningPrices,
     Policy,
     TitanPolicy,
 )
@@ -38,11 +41,30 @@ ADDED = MappingProxyType({name: f"published + {name}" for name in IMPROVEMENTS})
 """The contender with this one improvement alone."""
 REMOVED = MappingProxyType({name: f"pdftsp - {name}" for name in IMPROVEMENTS})
 """The contender with all the others."""
+MISFORECASTS = MappingProxyType({"half the arrivals": 0.5, "twice the arrivals": 2.0})
+"""Days that a forecast may be for, by how many times the day's own arrivals they have."""
+MISLED = MappingProxyType({name: f"pdftsp, foreseeing {name}" for name in MISFORECASTS})
+"""The contender with all improvements and such a forecast."""
 
 
 def _improved(*names: str) -> Contender:
     """The printed auction with these improvements."""
-    fields = {**PUBLISHED, **{field: value for name in names for field, value in IMPROVEMENTS[name].items()}}
+    return _auction({field: value for name in names for field, value in IMPROVEMENTS[name].items()})
+
+
+def _misled(factor: float) -> Contender:
+    """The auction at its best, with a forecast for a day of so many times as many arrivals."""
+
+    def misforecast(setting: PaperSetting, seed: int) -> tuple[OpeningPrices, ...]:
+        return forecast(replace(setting, arrivals_per_slot=factor * setting.arrivals_per_slot), seed)
+
+    best = {field: value for fields in IMPROVEMENTS.values() for field, value in fields.items()}
+    return _auction({**best, "opening_prices": misforecast})
+
+
+def _auction(changed: Mapping[str, Any]) -> Contender:
+    """The printed auction with these fields changed, to a value or to what makes one of setting and seed."""
+    fields = {**PUBLISHED, **changed}
 
     def contender(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> Policy:
         values = {
@@ -69,5 +91,6 @@ CONTENDERS: Mapping[str, Contender] = MappingProxyType(
         "fixed_price": _fixed_price,
         **{contender: _improved(name) for name, contender in ADDED.items()},
         **{contender: _improved(*(IMPROVEMENTS.keys() - {name})) for name, contender in REMOVED.items()},
+        **{contender: _misled(MISFORECASTS[name]) for name, contender in MISLED.items()},
     }
 )

@@ -98,6 +98,7 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
         "figure_8",
         "ablations",
         "ablations_last",
+        "forecast_error",
         "sensitivity",
     ]
     for table in tables:
