@@ -11,19 +11,22 @@ from schemas.codec import Decision
 from streams.cell import LedgerEvent
 from streams.replay_sources import ledger_line
 
+_UNFINISHED = ".unfinished"
+
 
 class LogFiles:
     """Writes a ledger and its decisions into a folder, all at once or bit by bit.
 
-    Its methods raise `CommandError` where the disk refuses.
+    They get their names when all is written; after any error, what was there before is left as it was. Its
+    methods raise `CommandError` where the disk refuses.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         with disk_faults(directory):
             directory.mkdir(parents=True, exist_ok=True)
-            self._ledger = (directory / LEDGER_FILE).open("wb")
-            self._decisions = (directory / DECISIONS_FILE).open("wb")
+            self._ledger = (directory / f"{LEDGER_FILE}{_UNFINISHED}").open("wb")
+            self._decisions = (directory / f"{DECISIONS_FILE}{_UNFINISHED}").open("wb")
 
     def __enter__(self) -> Self:
         return self
@@ -34,9 +37,18 @@ class LogFiles:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with disk_faults(self._directory):
-            self._ledger.close()
-            self._decisions.close()
+        files = (self._ledger, self._decisions)
+        try:
+            with disk_faults(self._directory):
+                # Both, even where the disk does not take the rest of one.
+                with self._ledger, self._decisions:
+                    pass
+                if kind is None:
+                    for file in files:
+                        Path(file.name).replace(file.name.removesuffix(_UNFINISHED))
+        finally:
+            for file in files:
+                Path(file.name).unlink(missing_ok=True)
 
     def write(self, entries: Iterable[LedgerEvent], decisions: Iterable[Decision]) -> None:
         """Write the next events, and what was decided because of them."""

@@ -43,12 +43,12 @@ def show_what_if(
     check_comparable(own, other)
     if out is not None and _same_file(out / LEDGER_FILE, ledger):
         raise CommandError(f"--out {out}: the new log would overwrite the ledger: choose another folder")
-    notes = [*alternative.without_effect(base), *losses(own, other)]
-    for note in notes:
-        remark(note)
     with progress("folding the ledger again"):
         recording, before = recorded(ledger, cell, own)
         _verify_decisions(ledger, own.cell)
+    notes = [*_unproven(ledger), *alternative.without_effect(base), *losses(own, other)]
+    for note in notes:
+        remark(note)
     with LogFiles(out) if out is not None else nullcontext() as files, progress("simulating") as done:
         found = what_if(
             ledger,
@@ -71,6 +71,12 @@ def _print(found: WhatIf, own: CellConfigured) -> None:
     screen.print(likeness(found))
     screen.print(table if table.row_count else "no job differs")
     screen.print(totals_table(found))
+
+
+def _unproven(ledger: Path) -> list[str]:
+    """What is to be said of a ledger without decisions: alone it cannot tell that events are missing."""
+    decisions = ledger.with_name(DECISIONS_FILE)
+    return [] if decisions.exists() else [f"{decisions} is not there: nothing shows that the ledger is whole"]
 
 
 def _verify_decisions(ledger: Path, cell: str) -> None:

@@ -18,8 +18,13 @@ GPU_TYPES = (
     "A30",
     "A40",
     "A100",
+    "A800",
+    "B200",
+    "GB200",
+    "H20",
     "H100",
     "H200",
+    "H800",
     "K80",
     "L4",
     "L40S",
@@ -41,6 +46,8 @@ UNKNOWN_USER = "unknown"
 """Whose a job is where the trace does not say."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_BYTE_ORDER_MARK = "\ufeff"
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -144,11 +151,13 @@ def _bounded(path: Path, file: BinaryIO | gzip.GzipFile) -> Iterator[str]:
             most = f"{MAX_TRACE_BYTES} bytes or {MAX_TRACE_JOBS} rows"
             raise TraceError(f"{path}: row {number}: more than {most}")
         try:
-            yield line.decode()
+            text = line.decode()
         except UnicodeDecodeError as error:
             raise TraceError(
                 f"{path}: row {number}: byte {error.start + 1} of it is not UTF-8: {error.reason}"
             ) from None
+        # Spreadsheets begin a file with it.
+        yield text.removeprefix(_BYTE_ORDER_MARK) if number == 1 else text
 
 
 def _job(path: Path, row_number: int, row: list[str]) -> TraceJob:
@@ -162,10 +171,10 @@ def _job(path: Path, row_number: int, row: list[str]) -> TraceJob:
         )
 
     def number(column: str, most: float) -> float:
-        try:
-            value = float(fields[column])
-        except ValueError:
-            raise fault(column, "a number") from None
+        # Python's own numbers may have underscores, spaces around them, or digits of any script.
+        if not _NUMBER.fullmatch(fields[column]):
+            raise fault(column, "a number")
+        value = float(fields[column])
         if not (math.isfinite(value) and 0 <= value <= most):
             raise fault(column, f"between 0 and {most:g}")
         return value

@@ -1,6 +1,7 @@
 """`millrace simulate --from-ledger` from end to end."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +126,22 @@ def test_executors_that_were_slower_are_a_third_side(capsys, log):
 
 def test_nodes_and_zones_that_are_gone_are_remarked_upon(capsys, tmp_path):
     cell = configuration()
-    ledger, _ = played(cell, asked(cell, 8, {}, [(0.1, bid())]))
+    ledger, decisions = played(cell, asked(cell, 8, {}, [(0.1, bid())]))
     path = write(tmp_path / "ledger.jsonl", ledger)
+    (tmp_path / "decisions.jsonl").write_bytes(b"".join(each.canonical + b"\n" for each in decisions))
     assert run(["simulate", "--from-ledger", str(path), "--scale-nodes", "0.4", "--json"]) == 0
     output = capsys.readouterr()
     remark = "not in the changed cell: nodes a2, b1; their events are left out"
     assert output.err == f"{remark}\n"
     assert json.loads(output.out)["notes"] == [remark]
+
+
+def test_a_ledger_without_its_decisions_is_remarked_upon(capsys, log, tmp_path):
+    copy = shutil.copy(log / "ledger.jsonl", tmp_path)
+    capsys.readouterr()
+    assert run(["simulate", "--from-ledger", str(copy), "--json"]) == 0
+    remark = f"{tmp_path / 'decisions.jsonl'} is not there: nothing shows that the ledger is whole"
+    assert json.loads(capsys.readouterr().out)["notes"] == [remark]
 
 
 def test_nodes_that_rounding_leaves_as_they_are_are_remarked_upon(capsys, log):

@@ -21,6 +21,12 @@ def test_jobs_are_read_from_plain_and_gzipped_files(tmp_path):
     assert expected[1].gpu_s == 120.0
 
 
+def test_a_byte_order_mark_before_the_header_is_no_part_of_it(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(HEADER + GOOD, encoding="utf-8-sig")
+    assert [job.job_id for job in read_trace(path)] == ["j1"]
+
+
 BAD = {
     "another header": (
         "job_id,user,duration_s\n",
@@ -38,6 +44,10 @@ BAD = {
         "row 3: column submit_time_s: 'soon'",
     ),
     "a time that is not a number": (HEADER + "j2,u,nan,60,2,,,\n", "row 2: column submit_time_s: 'nan'"),
+    "a time with an underscore": (HEADER + "j2,u,1_0,60,2,,,\n", "row 2: column submit_time_s: '1_0'"),
+    "a time in other digits": (HEADER + "j2,u,\u0661,60,2,,,\n", "row 2: column submit_time_s: '\u0661'"),
+    "a padded time": (HEADER + "j2,u, 1,60,2,,,\n", "row 2: column submit_time_s: ' 1'"),
+    "a time beyond all numbers": (HEADER + "j2,u,1e999,60,2,,,\n", "row 2: column submit_time_s: '1e999'"),
     "a negative duration": (HEADER + "j2,u,1,-60,2,,,\n", "row 2: column duration_s: '-60'"),
     "no duration": (HEADER + "j2,u,1,,2,,,\n", "row 2: column duration_s: ''"),
     "half a GPU": (HEADER + "j2,u,1,60,0.5,,,\n", "row 2: column gpus: '0.5'"),

@@ -1,0 +1,19 @@
+"""The log that `simulate --out` leaves: whole, or as it was."""
+
+import pytest
+
+from infra.commands.log_files import LogFiles
+from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
+
+
+def test_a_log_that_is_not_finished_leaves_the_one_before_as_it_was(tmp_path):
+    folder = tmp_path / "new"
+    with LogFiles(folder) as files:
+        files.write([], [])
+    (folder / LEDGER_FILE).write_text("before")
+    with pytest.raises(RuntimeError, match="killed"), LogFiles(folder):
+        raise RuntimeError("killed")
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        LEDGER_FILE: "before",
+        DECISIONS_FILE: "",
+    }
