@@ -31,7 +31,7 @@ SENSITIVITY_AXIS = "deviation of values"
 _WHOLE_DAY = replace(BASE, deadlines="day")
 """Windows as long as the day lets them be: the most that a search has to look at."""
 
-_QUICK_SCALE = 20
+_QUICK_SCALE = 30
 _QUICK_SLOTS = 24
 _QUICK_SMALL = ((4, 18, 2.0),)
 _QUICK_SMALL_LOADED = ((2, 12, 3.0),)
@@ -84,7 +84,7 @@ def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
 
 
 def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
-    """A twentieth of the nodes and tasks, a sixth of the day, tasks of a quarter; Figure 8 alone, few days.
+    """Three nodes for a sixth of the day, as loaded as in full by smaller tasks; Figure 8 alone, few days.
 
     Figure 7 too if real arrivals are asked for by name.
     """
@@ -122,7 +122,8 @@ def _axis(field: str, values: tuple[int, ...]) -> Axis:
 
 
 def _shrunk(setting: PaperSetting) -> PaperSetting:
-    arrivals_per_slot = setting.arrivals_per_slot / _QUICK_SCALE
+    # As much work per node as in full, of smaller tasks.
+    arrivals_per_slot = setting.arrivals_per_slot / (_QUICK_SCALE * SMALL_WORK_SCALE)
     jobs = round(arrivals_per_slot * _QUICK_SLOTS)
     return replace(
         setting,

@@ -47,7 +47,7 @@ UNKNOWN_USER = "unknown"
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = "\ufeff"
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(r"[A-Za-z0-9.+-]+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -171,10 +171,13 @@ def _job(path: Path, row_number: int, row: list[str]) -> TraceJob:
         )
 
     def number(column: str, most: float) -> float:
-        # Python's own numbers may have underscores, spaces around them, or digits of any script.
-        if not _NUMBER.fullmatch(fields[column]):
+        try:
+            # Python's own numbers may have underscores, spaces around them, and digits of any script.
+            value = float(fields[column]) if _NUMBER.fullmatch(fields[column]) else None
+        except ValueError:
+            value = None
+        if value is None:
             raise fault(column, "a number")
-        value = float(fields[column])
         if not (math.isfinite(value) and 0 <= value <= most):
             raise fault(column, f"between 0 and {most:g}")
         return value

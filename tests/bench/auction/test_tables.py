@@ -10,7 +10,7 @@ from bench.auction.comparison import OURS, RIVALS, comparison_table, gain_pct
 from bench.auction.competitive_ratio import competitive_ratio, proven_ratio
 from bench.auction.growth import Axis, growth_table
 from bench.auction.published import PUBLISHED_GAINS_PCT
-from bench.auction.runs.contenders import IMPROVEMENTS
+from bench.auction.runs.contenders import IMPROVEMENTS, MISLED
 from bench.auction.runs.measures import CLEARING_BOUND, DECISION_TIME, OPTIMUM, TITANS_PROGRAM
 from bench.auction.runs.rows import Rows
 from bench.auction.runs.trial import Trial
@@ -132,11 +132,12 @@ def test_ablations_state_what_each_improvement_brings_alone_and_where_the_others
     points = (Point("50 per slot", TINY),)
     rows = Rows(tmp_path, "s")
     worth = {"published": (100, 50), "pdftsp": (220, 120)}
+    worth |= {MISLED["half the arrivals"]: (190, 100), MISLED["twice the arrivals"]: (150, 200)}
     for trial in trials_of_ablations(points, (0,)):
         alone = trial.contender.startswith("published +")
         welfare, revenue = worth.get(trial.contender, (110, 70) if alone else (200, 100))
         rows.append(row(trial, welfare_micros=welfare, revenue_micros=revenue))
-    first, last = (ablation_table(each, points, (0,), rows) for each in ABLATIONS)
+    first, last, forecasts = (ablation_table(each, points, (0,), rows) for each in ABLATIONS)
     assert [line[1] for line in first.rows] == [*IMPROVEMENTS, "all"]
     assert [line[1] for line in last.rows] == list(IMPROVEMENTS)
     for line in first.rows[:-1]:
@@ -144,3 +145,8 @@ def test_ablations_state_what_each_improvement_brings_alone_and_where_the_others
     assert first.rows[-1][2:] == (pytest.approx(120.0), None, pytest.approx(140.0), None)
     for line in last.rows:
         assert line[2:] == (pytest.approx(10.0), None, pytest.approx(20.0), None)
+    assert [(line[1], *map(pytest.approx, (line[2], line[4]))) for line in forecasts.rows] == [
+        ("a day of the kind", 10.0, 20.0),
+        ("half the arrivals", -5.0, 0.0),
+        ("twice the arrivals", -25.0, 100.0),
+    ]
