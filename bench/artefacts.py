@@ -1,4 +1,4 @@
-"""What `--out DIR` leaves behind: the report, every table as CSV, and a picture of each."""
+"""The folder of `--out DIR`: one benchmark at a time leaves there its report, tables as CSV, and pictures."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -39,25 +39,20 @@ def kept_to_one_run(folder: Path) -> Iterator[None]:
 
 
 def write_artefacts(folder: Path, report: dict[str, Any], tables: Sequence[Table]) -> None:
-    """Write `<bench>.json`, and `<table>.csv` and `<table>.png` for each table that has rows.
+    """Write `<bench>.json`, `<table>.csv`, and `<table>.png` where it has rows, into a folder that exists.
 
     Raises:
         CommandError: the disk refuses.
     """
     with disk_faults(folder):
-        _write(folder, report, tables)
-
-
-def _write(folder: Path, report: dict[str, Any], tables: Sequence[Table]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{report['bench']}.json").write_text(dumps(report) + "\n")
-    for table in tables:
-        with (folder / f"{table.name}.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(table.columns)
-            writer.writerows(table.rows)
-        if table.rows:
-            _draw(table, folder / f"{table.name}.png")
+        (folder / f"{report['bench']}.json").write_text(dumps(report) + "\n")
+        for table in tables:
+            with (folder / f"{table.name}.csv").open("w", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(table.columns)
+                writer.writerows(table.rows)
+            if table.rows:
+                _draw(table, folder / f"{table.name}.png")
 
 
 def _draw(table: Table, path: Path) -> None:

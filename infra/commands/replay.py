@@ -98,9 +98,7 @@ def _show(verdict: "Verdict", json: bool) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    from infra.errors import CommandError
+    from infra.errors import disk_faults
 
-    try:
+    with disk_faults(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandError(f"{directory}: {error.strerror}") from None

@@ -172,11 +172,11 @@ def _job(path: Path, row_number: int, row: list[str]) -> TraceJob:
 
     def number(column: str, most: float) -> float:
         try:
-            # Python's own numbers may have underscores, spaces around them, and digits of any script.
-            value = float(fields[column]) if _NUMBER.fullmatch(fields[column]) else None
+            value = float(fields[column])
         except ValueError:
-            value = None
-        if value is None:
+            raise fault(column, "a number") from None
+        # Python's own numbers may have underscores, spaces around them, and digits of any script.
+        if not _NUMBER.fullmatch(fields[column]):
             raise fault(column, "a number")
         if not (math.isfinite(value) and 0 <= value <= most):
             raise fault(column, f"between 0 and {most:g}")

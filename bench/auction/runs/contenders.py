@@ -47,24 +47,19 @@ MISLED = MappingProxyType({name: f"pdftsp, foreseeing {name}" for name in MISFOR
 """The contender with all improvements and such a forecast."""
 
 
-def _improved(*names: str) -> Contender:
-    """The printed auction with these improvements."""
-    return _auction({field: value for name in names for field, value in IMPROVEMENTS[name].items()})
-
-
 def _misled(factor: float) -> Contender:
     """The auction at its best, with a forecast for a day of so many times as many arrivals."""
 
     def misforecast(setting: PaperSetting, seed: int) -> tuple[OpeningPrices, ...]:
         return forecast(replace(setting, arrivals_per_slot=factor * setting.arrivals_per_slot), seed)
 
-    best = {field: value for fields in IMPROVEMENTS.values() for field, value in fields.items()}
-    return _auction({**best, "opening_prices": misforecast})
+    return _improved(*IMPROVEMENTS, opening_prices=misforecast)
 
 
-def _auction(changed: Mapping[str, Any]) -> Contender:
-    """The printed auction with these fields changed, to a value or to what makes one of setting and seed."""
-    fields = {**PUBLISHED, **changed}
+def _improved(*names: str, **instead: Any) -> Contender:
+    """The printed auction with these improvements, some of their fields replaced."""
+    improved = {field: value for name in names for field, value in IMPROVEMENTS[name].items()}
+    fields = {**PUBLISHED, **improved, **instead}
 
     def contender(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> Policy:
         values = {
