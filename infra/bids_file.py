@@ -6,6 +6,9 @@ from typing import Any
 from infra.entries_file import Entry, read_entries
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 
+_ANYBODY = "anybody"
+"""Who asks for a quote where a file does not say."""
+
 
 def read_bids(file: str, now_s: float, default_cell: str | None = None) -> list[JobSubmitted]:
     """Read the bids of a file, or of standard input for `-`.
@@ -23,7 +26,7 @@ def read_bids(file: str, now_s: float, default_cell: str | None = None) -> list[
 
 
 def read_quote_requests(file: str, now_s: float, default_cell: str | None = None) -> list[JobQuoteRequested]:
-    """Read the same files as requests for a quote: who bids, how much, and under what id does not matter.
+    """Read the same files as requests for a quote: how much is bid and under what id does not matter.
 
     Raises:
         EntriesFileError: as `read_bids`.
@@ -31,8 +34,9 @@ def read_quote_requests(file: str, now_s: float, default_cell: str | None = None
     requests = []
     for entry in read_entries(file, "bid"):
         fields = _fields(entry, now_s, default_cell)
-        for name in ("bid_micros", "user", "job_id"):
+        for name in ("bid_micros", "job_id"):
             fields.pop(name, None)
+        fields.setdefault("user", _ANYBODY)
         fields.setdefault("quote_id", f"quote-{uuid.uuid4().hex[:12]}")
         requests.append(entry.parse(JobQuoteRequested, fields))
     return requests

@@ -14,7 +14,7 @@ from schemas.dead_letters import (
     VALUE_BYTES_HEADER,
 )
 from schemas.decisions import ZonePriced
-from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, Event, Outcome
+from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES, Event, Outcome
 from schemas.views import JobState
 
 ASYNCAPI_VERSION = "3.0.0"
@@ -101,7 +101,7 @@ def _messages_on(name: str) -> list[str]:
         return [model.__name__ for model in EVENTS_BY_TOPIC[name]]
     match name:
         case topics.LEDGER:
-            return [model.__name__ for model in EVENT_TYPES.values()]
+            return [model.__name__ for model in LEDGER_TYPES.values()]
         case topics.DECISIONS:
             return [model.__name__ for model in DECISION_TYPES.values()]
         case topics.COMMANDS:
@@ -166,7 +166,11 @@ def _header_schemas() -> dict[str, Any]:
     text = {"type": "string", "maxLength": MAX_ATTRIBUTE_LENGTH}
     common = {
         "ce_specversion": {"const": SPECVERSION},
-        "ce_id": {**text, "minLength": 1, "description": "Unique; a repeated id changes nothing."},
+        "ce_id": {
+            **text,
+            "minLength": 1,
+            "description": "Unique to its writer; a repeated id changes nothing.",
+        },
         "ce_type": {**text, "description": "Names the JSON Schema of the value."},
         "content-type": {"const": "application/json"},
     }

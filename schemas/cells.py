@@ -25,8 +25,9 @@ BYTES_PER_NODE_SLOT = 32
 MAX_NODE_SLOTS = 2**20
 """Horizon x nodes over all zones of a cell: 32 MiB of prices and room, of which a snapshot of at most 32 MiB
 takes some 21 at worst. A hundred nodes for ten thousand slots, a thousand for a week of ten minutes each."""
-MAX_REMEMBERED_IDS = 2**19
-"""Ids of events in a cell and of bids in each of its zones, 16 bytes each: 8 MiB of a snapshot."""
+MAX_REMEMBERED_IDS = 2**18
+"""Ids of events in a cell and of bids in each of its zones. With its writer, an id takes up to 40 bytes: 10
+MiB of a snapshot."""
 MAX_HORIZON_COST_MICROS = 8 * MAX_MICROS
 """What a node may cost over its zone's horizon, so that sums over any plan stay exact in floats."""
 
@@ -146,10 +147,10 @@ class CellConfigured(Record):
     """When slot 0 starts."""
     slot_s: Annotated[float, Field(ge=0.01, le=86_400)] = 600.0
     node_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
-    """A node that was seen once and is silent for longer is taken for dead."""
-    duplicate_window_events: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
-    """How many event ids the cell remembers, and each zone of ids of bids; a repeated id within the window
-    changes nothing."""
+    """A node that was heard once and is silent for longer, while somebody listens, is taken for dead."""
+    duplicate_window_events: Annotated[int, Field(ge=1, le=10_000_000)] = 50_000
+    """How many event ids the cell remembers, and each zone of ids of bids, of all writers together; a
+    repeated id of the same writer within the window changes nothing."""
     tariffs: Annotated[tuple[Tariff, ...], Field(min_length=1, max_length=64)]
     zones: Annotated[tuple[Zone, ...], Field(min_length=1, max_length=64)]
     vendors: Annotated[tuple[Identifier, ...], Field(max_length=1_000)] = ()

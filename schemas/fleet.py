@@ -20,7 +20,8 @@ class NodeOnline(Record):
 
 
 class NodeHeartbeat(Record):
-    """The node is still there."""
+    """The node is still there. Intake notes it and keeps it out of the ledger: see `NodeHeard`,
+    `NodeSilent`."""
 
     TYPE: ClassVar = "millrace.node.heartbeat.v1"
 
@@ -35,6 +36,28 @@ class NodeOffline(Record):
 
     cell: Identifier
     node: Identifier
+
+
+class NodeHeard(Record):
+    """A node gives signs of life that the cell does not know of yet. Written by intake, to the ledger
+    alone."""
+
+    TYPE: ClassVar = "millrace.node.heard.v1"
+
+    cell: Identifier
+    node: Identifier
+
+
+class NodeSilent(Record):
+    """A node gave no sign of life for longer than the cell waits. Written by intake, to the ledger alone."""
+
+    TYPE: ClassVar = "millrace.node.silent.v1"
+
+    cell: Identifier
+    node: Identifier
+    silent_s: Annotated[float, Field(ge=0, le=1e9)]
+    """For so long intake listened and did not hear the node; time in which it could not listen is left
+    out."""
 
 
 class RunStarted(Record):
@@ -93,4 +116,14 @@ class RunFailed(Record):
     permanent: bool
 
 
-FleetEvent = NodeOnline | NodeHeartbeat | NodeOffline | RunStarted | RunProgressed | RunFinished | RunFailed
+FleetEvent = (
+    NodeOnline
+    | NodeHeartbeat
+    | NodeOffline
+    | NodeHeard
+    | NodeSilent
+    | RunStarted
+    | RunProgressed
+    | RunFinished
+    | RunFailed
+)

@@ -89,6 +89,9 @@ class JobQuoteRequested(Record):
 
     cell: Identifier
     quote_id: Identifier
+    user: Identifier
+    """Who asks. The answer does not depend on it; requests of one user wait for each other, not for
+    others'."""
     task: Task
 
 

@@ -1,21 +1,25 @@
-"""Which partition of `commands` a node listens to: one rule for those who write and those who read it."""
+"""Which partition a key lies in: one rule for those who write and those who read it."""
+
+from functools import lru_cache
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIER = 0x5BD1E995
 _SEED = 0x9747B28C
 
 
-def command_partition(node: str, partitions: int) -> int:
-    """Return the node's partition: where Kafka's default partitioner puts the node's id as a key.
+@lru_cache(maxsize=4_096)
+def key_partition(key: str, partitions: int) -> int:
+    """Return the partition where Kafka's default partitioner puts a record of this key.
 
-    So a producer in any language that follows this default reaches the node by key alone.
+    So a producer in any language that follows this default reaches a node (in `commands`) or a cell (in all
+    other topics) by key alone.
 
     Raises:
         ValueError: there is no partition.
     """
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")
-    return (_murmur2(node.encode()) & 0x7FFFFFFF) % partitions
+    return (_murmur2(key.encode()) & 0x7FFFFFFF) % partitions
 
 
 def _murmur2(key: bytes) -> int:

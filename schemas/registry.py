@@ -19,9 +19,11 @@ from schemas.decisions import (
     ZonePriced,
 )
 from schemas.fleet import (
+    NodeHeard,
     NodeHeartbeat,
     NodeOffline,
     NodeOnline,
+    NodeSilent,
     RunFailed,
     RunFinished,
     RunProgressed,
@@ -42,6 +44,8 @@ Event = (
     | NodeOnline
     | NodeHeartbeat
     | NodeOffline
+    | NodeHeard
+    | NodeSilent
     | RunStarted
     | RunProgressed
     | RunFinished
@@ -75,7 +79,28 @@ EVENTS_BY_TOPIC: dict[str, tuple[type[Event], ...]] = {
 }
 """One topic per kind of writer, so that access can differ; an event on another topic is refused."""
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    model.TYPE: model for models in EVENTS_BY_TOPIC.values() for model in models
+INTAKE_EVENTS: tuple[type[Event], ...] = (NodeHeard, NodeSilent)
+"""What intake itself adds to the ledger; refused on every input topic."""
+
+TOPIC_BY_EVENT: dict[type[Event], str] = {
+    model: topic for topic, models in EVENTS_BY_TOPIC.items() for model in models
 }
+EVENT_TYPES: dict[str, type[Event]] = {model.TYPE: model for model in (*TOPIC_BY_EVENT, *INTAKE_EVENTS)}
+LEDGER_TYPES: dict[str, type[Event]] = {
+    ce_type: model for ce_type, model in EVENT_TYPES.items() if model is not NodeHeartbeat
+}
+"""What the ledger holds: all that decisions may depend on."""
 DECISION_TYPES: dict[str, type[Outcome]] = {model.TYPE: model for model in get_args(Outcome)}
+
+WRITER_FIELDS = {"jobs": "user", "quotes": "vendor", "fleet": "node", "solves.finished": "zone"}
+"""The field that names whom an event of a topic speaks for; on the other topics it is the cell's operator."""
+
+
+def writer_of(event: Event) -> str:
+    """Whom an event speaks for: the topic that it came on and, within it, its user, vendor, node or zone.
+
+    Events of different writers never share an id, and writers that wait are served in turn.
+    """
+    topic = TOPIC_BY_EVENT.get(type(event), "intake")
+    field = WRITER_FIELDS.get(topic)
+    return topic if field is None else f"{topic}/{getattr(event, field)}"

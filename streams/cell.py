@@ -6,8 +6,7 @@ ledger gives the same bytes on any machine.
 
 import hashlib
 import zlib
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import msgpack
@@ -18,17 +17,19 @@ from schemas.codec import Decision, Envelope
 from schemas.decisions import CellAccepted, EventIgnored, JobQuoted, JobRejected
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, RejectionReason
 from schemas.quotes import VendorLeft, VendorQuoted
-from schemas.registry import Event, Outcome
+from schemas.registry import Event, Outcome, writer_of
 from schemas.solves import SolveFinished
 from streams.auction.zone import AuctionZone
 from streams.policy import ZonePolicy
+from streams.recent_ids import RecentIds
 
 _POLICIES = dict.fromkeys(("auction", "eft", "ntm", "titan", "fixed_price"), AuctionZone)
 """What each kind of policy makes of a zone; every one is a `ZonePolicy`."""
 
-SNAPSHOT_VERSION = 3
+SNAPSHOT_VERSION = 4
 CHAIN_START = bytes(32)
-_DIGEST_BYTES = 16
+_WRITERS_AT_LEAST = 8
+"""Share the window of ids of events: none fills more than this part of it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Cell:
         self.configuration: CellConfigured | None = None
         self.zones: dict[str, ZonePolicy] = {}
         self._zone_of_node: dict[str, str] = {}
-        self._recent: OrderedDict[bytes, None] = OrderedDict()
+        self._recent = RecentIds(0, 0)
+        """Of events; as large as the configuration says."""
 
     def handle(self, event: LedgerEvent) -> list[Decision]:
         """Fold one event in and return what is decided because of it, in order.
@@ -74,6 +76,15 @@ class Cell:
             self._extend_chain(envelope.canonical, b"")
         return decisions
 
+    def watched_nodes(self) -> Collection[str]:
+        """Nodes that were heard and are not lost: whoever watches them says when they fall silent."""
+        return [node for zone in self.zones.values() for node in zone.watched_nodes()]
+
+    def awaits_node(self, node: str) -> bool:
+        """Whether a sign of life of this node would be news."""
+        zone = self._zone_of_node.get(node)
+        return zone is not None and self.zones[zone].awaits_node(node)
+
     def packed(self) -> bytes:
         """The whole state in msgpack: cheap enough to take between two events."""
         packed: bytes = msgpack.packb(
@@ -84,7 +95,7 @@ class Cell:
                 "chain": self.chain,
                 "time_s": self.time_s,
                 "configuration": self.configuration and self.configuration.model_dump_json(),
-                "recent": b"".join(self._recent),
+                "recent": self._recent.state(),
                 "zones": {id: zone.state() for id, zone in self.zones.items()},
             }
         )
@@ -111,10 +122,7 @@ class Cell:
         if state["configuration"] is not None:
             cell._configure(CellConfigured.model_validate_json(state["configuration"]))
         cell.offset, cell.chain, cell.time_s = state["offset"], state["chain"], state["time_s"]
-        recent = state["recent"]
-        cell._recent = OrderedDict.fromkeys(
-            recent[start : start + _DIGEST_BYTES] for start in range(0, len(recent), _DIGEST_BYTES)
-        )
+        cell._recent.restore(state["recent"])
         for id, zone in cell.zones.items():
             zone.restore(state["zones"][id])
         return cell
@@ -127,7 +135,7 @@ class Cell:
         if self.configuration is None:
             if isinstance(event, CellConfigured):
                 self._configure(event)
-                self._remember(envelope.id)
+                self._recent.note(writer_of(event), envelope.id)
                 yield CellAccepted(reason="first_configuration", zones=tuple(self.zones))
             elif isinstance(event, JobSubmitted | JobQuoteRequested):
                 yield _refused(event, "cell_not_configured", f"cell {self.name} has no configuration yet")
@@ -135,8 +143,11 @@ class Cell:
                 yield EventIgnored(
                     reason="cell_not_configured", detail=f"{event.TYPE} before any configuration"
                 )
-        elif not self._remember(envelope.id):
-            yield EventIgnored(reason="duplicate_event", detail=f"event {envelope.id} was already folded in")
+        elif not self._recent.note(writer_of(event), envelope.id):
+            yield EventIgnored(
+                reason="duplicate_event",
+                detail=f"event {envelope.id} of {writer_of(event)} was already folded in",
+            )
         else:
             yield from self._dispatch(event)
 
@@ -165,21 +176,12 @@ class Cell:
 
     def _configure(self, configuration: CellConfigured) -> None:
         self.configuration = configuration
+        window = configuration.duplicate_window_events
+        self._recent = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
         for zone in configuration.zones:
             self.zones[zone.id] = _POLICIES[zone.policy.kind](configuration, zone)
             for node in zone.nodes:
                 self._zone_of_node[node.id] = zone.id
-
-    def _remember(self, event_id: str) -> bool:
-        """Note an event id; False if it is in the window already."""
-        assert self.configuration is not None
-        digest = hashlib.blake2b(event_id.encode(), digest_size=_DIGEST_BYTES).digest()
-        if digest in self._recent:
-            return False
-        self._recent[digest] = None
-        if len(self._recent) > self.configuration.duplicate_window_events:
-            self._recent.popitem(last=False)
-        return True
 
     def _tick(self, time_s: float) -> Iterator[Outcome]:
         if self.time_s is not None and time_s < self.time_s:
@@ -195,16 +197,17 @@ class Cell:
         zone = self.zones.get(event.task.zone)
         if zone is None:
             yield _refused(event, "unknown_zone", f"cell {self.name} has no zone {event.task.zone}")
-        elif isinstance(event, JobSubmitted) and self._zone_that_knows(event.job_id):
+        elif isinstance(event, JobSubmitted) and self._zone_that_knows(event):
             yield _refused(event, "duplicate_job", f"job {event.job_id} was decided before")
         else:
             yield from zone.on_job(event)
 
-    def _zone_that_knows(self, job_id: str) -> ZonePolicy | None:
-        return next((zone for zone in self.zones.values() if zone.knows_job(job_id)), None)
+    def _zone_that_knows(self, event: JobSubmitted | JobWithdrawalRequested) -> ZonePolicy | None:
+        known = (zone for zone in self.zones.values() if zone.knows_job(event.job_id, event.user))
+        return next(known, None)
 
     def _withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
-        zone = self._zone_that_knows(event.job_id)
+        zone = self._zone_that_knows(event)
         if zone is None:
             yield EventIgnored(reason="unknown_job", detail=f"no zone knows job {event.job_id}")
         else:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from faust.streams import Stream
 from faust.types.tables import TableT
-from faust.types.tuples import Message
+from faust.types.tuples import TP, Message
 
 from schemas.codec import InvalidRecordError
+from streams.cell import Cell
 from streams.dead_letters import dead_letter
 from streams.faust_records import read_record
 from streams.partition import LedgerPartition
@@ -42,13 +43,21 @@ class CellProcessor:
         self,
         snapshots: TableT[bytes, bytes],
         publisher: Publisher,
-        acknowledge: Callable[[Message], None],
+        acknowledge: Callable[[TP, int], None],
         publication: Publication,
         ledger_dead_letters: str,
         snapshot_every_events: int,
         suspension_limit_s: float,
+        partition_of: Callable[[str], int],
+        on_folded: Callable[[int, int, float], None],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Describe a processor.
+
+        Args:
+            partition_of: the ledger partition of a cell.
+            on_folded: is told partition and offset of each event that was folded, and how long that took.
+        """
         self._snapshots = snapshots
         self._publisher = publisher
         self._acknowledge = acknowledge
@@ -56,9 +65,13 @@ class CellProcessor:
         self._ledger_dead_letters = ledger_dead_letters
         self._snapshot_every_events = snapshot_every_events
         self._suspension_limit_s = suspension_limit_s
+        self._partition_of = partition_of
+        self._on_folded = on_folded
         self._monotonic_s = monotonic_s
         self._alive_at_s = monotonic_s()
         self._partitions: dict[int, LedgerPartition] = {}
+        self._restored: dict[str, Cell | None] = {}
+        """Cells as their snapshots have them, until an event of them is folded."""
         self._progress = _Progress()
         self._folding = asyncio.Lock()
         self._snapshotting = asyncio.Lock()
@@ -73,8 +86,11 @@ class CellProcessor:
         """
         async for event in stream.noack().events():
             async with self._folding:
+                began_s = self._monotonic_s()
                 await self._fold(read_record(event.message))
                 self._progress.messages.append(event.message)
+                tp, offset = event.message.tp, event.message.offset
+                self._on_folded(tp.partition, offset, self._monotonic_s() - began_s)
             waiting = len(self._progress.messages)
             if waiting >= self._snapshot_every_events:
                 self._many_events.set()
@@ -120,7 +136,22 @@ class CellProcessor:
                 for key, value in records:
                     self._snapshots.data[key] = value
             for message in progress.messages:
-                self._acknowledge(message)
+                self._acknowledge(message.tp, message.offset)
+
+    def cell(self, name: str) -> Cell | None:
+        """The state of a cell; None before an event of it was folded here, if it has no snapshot either."""
+        partition = self._partitions.get(self._partition_of(name))
+        if partition is not None and (cell := partition.cells.get(name)) is not None:
+            self._restored.pop(name, None)
+            return cell
+        if name not in self._restored:
+            snapshot = self._snapshots.data.get(name.encode())
+            self._restored[name] = None if snapshot is None else Cell.restore(snapshot)
+        return self._restored[name]
+
+    def names(self) -> list[str]:
+        """The cells that have been folded here."""
+        return [name for partition in self._partitions.values() for name in partition.cells]
 
     async def release(self) -> None:
         """Forget every cell: the partitions are assigned anew, and restored from the snapshots.
@@ -129,6 +160,7 @@ class CellProcessor:
         """
         async with self._folding:
             self._partitions.clear()
+            self._restored.clear()
             self._progress = _Progress()
 
     async def watch_for_suspension(self, every_s: float) -> None:

@@ -1,6 +1,7 @@
 """The Faust application of a worker: its settings, its agents, and what happens when partitions move."""
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from typing import Any, cast
 
@@ -11,11 +12,13 @@ from faust.types.tables import TableT
 from yarl import URL
 
 from schemas.registry import EVENTS_BY_TOPIC
-from schemas.topics import LEDGER, dead_letter_name, topic_name
+from schemas.topics import CLOCK, FLEET, LEDGER, dead_letter_name, topic_name
 from streams.cell_processor import CellProcessor
-from streams.faust_transport import ExactConsumer, ExactTransport
+from streams.faust_transport import MOST_RECORDS_AT_ONCE, ExactConsumer, ExactTransport
 from streams.intake import InputTopic, Intake
-from streams.intake_processor import IntakeProcessor
+from streams.intake_processor import Clocks, IntakeProcessor
+from streams.intake_queue import IntakeQueue
+from streams.ledger_backlog import LedgerBacklog
 from streams.publication import Publication
 from streams.publisher import Publisher
 from streams.settings import LARGEST_RECORD_BYTES, WorkerSettings
@@ -38,18 +41,31 @@ class CellsApp:
         self._publisher = Publisher(
             settings.bootstrap_servers, LARGEST_RECORD_BYTES, settings.delivery_timeout_s
         )
-        acknowledge = cast(ExactConsumer, self._faust.consumer).acknowledge
+        consumer = cast(ExactConsumer, self._faust.consumer)
         ledger = topic_name(settings.topic_prefix, LEDGER)
-        intake = _intake(settings, cells)
-        self._intake = IntakeProcessor(intake, self._publisher, acknowledge, settings.intake_buffer_events)
+        intake = _intake(settings, cells, ledger_partitions)
         self._cells = CellProcessor(
             _snapshots_table(self._faust, settings.topic_prefix, ledger_partitions),
             self._publisher,
-            acknowledge,
+            consumer.acknowledge,
             Publication(settings.topic_prefix, settings.node_partitions),
             dead_letter_name(ledger),
             settings.snapshot_every_events,
             suspension_limit_s=settings.session_timeout_s - settings.heartbeat_s,
+            partition_of=intake.partition_of,
+            on_folded=self._note_folded,
+        )
+        self._intake = IntakeProcessor(
+            intake,
+            settings.topic_prefix,
+            self._publisher,
+            consumer,
+            self._cells,
+            LedgerBacklog(),
+            IntakeQueue(1 / settings.intake_writer_events_per_s),
+            settings.intake_waiting_mib * 2**20,
+            settings.intake_buffer_events,
+            Clocks(time.time, time.monotonic),
         )
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wire(list(intake.inputs), ledger)
@@ -65,7 +81,9 @@ class CellsApp:
             for work in (
                 self._run_faust(),
                 self._publisher.settle_regularly(),
+                self._intake.send_on(),
                 self._intake.acknowledge_confirmed(),
+                self._intake.watch_nodes(),
                 self._cells.snapshot_regularly(self._settings.snapshot_every_s),
                 self._cells.watch_for_suspension(_WATCH_EVERY_S),
             )
@@ -95,11 +113,19 @@ class CellsApp:
         @app.on_partitions_revoked.connect
         async def give_up(_app: Any, /, *_: Any, **__: Any) -> None:
             await self._guard(asyncio.wait_for(self._flush(), self._settings.stop_timeout_s))
-            await self._cells.release()
+            await self._release()
 
         @app.on_partitions_assigned.connect
         async def take_over(_app: Any, /, *_: Any, **__: Any) -> None:
-            await self._cells.release()
+            await self._release()
+
+    async def _release(self) -> None:
+        """Forget what partitions hold that are assigned anew."""
+        self._intake.release()
+        await self._cells.release()
+
+    def _note_folded(self, partition: int, offset: int, fold_s: float) -> None:
+        self._intake.folded(partition, offset, fold_s)
 
     async def _run_faust(self) -> None:
         await self._faust.start()
@@ -144,6 +170,7 @@ def _faust_app(settings: WorkerSettings) -> faust.App:
         broker_session_timeout=settings.session_timeout_s,
         broker_heartbeat_interval=settings.heartbeat_s,
         broker_commit_interval=_COMMIT_EVERY_S,
+        broker_max_poll_records=MOST_RECORDS_AT_ONCE,
         broker_rebalance_timeout=settings.stop_timeout_s + _PATIENCE_S,
         broker_request_timeout=settings.stop_timeout_s + 2 * _PATIENCE_S,
         consumer_auto_offset_reset="earliest",
@@ -175,10 +202,12 @@ def _raw_topic(app: faust.App, *names: str) -> Any:
     return app.topic(*names, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
 
 
-def _intake(settings: WorkerSettings, cells: frozenset[str]) -> Intake:
+def _intake(settings: WorkerSettings, cells: frozenset[str], partitions: int) -> Intake:
     prefix = settings.topic_prefix
     inputs = {
-        topic_name(prefix, name): InputTopic(events, dead_letter_name(topic_name(prefix, name)))
+        topic_name(prefix, name): InputTopic(
+            events, dead_letter_name(topic_name(prefix, name)), in_own_partition=name in (FLEET, CLOCK)
+        )
         for name, events in EVENTS_BY_TOPIC.items()
     }
-    return Intake(inputs, topic_name(prefix, LEDGER), cells, settings.max_tick_ahead_s)
+    return Intake(inputs, topic_name(prefix, LEDGER), cells, settings.max_tick_ahead_s, partitions)

@@ -10,6 +10,7 @@ from faust.types import TP
 from faust.types.tuples import Message
 from mode.services import WaitResults
 
+MOST_RECORDS_AT_ONCE = 500
 _LONGEST_FETCH_S = 0.2
 """How long a fetch waits for records: so long may a seek, and thus a worker that takes over, wait for it."""
 
@@ -31,10 +32,32 @@ class ExactConsumer(Consumer):
         self._seeks = 0
         self._seeks_before_batch = 0
         self._sought = False
+        self._returned: dict[TP, int] = {}
+        """The last offset that was fetched of each partition since it was sought."""
+        self._deep: set[TP] = set()
+        """Partitions of which more was there than the last fetch could return."""
 
-    def acknowledge(self, message: Message) -> None:
-        """`message` and all before it in its partition are done: the group's offset may pass them."""
-        self._done[message.tp] = message.offset + 1
+    def acknowledge(self, tp: TP, offset: int) -> None:
+        """This record and all before it in its partition are done: the group's offset may pass them."""
+        self._done[tp] = offset + 1
+
+    def read_until_s(self, tp: TP, last_offset: int) -> float | None:
+        """Up to which moment (Unix time) all of a partition has been taken, by the broker's last answer.
+
+        Args:
+            last_offset: of the last record that was taken; -1 where none was since partitions moved.
+
+        Returns:
+            None where records are known to be on their way, or nothing is known.
+        """
+        consumer = self._thread._consumer
+        assignment = consumer and consumer._subscription.subscription.assignment
+        if assignment is None or tp not in assignment.tps or last_offset < self._returned.get(tp, -1):
+            return None
+        state = assignment.state_value(tp)
+        if state.highwater is None or not state.has_valid_position or state.position < state.highwater:
+            return None
+        return float(state.timestamp) / 1_000
 
     def ack(self, message: Message) -> bool:  # noqa: ARG002 -- Faust's signature
         """Do nothing: this is called by Faust's streams alone."""
@@ -76,6 +99,8 @@ class ExactConsumer(Consumer):
             ]
             if unread:
                 await self._thread.seek_to_beginning(*unread)
+            self._returned.clear()
+            self._deep.clear()
             self._seeks += 1
             self._sought = True
 
@@ -116,7 +141,25 @@ class ExactConsumer(Consumer):
             self._seeks_before_batch = self._seeks
             # A copy, for Faust changes its set while the fetch waits; an empty one would mean everything.
             wanted = set(active_partitions or ())
-            return await super()._getmany(wanted, min(timeout, _LONGEST_FETCH_S)) if wanted else {}
+            records = await self._fetch_fairly(wanted, min(timeout, _LONGEST_FETCH_S)) if wanted else {}
+            for tp, fetched in records.items():
+                self._returned[tp] = fetched[-1].offset
+            return records
+
+    async def _fetch_fairly(self, wanted: set[TP], timeout: float) -> dict[TP, Any]:
+        """A fetch in which no partition keeps others waiting, however much it holds.
+
+        aiokafka returns at most so many records at once, of whatever partition it looks at first, and looks
+        at them in the same order each time.
+        """
+        deep = self._deep & wanted
+        records = (
+            dict(await super()._getmany(wanted - deep, 0.0 if deep else timeout)) if wanted - deep else {}
+        )
+        for tp in sorted(deep):
+            records.update(await super()._getmany({tp}, 0.0))
+        self._deep = {tp for tp, fetched in records.items() if len(fetched) >= MOST_RECORDS_AT_ONCE // 2}
+        return records
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
         return (tp for tp in list(self._done) if topics is None or tp in topics or tp.topic in topics)

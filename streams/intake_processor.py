@@ -1,49 +1,322 @@
-"""The Faust side of intake: input events flow on to the ledger and are acknowledged once they are there."""
+"""The Faust side of intake: input events wait their turn, flow on to the ledger, and are acknowledged there.
+
+It also listens: nodes' signs of life stay here, and only their changes enter the ledger.
+"""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
 
 from faust.streams import Stream
-from faust.types.tuples import Message
+from faust.types.tuples import TP
 
+from schemas.clock import ClockTicked
+from schemas.codec import Envelope
+from schemas.fleet import FleetEvent, NodeHeard, NodeHeartbeat, NodeSilent
+from schemas.registry import writer_of
+from schemas.topics import FLEET, JOBS
+from streams.cell import Cell
 from streams.faust_records import read_record
-from streams.intake import Intake
+from streams.intake import Accepted, Claim, Intake
+from streams.intake_queue import IntakeQueue, RecordTimes, Waiting
+from streams.ledger_backlog import LedgerBacklog
+from streams.liveness import GRACE_S, LivenessMonitor
 from streams.publisher import Confirmation, Publisher
+from streams.records import ReadRecord, SentRecord
+from streams.times import rfc3339
+
+SOURCE = "millrace/intake"
+"""The CloudEvents source of what intake itself says."""
+
+_REPORT_WRITERS = f"{FLEET}/"
+_READ_AT_ONCE = 64
+"""Records are read in such portions, and others get their turn between them."""
+_LOOK_AGAIN_S = 0.1
+"""After so long it is looked again whether a tick may enter the ledger."""
+_WATCH_EVERY_S = 0.25
+_CURRENT_S = 3.0
+"""The broker answers each fetch within 1.5 s: what it said longer ago is not the present."""
+_SAY_AGAIN_S = 10.0
+"""What was said of a node is said again only after so long: its cell may not have folded it yet."""
+
+
+class Consumer(Protocol):
+    """What intake needs of Faust's consumer."""
+
+    def acknowledge(self, tp: TP, offset: int) -> None:
+        """This record and all before it in its partition are done."""
+
+    def read_until_s(self, tp: TP, last_offset: int) -> float | None:
+        """Up to which moment (Unix time) a partition is read, where `last_offset` was the last taken of it,
+        or -1; None where records are on their way."""
+
+    def assignment(self) -> Iterable[TP]: ...
+
+    def pause_partitions(self, tps: Iterable[TP]) -> None: ...
+
+    def resume_partitions(self, tps: Iterable[TP]) -> None: ...
+
+
+class Cells(Protocol):
+    """What intake needs of the cells that this worker folds."""
+
+    def cell(self, name: str) -> Cell | None:
+        """The present state of a cell; None where it is not known yet."""
+
+    def names(self) -> list[str]:
+        """The cells whose state is known."""
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The two clocks of a worker."""
+
+    unix_s: Callable[[], float]
+    monotonic_s: Callable[[], float]
+
+
+class _Acknowledgements:
+    """Records are done in any order, and acknowledged in that of their offsets."""
+
+    def __init__(self, acknowledge: Callable[[TP, int], None]) -> None:
+        self._acknowledge = acknowledge
+        self._open: dict[TP, OrderedDict[int, bool]] = {}
+        self.taken: dict[TP, int] = {}
+        """The last offset that was taken of each partition."""
+
+    def take(self, tp: TP, offset: int) -> bool:
+        """Note a record that was read; False if it was read before."""
+        if offset <= self.taken.get(tp, -1):
+            return False
+        self.taken[tp] = offset
+        self._open.setdefault(tp, OrderedDict())[offset] = False
+        return True
+
+    def done(self, tp: TP, offset: int) -> None:
+        """Note that the broker has what became of a record, or that nothing has to."""
+        records = self._open.get(tp)
+        if records is None or offset not in records:
+            return  # of an assignment that is over
+        records[offset] = True
+        last = -1
+        while records and records[first := next(iter(records))]:
+            del records[first]
+            last = first
+        if last >= 0:
+            self._acknowledge(tp, last)
+
+    def forget(self) -> None:
+        self._open.clear()
+        self.taken.clear()
 
 
 class IntakeProcessor:
-    """Pipelines: many records may be on their way to the broker, and each waits only for its own answer."""
+    """Reads, lets wait, sends on and acknowledges; the order is the queue's, the pace the cells'."""
 
     def __init__(
         self,
         intake: Intake,
+        topic_prefix: str,
         publisher: Publisher,
-        acknowledge: Callable[[Message], None],
-        buffer_events: int,
+        consumer: Consumer,
+        cells: Cells,
+        backlog: LedgerBacklog,
+        queue: IntakeQueue,
+        most_waiting_bytes: int,
+        most_unconfirmed: int,
+        clocks: Clocks,
     ) -> None:
+        """Describe a processor.
+
+        Args:
+            most_waiting_bytes: while so much waits no more bids are read, until half of it has gone on.
+            most_unconfirmed: so many records may be on their way to the broker.
+        """
         self._intake = intake
+        self._fleet = f"{topic_prefix}.{FLEET}"
+        self._jobs = f"{topic_prefix}.{JOBS}"
         self._publisher = publisher
-        self._acknowledge = acknowledge
-        self._unconfirmed: asyncio.Queue[tuple[Message, Confirmation]] = asyncio.Queue(buffer_events)
+        self._consumer = consumer
+        self._cells = cells
+        self._backlog = backlog
+        self._queue = queue
+        self._most_waiting_bytes = most_waiting_bytes
+        self._clocks = clocks
+        self._times = RecordTimes()
+        self._monitor = LivenessMonitor(clocks.monotonic_s())
+        self._said: dict[tuple[str, str, type[NodeHeard | NodeSilent]], float] = {}
+        """When something was last said of a node, by cell, node and what."""
+        self._acknowledgements = _Acknowledgements(consumer.acknowledge)
+        self._unconfirmed: asyncio.Queue[tuple[Waiting | ReadRecord, Confirmation]] = asyncio.Queue(
+            most_unconfirmed
+        )
+        self._paused: list[TP] = []
+        self._changed = asyncio.Event()
+        """Something waits, or there is room for it."""
 
     async def run(self, stream: Stream[bytes]) -> None:
-        """Send every event of `stream` on, in order. Never returns."""
+        """Let every event of `stream` wait its turn. Never returns."""
+        count = 0
         async for event in stream.noack().events():
-            sent = self._intake.admit(read_record(event.message))
-            await self._unconfirmed.put((event.message, await self._publisher.send(sent)))
+            message = event.message
+            if self._acknowledgements.take(message.tp, message.offset):
+                await self._take(read_record(message))
+            count += 1
+            if count % _READ_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def send_on(self) -> None:
+        """Send waiting events to the ledger, as fast as their cells fold them. Never returns."""
+        while True:
+            waiting = self._queue.take(self._may_tick) if self._backlog.has_room() else None
+            if waiting is not None:
+                await self._send(waiting)
+                continue
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _LOOK_AGAIN_S)
 
     async def acknowledge_confirmed(self) -> None:
-        """Acknowledge each event once the broker has its ledger record or dead letter. Never returns.
+        """Acknowledge each record once the broker has its ledger record or dead letter. Never returns.
 
         Raises:
             KafkaException: if the broker does not take a record.
         """
         while True:
-            message, confirmation = await self._unconfirmed.get()
-            await confirmation
-            self._acknowledge(message)
+            source, confirmation = await self._unconfirmed.get()
+            offset = await confirmation
+            if isinstance(source, Waiting):
+                self._backlog.confirmed(self._intake.partition_of(source.cell), offset)
+            record = source.record if isinstance(source, Waiting) else source
+            if isinstance(record, ReadRecord):
+                self._acknowledgements.done(TP(record.topic, record.partition), record.offset)
             self._unconfirmed.task_done()
 
+    async def watch_nodes(self) -> None:
+        """Listen to the nodes, and say which have fallen silent. Never returns."""
+        while True:
+            await asyncio.sleep(_WATCH_EVERY_S)
+            for name in self._cells.names():
+                cell, partition = self._cells.cell(name), self._intake.partition_of(name)
+                if cell is None or cell.configuration is None or not self._listens(partition):
+                    continue
+                timeout_s = cell.configuration.node_timeout_s
+                for node in cell.watched_nodes():
+                    silence_s = self._monitor.silence_s(partition, name, node)
+                    if silence_s > timeout_s:
+                        self._say(NodeSilent(cell=name, node=node, silent_s=round(silence_s, 3)))
+            self._resume_reading()
+
+    def folded(self, partition: int, offset: int, fold_s: float) -> None:
+        """Note that an event of the ledger has been folded."""
+        self._backlog.folded(partition, offset, fold_s)
+        self._changed.set()
+
+    def release(self) -> None:
+        """Forget what waits: the partitions are assigned anew, and what is not acknowledged is read again."""
+        self._queue.clear()
+        self._backlog.forget()
+        self._acknowledgements.forget()
+        self._times.forget()
+        self._monitor.forget(self._clocks.monotonic_s())
+        self._said.clear()
+        self._paused.clear()
+
     async def flush(self) -> None:
-        """Wait until everything that was read is acknowledged."""
+        """Wait until everything that was sent on is confirmed and acknowledged; what waits stays unread."""
+        self._queue.clear()
         await self._unconfirmed.join()
+
+    async def _take(self, record: ReadRecord) -> None:
+        claim = self._intake.claim(record)
+        if claim is None or claim.type is NodeHeartbeat:
+            judged = self._intake.admit(record)
+            if not isinstance(judged, Accepted):
+                await self._unconfirmed.put((record, await self._publisher.send(judged)))
+                return
+            event = judged.event
+            if isinstance(event, NodeHeartbeat):
+                self._hear(event.cell, event.node)
+                self._acknowledgements.done(TP(record.topic, record.partition), record.offset)
+                return
+            claim = Claim(event.cell, writer_of(event), type(event))
+        unix_s = self._clocks.unix_s()
+        time_s = self._times.of(record.topic, record.partition, record.timestamp_ms, unix_s)
+        self._wait(claim, time_s, record)
+        if self._queue.size_bytes > self._most_waiting_bytes and not self._paused:
+            self._paused = [tp for tp in self._consumer.assignment() if tp.topic == self._jobs]
+            self._consumer.pause_partitions(self._paused)
+
+    def _wait(self, claim: Claim, time_s: float, record: ReadRecord | SentRecord) -> None:
+        waiting = Waiting(
+            claim.cell,
+            claim.writer,
+            time_s,
+            self._clocks.monotonic_s(),
+            record,
+            is_tick=claim.type is ClockTicked,
+            is_report=claim.writer.startswith(_REPORT_WRITERS),
+        )
+        self._queue.put(waiting)
+        self._changed.set()
+
+    async def _send(self, waiting: Waiting) -> None:
+        """Send an event to the ledger, or to the dead letters if it is none."""
+        sent = waiting.record
+        if isinstance(sent, ReadRecord):
+            judged = self._intake.admit(sent)
+            if not isinstance(judged, Accepted):
+                await self._unconfirmed.put((sent, await self._publisher.send(judged)))
+                return
+            if isinstance(judged.event, FleetEvent):
+                self._hear(judged.event.cell, judged.event.node)
+            sent = judged.record
+        self._backlog.sent()
+        await self._unconfirmed.put((waiting, await self._publisher.send(sent)))
+
+    def _may_tick(self, tick: Waiting) -> bool:
+        """Whether what the cell's nodes reported before a tick has been read, or was waited for long
+        enough."""
+        now_s = self._clocks.monotonic_s()
+        if now_s - tick.read_s >= GRACE_S:
+            return True
+        partition = self._intake.partition_of(tick.cell)
+        if not self._listens(partition):
+            return False
+        cell = self._cells.cell(tick.cell)
+        return self._monitor.settled(partition, tick.cell, cell.watched_nodes() if cell else (), now_s)
+
+    def _listens(self, partition: int) -> bool:
+        """Whether everything that the nodes of a partition's cells have sent is read, as of now."""
+        tp = TP(self._fleet, partition)
+        until_s = self._consumer.read_until_s(tp, self._acknowledgements.taken.get(tp, -1))
+        if until_s is None or abs(self._clocks.unix_s() - until_s) > _CURRENT_S:
+            return False
+        self._monitor.listen(partition, self._clocks.monotonic_s())
+        return True
+
+    def _hear(self, name: str, node: str) -> None:
+        self._monitor.hear(self._intake.partition_of(name), name, node, self._clocks.monotonic_s())
+        cell = self._cells.cell(name)
+        if cell is not None and cell.awaits_node(node):
+            self._say(NodeHeard(cell=name, node=node))
+
+    def _say(self, event: NodeHeard | NodeSilent) -> None:
+        """Let the ledger know, behind what the node itself has reported."""
+        now_s, about = self._clocks.monotonic_s(), (event.cell, event.node, type(event))
+        if now_s - self._said.get(about, -_SAY_AGAIN_S) < _SAY_AGAIN_S:
+            return
+        self._said[about] = now_s
+        unix_s = self._clocks.unix_s()
+        id = f"{event.TYPE.split('.')[2]}-{event.node}-{unix_s:.3f}"
+        envelope = Envelope(id, SOURCE, rfc3339(int(unix_s * 1_000)), event)
+        claim = Claim(event.cell, f"{_REPORT_WRITERS}{event.node}", type(event))
+        self._wait(claim, unix_s, self._intake.ledger_record(envelope))
+
+    def _resume_reading(self) -> None:
+        if self._paused and self._queue.size_bytes < self._most_waiting_bytes / 2:
+            self._consumer.resume_partitions(self._paused)
+            self._paused = []

@@ -82,7 +82,8 @@ class LedgerPartition:
         self.number = number
         self._next_offset = first_offset
         self._snapshots = snapshots
-        self._cells: dict[str, Cell] = {}
+        self.cells: dict[str, Cell] = {}
+        """Those of which an event was folded here."""
         self._changed: set[str] = set()
         record = snapshots.get(Coverage.key(number))
         self._coverage = Coverage(-1, {}) if record is None else Coverage.from_bytes(record)
@@ -116,8 +117,8 @@ class LedgerPartition:
 
     def capture(self) -> Capture:
         """The state of what changed since the last capture: cheap, so that folding goes on soon."""
-        records = [(name.encode(), self._cells[name].packed()) for name in sorted(self._changed)]
-        offsets = {name: self._cells[name].offset for name in self._changed}
+        records = [(name.encode(), self.cells[name].packed()) for name in sorted(self._changed)]
+        offsets = {name: self.cells[name].offset for name in self._changed}
         self._coverage = Coverage(
             max(self._coverage.offset, self._next_offset - 1), {**self._coverage.cells, **offsets}
         )
@@ -125,9 +126,9 @@ class LedgerPartition:
         return Capture(records, (Coverage.key(self.number), self._coverage.to_bytes()))
 
     def _cell(self, name: str) -> Cell:
-        cell = self._cells.get(name)
+        cell = self.cells.get(name)
         if cell is None:
-            cell = self._cells[name] = self._restore(name)
+            cell = self.cells[name] = self._restore(name)
         return cell
 
     def _restore(self, name: str) -> Cell:

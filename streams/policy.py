@@ -1,6 +1,6 @@
 """The seam between a cell and the policy that runs one of its zones."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
 from schemas.cells import CellConfigured, Zone
@@ -26,13 +26,20 @@ class ZonePolicy(Protocol):
         """A report about one of the zone's nodes or about a run on it."""
 
     def on_clock(self, time_s: float) -> Iterator[Outcome]:
-        """It is `time_s` now: close slots, open slots, miss silent nodes."""
+        """It is `time_s` now: close slots, open slots."""
 
     def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
         """A solver's answer, to a request of this zone or to none."""
 
-    def knows_job(self, job_id: str) -> bool:
-        """Whether a bid of this id was decided here, within the window that the zone remembers."""
+    def knows_job(self, job_id: str, user: str) -> bool:
+        """Whether this user can bid under this id no more: a bid of any user won under it here, or waits for
+        its decision, or one of this user lost, within the window that the zone remembers."""
+
+    def watched_nodes(self) -> Collection[str]:
+        """Nodes that were heard and are not lost."""
+
+    def awaits_node(self, node: str) -> bool:
+        """Whether a sign of life of this node, which is one of the zone's, would change anything."""
 
     def state(self) -> dict[str, Any]:
         """Everything that the decisions to come depend on, of types that msgpack writes."""

@@ -11,7 +11,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     TopicMetadata,
 )
 
-from schemas.topics import COMMANDS, LEDGER, topic_name, topics
+from schemas.topics import COMMANDS, INPUTS, LEDGER, topic_name, topics
 from streams.settings import LARGEST_RECORD_BYTES, MAX_SNAPSHOT_BYTES, WorkerSettings
 
 _POLL_S = 0.05
@@ -38,6 +38,7 @@ def prepare(settings: WorkerSettings, snapshots_topic: str, timeout_s: float = 5
         _check_node_partitions(settings, found)
         ledger = found[topic_name(settings.topic_prefix, LEDGER)]
         partitions = len(ledger.partitions)
+        _check_partitions(settings, found, partitions)
         if snapshots_topic not in found:
             _create_snapshots(admin, snapshots_topic, partitions, timeout_s)
             return partitions
@@ -50,6 +51,16 @@ def prepare(settings: WorkerSettings, snapshots_topic: str, timeout_s: float = 5
     except KafkaException as error:
         raise PreflightError(f"Kafka at {settings.bootstrap_servers}: {error.args[0].str()}") from None
     return partitions
+
+
+def _check_partitions(settings: WorkerSettings, found: dict[str, TopicMetadata], partitions: int) -> None:
+    """A cell's events of all topics must reach the same worker."""
+    for name in (topic_name(settings.topic_prefix, topic) for topic in INPUTS):
+        if len(found[name].partitions) != partitions:
+            raise PreflightError(
+                f"topic {name} has {len(found[name].partitions)} partitions and the ledger {partitions}: "
+                "they must have the same number, so that a cell's events come to one worker"
+            )
 
 
 def _check_node_partitions(settings: WorkerSettings, found: dict[str, TopicMetadata]) -> None:

@@ -10,7 +10,8 @@ from confluent_kafka import KafkaException, Producer
 from streams.kafka_records import produce
 from streams.records import SentRecord
 
-Confirmation = asyncio.Future[None]
+Confirmation = asyncio.Future[int]
+"""The offset that the broker gave the record."""
 
 _POLL_EVERY_S = 0.005
 """How often the broker's answers are looked at; nothing is decided on them in a hurry."""
@@ -63,10 +64,10 @@ class Publisher:
             await asyncio.sleep(_POLL_EVERY_S)
 
 
-def _settle(confirmation: Confirmation, error: Any, _message: Any) -> None:
+def _settle(confirmation: Confirmation, error: Any, message: Any) -> None:
     if confirmation.done():
         return
     if error is None:
-        confirmation.set_result(None)
+        confirmation.set_result(message.offset())
     else:
         confirmation.set_exception(KafkaException(error))

@@ -40,7 +40,12 @@ class WorkerSettings(ServiceSettings):
     snapshot_every_s: Annotated[float, Field(gt=0, le=600)] = 5.0
     """Seconds after which the changed cells are written down at the latest."""
     intake_buffer_events: Annotated[int, Field(ge=1, le=100_000)] = 4_096
-    """Events between intake and the broker's confirmation; more wait to be read."""
+    """Records on their way from intake to the broker's confirmation; more wait."""
+    intake_waiting_mib: Annotated[int, Field(ge=1, le=65_536)] = 192
+    """Memory for events that wait for their turn; while it is full no more bids are read."""
+    intake_writer_events_per_s: Annotated[float, Field(gt=0, le=1e6)] = 100.0
+    """Up to this rate a writer's events enter the ledger by their times; faster ones let other writers'
+    pass."""
     max_tick_ahead_s: Annotated[float, Field(gt=0)] = 3_600.0
     """A tick that is further ahead of its record's timestamp is refused, for a cell's clock never goes back;
     `inf` lets every tick pass."""

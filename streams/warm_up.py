@@ -78,7 +78,7 @@ def _events() -> Iterator[Event]:
         yield _bid("prepared", _task(zone.id, slots=2, needs_preprocessing=True))
         # There is no room for it before its deadline, so the zone looks for the earliest that there would be.
         yield _bid("late", _task(zone.id, slots=_HORIZON_SLOTS, deadline_s=2 * _SLOT_S))
-        yield JobQuoteRequested(cell=_CELL, quote_id=zone.id, task=_task(zone.id, slots=1))
+        yield JobQuoteRequested(cell=_CELL, quote_id=zone.id, user="nobody", task=_task(zone.id, slots=1))
     yield ClockTicked(cell=_CELL, time_s=_SLOT_S)
 
 

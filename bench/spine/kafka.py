@@ -26,14 +26,13 @@ from infra.topics import ensure_topics
 from schemas.cells import CellConfigured
 from schemas.codec import Envelope
 from schemas.decisions import CellAccepted, JobAdmitted, JobRejected
-from schemas.registry import EVENTS_BY_TOPIC, Event
-from schemas.topics import DECISIONS, topic_name, topics
+from schemas.registry import TOPIC_BY_EVENT, Event
+from schemas.topics import DECISIONS, INPUTS, topic_name, topics
 
 NODES = 100
 PREFIX = "bench"
 DECIDED = (JobAdmitted.TYPE, JobRejected.TYPE)
 _COMMITTED_POLL_S = 0.2
-_TOPIC_OF = {model: name for name, models in EVENTS_BY_TOPIC.items() for model in models}
 
 
 @dataclass
@@ -61,7 +60,7 @@ class Pipeline:
         while True:
             try:
                 self.producer.produce(
-                    topic_name(PREFIX, _TOPIC_OF[type(event)]),
+                    topic_name(PREFIX, TOPIC_BY_EVENT[type(event)]),
                     key=event.cell.encode(),
                     value=envelope.value,
                     headers=envelope.headers(),
@@ -99,7 +98,7 @@ class Pipeline:
         Raises:
             TimeoutError: if that takes longer.
         """
-        inputs = [TopicPartition(topic_name(PREFIX, name), 0) for name in EVENTS_BY_TOPIC]
+        inputs = [TopicPartition(topic_name(PREFIX, name), 0) for name in INPUTS]
         deadline = time.monotonic() + timeout_s
         group = Consumer(
             {"bootstrap.servers": self.bootstrap_servers, "group.id": f"{PREFIX}.cells", "log_level": 2}

@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.figures import Measurement, Result
 from bench.spine.cells import bid, configuration
 from bench.spine.kafka import Pipeline, pipeline
-from schemas.fleet import NodeHeartbeat
+from schemas.fleet import RunStarted
 
 NODES = 200
 JOBS = 10_000
@@ -65,7 +65,9 @@ def _peak_mb(pid: int) -> float:
 
 
 def _fill_ledger(line: Pipeline, events: int) -> None:
-    """Heartbeats, as most events of a ledger are."""
+    """Reports of nodes, as most events of a ledger are; of jobs that are over, so that they are cheap to
+    fold."""
     for number in range(max(events, 0)):
-        line.produce(NodeHeartbeat(cell="bench", node=f"node{number % NODES:04d}"))
+        node, job = f"node{number % NODES:04d}", f"over{number}"
+        line.produce(RunStarted(cell="bench", node=node, slot=0, job_id=job, samples_done=0))
     line.producer.flush(60)

@@ -7,7 +7,7 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from executors.service.settings import ExecutorSettings
-from schemas.partitions import command_partition
+from schemas.partitions import key_partition
 from schemas.topics import COMMANDS, topic_name
 
 _METADATA_TIMEOUT_S = 30.0
@@ -75,7 +75,7 @@ class CommandLog:
         count = len(metadata.topics[topic].partitions)
         partition = settings.node_partitions.get(settings.node)
         if partition is None:
-            partition = command_partition(settings.node, count)
+            partition = key_partition(settings.node, count)
         if partition >= count:
             raise CommandLogError(
                 f"node {settings.node} is given partition {partition} of {topic}, which has {count}"

@@ -9,12 +9,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from infra.log.target import Target
 from schemas.codec import Envelope
-from schemas.registry import EVENTS_BY_TOPIC, Event
+from schemas.registry import TOPIC_BY_EVENT, Event
 from streams.times import rfc3339
 
 DELIVERY_TIMEOUT_S = 30.0
-
-_TOPICS = {model: topic for topic, models in EVENTS_BY_TOPIC.items() for model in models}
 
 
 class PublishError(RuntimeError):
@@ -56,7 +54,7 @@ class EventPublisher:
         envelope = Envelope(str(uuid.uuid4()), self._source, now, event)
         try:
             self._producer.produce(
-                self._target.topic(_TOPICS[type(event)]),
+                self._target.topic(TOPIC_BY_EVENT[type(event)]),
                 key=event.cell.encode(),
                 value=envelope.value,
                 headers=list(envelope.headers()),

@@ -6,15 +6,17 @@ from dataclasses import replace
 
 from infra.simulation.agenda import Agenda
 from infra.simulation.recording import ID_PREFIX, Recording
-from infra.simulation.simulator import SOURCE, heartbeat_interval_s, sent_at
+from infra.simulation.simulator import SOURCE, sent_at
 from infra.simulation.virtual_fleet import VirtualFleet
 from schemas.cells import CellConfigured
-from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.fleet import (
+    FleetEvent,
+    NodeHeard,
     NodeHeartbeat,
     NodeOffline,
     NodeOnline,
+    NodeSilent,
     RunFailed,
     RunFinished,
     RunProgressed,
@@ -31,10 +33,10 @@ Step = tuple[LedgerEvent, list[Decision]]
 class LedgerSimulation:
     """One cell under a configuration that may not be the ledger's.
 
-    Bids, withdrawals, requests for quotes, vendors' quotes, ticks and nodes' own events come again, in the
-    ledger's order and with its ids. Reports of runs and answers of solvers come from virtual ones. The
-    recorded reports stay as signs of life alone, so that a node is silent when it was. A node that was lost
-    reports nothing until it is back, and nodes that the ledger does not know are always there.
+    Bids, withdrawals, requests for quotes, vendors' quotes, ticks and what was said of nodes come again, in
+    the ledger's order and with its ids. Reports of runs and answers of solvers come from virtual ones; of
+    recorded reports it stays that the node was heard. A node that was lost reports nothing until it is back,
+    and nodes that the ledger does not know are always there.
     """
 
     def __init__(self, configuration: CellConfigured, recording: Recording, pace: float) -> None:
@@ -47,12 +49,9 @@ class LedgerSimulation:
         self._fleet = VirtualFleet(configuration, pace, self._agenda, self._there_until_s)
         executors = self._fleet.executors
         self._added = {node: executors[node] for node in executors if not recording.knows(node)}
-        self._added_heard_s = configuration.epoch_s
         self._own_models = {
             node.id: zone.base_model for zone in recording.configuration.zones for node in zone.nodes
         }
-        self._heard: set[str] = set()
-        """Nodes with a sign of life since the last tick."""
 
     def feed(self, time_s: float, envelope: Envelope) -> Iterator[Step]:
         """Take the recorded event of this time, after everything that is due before it."""
@@ -62,20 +61,12 @@ class LedgerSimulation:
                 yield self._handle(time_s, replace(envelope, event=self._configuration, stored=None))
                 for executor in self._added.values():
                     yield self._simulated(time_s, executor.online())
-            case ClockTicked():
-                if event.time_s - self._added_heard_s >= heartbeat_interval_s(self._configuration):
-                    self._added_heard_s = event.time_s
-                    for executor in self._added.values():
-                        yield self._simulated(time_s, executor.heartbeat())
-                self._heard.clear()
-                yield self._handle(time_s, envelope)
             case RunStarted() | RunProgressed() | RunFinished() | RunFailed():
-                if event.node in self._fleet.executors and event.node not in self._heard:
-                    self._heard.add(event.node)
-                    yield self._simulated(time_s, self._fleet.executors[event.node].heartbeat())
+                if self._cell.awaits_node(event.node):
+                    yield self._simulated(time_s, NodeHeard(cell=event.cell, node=event.node))
             case SolveFinished():
                 pass
-            case NodeOnline() | NodeHeartbeat() | NodeOffline():
+            case NodeOnline() | NodeHeartbeat() | NodeHeard() | NodeSilent() | NodeOffline():
                 if event.node in self._fleet.executors:
                     yield self._handle(time_s, self._of_node(envelope, event))
             case _:
@@ -86,12 +77,8 @@ class LedgerSimulation:
         while self._agenda.next_s <= time_s:
             yield self._simulated(*self._agenda.pop())
 
-    def _of_node(self, envelope: Envelope, event: NodeOnline | NodeHeartbeat | NodeOffline) -> Envelope:
+    def _of_node(self, envelope: Envelope, event: FleetEvent) -> Envelope:
         """A node that serves its zone's base model serves the one that the zone has now."""
-        if isinstance(event, NodeOffline):
-            self._heard.discard(event.node)
-            return envelope
-        self._heard.add(event.node)
         if isinstance(event, NodeOnline) and event.base_model == self._own_models.get(event.node):
             online = self._fleet.executors[event.node].online()
             return envelope if online == event else replace(envelope, event=online, stored=None)

@@ -20,7 +20,6 @@ from streams.cell import Cell, LedgerEvent
 SOURCE = "millrace/simulate"
 """The CloudEvents source of whatever a simulation sends."""
 
-_HEARTBEATS_PER_NODE_TIMEOUT = 4
 _SLOTS_AFTER_LAST_DEADLINE = 2
 """A slot's report is waited for one slot long."""
 
@@ -86,15 +85,9 @@ class Simulation:
 
     def _plan_ticks(self, cell: CellConfigured) -> None:
         interval_s = tick_interval_s(cell)
-        heartbeat_s = heartbeat_interval_s(cell)
-        heard_s = cell.epoch_s
         for number in range(int((self._end_s - cell.epoch_s) / interval_s) + 1):
             time_s = cell.epoch_s + number * interval_s
             self._agenda.add(time_s, Rank.TICK, ClockTicked(cell=cell.cell, time_s=time_s))
-            if time_s - heard_s >= heartbeat_s:
-                heard_s = time_s
-                for executor in self._fleet.executors.values():
-                    self._agenda.add(time_s, Rank.REPORT, executor.heartbeat())
 
     def _feed(self, time_s: float, event: Event) -> None:
         offset = len(self._ledger)
@@ -116,11 +109,6 @@ def _no_search_for_cycles() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def heartbeat_interval_s(cell: CellConfigured) -> float:
-    """Seconds after which an executor speaks up with the next tick."""
-    return cell.node_timeout_s / _HEARTBEATS_PER_NODE_TIMEOUT
 
 
 def sent_at(time_s: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from schemas.commands import RunOrder, SlotAssigned
-from schemas.fleet import NodeHeartbeat, NodeOnline, RunFinished, RunProgressed, RunStarted
+from schemas.fleet import NodeOnline, RunFinished, RunProgressed, RunStarted
 from schemas.registry import Event
 
 NO_LOSS = 0.0
@@ -28,10 +28,6 @@ class VirtualExecutor:
     def online(self) -> NodeOnline:
         """What it says when it starts."""
         return NodeOnline(cell=self.cell, node=self.node, base_model=self.base_model)
-
-    def heartbeat(self) -> NodeHeartbeat:
-        """What it says when there is nothing else to say."""
-        return NodeHeartbeat(cell=self.cell, node=self.node)
 
     def carry_out(self, command: SlotAssigned, until_s: float = math.inf) -> Iterator[tuple[float, Event]]:
         """What it reports of a slot, and when: each run's start, and its end with the slot or its work.

@@ -60,6 +60,9 @@ class BatchJudge:
             request = replace(request, options=[option])
             self._waiting[event.job_id] = WaitingBid(event, request, gain_micros)
 
+    def has(self, job_id: str) -> bool:
+        return any(job_id in bids for bids in (self._waiting, *self._asked.values()))
+
     def withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
         """Forget a bid that is not decided yet, at no charge."""
         batches = (self._waiting, *self._asked.values())

@@ -21,6 +21,9 @@ class Judge(Protocol):
     def bid(self, event: JobSubmitted, request: Request) -> Iterator[Outcome]:
         """A bid whose task can be judged."""
 
+    def has(self, job_id: str) -> bool:
+        """Whether a bid of this id waits for its decision."""
+
     def withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
         """A user gives up a bid that the book does not have."""
 
@@ -53,6 +56,9 @@ class ImmediateJudge:
             yield self._verdicts.rejected(event, *why_not(appraisal, event.bid_micros), appraisal)
         else:
             yield self._verdicts.admitted(event, request, appraisal, award)
+
+    def has(self, job_id: str) -> bool:  # noqa: ARG002
+        return False
 
     def withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
         yield unknown_job(event.job_id)

@@ -1,21 +1,33 @@
-"""Which of a zone's nodes are there, by what they say and when they last said anything."""
+"""Which of a zone's nodes are there, by what they say and what is said of them."""
 
+from collections.abc import Collection
 from typing import Any
 
 
 class NodeWatch:
-    """Nodes are taken to be up until they say otherwise, or fall silent after having been heard once."""
+    """Nodes are taken to be up until they leave, announce an unfit base model, or fall silent once heard."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._last_heard_s: dict[str, float] = {}
+    def __init__(self) -> None:
+        self._heard: dict[str, None] = {}
+        """Heard since they were last lost."""
         self._down: dict[str, None] = {}
         self._barred: dict[str, None] = {}
 
-    def hear(self, node: str, time_s: float) -> bool:
+    @property
+    def watched(self) -> Collection[str]:
+        """Nodes that were heard and are up: their silence is news."""
+        return self._heard.keys()
+
+    def awaits(self, node: str) -> bool:
+        """Whether a sign of life of the node is news."""
+        return node not in self._heard and node not in self._barred
+
+    def hear(self, node: str) -> bool:
         """Note a sign of life; True if it brings the node back."""
-        self._last_heard_s[node] = time_s
-        if node in self._down and node not in self._barred:
+        if node in self._barred:
+            return False
+        self._heard[node] = None
+        if node in self._down:
             del self._down[node]
             return True
         return False
@@ -29,30 +41,18 @@ class NodeWatch:
 
     def lose(self, node: str) -> bool:
         """Note that a node is gone; True if it was up."""
-        self._last_heard_s.pop(node, None)
+        self._heard.pop(node, None)
         if node in self._down:
             return False
         self._down[node] = None
         return True
 
-    def silent(self, time_s: float) -> list[str]:
-        """Nodes last heard too long ago, by name."""
-        return sorted(
-            node
-            for node, heard_s in self._last_heard_s.items()
-            if time_s - heard_s > self._timeout_s and node not in self._down
-        )
-
     def state(self) -> dict[str, Any]:
         """Everything, of types that msgpack writes."""
-        return {
-            "last_heard_s": list(self._last_heard_s.items()),
-            "down": list(self._down),
-            "barred": list(self._barred),
-        }
+        return {"heard": list(self._heard), "down": list(self._down), "barred": list(self._barred)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of another watch."""
-        self._last_heard_s = dict(state["last_heard_s"])
+        self._heard = dict.fromkeys(state["heard"])
         self._down = dict.fromkeys(state["down"])
         self._barred = dict.fromkeys(state["barred"])

@@ -1,17 +1,15 @@
 """A zone under the auction, or a rival of it: events in, outcomes out."""
 
-import hashlib
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 from schemas.cells import CellConfigured, Zone
 from schemas.decisions import EventIgnored, JobQuoted, NodeStatusChanged
 from schemas.fleet import (
     FleetEvent,
-    NodeHeartbeat,
     NodeOffline,
     NodeOnline,
+    NodeSilent,
     RunFailed,
     RunFinished,
     RunProgressed,
@@ -33,8 +31,12 @@ from streams.auction.nodes import NodeWatch
 from streams.auction.policies import judge_of, market_of, mechanism_of, opening_of, steepness_of
 from streams.auction.prices import priced
 from streams.auction.verdicts import Verdicts
+from streams.recent_ids import RecentIds
 
-_DIGEST_BYTES = 16
+_WRITERS_AT_LEAST = 8
+"""Users that share the window of ids of jobs that lost: none fills more than this part of it."""
+_ANYBODY = ""
+"""Whose ids of jobs that won are: no other user may bid under them, for their adapters lie under the id."""
 
 
 class AuctionZone:
@@ -57,14 +59,25 @@ class AuctionZone:
         self.book = JobBook(zone, self.auctioneer, self.calendar)
         self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.calendar)
         self.judge = judge_of(zone, self.auctioneer, self.calendar, self._verdicts)
-        self.watch = NodeWatch(cell.node_timeout_s)
-        self._time_s = cell.epoch_s
+        self.watch = NodeWatch()
         self._quotes: dict[str, VendorQuoted] = {}
-        self._decided: OrderedDict[bytes, None] = OrderedDict()
-        self._decided_limit = cell.duplicate_window_events
+        window = -(-cell.duplicate_window_events // 2)
+        self._won = RecentIds(window, window)
+        self._lost = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
 
-    def knows_job(self, job_id: str) -> bool:
-        return job_id in self.book.jobs or _digest(job_id) in self._decided
+    def knows_job(self, job_id: str, user: str) -> bool:
+        return (
+            job_id in self.book.jobs
+            or self.judge.has(job_id)
+            or self._won.knows(_ANYBODY, job_id)
+            or self._lost.knows(user, job_id)
+        )
+
+    def watched_nodes(self) -> Collection[str]:
+        return self.watch.watched
+
+    def awaits_node(self, node: str) -> bool:
+        return self.watch.awaits(node)
 
     def on_job(self, event: JobEvent) -> Iterator[Outcome]:
         match event:
@@ -93,21 +106,20 @@ class AuctionZone:
                 if self.watch.lose(event.node):
                     yield from self._node_down(event.node, "offline")
                 return
-        if isinstance(event, NodeOffline):
+        if isinstance(event, NodeOffline | NodeSilent):
             if self.watch.lose(event.node):
-                yield from self._node_down(event.node, "offline")
+                reason: Literal["offline", "silent"] = (
+                    "offline" if isinstance(event, NodeOffline) else "silent"
+                )
+                yield from self._node_down(event.node, reason)
         else:
-            if self.watch.hear(event.node, self._time_s):
+            if self.watch.hear(event.node):
                 self.auctioneer.market.node_up[self.fleet.row_of[event.node]] = True
                 yield NodeStatusChanged(zone=self.zone.id, node=event.node, status="up", reason="online")
-            if not isinstance(event, NodeOnline | NodeHeartbeat):
+            if isinstance(event, RunStarted | RunProgressed | RunFinished | RunFailed):
                 yield from self._on_run(event)
 
     def on_clock(self, time_s: float) -> Iterator[Outcome]:
-        self._time_s = time_s
-        for node in self.watch.silent(time_s):
-            self.watch.lose(node)
-            yield from self._node_down(node, "silent")
         slot = self.calendar.slot_at(time_s)
         if slot > self.book.present_slot:
             self.auctioneer.advance(slot + 1)
@@ -125,9 +137,9 @@ class AuctionZone:
             "jobs": self.book.state(),
             "judge": self.judge.state(),
             "watch": self.watch.state(),
-            "time_s": self._time_s,
             "quotes": [quote.model_dump_json() for quote in self._quotes.values()],
-            "decided": b"".join(self._decided),
+            "won": self._won.state(),
+            "lost": self._lost.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -135,13 +147,10 @@ class AuctionZone:
         self.book.restore(state["jobs"])
         self.judge.restore(state["judge"])
         self.watch.restore(state["watch"])
-        self._time_s = state["time_s"]
         quotes = [VendorQuoted.model_validate_json(quote) for quote in state["quotes"]]
         self._quotes = {quote.vendor: quote for quote in quotes}
-        decided = state["decided"]
-        self._decided = OrderedDict.fromkeys(
-            decided[start : start + _DIGEST_BYTES] for start in range(0, len(decided), _DIGEST_BYTES)
-        )
+        self._won.restore(state["won"])
+        self._lost.restore(state["lost"])
 
     def _full_cost(self, class_index: int, slot: int) -> float:
         return self.fleet.classes[class_index].full_cost_micros(
@@ -149,13 +158,16 @@ class AuctionZone:
         )
 
     def _bid(self, event: JobSubmitted) -> Iterator[Outcome]:
-        self._remember_decided(event.job_id)
         try:
             request = self._request(event.job_id, event.task)
         except UnjudgeableError as error:
             yield self._verdicts.rejected(event, error.reason, error.detail, None)
         else:
             yield from self.judge.bid(event, request)
+        if event.job_id in self.book.jobs or self.judge.has(event.job_id):
+            self._won.note(_ANYBODY, event.job_id)
+        else:
+            self._lost.note(event.user, event.job_id)
 
     def _quote(self, event: JobQuoteRequested) -> JobQuoted:
         found: Appraisal | UnjudgeableError
@@ -228,12 +240,3 @@ class AuctionZone:
             first_slot=self.auctioneer.market.first_slot,
             last_slot=self.calendar.last_slot_by(task.deadline_s),
         )
-
-    def _remember_decided(self, job_id: str) -> None:
-        self._decided[_digest(job_id)] = None
-        if len(self._decided) > self._decided_limit:
-            self._decided.popitem(last=False)
-
-
-def _digest(job_id: str) -> bytes:
-    return hashlib.blake2b(job_id.encode(), digest_size=_DIGEST_BYTES).digest()

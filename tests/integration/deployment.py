@@ -16,13 +16,12 @@ from confluent_kafka.admin import AdminClient
 from infra.topics import ensure_topics
 from schemas.cells import CellConfigured
 from schemas.codec import Envelope
-from schemas.registry import Event
+from schemas.registry import TOPIC_BY_EVENT, Event
 from schemas.topics import LEDGER, topic_name, topics
 from streams.records import ReadRecord
 from streams.replay import Verdict
 from streams.replay_sources import KafkaReader, ReplayError, verify_kafka
 from tests.streams import events as small
-from tests.streams.events import TOPIC_OF_TYPE
 
 ROOT = Path(__file__).parents[2]
 DEMO_CELLS = ROOT / "infra" / "cells" / "demo.yaml"
@@ -113,7 +112,12 @@ class Deployment:
         self._sent: list[str] = []
         self._workers: list[Worker] = []
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "log_level": 0}
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+                "log_level": 0,
+            }
         )
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         configurations = [configuration(cell).model_dump(mode="json") for cell in cells]
@@ -185,7 +189,9 @@ class Deployment:
             envelope = Envelope(id, "tests", "", event)
             self._sent.append(id)
             ids.append(id)
-            self.send_raw(TOPIC_OF_TYPE[type(event)], envelope.value, envelope.headers(), event.cell.encode())
+            self.send_raw(
+                TOPIC_BY_EVENT[type(event)], envelope.value, envelope.headers(), event.cell.encode()
+            )
         self._producer.flush()
         return ids
 

@@ -18,6 +18,7 @@ from infra.topics import ensure_topics
 from schemas.base import MAX_TIME_S
 from schemas.clock import ClockTicked
 from schemas.codec import decode_decision
+from schemas.registry import TOPIC_BY_EVENT
 from schemas.topics import topics
 from schemas.views import JobState
 from streams.replay_sources import verify_kafka
@@ -104,7 +105,7 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
         deployment.send([event])
         for _ in range(4):
             value, headers = mutate(events.envelope(event, f"bad{number}"), chance)
-            deployment.send_raw(events.TOPIC_OF_TYPE[type(event)], value, headers, b"alpha")
+            deployment.send_raw(TOPIC_BY_EVENT[type(event)], value, headers, b"alpha")
             spoiled += 1
     deployment.send_raw("jobs", b"\x00\xffbroken", [("ce_type", b"no.such.type"), ("ce_id", b"x")], b"k", 0)
     future = events.envelope(ClockTicked(cell="alpha", time_s=MAX_TIME_S), "future")
@@ -116,9 +117,9 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
     deployment.proven()
 
     assert worker.running
-    inputs = sum(deployment.count(name) for name in set(events.TOPIC_OF_TYPE.values()))
+    inputs = sum(deployment.count(name) for name in set(TOPIC_BY_EVENT.values()))
     letters = [
-        record for name in set(events.TOPIC_OF_TYPE.values()) for record in deployment.records(f"{name}.dlt")
+        record for name in set(TOPIC_BY_EVENT.values()) for record in deployment.records(f"{name}.dlt")
     ]
     assert spoiled == 400
     assert len(letters) > 100

@@ -100,7 +100,7 @@ def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
         for prices in zone["policy"].get("opening_prices", ()):
             prices["gpu_type"] = "gpu-0"
     if "duplicate_window_events" in configuration:
-        configuration["duplicate_window_events"] = min(configuration["duplicate_window_events"], 100_000)
+        configuration["duplicate_window_events"] = min(configuration["duplicate_window_events"], 50_000)
     if "vendors" in configuration:
         configuration["vendors"] = sorted(set(configuration["vendors"]))
     return configuration

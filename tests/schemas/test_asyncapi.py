@@ -12,7 +12,7 @@ from referencing.jsonschema import DRAFT202012
 from schemas.asyncapi import asyncapi
 from schemas.codec import Decision, Envelope
 from schemas.documents import json_schemas
-from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC
+from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES
 from schemas.topics import INPUTS, topics
 from schemas.views import JobState
 from tests.schemas.samples import IGNORED, TICKED
@@ -150,7 +150,7 @@ def test_every_type_travels_over_its_topics() -> None:
     channels = DOCUMENT["channels"]
     for name, models in EVENTS_BY_TOPIC.items():
         assert set(channels[name]["messages"]) == {model.__name__ for model in models}
-    assert set(channels["ledger"]["messages"]) == {model.__name__ for model in EVENT_TYPES.values()}
+    assert set(channels["ledger"]["messages"]) == {model.__name__ for model in LEDGER_TYPES.values()}
     assert set(channels["decisions"]["messages"]) == {model.__name__ for model in DECISION_TYPES.values()}
     assert set(channels["commands"]["messages"]) == {"SlotAssigned", "RunCancelled"}
     assert set(channels["prices"]["messages"]) == {"ZonePriced"}

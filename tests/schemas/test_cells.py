@@ -97,7 +97,7 @@ def test_an_inconsistent_configuration_is_refused_by_name(change: Change, reason
 
 def test_the_sample_is_accepted_with_the_stated_defaults() -> None:
     cell = configured(lambda cell: None)
-    assert (cell.slot_s, cell.node_timeout_s, cell.duplicate_window_events) == (600.0, 60.0, 100_000)
+    assert (cell.slot_s, cell.node_timeout_s, cell.duplicate_window_events) == (600.0, 60.0, 50_000)
     assert (cell.zones[0].horizon_slots, cell.zones[0].policy.payment) == (144, "critical")
 
 
@@ -142,9 +142,9 @@ def test_zones_are_held_together() -> None:
 
 
 def test_more_ids_than_a_snapshot_holds_are_refused() -> None:
-    assert configured(lambda cell: cell.update(duplicate_window_events=262_144))
-    with pytest.raises(ValidationError, match="of 1 zones is 524290 ids, at most 524288 are held"):
-        configured(lambda cell: cell.update(duplicate_window_events=262_145))
+    assert configured(lambda cell: cell.update(duplicate_window_events=131_072))
+    with pytest.raises(ValidationError, match="of 1 zones is 262146 ids, at most 262144 are held"):
+        configured(lambda cell: cell.update(duplicate_window_events=131_073))
 
 
 def test_a_node_whose_costs_cannot_be_added_up_exactly_is_refused_by_name() -> None:

@@ -6,7 +6,7 @@ import string
 import pytest
 from aiokafka.partitioner import DefaultPartitioner
 
-from schemas.partitions import command_partition
+from schemas.partitions import key_partition
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 16, 17, 1_000])
@@ -16,9 +16,9 @@ def test_it_is_that_of_kafkas_default_partitioner(partitions: int) -> None:
     for length in range(1, 129):
         node = "".join(draw.choices(string.ascii_letters + string.digits + "._-", k=length))
         expected = DefaultPartitioner()(node.encode(), everywhere, everywhere)
-        assert command_partition(node, partitions) == expected
+        assert key_partition(node, partitions) == expected
 
 
 def test_a_topic_without_partitions_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one partition"):
-        command_partition("n1", 0)
+        key_partition("n1", 0)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from schemas import base, codec
-from schemas.registry import DECISION_TYPES, EVENTS_BY_TOPIC
+from schemas.registry import DECISION_TYPES, EVENTS_BY_TOPIC, INTAKE_EVENTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schemas.md").read_text(encoding="utf-8")
 
@@ -24,6 +24,7 @@ def test_the_tables_list_every_type_with_its_topic_and_meaning() -> None:
         for topic, models in EVENTS_BY_TOPIC.items()
         for model in models
     ]
+    events += [f"| `{model.TYPE}` | `ledger` alone | {meaning(model)} |" for model in INTAKE_EVENTS]
     decisions = [f"| `{model.TYPE}` | {meaning(model)} |" for model in DECISION_TYPES.values()]
     assert [line for line in PAGE.splitlines() if line.startswith("| `millrace.")] == events + decisions
 

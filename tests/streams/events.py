@@ -3,15 +3,14 @@
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
-from schemas.fleet import NodeHeartbeat
+from schemas.fleet import RunStarted
 from schemas.jobs import Dataset, JobSubmitted, Task
 from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorQuoted
-from schemas.registry import EVENTS_BY_TOPIC, Event
+from schemas.registry import Event
 from streams.cell import LedgerEvent
 
 EPOCH_S = 1_700_000_000.0
-TOPIC_OF_TYPE = {model: name for name, models in EVENTS_BY_TOPIC.items() for model in models}
 
 
 def configuration(cell: str = "alpha") -> CellConfigured:
@@ -62,7 +61,10 @@ def stream(count: int, cell: str = "alpha") -> list[Event]:
     for number in range(count - 2):
         match number % 10:
             case 3:
-                events.append(NodeHeartbeat(cell=cell, node=f"{cell}-n{number % 3}"))
+                node = f"{cell}-n{number % 3}"
+                events.append(
+                    RunStarted(cell=cell, node=node, slot=0, job_id=f"job-{number - 1}", samples_done=0)
+                )
             case 5:
                 events.append(ClockTicked(cell=cell, time_s=EPOCH_S + 6.0 * number))
             case 1:

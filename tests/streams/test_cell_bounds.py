@@ -10,9 +10,11 @@ from schemas.base import MAX_MICROS, MAX_TIME_S
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, ThroughputRow, Zone
 from schemas.clock import ClockTicked
 from schemas.fleet import (
+    NodeHeard,
     NodeHeartbeat,
     NodeOffline,
     NodeOnline,
+    NodeSilent,
     RunFailed,
     RunFinished,
     RunProgressed,
@@ -42,7 +44,7 @@ JOBS = ("j0", "j1", "j2", "j3")
 REPORTS: tuple[type[Event], ...] = (RunStarted, RunProgressed, RunFinished, RunFailed)
 OTHERS: tuple[type[Event], ...] = (
     *(JobQuoteRequested, JobWithdrawalRequested, VendorQuoted, VendorLeft),
-    *(NodeOnline, NodeHeartbeat, NodeOffline),
+    *(NodeOnline, NodeHeartbeat, NodeHeard, NodeSilent, NodeOffline),
 )
 KINDS = (JobSubmitted,) * 8 + (ClockTicked,) * 4 + REPORTS + OTHERS
 """Often enough bids and ticks for runs to be there."""
@@ -178,7 +180,7 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
             task=tasks(configuration),
         ),
         JobQuoteRequested: st.builds(
-            JobQuoteRequested, **named, quote_id=st.just("q"), task=tasks(configuration)
+            JobQuoteRequested, **named, quote_id=st.just("q"), user=st.just("u"), task=tasks(configuration)
         ),
         JobWithdrawalRequested: st.builds(JobWithdrawalRequested, **job, user=st.just("u")),
         VendorQuoted: st.builds(
@@ -193,6 +195,8 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
         ClockTicked: st.builds(ClockTicked, **named, time_s=times(configuration)),
         NodeOnline: st.builds(NodeOnline, **node, base_model=st.sampled_from(("tiny", "other"))),
         NodeHeartbeat: st.builds(NodeHeartbeat, **node),
+        NodeHeard: st.builds(NodeHeard, **node),
+        NodeSilent: st.builds(NodeSilent, **node, silent_s=st.sampled_from((0.0, 1e9))),
         NodeOffline: st.builds(NodeOffline, **node),
         RunStarted: report(RunStarted),
         RunProgressed: report(RunProgressed, **loss, slot_complete=st.booleans()),

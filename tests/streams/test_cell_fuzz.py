@@ -29,9 +29,11 @@ from schemas.decisions import (
     ZonePriced,
 )
 from schemas.fleet import (
+    NodeHeard,
     NodeHeartbeat,
     NodeOffline,
     NodeOnline,
+    NodeSilent,
     RunFailed,
     RunFinished,
     RunProgressed,
@@ -96,6 +98,8 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     VendorLeft: ((EventIgnored,), True),
     NodeOnline: ((NodeStatusChanged, *SETBACKS), True),
     NodeHeartbeat: ((NodeStatusChanged, EventIgnored), True),
+    NodeHeard: ((NodeStatusChanged, EventIgnored), True),
+    NodeSilent: ((NodeStatusChanged, *SETBACKS), True),
     NodeOffline: ((NodeStatusChanged, *SETBACKS), True),
     RunStarted: ((NodeStatusChanged, *SETBACKS), True),
     RunProgressed: ((NodeStatusChanged, *SETBACKS), True),

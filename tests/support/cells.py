@@ -9,9 +9,10 @@ from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.decisions import JobAdmitted, JobReplanned
 from schemas.fleet import (
-    NodeHeartbeat,
+    NodeHeard,
     NodeOffline,
     NodeOnline,
+    NodeSilent,
     RunFailed,
     RunFinished,
     RunProgressed,
@@ -91,7 +92,7 @@ def bid(job_id: str = "j", units: float = 50.0, user: str = "u", **changes: Any)
 
 def ask(**changes: Any) -> JobQuoteRequested:
     """A request for a quote of a `task`."""
-    return JobQuoteRequested(cell="c", quote_id="q", task=task(**changes))
+    return JobQuoteRequested(cell="c", quote_id="q", user="u", task=task(**changes))
 
 
 def withdraw(job_id: str = "j", user: str = "u") -> JobWithdrawalRequested:
@@ -140,8 +141,12 @@ def offline(node: str) -> NodeOffline:
     return NodeOffline(cell="c", node=node)
 
 
-def heartbeat(node: str) -> NodeHeartbeat:
-    return NodeHeartbeat(cell="c", node=node)
+def heard(node: str) -> NodeHeard:
+    return NodeHeard(cell="c", node=node)
+
+
+def silent(node: str) -> NodeSilent:
+    return NodeSilent(cell="c", node=node, silent_s=20.0)
 
 
 def started(node: str, slot: int, done: int, job_id: str = "j") -> RunStarted:

@@ -19,10 +19,11 @@ from tests.support.cells import (
     bid,
     failed,
     finished,
-    heartbeat,
+    heard,
     offline,
     online,
     progressed,
+    silent,
     started,
     tick,
     vendor,
@@ -137,8 +138,10 @@ def _of_users_and_vendors(rng: random.Random, slot: int) -> Iterator[Event]:
 def _of_nodes(rng: random.Random, nodes: Sequence[str]) -> Iterator[Event]:
     for node in nodes:
         fate = rng.random()
-        if fate < 0.9:
-            yield heartbeat(node)
+        if fate < 0.87:
+            yield heard(node)
+        elif fate < 0.91:
+            yield silent(node)
         elif fate < 0.95:
             yield offline(node)
         elif fate > 0.97:

@@ -10,10 +10,11 @@ from infra.simulation.simulator import sent_at
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
+from schemas.fleet import NodeSilent
 from schemas.registry import Event
 from streams.cell import LedgerEvent
 from streams.replay_sources import ledger_line
-from tests.support.cells import EPOCH_S, SLOT_S, heartbeat, online
+from tests.support.cells import EPOCH_S, SLOT_S, heard, online
 
 TICK_S = 2.0
 
@@ -24,17 +25,20 @@ Absences = Mapping[str, tuple[float, float]]
 def asked(
     cell: CellConfigured, slots: int, absences: Absences, others: Iterable[tuple[float, Event]]
 ) -> list[LedgerEvent]:
-    """What such a cell gets from outside: ticks, heartbeats with each, and `others` at their slots."""
+    """What such a cell gets from outside: ticks, what is said of nodes, and `others` at their slots."""
     nodes = [node.id for zone in cell.zones for node in zone.nodes]
     events: list[tuple[float, int, Event]] = [(cell.epoch_s, 0, cell)]
     events += [(cell.epoch_s, 0, online(node)) for node in nodes]
     for number in range(int(slots * SLOT_S / TICK_S) + 1):
         time_s = EPOCH_S + number * TICK_S
-        for node in nodes:
-            from_slot, to_slot = absences.get(node, (slots, slots))
-            if not from_slot <= (time_s - EPOCH_S) / SLOT_S < to_slot:
-                events.append((time_s, 1, heartbeat(node)))
         events.append((time_s, 2, ClockTicked(cell=cell.cell, time_s=time_s)))
+    for node, (from_slot, to_slot) in absences.items():
+        found_s = EPOCH_S + from_slot * SLOT_S + cell.node_timeout_s
+        if found_s < EPOCH_S + to_slot * SLOT_S:
+            lost = NodeSilent(cell=cell.cell, node=node, silent_s=cell.node_timeout_s)
+            events.append((found_s, 1, lost))
+        if to_slot < slots:
+            events.append((EPOCH_S + to_slot * SLOT_S, 1, heard(node)))
     events += [(EPOCH_S + slot * SLOT_S, 3, event) for slot, event in others]
     events.sort(key=lambda entry: entry[:2])
     return [

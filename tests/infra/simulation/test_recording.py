@@ -14,10 +14,11 @@ from tests.support.cells import (
     EPOCH_S,
     bid,
     configuration,
-    heartbeat,
+    heard,
     offline,
     online,
     progressed,
+    silent,
     tick,
 )
 
@@ -69,7 +70,7 @@ def test_before_the_first_tick_a_time_may_be_unknown():
 
 
 def recording_of(*heard: tuple[float, Event], ids: tuple[str, ...] = ()) -> Recording:
-    recording = Recording(configuration())  # which waits 15 s for a silent node
+    recording = Recording(configuration())
     for number, (offset_s, event) in enumerate(heard):
         id = ids[number] if ids else f"e{number}"
         recording.take(EPOCH_S + offset_s, LedgerEvent(number, Envelope(id, "test", "", event)))
@@ -81,7 +82,14 @@ def until(recording: Recording, offset_s: float) -> float | None:
     return None if until_s is None else until_s - EPOCH_S
 
 
-LOST = ((0.0, online("a1")), (10.0, progressed("a1", 0, 50)), (60.0, heartbeat("a1")), (65.0, tick(6.5)))
+# Silent for 20 s by then: it was last heard at 10 s.
+LOST = (
+    (0.0, online("a1")),
+    (10.0, progressed("a1", 0, 50)),
+    (30.0, silent("a1")),
+    (60.0, heard("a1")),
+    (65.0, tick(6.5)),
+)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +98,8 @@ LOST = ((0.0, online("a1")), (10.0, progressed("a1", 0, 50)), (60.0, heartbeat("
         pytest.param((), 0.0, None, id="never heard"),
         pytest.param(((5.0, online("a1")),), 4.0, None, id="before its first sign of life"),
         pytest.param(((5.0, online("a1")),), 5.0, math.inf, id="to the end"),
-        pytest.param(((0.0, online("a1")), (30.0, tick(3))), 0.0, 0.0, id="silent to the end"),
+        pytest.param(((0.0, online("a1")), (30.0, tick(3))), 0.0, math.inf, id="nobody says it is silent"),
+        pytest.param(((0.0, online("a1")), (25.0, silent("a1"))), 0.0, 5.0, id="silent to the end"),
         pytest.param(LOST, 4.0, 10.0, id="to its last sign of life before a silence"),
         pytest.param(LOST, 11.0, None, id="silent"),
         pytest.param(LOST, 60.0, math.inf, id="back"),
@@ -99,7 +108,6 @@ LOST = ((0.0, online("a1")), (10.0, progressed("a1", 0, 50)), (60.0, heartbeat("
         pytest.param(
             ((0.0, online("a1")), (9.0, offline("a1")), (12.0, online("a1"))), 4.0, 9.0, id="left for a while"
         ),
-        pytest.param(((0.0, heartbeat("a1")), (15.0, heartbeat("a1"))), 1.0, math.inf, id="a pause"),
     ],
 )
 def test_a_node_is_there_between_its_signs_of_life(heard, offset_s, expected):
@@ -113,5 +121,5 @@ def test_generations_of_what_ifs_count_up():
 
 
 def test_a_ledger_knows_nodes_that_it_configures_or_hears():
-    recording = recording_of((0.0, heartbeat("stray")))
+    recording = recording_of((0.0, heard("stray")))
     assert [recording.knows(node) for node in ("a1", "stray", "added-1")] == [True, True, False]

@@ -28,7 +28,7 @@ from tests.support.cells import (
     bid,
     configuration,
     finished,
-    heartbeat,
+    heard,
     offline,
     online,
     progressed,
@@ -211,7 +211,7 @@ def test_a_ledger_of_real_reports_is_folded_as_it_is_and_simulated_at_the_planne
         bench.send(tick(slot), started("a1", slot, done - 50), progressed("a1", slot, done))
         slot += 1
     # The last of it comes a slot late: the executor was slow to report.
-    bench.send(tick(4), started("a1", 4, 150), tick(5), heartbeat("a1"), finished("a1", 4), tick(6), tick(7))
+    bench.send(tick(4), started("a1", 4, 150), tick(5), heard("a1"), finished("a1", 4), tick(6), tick(7))
     bench.send(started("stray", 1, 0), progressed("stray", 1, 50))
     path = write(tmp_path / "ledger.jsonl", bench.ledger)
     found = compared(path)

@@ -13,7 +13,7 @@ from tests.support.cells import (
     ask,
     bid,
     configuration,
-    heartbeat,
+    heard,
     offline,
     online,
     started,
@@ -25,7 +25,7 @@ from tests.support.cells import (
 def test_the_first_event_configures_and_nothing_is_decided_before():
     bench = CheckedBench()
     refused, early, accepted, again = bench.send(
-        bid(), heartbeat("a1"), configuration(), configuration(slot_s=5.0)
+        bid(), heard("a1"), configuration(), configuration(slot_s=5.0)
     )
     assert isinstance(refused, JobRejected)
     assert refused.reason == "cell_not_configured"
@@ -64,7 +64,7 @@ def test_the_duplicate_window_forgets_the_oldest_id():
 IGNORED = {
     "a clock that goes back": ([tick(3), tick(2)], "clock_went_back"),
     "a quote of an unknown vendor": ([vendor("stranger", 1.0, 0.0)], "unknown_vendor"),
-    "a report from an unknown node": ([heartbeat("a9")], "unknown_node"),
+    "a report from an unknown node": ([heard("a9")], "unknown_node"),
     "a report on an unknown job": ([started("a1", 0, 0)], "unknown_job"),
     "a report from a node without the job": (
         [bid(speed_samples_per_s={"slow": 5.0}), tick(0), started("a1", 0, 0)],

@@ -18,11 +18,12 @@ from tests.support.cells import (
     bid,
     failed,
     finished,
-    heartbeat,
+    heard,
     nodes_by_slot,
     offline,
     online,
     progressed,
+    silent,
     started,
     tick,
     zone,
@@ -48,7 +49,7 @@ def test_each_slot_is_assigned_when_it_begins(bench):
             done = order.resume_samples + 50
             report = finished if done == 200 else progressed
             bench.send(started(outcome.node, slot, order.resume_samples), report(outcome.node, slot, done))
-        bench.send(*[heartbeat(node) for node in ("a1", "a2", "b1")])
+        bench.send(*[heard(node) for node in ("a1", "a2", "b1")])
     assert assigned == nodes_by_slot(admitted)
 
 
@@ -106,13 +107,13 @@ def test_a_silent_node_is_down_and_its_jobs_move(bench):
     bench.send(tick(0))
     (admitted,) = bench.send(bid(speed_samples_per_s={"fast": 5.0}))
     node = nodes_by_slot(admitted)[1]
-    bench.send(online(node), tick(1))
-    down, replanned = bench.send(tick(1.6))
+    bench.send(online(node))
+    down, replanned = bench.send(silent(node))
     assert down == NodeStatusChanged(zone="z", node=node, status="down", reason="silent")
     assert isinstance(replanned, JobReplanned)
     assert replanned.reason == "node_lost"
     assert node not in nodes_by_slot(replanned).values()
-    (up,) = bench.send(heartbeat(node))
+    (up,) = bench.send(heard(node))
     assert up == NodeStatusChanged(zone="z", node=node, status="up", reason="online")
 
 
@@ -139,7 +140,7 @@ def test_nodes_that_come_and_go_drive_no_prices_up():
 def test_a_node_with_another_base_model_is_not_used(bench):
     ignored, down = bench.send(online("a1", base_model="other"))
     assert (ignored.reason, down.status) == ("wrong_base_model", "down")
-    assert bench.send(heartbeat("a1")) == []
+    assert bench.send(heard("a1")) == []
     (up,) = bench.send(online("a1"))
     assert up.status == "up"
 

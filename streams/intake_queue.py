@@ -1,0 +1,172 @@
+"""The order in which waiting events enter the ledger: by time, and fair between those who wrote them. Pure.
+
+Each event has a tag, and the least tag goes first. The tag is the event's time, but at least `interval_s`
+after the tag of the event before it from the same writer. So events of all who write at an ordinary pace
+enter in the order of their times, whichever topic they came on and however late they are read; whoever writes
+many at once falls behind with them, and delays the others by no more than its share.
+"""
+
+import heapq
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streams.records import ReadRecord, SentRecord
+
+_OVERHEAD_BYTES = 1_500
+"""What a waiting record takes besides its value: headers, place and objects."""
+_BACK_IN_TIME_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An event that is to enter the ledger."""
+
+    cell: str
+    writer: str
+    time_s: float
+    """See `RecordTimes`."""
+    read_s: float
+    """When it was read."""
+    record: ReadRecord | SentRecord
+    """As it came on an input topic, not judged yet, or as the ledger is to have it."""
+    is_tick: bool = False
+    is_report: bool = False
+    """Whether it is a report of a node."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        return len(self.record.value or b"") + _OVERHEAD_BYTES
+
+
+class RecordTimes:
+    """The times of records as the queue counts them.
+
+    A record's timestamp is its producer's word. It counts for no later than now, and for no more than a
+    second before the latest time that its partition had before: nobody gets ahead of others by an old stamp,
+    or holds a place by a future one.
+    """
+
+    def __init__(self) -> None:
+        self._latest_s: dict[tuple[str, int], float] = {}
+
+    def of(self, topic: str, partition: int, timestamp_ms: int | None, now_s: float) -> float:
+        """The time of the next record of a partition; without a timestamp it is now."""
+        latest_s = self._latest_s.get((topic, partition))
+        time_s = now_s if timestamp_ms is None else min(timestamp_ms / 1_000, now_s)
+        if latest_s is not None:
+            time_s = max(time_s, latest_s - _BACK_IN_TIME_S)
+        self._latest_s[topic, partition] = time_s if latest_s is None else max(time_s, latest_s)
+        return time_s
+
+    def forget(self) -> None:
+        """Begin anew: partitions are read again."""
+        self._latest_s.clear()
+
+
+class _FairQueue:
+    """Events in the order of their tags; those of one writer in the order in which they were put."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._writers: dict[str, deque[Waiting]] = {}
+        self._heads: list[tuple[float, int, str]] = []
+        """Heap of the writers by the tag of their first event, and the order in which they came to wait."""
+        self._order = itertools.count()
+
+    def put(self, waiting: Waiting) -> None:
+        events = self._writers.get(waiting.writer)
+        if events is not None:
+            events.append(waiting)
+            return
+        self._writers[waiting.writer] = deque([waiting])
+        heapq.heappush(self._heads, (waiting.time_s, next(self._order), waiting.writer))
+
+    def first(self) -> tuple[float, Waiting] | None:
+        """The tag of the event that goes first, and the event."""
+        if not self._heads:
+            return None
+        tag_s, _, writer = self._heads[0]
+        return tag_s, self._writers[writer][0]
+
+    def pop(self) -> None:
+        """Take out what `first` gave."""
+        tag_s, _, writer = self._heads[0]
+        events = self._writers[writer]
+        events.popleft()
+        if events:
+            tag_s = max(events[0].time_s, tag_s + self._interval_s)
+            heapq.heapreplace(self._heads, (tag_s, next(self._order), writer))
+        else:
+            del self._writers[writer]
+            heapq.heappop(self._heads)
+
+
+class _CellQueue:
+    """What waits to enter the ledger of one cell.
+
+    A tick may have to wait for what happened before it. Nodes' reports go on meanwhile, all others wait
+    behind it.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._reports = _FairQueue(interval_s)
+        self._others = _FairQueue(interval_s)
+
+    def put(self, waiting: Waiting) -> None:
+        (self._reports if waiting.is_report else self._others).put(waiting)
+
+    def take(self, may_tick: Callable[[Waiting], bool]) -> Waiting | None:
+        report, other = self._reports.first(), self._others.first()
+        others_turn = other is not None and (report is None or other[0] < report[0])
+        if other is not None and others_turn and (not other[1].is_tick or may_tick(other[1])):
+            self._others.pop()
+            return other[1]
+        if report is None:
+            return None
+        self._reports.pop()
+        return report[1]
+
+    def __bool__(self) -> bool:
+        return self._reports.first() is not None or self._others.first() is not None
+
+
+class IntakeQueue:
+    """What waits to enter the ledger, cell by cell in turn."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._cells: OrderedDict[str, _CellQueue] = OrderedDict()
+        """Those that have something waiting, the next one to be served first."""
+        self.size_bytes = 0
+        """About what everything that waits takes in memory."""
+
+    def put(self, waiting: Waiting) -> None:
+        """Let an event wait."""
+        if waiting.cell not in self._cells:
+            self._cells[waiting.cell] = _CellQueue(self._interval_s)
+        self._cells[waiting.cell].put(waiting)
+        self.size_bytes += waiting.size_bytes
+
+    def take(self, may_tick: Callable[[Waiting], bool]) -> Waiting | None:
+        """The event that enters next; None if none may.
+
+        Args:
+            may_tick: whether a tick may enter now.
+        """
+        for cell in list(self._cells):
+            self._cells.move_to_end(cell)
+            waiting = self._cells[cell].take(may_tick)
+            if waiting is not None:
+                self.size_bytes -= waiting.size_bytes
+                if not self._cells[cell]:
+                    del self._cells[cell]
+                return waiting
+        return None
+
+    def clear(self) -> None:
+        """Forget everything that waits."""
+        self._cells.clear()
+        self.size_bytes = 0

@@ -1,0 +1,91 @@
+"""Which nodes are alive, judged where late reading is known.
+
+A node is silent when it was not heard for longer than its cell waits, counted in time in which somebody
+listened: in which everything that the broker has of the `fleet` partition had been read. A worker that stood
+still, lags behind or has no broker does not listen, and that time counts for no node. So late reading delays
+the finding of a dead node; it never makes a living one look dead.
+
+Times are seconds of a clock that never goes back; none of them comes from a record.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LONGEST_STEP_S = 4.0
+"""Between two moments of listening: a longer pause is time in which nobody listened."""
+GRACE_S = 3.0
+"""After a pause, so long is waited for nodes whose reports are on their way still."""
+
+
+@dataclass
+class _Listening:
+    """How a partition of `fleet` has been listened to."""
+
+    resumed_s: float
+    """When listening began, or went on after a pause."""
+    paused_s: float
+    """When the last pause began."""
+    last_s: float
+    listened_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Sign:
+    heard_s: float
+    listened_s: float
+    """What had been listened by then."""
+
+
+class LivenessMonitor:
+    """The signs of life of nodes, by the partition of `fleet` that their cell's records lie in."""
+
+    def __init__(self, now_s: float) -> None:
+        self._began_s = now_s
+        self._listening: dict[int, _Listening] = {}
+        self._signs: dict[tuple[str, str], _Sign] = {}
+        """By cell and node."""
+
+    def listen(self, partition: int, now_s: float) -> None:
+        """Note that everything that a partition holds now has been read."""
+        listening = self._listening.get(partition)
+        if listening is None:
+            self._listening[partition] = _Listening(now_s, self._began_s, now_s)
+            return
+        step_s = now_s - listening.last_s
+        if step_s > LONGEST_STEP_S:
+            listening.paused_s, listening.resumed_s = listening.last_s, now_s
+        else:
+            listening.listened_s += step_s
+        listening.last_s = now_s
+
+    def hear(self, partition: int, cell: str, node: str, now_s: float) -> None:
+        """Note a sign of life."""
+        listening = self._listening.get(partition)
+        self._signs[cell, node] = _Sign(now_s, 0.0 if listening is None else listening.listened_s)
+
+    def silence_s(self, partition: int, cell: str, node: str) -> float:
+        """For how long the partition was listened to since the node was last heard."""
+        listening = self._listening.get(partition)
+        if listening is None:
+            return 0.0
+        sign = self._signs.get((cell, node))
+        return listening.listened_s - (0.0 if sign is None else sign.listened_s)
+
+    def settled(self, partition: int, cell: str, nodes: Iterable[str], now_s: float) -> bool:
+        """Whether what the nodes reported during the last pause has been read, as far as can be known.
+
+        True when each has been heard since the pause began, or the grace after it is over.
+        """
+        listening = self._listening.get(partition)
+        if listening is None:
+            return False
+        if now_s - listening.resumed_s >= GRACE_S:
+            return True
+        signs = (self._signs.get((cell, node)) for node in nodes)
+        return all(sign is not None and sign.heard_s > listening.paused_s for sign in signs)
+
+    def forget(self, now_s: float) -> None:
+        """Begin anew: the partitions are assigned anew."""
+        self._began_s = now_s
+        self._listening.clear()
+        self._signs.clear()
