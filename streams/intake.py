@@ -79,7 +79,9 @@ class Intake:
             writer = topic if field is None else f"{topic}/{fields[field]}"
         except (ValueError, KeyError, TypeError):
             return None
-        return Claim(cell, writer[:MAX_HEADER_BYTES], model) if cell in self.cells else None
+        if not isinstance(cell, str) or cell not in self.cells:
+            return None
+        return Claim(cell, writer[:MAX_HEADER_BYTES], model)
 
     def admit(self, record: ReadRecord) -> Accepted | SentRecord:
         """The event of `record`, or a dead letter with the reason. Never raises for any content.

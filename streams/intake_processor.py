@@ -239,7 +239,10 @@ class IntakeProcessor:
                 return
             event = judged.event
             if isinstance(event, NodeHeartbeat):
-                self._hear(event.cell, event.node)
+                self._note_sign(event)
+                cell = self._cells.cell(event.cell)
+                if cell is not None and cell.awaits_node(event.node):
+                    self._say(NodeHeard(cell=event.cell, node=event.node))
                 self._acknowledgements.done(TP(record.topic, record.partition), record.offset)
                 return
             claim = Claim(event.cell, writer_of(event), type(event))
@@ -272,7 +275,8 @@ class IntakeProcessor:
                 await self._unconfirmed.put((sent, await self._publisher.send(judged)))
                 return
             if isinstance(judged.event, FleetEvent):
-                self._hear(judged.event.cell, judged.event.node)
+                # The report itself tells its cell that the node is there.
+                self._note_sign(judged.event)
             sent = judged.record
         self._backlog.sent()
         await self._unconfirmed.put((waiting, await self._publisher.send(sent)))
@@ -298,11 +302,9 @@ class IntakeProcessor:
         self._monitor.listen(partition, self._clocks.monotonic_s())
         return True
 
-    def _hear(self, name: str, node: str) -> None:
-        self._monitor.hear(self._intake.partition_of(name), name, node, self._clocks.monotonic_s())
-        cell = self._cells.cell(name)
-        if cell is not None and cell.awaits_node(node):
-            self._say(NodeHeard(cell=name, node=node))
+    def _note_sign(self, event: FleetEvent) -> None:
+        partition = self._intake.partition_of(event.cell)
+        self._monitor.hear(partition, event.cell, event.node, self._clocks.monotonic_s())
 
     def _say(self, event: NodeHeard | NodeSilent) -> None:
         """Let the ledger know, behind what the node itself has reported."""

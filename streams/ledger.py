@@ -1,6 +1,7 @@
 """Reading the ledger. The worker and replay share it, so that both fold exactly the same events."""
 
 from schemas.codec import InvalidRecordError, decode_stored_event
+from schemas.registry import LEDGER_TYPES
 from streams.cell import LedgerEvent
 from streams.records import ReadRecord
 
@@ -15,6 +16,8 @@ def read_ledger(record: ReadRecord) -> LedgerEvent:
         InvalidRecordError: with what is wrong.
     """
     envelope = decode_stored_event(record.value, record.headers)
+    if envelope.event.TYPE not in LEDGER_TYPES:
+        raise InvalidRecordError(f"{envelope.event.TYPE} does not belong in the ledger")
     if record.key != envelope.event.cell.encode():
         raise InvalidRecordError(f"an event of cell {envelope.event.cell} lies under another key")
     return LedgerEvent(record.offset, envelope)

@@ -11,7 +11,6 @@ from schemas.cells import CellConfigured, GpuType, Node, Tariff, ThroughputRow, 
 from schemas.clock import ClockTicked
 from schemas.fleet import (
     NodeHeard,
-    NodeHeartbeat,
     NodeOffline,
     NodeOnline,
     NodeSilent,
@@ -44,7 +43,7 @@ JOBS = ("j0", "j1", "j2", "j3")
 REPORTS: tuple[type[Event], ...] = (RunStarted, RunProgressed, RunFinished, RunFailed)
 OTHERS: tuple[type[Event], ...] = (
     *(JobQuoteRequested, JobWithdrawalRequested, VendorQuoted, VendorLeft),
-    *(NodeOnline, NodeHeartbeat, NodeHeard, NodeSilent, NodeOffline),
+    *(NodeOnline, NodeHeard, NodeSilent, NodeOffline),
 )
 KINDS = (JobSubmitted,) * 8 + (ClockTicked,) * 4 + REPORTS + OTHERS
 """Often enough bids and ticks for runs to be there."""
@@ -194,7 +193,6 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
         VendorLeft: st.builds(VendorLeft, **vendor),
         ClockTicked: st.builds(ClockTicked, **named, time_s=times(configuration)),
         NodeOnline: st.builds(NodeOnline, **node, base_model=st.sampled_from(("tiny", "other"))),
-        NodeHeartbeat: st.builds(NodeHeartbeat, **node),
         NodeHeard: st.builds(NodeHeard, **node),
         NodeSilent: st.builds(NodeSilent, **node, silent_s=st.sampled_from((0.0, 1e9))),
         NodeOffline: st.builds(NodeOffline, **node),

@@ -30,7 +30,6 @@ from schemas.decisions import (
 )
 from schemas.fleet import (
     NodeHeard,
-    NodeHeartbeat,
     NodeOffline,
     NodeOnline,
     NodeSilent,
@@ -97,7 +96,6 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     VendorQuoted: ((EventIgnored,), True),
     VendorLeft: ((EventIgnored,), True),
     NodeOnline: ((NodeStatusChanged, *SETBACKS), True),
-    NodeHeartbeat: ((NodeStatusChanged, EventIgnored), True),
     NodeHeard: ((NodeStatusChanged, EventIgnored), True),
     NodeSilent: ((NodeStatusChanged, *SETBACKS), True),
     NodeOffline: ((NodeStatusChanged, *SETBACKS), True),

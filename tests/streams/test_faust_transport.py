@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,7 +51,7 @@ def commits(group: Group, data_dir: Path, monkeypatch: pytest.MonkeyPatch, turns
         monkeypatch.setattr(consumer, "_thread", group)
         group.consumer = consumer
         monkeypatch.setattr(app.producer, "flush", nothing)
-        consumer.acknowledge(SimpleNamespace(tp=PLACE, offset=41))
+        consumer.acknowledge(PLACE, 41)
         for _ in range(turns):
             await consumer.commit()
 

@@ -96,7 +96,7 @@ OTHERS = (
 @pytest.fixture(scope="module")
 def eventful(tmp_path_factory) -> Path:
     """Withdrawals, vendors that leave, a node that is lost in a slot and back later, one that leaves."""
-    absences = {"a1": (2.55, 7.5), "b1": (4.0, 99.0)}
+    absences = {"a1": (2.25, 7.5), "b1": (4.0, 99.0)}
     outside = asked(EVENTFUL, 14, absences, [*OTHERS, (4.0, offline("b1"))])
     ledger, _ = played(EVENTFUL, outside)
     return write(tmp_path_factory.mktemp("eventful") / "ledger.jsonl", ledger)
@@ -121,9 +121,9 @@ def test_losses_withdrawals_and_vendors_come_again_as_they_were(eventful):
         for time_s, change in outcomes
         if isinstance(change, NodeStatusChanged)
     ]
-    # Last heard when the cell's clock said 2.2 slots; it waits for 1.5.
+    # Last heard at 2.25 slots, and found silent 1.5 later; the cell's clock says when it ticked last.
     assert changes == [
-        (3.8, "a1", "down", "silent"),
+        (3.6, "a1", "down", "silent"),
         (4.0, "b1", "down", "offline"),
         (7.4, "a1", "up", "online"),
     ]
@@ -162,7 +162,7 @@ def test_nodes_are_lost_when_they_were_under_any_policy_and_the_log_verifies(eve
         for decision in decisions
         if isinstance(decision.outcome, NodeStatusChanged) and decision.outcome.status == "down"
     ]
-    assert down == [("a1", EPOCH_S + 3.8 * SLOT_S), ("b1", EPOCH_S + 4.0 * SLOT_S)]
+    assert down == [("a1", EPOCH_S + 3.6 * SLOT_S), ("b1", EPOCH_S + 4.0 * SLOT_S)]
     records = [DecisionRecord(decision.canonical, decision.id) for decision in decisions]
     assert verify([entry for entry, _ in steps], records).ok
 
@@ -248,7 +248,7 @@ def test_nodes_serve_the_base_model_that_their_zone_has_now(drawn):
     assert found.after.summary.nodes_lost == 0
 
 
-@pytest.mark.parametrize("part", [0.2, 0.31, 0.4, 0.5])
+@pytest.mark.parametrize("part", [0.2, 0.3, 0.4, 0.5])
 def test_a_ledger_that_ends_early_is_simulated_to_its_end_only(drawn, tmp_path, part):
     lines = drawn.read_bytes().splitlines(keepends=True)
     cut = tmp_path / "ledger.jsonl"
