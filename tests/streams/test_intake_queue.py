@@ -1,0 +1,138 @@
+"""The order in which events enter the ledger: by time, and fair between writers."""
+
+from collections.abc import Callable, Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.intake_queue import IntakeQueue, RecordTimes, Waiting
+from streams.records import SentRecord
+
+INTERVAL_S = 1 / 128
+
+
+def event(
+    writer: str, time_s: float, cell: str = "c", tick: bool = False, report: bool = False, name: str = ""
+) -> Waiting:
+    record = SentRecord("ledger", b"c", name.encode())
+    return Waiting(cell, writer, time_s, time_s, record, is_tick=tick, is_report=report)
+
+
+def order(events: Iterable[Waiting], may_tick: Callable[[Waiting], bool] = lambda _: True) -> list[Waiting]:
+    """What a queue gives of these, put in this order, until it gives nothing more."""
+    queue = IntakeQueue(INTERVAL_S)
+    for one in events:
+        queue.put(one)
+    return list(iter(lambda: queue.take(may_tick), None))
+
+
+def test_events_of_different_topics_enter_by_their_times_however_they_were_read():
+    ticks = [event("clock", float(second), tick=True) for second in range(5)]
+    reports = [event("fleet/n1", second + 0.5, report=True) for second in range(5)]
+    bids = [event("jobs/ada", second + 0.7) for second in range(5)]
+    taken = order([*ticks, *bids, *reports])
+    assert [one.time_s for one in taken] == sorted(one.time_s for one in [*ticks, *bids, *reports])
+
+
+def test_a_flood_by_one_user_delays_another_by_its_share_alone():
+    flood = [event("jobs/flooder", 0.0) for _ in range(30_000)]
+    honest = event("jobs/ada", 1.0)
+    taken = order([*flood, honest])
+    # In a second a writer's events have at most 128 places.
+    assert taken.index(honest) == 128
+    assert len(taken) == 30_001
+
+
+def test_a_flood_does_not_hold_the_clock():
+    flood = [event("jobs/flooder", 0.0) for _ in range(1_000)]
+    ticks = [event("clock", float(second), tick=True) for second in range(1, 6)]
+    taken = order([*flood, *ticks])
+    assert [taken.index(tick) for tick in ticks] == [128, 257, 386, 515, 644]
+
+
+def test_a_flood_of_one_topic_does_not_hold_another_topic():
+    flood = [event("quotes/vendor", 0.0) for _ in range(1_000)]
+    report = event("fleet/n1", 0.05, report=True)
+    assert order([*flood, report]).index(report) == 7
+
+
+def test_two_who_flood_take_turns():
+    floods = [event(writer, 0.0) for writer in ("jobs/a", "jobs/b") for _ in range(50)]
+    taken = order(floods)
+    assert [one.writer for one in taken[:10]] == ["jobs/a", "jobs/b"] * 5
+
+
+def test_cells_take_turns():
+    floods = [event("jobs/a", 0.0, cell) for cell in ("one", "two") for _ in range(100)]
+    assert [one.cell for one in order(floods)[:6]] == ["one", "two"] * 3
+
+
+def test_a_tick_that_must_wait_is_waited_for_by_all_but_reports():
+    tick = event("clock", 1.0, tick=True)
+    before, behind = event("jobs/ada", 0.5), event("jobs/ada", 1.5)
+    report = event("fleet/n1", 2.0, report=True)
+    other = event("jobs/ada", 3.0, cell="other")
+    assert order([tick, before, behind, report, other], may_tick=lambda _: False) == [before, other, report]
+
+
+def test_an_empty_queue_remembers_nothing_of_a_flood():
+    queue = IntakeQueue(INTERVAL_S)
+    for _ in range(1_000):
+        queue.put(event("jobs/flooder", 0.0))
+    while queue.take(lambda _: True):
+        pass
+    assert queue.size_bytes == 0
+    late, other = event("jobs/flooder", 1.0), event("jobs/ada", 1.001)
+    queue.put(other)
+    queue.put(late)
+    assert [queue.take(lambda _: True), queue.take(lambda _: True)] == [late, other]
+
+
+def test_what_is_cleared_is_gone():
+    queue = IntakeQueue(INTERVAL_S)
+    queue.put(event("jobs/ada", 0.0))
+    queue.clear()
+    assert (queue.take(lambda _: True), queue.size_bytes) == (None, 0)
+
+
+WRITERS = ("jobs/a", "jobs/b", "fleet/n", "clock")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(WRITERS), st.floats(0.0, 5.0), st.booleans(), st.sampled_from("xy")),
+        max_size=80,
+    )
+)
+def test_everything_comes_out_once_and_each_writer_in_its_own_order(
+    drawn: list[tuple[str, float, bool, str]],
+) -> None:
+    queue = IntakeQueue(INTERVAL_S)
+    put: list[Waiting] = []
+    taken: list[Waiting] = []
+    for number, (writer, time_s, take, cell) in enumerate(drawn):
+        one = event(writer, time_s, cell, writer == "clock", writer.startswith("fleet"), str(number))
+        queue.put(one)
+        put.append(one)
+        if take and (next_one := queue.take(lambda _: True)) is not None:
+            taken.append(next_one)
+    taken += iter(lambda: queue.take(lambda _: True), None)
+    assert sorted(put, key=id) == sorted(taken, key=id)
+    assert queue.size_bytes == 0
+    for cell in "xy":
+        for writer in WRITERS:
+            mine = [one for one in put if (one.cell, one.writer) == (cell, writer)]
+            assert [one for one in taken if (one.cell, one.writer) == (cell, writer)] == mine
+
+
+def test_a_record_counts_for_no_later_than_now_and_a_second_before_its_partition_at_most():
+    times = RecordTimes()
+    assert times.of("jobs", 0, 100_000, now_s=130.0) == 100.0
+    assert times.of("jobs", 0, 0, now_s=130.0) == 99.0
+    assert times.of("jobs", 0, 0, now_s=130.0) == 99.0, "what is behind does not move the latest"
+    assert times.of("jobs", 0, 10**15, now_s=130.0) == 130.0
+    assert times.of("jobs", 0, None, now_s=131.0) == 131.0
+    assert times.of("jobs", 0, 100_000, now_s=131.0) == 130.0
+    assert times.of("jobs", 1, 0, now_s=131.0) == 0.0, "another partition"
+    times.forget()
+    assert times.of("jobs", 0, 0, now_s=131.0) == 0.0

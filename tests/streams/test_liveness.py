@@ -1,0 +1,132 @@
+"""Nodes are silent when they were, not when their reader was late."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.liveness import GRACE_S, LONGEST_STEP_S, LivenessMonitor
+
+TIMEOUT_S = 10.0
+STEP_S = 0.25
+
+
+class Listener:
+    """A monitor of partition 0 and of the nodes of cell "c", on a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.monitor = LivenessMonitor(self.now_s)
+
+    def listen(self, for_s: float, heard: tuple[str, ...] = ()) -> None:
+        """Listen without a pause, and hear these nodes all the while."""
+        for _ in range(round(for_s / STEP_S)):
+            self.now_s += STEP_S
+            self.monitor.listen(0, self.now_s)
+            for node in heard:
+                self.monitor.hear(0, "c", node, self.now_s)
+
+    def pause(self, for_s: float) -> None:
+        self.now_s += for_s
+
+    def silent(self, node: str) -> bool:
+        return self.monitor.silence_s(0, "c", node) > TIMEOUT_S
+
+
+def test_a_node_that_stops_is_silent_within_its_timeout_and_a_moment():
+    listener = Listener()
+    listener.listen(5.0, heard=("stops", "lives"))
+    listener.listen(TIMEOUT_S, heard=("lives",))
+    assert not listener.silent("stops")
+    listener.listen(STEP_S, heard=("lives",))
+    assert (listener.silent("stops"), listener.silent("lives")) == (True, False)
+
+
+def test_a_pause_of_the_reader_counts_for_no_node():
+    listener = Listener()
+    listener.listen(5.0, heard=("n",))
+    listener.pause(300.0)
+    listener.listen(TIMEOUT_S)
+    assert not listener.silent("n")
+    listener.listen(2 * STEP_S)
+    assert listener.silent("n")
+
+
+def test_a_dead_node_is_found_although_the_reader_pauses_again_and_again():
+    listener = Listener()
+    listener.listen(5.0, heard=("dead",))
+    for _ in range(6):
+        listener.listen(2.0)
+        listener.pause(60.0)
+    assert listener.silent("dead")
+
+
+def test_a_node_that_was_never_heard_here_is_silent_after_its_timeout_of_listening():
+    listener = Listener()
+    listener.pause(1_000.0)
+    listener.listen(TIMEOUT_S)
+    assert not listener.silent("unheard")
+    listener.listen(2 * STEP_S)
+    assert listener.silent("unheard")
+
+
+def test_nothing_is_silent_where_nobody_listens():
+    assert not Listener().silent("n")
+
+
+def test_after_a_pause_reports_are_waited_for_until_each_node_was_heard():
+    listener = Listener()
+    listener.listen(5.0, heard=("a", "b"))
+    listener.pause(30.0)
+    listener.listen(STEP_S)
+    settled = listener.monitor.settled
+    assert not settled(0, "c", ["a", "b"], listener.now_s)
+    listener.monitor.hear(0, "c", "a", listener.now_s)
+    assert not settled(0, "c", ["a", "b"], listener.now_s)
+    listener.monitor.hear(0, "c", "b", listener.now_s)
+    assert settled(0, "c", ["a", "b"], listener.now_s)
+
+
+def test_what_was_read_late_counts_as_heard_since_the_pause_began():
+    listener = Listener()
+    listener.listen(5.0, heard=("a",))
+    listener.pause(30.0)
+    listener.monitor.hear(0, "c", "a", listener.now_s)
+    listener.listen(STEP_S)
+    assert listener.monitor.settled(0, "c", ["a"], listener.now_s)
+
+
+def test_reports_are_waited_for_no_longer_than_the_grace():
+    listener = Listener()
+    listener.listen(STEP_S)
+    assert not listener.monitor.settled(0, "c", ["a"], listener.now_s)
+    assert listener.monitor.settled(0, "c", [], listener.now_s)
+    listener.listen(GRACE_S)
+    assert listener.monitor.settled(0, "c", ["a"], listener.now_s)
+
+
+def test_an_assignment_begins_anew():
+    listener = Listener()
+    listener.listen(50.0)
+    assert listener.silent("n")
+    listener.monitor.forget(listener.now_s)
+    assert not listener.silent("n")
+    assert not listener.monitor.settled(0, "c", [], listener.now_s)
+
+
+@given(
+    steps=st.lists(st.tuples(st.floats(0.01, 30.0), st.booleans()), max_size=60),
+    heard_every=st.integers(1, 5),
+)
+def test_a_node_that_is_heard_with_every_few_steps_is_never_silent_for_more_than_those(
+    steps: list[tuple[float, bool]], heard_every: int
+) -> None:
+    """Whatever the pauses: what counts between two signs is at most the steps of listening between them."""
+    monitor, now_s = LivenessMonitor(0.0), 0.0
+    for number, (step_s, listens) in zip(itertools.count(), steps, strict=False):
+        now_s += step_s
+        if number % heard_every == 0:
+            monitor.hear(0, "c", "n", now_s)
+        if listens:
+            monitor.listen(0, now_s)
+        assert monitor.silence_s(0, "c", "n") <= (heard_every + 1) * LONGEST_STEP_S
