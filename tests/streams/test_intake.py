@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemas.base import MAX_TIME_S
 from schemas.clock import ClockTicked
 from schemas.codec import MAX_VALUE_BYTES, decode_event
-from schemas.registry import EVENTS_BY_TOPIC, TOPIC_BY_EVENT
+from schemas.registry import EVENTS_BY_TOPIC, TOPIC_BY_EVENT, Event, writer_of
 from streams.dead_letters import MAX_KEPT_VALUE_BYTES
 from streams.intake import Accepted, InputTopic, Intake
 from streams.ledger import read_ledger
@@ -133,6 +133,58 @@ def test_refused_with_a_reason(changes: dict[str, object], expected: str) -> Non
     )
 
 
+def test_what_nodes_and_the_clock_say_must_lie_with_its_cell() -> None:
+    inputs = {
+        "t.jobs": InputTopic(EVENTS_BY_TOPIC["jobs"], "t.jobs.dlt"),
+        "t.clock": InputTopic(EVENTS_BY_TOPIC["clock"], "t.clock.dlt", in_own_partition=True),
+    }
+    intake = replace(INTAKE, inputs=inputs, partitions=4)
+    own = intake.partition_of("alpha")
+
+    assert admitted(replace(tick(STAMP_S), partition=own), intake).topic == "t.ledger"
+    strayed = admitted(replace(tick(STAMP_S), partition=(own + 1) % 4), intake)
+    assert f"it lies in partition {(own + 1) % 4}" in reason(strayed)
+    assert f"belongs in {own}: key records by cell" in reason(strayed)
+    # Anybody's client may send a bid, whatever its partitioner.
+    assert admitted(record(partition=(own + 1) % 4), intake).topic == "t.ledger"
+
+
+CLAIMS = {
+    "a bid": (events.bid(1), "jobs", "jobs/user"),
+    "a tick": (ClockTicked(cell="alpha", time_s=1.0), "clock", "clock"),
+    "a quote": (events.stream(12)[-1], "quotes", "quotes/labels"),
+}
+
+
+@pytest.mark.parametrize(("event", "topic", "writer"), CLAIMS.values(), ids=CLAIMS.keys())
+def test_a_record_says_whose_it_is_before_it_is_judged(event: Event, topic: str, writer: str) -> None:
+    envelope = events.envelope(event, "1")
+    sent = record(topic, value=envelope.value, headers=tuple(envelope.headers()))
+
+    claim = INTAKE.claim(sent)
+
+    assert claim is not None
+    assert (claim.cell, claim.writer, claim.type) == ("alpha", writer, type(event))
+    assert claim.writer == writer_of(event)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"value": None}, id="tombstone"),
+        pytest.param({"value": b"[]"}, id="no object"),
+        pytest.param({"value": b"[" * 100_000}, id="deeply nested"),
+        pytest.param({"value": edited(cell="beta")}, id="foreign cell"),
+        pytest.param({"value": edited(cell=["alpha"])}, id="cell of another type"),
+        pytest.param({"headers": ()}, id="structured mode"),
+        pytest.param({"headers": (("ce_type", None),)}, id="null header"),
+        pytest.param({"headers": (("ce_type", b"\xff"),)}, id="header not text"),
+    ],
+)
+def test_what_does_not_say_whose_it_is_does_not_wait(changes: dict[str, object]) -> None:
+    assert INTAKE.claim(replace(record(), **changes)) is None  # type: ignore[arg-type]
+
+
 def test_dead_letter_keeps_the_bytes_up_to_a_bound() -> None:
     small, large = b"\x00broken\xff", b"y" * (MAX_VALUE_BYTES + 1)
 
@@ -210,11 +262,15 @@ def test_mutated_records_never_crash(seed: int, number: int) -> None:
     topic = f"t.{TOPIC_BY_EVENT[type(event)]}"
     value, headers = mutate(good, random.Random(seed))
 
-    sent = admitted(ReadRecord(topic, 0, seed % 1_000, 1_000, b"k", value, headers))
+    spoiled = ReadRecord(topic, 0, seed % 1_000, 1_000, b"k", value, headers)
+    claim = INTAKE.claim(spoiled)
+    sent = admitted(spoiled)
 
     if sent.topic == "t.ledger":
         as_read = ReadRecord(sent.topic, 0, 5, None, sent.key, sent.value, sent.headers)
-        assert read_ledger(as_read).envelope.event.cell == "alpha"
+        event = read_ledger(as_read).envelope.event
+        assert event.cell == "alpha"
+        assert claim is None or claim.writer == writer_of(event), "it waits as what it is"
     else:
         assert sent.topic == f"{topic}.dlt"
         assert reason(sent)

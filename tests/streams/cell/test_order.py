@@ -2,12 +2,15 @@
 
 import pytest
 
+from schemas.codec import Envelope
 from schemas.decisions import (
     CellAccepted,
     EventIgnored,
+    JobAdmitted,
     JobRejected,
+    JobWithdrawn,
 )
-from streams.cell import Cell
+from streams.cell import Cell, LedgerEvent
 from tests.support.cells import (
     CheckedBench,
     ask,
@@ -19,6 +22,7 @@ from tests.support.cells import (
     started,
     tick,
     vendor,
+    withdraw,
 )
 
 
@@ -42,6 +46,65 @@ def test_a_repeated_event_id_changes_nothing(bench):
     assert isinstance(decision.outcome, EventIgnored)
     assert decision.outcome.reason == "duplicate_event"
     assert bench.zone.state() == before
+
+
+def send_as(bench, id, *events):
+    """Feed events that all bear the same id."""
+    outcomes = []
+    for event in events:
+        entry = LedgerEvent(bench.cell.offset + 1, Envelope(id, "test", "", event))
+        outcomes += [decision.outcome for decision in bench.cell.handle(entry)]
+    return outcomes
+
+
+TAKEN_EARLY = {
+    "a node's by a user": (withdraw("x"), offline("a1")),
+    "a user's by another": (bid("j1", user="eve"), bid("j2", user="ada")),
+    "a node's by another": (offline("a2"), offline("a1")),
+    "a vendor's by a user": (withdraw("x"), vendor("slow", 1.0, 0.0)),
+    "the clock's by a user": (withdraw("x"), tick(1)),
+}
+
+
+@pytest.mark.parametrize(("early", "event"), TAKEN_EARLY.values(), ids=TAKEN_EARLY.keys())
+def test_an_id_of_one_writer_cannot_be_taken_by_another(bench, early, event):
+    outcomes = send_as(bench, "1", early, event)
+    assert not [o for o in outcomes if isinstance(o, EventIgnored) and o.reason == "duplicate_event"]
+    (repeated,) = send_as(bench, "1", event)
+    assert repeated.reason == "duplicate_event"
+
+
+def test_a_node_whose_next_ids_a_user_has_taken_is_heard_all_the_same(bench):
+    for number in range(50):
+        send_as(bench, f"a1-{number}", withdraw("x", user="eve"))
+    (down,) = send_as(bench, "a1-0", offline("a1"))
+    (up,) = send_as(bench, "a1-1", heard("a1"))
+    assert (down.status, up.status) == ("down", "up")
+
+
+def test_a_users_flood_does_not_push_out_what_others_have_sent():
+    bench = CheckedBench.configured(duplicate_window_events=80)
+    send_as(bench, "ada-1", bid("j1", user="ada"))
+    for number in range(500):
+        send_as(bench, f"eve-{number}", withdraw("x", user="eve"))
+    (repeated,) = send_as(bench, "ada-1", bid("j1", user="ada"))
+    assert repeated.reason == "duplicate_event"
+
+
+def test_a_job_id_that_lost_is_free_for_other_users(bench):
+    lost, refused, admitted = bench.send(
+        bid("j", units=0.0, user="eve"), bid("j", user="eve"), bid("j", user="ada")
+    )
+    assert (lost.reason, refused.reason) == ("price_not_below_bid", "duplicate_job")
+    assert isinstance(admitted, JobAdmitted)
+
+
+def test_a_job_id_that_won_is_taken_for_all_users_even_when_the_job_is_over(bench):
+    admitted, withdrawn, again, by_another = bench.send(
+        bid("j", user="ada"), withdraw("j", user="ada"), bid("j", user="ada"), bid("j", user="bob")
+    )
+    assert (type(admitted), type(withdrawn)) == (JobAdmitted, JobWithdrawn)
+    assert (again.reason, by_another.reason) == ("duplicate_job", "duplicate_job")
 
 
 def test_a_snapshot_remembers_event_ids(bench):
