@@ -1,0 +1,189 @@
+"""A whole deployment with real executors, to be disturbed, and what its log then says of everybody."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from infra.demo.datasets import write_datasets
+from infra.deployment.deployment import Deployment, Layout
+from infra.deployment.folders import Folders
+from infra.kafka.local import LocalKafka
+from infra.log.publisher import EventPublisher
+from infra.log.target import Target
+from schemas.codec import Decision, decode_decision
+from schemas.commands import SlotAssigned
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, NodeStatusChanged
+from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
+from schemas.registry import Outcome
+from schemas.topics import DECISIONS, topic_name
+from streams.replay_sources import KafkaReader, ReplayError, verify_kafka
+from tests.integration.deployment import DEMO_CELLS, until
+
+CELL = "demo"
+NODES = ("node-a100", "node-a40")
+HORIZON_SLOTS = 150
+READY_S = 120.0
+"""Torch and the base model take that long on a busy machine."""
+
+_Outcome = TypeVar("_Outcome", bound=Outcome)
+
+
+class House:
+    """The demo's cell with a long horizon: worker, clock and two executors, on a broker of its own."""
+
+    def __init__(
+        self, root: Path, broker: LocalKafka, deployment: Deployment, datasets: list[Dataset]
+    ) -> None:
+        self.broker = broker
+        self.deployment = deployment
+        self.target = deployment.layout.target
+        self.folders = Folders(root)
+        self._datasets = datasets
+        self._jobs = 0
+        self._publisher = EventPublisher(self.target, "tests")
+
+    # Doing
+
+    def submit(self, user: str, work_samples: int, deadline_in_s: float, bid_micros: int = 10**12) -> str:
+        """Send a bid and return its job's id."""
+        self._jobs += 1
+        job_id = f"{user}-{self._jobs}"
+        self._publisher.publish(
+            JobSubmitted(
+                cell=CELL,
+                job_id=job_id,
+                user=user,
+                bid_micros=bid_micros,
+                task=Task(
+                    zone="tiny",
+                    work_samples=work_samples,
+                    deadline_s=time.time() + deadline_in_s,
+                    dataset=self._datasets[self._jobs % len(self._datasets)],
+                    hyperparameters=LoraHyperparameters(rank=8, batch_size=8, sequence_length=32),
+                ),
+            )
+        )
+        return job_id
+
+    def flush(self) -> None:
+        self._publisher.flush()
+
+    def keep_busy(self, jobs: int, deadline_in_s: float) -> list[str]:
+        """Give both nodes work for some slots, and wait until they train."""
+        ids = [self.submit("ada", 300, deadline_in_s) for _ in range(jobs)]
+        self.flush()
+        since = time.time()
+        until(lambda: self.training_since(since) == set(NODES), "both nodes train")
+        return ids
+
+    def await_over(self, jobs: list[str], patience_s: float) -> None:
+        """Wait until jobs are completed or otherwise over."""
+        ended = JobCompleted | JobRefunded | JobRejected
+        until(lambda: set(jobs) <= {o.job_id for o in self.outcomes(ended)}, "the jobs' ends", patience_s)
+
+    # Seeing
+
+    def decisions(self) -> list[Decision]:
+        """Every decision so far, each once: a worker that was killed leaves repetitions."""
+        found: list[dict[bytes, None]] = []
+
+        def read() -> bool:
+            try:
+                with KafkaReader(self.target.bootstrap_servers) as reader:
+                    records = reader.read(reader.slice(topic_name(self.target.prefix, DECISIONS)))
+                    found.append(dict.fromkeys(record.value or b"" for record in records))
+            except ReplayError:
+                return False  # the broker is about to be back
+            return True
+
+        until(read, "the broker's answer")
+        return [decode_decision(value) for value in found[-1]]
+
+    def outcomes(self, kind: type[_Outcome]) -> list[_Outcome]:
+        return [d.outcome for d in self.decisions() if isinstance(d.outcome, kind)]
+
+    def training_since(self, time_s: float) -> set[str]:
+        """Nodes that have been given something to train in a slot that began since."""
+        return {o.node for o in self.outcomes(SlotAssigned) if o.slot_start_s >= time_s}
+
+    def unjust(self, since: int) -> list[Outcome]:
+        """What the decisions from this one on did to somebody who gave no cause: a node that lives was taken
+        for lost, or a job was refunded whose deadline was not over."""
+        found: list[Outcome] = []
+        for decision in self.decisions()[since:]:
+            outcome = decision.outcome
+            lost = isinstance(outcome, NodeStatusChanged) and outcome.status == "down"
+            refunded = isinstance(outcome, JobRefunded) and outcome.reason != "deadline_passed"
+            if lost or refunded:
+                found.append(outcome)
+        return found
+
+    def proven(self) -> bool:
+        """Whether the whole log verifies."""
+        return verify_kafka(self.target.bootstrap_servers, self.target.prefix).ok
+
+
+@contextmanager
+def house(root: Path) -> Iterator[House]:
+    """Run a house for the length of the block; what dies is started again, as `millrace up` does."""
+    folders = Folders(root)
+    folders.create()
+    document = yaml.safe_load(DEMO_CELLS.read_text())
+    document["cells"][0]["zones"][0]["horizon_slots"] = HORIZON_SLOTS
+    cells_file = root / "cells.yaml"
+    cells_file.write_text(yaml.safe_dump(document))
+    datasets = list(write_datasets(folders.datasets, seed=1))
+    over = threading.Event()
+    with LocalKafka(root / "broker") as broker:
+        target = Target(broker.bootstrap_servers, "millrace")
+        deployment = Deployment(Layout(cells_file, folders, target), lambda _line: None)
+
+        def supervise() -> None:
+            while not over.wait(0.5):
+                for service in deployment.services:
+                    # Without the limit of `keep_running`: here they die on purpose.
+                    process = service._process
+                    if process is not None and process.exit_status is not None:
+                        service.start()
+
+        with deployment.running():
+            supervisor = threading.Thread(target=supervise, daemon=True)
+            supervisor.start()
+            try:
+                living = House(root, broker, deployment, datasets)
+                until(lambda: _online(living) == set(NODES), "both executors", READY_S)
+                yield living
+            finally:
+                over.set()
+                supervisor.join()
+
+
+def _online(living: House) -> set[str]:
+    """Nodes that have said that they can train."""
+    with KafkaReader(living.target.bootstrap_servers) as reader:
+        records = reader.read(reader.slice(living.target.topic("fleet")))
+        online = [r for r in records if dict(r.headers).get("ce_type") == b"millrace.node.online.v1"]
+    return {node for node in NODES if any(node.encode() in (r.value or b"") for r in online)}
+
+
+@contextmanager
+def stopped(pid: int | None) -> Iterator[None]:
+    """Stop a process for the length of the block, as a machine that is suspended does."""
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def admitted(living: House, jobs: list[str]) -> list[JobAdmitted]:
+    """The awards of these jobs."""
+    return [o for o in living.outcomes(JobAdmitted) if o.job_id in jobs]

@@ -1,0 +1,121 @@
+"""Whatever stands still, dies or floods: nobody else is hurt, and the log says so.
+
+The quick forms run with all tests; `make disturbances` runs the long ones.
+"""
+
+import os
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from schemas.decisions import JobAdmitted, JobCompleted, JobRejected, NodeStatusChanged
+from tests.integration.deployment import until
+from tests.integration.house import House, admitted, house, stopped
+
+LONG = os.environ.get("MILLRACE_DISTURBANCES") == "long"
+WORKER_STOPS_S = (30.0, 300.0) if LONG else (12.0,)
+BROKER_STOP_S = 30.0 if LONG else 12.0
+FLOOD_BIDS = 60_000 if LONG else 4_000
+KILLS = 20 if LONG else 2
+SEED = 7
+NODE_TIMEOUT_S = 8.0
+NOTICE_S = 3.0
+"""Between the moment in which a node is silent for too long and the decision that says so."""
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800 if LONG else 300)]
+
+
+@pytest.fixture(scope="module")
+def living(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(tmp_path_factory.mktemp("house")) as living:
+        yield living
+
+
+def disturbed(living: House, for_s: float) -> tuple[list[str], int]:
+    """Jobs under way, with time to be finished after a disturbance, and where the decisions stand."""
+    return living.keep_busy(4, deadline_in_s=for_s + 240.0), len(living.decisions())
+
+
+def assert_unharmed(living: House, jobs: list[str], since: int) -> None:
+    """The jobs are completed, and nobody was refunded or taken for lost."""
+    living.await_over(jobs, patience_s=200.0)
+    assert living.unjust(since) == []
+    completed = {outcome.job_id for outcome in living.outcomes(JobCompleted)}
+    assert {award.job_id for award in admitted(living, jobs)} == set(jobs)
+    assert set(jobs) <= completed
+    assert living.proven()
+
+
+@pytest.mark.parametrize("stop_s", WORKER_STOPS_S)
+def test_a_worker_that_stands_still(living: House, stop_s: float) -> None:
+    jobs, since = disturbed(living, stop_s)
+    with stopped(living.deployment.worker.pid):
+        time.sleep(stop_s)
+    assert_unharmed(living, jobs, since)
+
+
+def test_a_broker_that_stands_still(living: House) -> None:
+    jobs, since = disturbed(living, BROKER_STOP_S)
+    with stopped(living.broker.pid):
+        time.sleep(BROKER_STOP_S)
+    assert_unharmed(living, jobs, since)
+
+
+def test_a_flood_of_bids_by_one_user(living: House) -> None:
+    jobs, since = disturbed(living, 120.0)
+    flood = [living.submit("flooder", 300, 300.0, bid_micros=1) for _ in range(FLOOD_BIDS)]
+    honest = living.submit("bob", 96, 240.0)
+    living.flush()
+    sent_s = time.monotonic()
+    until(lambda: bool(decided(living, honest)), "the honest bid decided", 60.0)
+    delay_s = time.monotonic() - sent_s
+    still_waiting = FLOOD_BIDS - len(decided(living, *flood))
+    assert still_waiting > FLOOD_BIDS / 4, f"decided after {delay_s:.1f} s, ahead of most of the flood"
+    assert_unharmed(living, [*jobs, honest], since)
+    until(lambda: len(decided(living, *flood)) == FLOOD_BIDS, "every bid of the flood decided", 600.0)
+
+
+def decided(living: House, *jobs: str) -> set[str]:
+    """Those of the jobs whose bids have been decided."""
+    return {o.job_id for o in living.outcomes(JobAdmitted | JobRejected)} & set(jobs)
+
+
+def test_a_storm_of_kills_of_the_worker(living: House) -> None:
+    chance = random.Random(SEED)
+    jobs, since = disturbed(living, 60.0 * KILLS)
+    for _ in range(KILLS):
+        before = len(living.decisions())
+        os.kill(living.deployment.worker.pid or 0, 9)
+        until(lambda before=before: len(living.decisions()) > before + 2, "decisions again", 90.0)
+        jobs += [living.submit("ada", 200, 60.0 * KILLS + 240.0)]
+        living.flush()
+        time.sleep(chance.uniform(0.5, 4.0))
+    assert_unharmed(living, jobs, since)
+
+
+def test_a_node_that_does_stop_is_found_within_its_timeout(living: House) -> None:
+    since = len(living.decisions())
+    with stopped(living.deployment.executors["node-a40"].pid):
+        stopped_s = time.monotonic()
+        changes = until(
+            lambda: [
+                decision.outcome
+                for decision in living.decisions()[since:]
+                if isinstance(decision.outcome, NodeStatusChanged)
+            ],
+            "the node found silent",
+        )
+        found_after_s = time.monotonic() - stopped_s
+    assert [(change.node, change.status, change.reason) for change in changes] == [
+        ("node-a40", "down", "silent")
+    ]
+    assert found_after_s < NODE_TIMEOUT_S + NOTICE_S
+    until(lambda: back(living, since), "the node back")
+
+
+def back(living: House, since: int) -> bool:
+    """Whether the node that was lost came back."""
+    outcomes = [decision.outcome for decision in living.decisions()[since:]]
+    return any(isinstance(o, NodeStatusChanged) and o.status == "up" for o in outcomes)
