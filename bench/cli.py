@@ -23,7 +23,9 @@ from infra.commands.output import console as standard_output
 def spine_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     """The parts of `millrace bench spine`, the quiet ones first."""
     from bench.spine.decide import measure_decide
+    from bench.spine.flood import measure_flood
     from bench.spine.fused import measure_fused_training
+    from bench.spine.idle import measure_idle
     from bench.spine.kafka import measure_kafka
     from bench.spine.recovery import measure_recovery
 
@@ -31,6 +33,8 @@ def spine_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
         ("decisions", measure_decide),
         ("Kafka", measure_kafka),
         ("recovery", measure_recovery),
+        ("flood", measure_flood),
+        ("idle fleet", measure_idle),
         ("fused training", measure_fused_training),
     ):
         yield title, partial(measure, conditions.quick, conditions.seed)

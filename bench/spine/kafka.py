@@ -47,6 +47,7 @@ class Pipeline:
             {
                 "bootstrap.servers": self.bootstrap_servers,
                 "enable.idempotence": True,
+                "partitioner": "murmur2_random",
                 "linger.ms": 0,
                 # It outlives the broker by a moment, which is no news.
                 "log_level": 2,
@@ -71,15 +72,16 @@ class Pipeline:
         self.producer.poll(0)
         return envelope.id
 
-    def open(self, timeout_s: float = 90) -> "Decisions":
-        """Wait for the cell to be configured and let its vendors quote; the decisions from then on.
+    def open(self, timeout_s: float = 90, cells: int = 1) -> "Decisions":
+        """Wait for so many cells to be configured and let vendors quote; the decisions from then on.
 
         Raises:
             TimeoutError: if no worker answers.
         """
         decisions = Decisions(self.bootstrap_servers)
         deadline = time.monotonic() + timeout_s
-        while not decisions.configured(0.1):
+        while cells:
+            cells -= decisions.configured(0.1)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no worker took the cell's configuration for {timeout_s} s")
         for quote in vendor_quotes(random.Random(0)):
@@ -148,6 +150,8 @@ class Decisions:
         topic = topic_name(PREFIX, DECISIONS)
         partitions = self._consumer.list_topics(topic, timeout=10).topics[topic].partitions
         self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+        self.seen = 0
+        """Decisions on bids so far."""
 
     def poll(self, timeout_s: float) -> dict[str, tuple[str, float]]:
         """Type and time of arrival, by cause, of the next decision on a bid, if one comes in time."""
@@ -156,7 +160,10 @@ class Decisions:
             return {}
         now = time.monotonic()
         document = json.loads(message.value())
-        return {document["cause"]: (document["type"], now)} if document["type"] in DECIDED else {}
+        if document["type"] not in DECIDED:
+            return {}
+        self.seen += 1
+        return {document["cause"]: (document["type"], now)}
 
     def configured(self, timeout_s: float) -> bool:
         """Whether the next record, if one comes in time, tells that the cell is configured."""
@@ -188,15 +195,16 @@ class Decisions:
 
 
 @contextmanager
-def pipeline(cell: CellConfigured) -> Iterator[Pipeline]:
-    """An ephemeral broker with the topics of one cell, its configuration and vendors produced."""
+def pipeline(*cells: CellConfigured, partitions: int = 1) -> Iterator[Pipeline]:
+    """An ephemeral broker with the topics of some cells, their configurations and vendors produced."""
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name, broker(ephemeral=True) as address:
         folder = Path(name)
-        document = {"cells": [cell.model_dump(mode="json")]}
+        document = {"cells": [cell.model_dump(mode="json") for cell in cells]}
         (folder / "cells.yaml").write_text(yaml.safe_dump(document))
-        ensure_topics(address, topics(PREFIX, partitions=1))
+        ensure_topics(address, topics(PREFIX, partitions=partitions))
         line = Pipeline(address, folder)
-        line.produce(cell)
+        for cell in cells:
+            line.produce(cell)
         line.producer.flush(10)
         yield line
 
