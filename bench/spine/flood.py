@@ -36,19 +36,16 @@ def measure_flood(quick: bool, seed: int) -> Result:
         flooded_s = time.monotonic() - began_s
         decisions.close()
     setting = (
-        f"worst of {HONEST_BIDS} honest bids, one every {_EVERY_S:g} s, behind {bids} bids of one user that "
-        f"were sent in {sent_s:.1f} s and took {flooded_s:.0f} s to decide; one worker, {_PARTITIONS} partitions"
+        f"worst of {HONEST_BIDS} honest bids, one every {_EVERY_S:g} s, behind {bids} bids of one user, sent in "
+        f"{sent_s:.1f} s and decided after {flooded_s:.0f} s; one worker, {_PARTITIONS} partitions"
     )
+    rows = list(zip(range(HONEST_BIDS), here, there, strict=True))
     return Result(
         (
             Measurement("flood_delay_s", max(there), f"in another partition: {setting}", bids),
             Measurement("flood_delay_same_partition_s", max(here), f"in the same cell: {setting}", bids),
         ),
-        (
-            Table(
-                "flood", ("bid", "same_cell_s", "other_partition_s"), list(zip(range(len(here)), here, there))
-            ),
-        ),
+        (Table("flood", ("bid", "same_cell_s", "other_partition_s"), rows),),
     )
 
 
