@@ -12,7 +12,7 @@ from infra.errors import CommandError
 from infra.simulation.alternative import Alternative, check_comparable, losses
 from infra.simulation.what_if import WhatIf, ledger_configuration, recorded, what_if
 from schemas.cells import CellConfigured
-from streams.replay_sources import verify_files
+from streams.replay_files import verify_files
 
 
 def show_what_if(
