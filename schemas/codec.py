@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from schemas.base import Identifier, Record, UnixTime
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, Event, Outcome
+from schemas.text import plain
 
 MAX_VALUE_BYTES = 1 << 20
 MAX_HEADER_BYTES = 1_024
@@ -220,8 +221,7 @@ def describe(error: ValidationError) -> str:
 
 def _one_line(text: str, length: int) -> str:
     """The start of a text that strangers wrote, fit for a header or a line of a log."""
-    start = text[:length]
-    return start if start.isprintable() else repr(start)[1:-1][:length]
+    return plain(text[:length])[:length]
 
 
 def _attributes(headers: Headers) -> dict[str, str]:

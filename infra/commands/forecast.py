@@ -24,7 +24,7 @@ def forecast(
 
     from infra.commands.ledger_check import check_ledger
     from infra.commands.options import kept_heads
-    from infra.commands.output import print_json, progress, remark
+    from infra.commands.output import print_json, progress, remark, say
     from infra.errors import CommandError
     from infra.simulation.price_forecast import forecast_from_ledger
     from infra.simulation.what_if import ledger_configuration
@@ -45,5 +45,5 @@ def forecast(
     if json:
         print_json({"cell": own.cell, "head": str(head), "zones": plain})
     else:
-        typer.echo(f"# from the ledger with head {own.cell}={head}")
+        say(f"# from the ledger with head {own.cell}={head}")
         typer.echo(yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=120), nl=False)

@@ -102,13 +102,13 @@ def fault_of(verdict: "Verdict") -> str:
 def _show(verdict: "Verdict", json: bool) -> None:
     from dataclasses import asdict
 
-    from infra.commands.output import print_json
+    from infra.commands.output import print_json, say
     from streams.heads import written
 
     if json:
         print_json({"ok": verdict.ok, **asdict(verdict)})
         return
-    typer.echo(verdict_line(verdict))
+    say(verdict_line(verdict))
     if verdict.ok:
         for head in written(verdict.heads):
-            typer.echo(f"head {head}")
+            say(f"head {head}")
