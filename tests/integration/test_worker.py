@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from infra.broker import LocalKafka
+from infra.cli import run
 from infra.topics import ensure_topics
 from schemas.base import MAX_TIME_S
 from schemas.clock import ClockTicked
@@ -148,7 +149,10 @@ def test_an_export_has_each_decision_once_in_order_and_hides_nothing(
     def late(records: list[ReadRecord]) -> list[ReadRecord]:
         return [record for record in records if record.key == b"alpha"][:9]
 
-    behind = exported(copied(deployment, "behind", late))
+    half = copied(deployment, "behind", late)
+    behind = exported(half)
+    where = ["replay", "--bootstrap-servers", servers, "--topic-prefix", half]
+    assert (run(where), run([*where, "--strict"])) == (0, 1)
     assert behind.ok
     assert behind.awaited == plain.decisions - 9
     ended = verify_files(ledger, decisions)

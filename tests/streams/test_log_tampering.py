@@ -283,6 +283,43 @@ def test_what_is_no_head_is_refused(text: str) -> None:
     assert KeptHead.parse("c=1:" + 64 * "0") == KeptHead("c", Head(1, 64 * "0"))
 
 
+def of_two_cells() -> tuple[list[LedgerEvent], list[LedgerEvent]]:
+    """Two ledgers of one partition: a cell has the even offsets, the other the odd ones."""
+    one, other = (
+        [
+            LedgerEvent(2 * index + first, events.envelope(event, f"{cell}{index}"))
+            for index, event in enumerate(events.stream(7, cell))
+        ]
+        for first, cell in enumerate(("alpha", "beta"))
+    )
+    return one, other
+
+
+def test_an_export_behind_an_earlier_one_is_refused(tmp_path: Path) -> None:
+    earlier = Log.of(LEDGER[:4])
+    for log in (
+        Log(earlier.ledger + L, earlier.decisions + D),
+        Log(L + earlier.ledger, D + earlier.decisions),
+    ):
+        assert noticed(tmp_path, log) == "refused"
+
+
+def test_logs_of_two_cells_behind_each_other_are_a_log_of_both(tmp_path: Path) -> None:
+    one, other = map(Log.of, of_two_cells())
+    both = verdict_on(tmp_path, Log(one.ledger + other.ledger, one.decisions + other.decisions))
+    assert (both.ok, both.cells) == (True, 2)
+
+
+@pytest.mark.parametrize("file", ["ledger", "decisions"])
+def test_lines_of_two_cells_that_are_swapped_are_noticed(tmp_path: Path, file: str) -> None:
+    one, other = of_two_cells()
+    log = Log.of(sorted([*one, *other], key=lambda entry: entry.offset))
+    lines = getattr(log, file)
+    assert verdict_on(tmp_path, log).ok
+    for index in range(len(lines) - 1):
+        assert noticed(tmp_path, replace(log, **{file: swapped(lines, index)})) is not None, index
+
+
 @pytest.mark.parametrize("change", [without, swapped], ids=["deleted", "swapped"])
 @pytest.mark.parametrize("file", ["ledger", "decisions"])
 def test_any_line_deleted_or_swapped_with_the_next_is_noticed(
