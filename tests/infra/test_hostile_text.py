@@ -1,6 +1,7 @@
 """What strangers wrote reaches no terminal and no header of a dead letter but in characters that are seen."""
 
 import json
+import logging
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from infra.commands.explain import show
 from infra.commands.output import print_json, remark, say
 from infra.story import Story
 from schemas.jobs import Dataset
+from schemas.service_log import PlainFormatter
 from schemas.text import plain
 from streams.dead_letters import dead_letter
 from streams.records import ReadRecord
@@ -33,6 +35,12 @@ def test_lines_remarks_and_errors_are_safe(capsys, hostile):
     assert safe(output.out, 1)
     # A fault of several lines is cut behind the first one.
     assert safe(output.err, 2)
+
+
+@PARAMETERS
+def test_a_line_of_a_services_log_is_safe(hostile):
+    record = logging.LogRecord("streams", logging.WARNING, "", 0, "unread error=%s", (f"x{hostile}y",), None)
+    assert safe(f"{PlainFormatter().format(record)}\n", 1)
 
 
 @PARAMETERS
