@@ -2,8 +2,9 @@
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 from schemas.codec import InvalidRecordError, decode_decision
 from schemas.topics import DECISIONS, LEDGER, topic_name
@@ -32,42 +33,53 @@ def export(
     ledger_file: Path,
     decisions_file: Path,
     settled: Mapping[str, int],
+    cell: str | None = None,
 ) -> tuple[int, int]:
-    """Write the ledger and the decisions about it as JSON lines; return how many of each.
+    """Write the ledger of one cell, or of all, and the decisions about it as JSON lines.
 
     Repetitions that are identical are left out. A record that is not what the ledger demands is written like
     the others, so that the files prove no more than the topics do.
 
     Args:
-        settled: by cell that is wanted, the ledger offset up to which it is; see `Verdict.settled`.
+        settled: by cell, the ledger offset up to which it is written; see `Verdict.settled`.
+
+    Returns:
+        how many events and decisions.
 
     Raises:
-        ReplayError: if Kafka does not answer, a file cannot be written, or there is no room on disk.
+        ReplayError: if Kafka does not answer, a file cannot be opened, or there is no room on disk.
+        OSError: if a file cannot be written.
     """
-    return on_disk(lambda: _export(bootstrap_servers, topic_prefix, ledger_file, decisions_file, settled))
+    with (
+        KafkaReader(bootstrap_servers) as reader,
+        opened(ledger_file, "wb") as ledger,
+        opened(decisions_file, "wb") as decisions,
+    ):
+        events = ledger_events(reader, reader.slice(topic_name(topic_prefix, LEDGER)), cell)
+        records = decision_records(reader, reader.slice(topic_name(topic_prefix, DECISIONS)), cell)
+        return on_disk(lambda: _write(events, records, settled, ledger, decisions))
 
 
-def _export(
-    bootstrap_servers: str, prefix: str, ledger_file: Path, decisions_file: Path, settled: Mapping[str, int]
+def _write(
+    events: Iterable[LedgerEvent],
+    records: Iterable[DecisionRecord],
+    settled: Mapping[str, int],
+    ledger: IO[bytes],
+    decisions: IO[bytes],
 ) -> tuple[int, int]:
-    with KafkaReader(bootstrap_servers) as reader, _Order() as order:
-        ledger = reader.slice(topic_name(prefix, LEDGER))
-        decisions = reader.slice(topic_name(prefix, DECISIONS))
-        cell = next(iter(settled)) if len(settled) == 1 else None
-        with opened(ledger_file, "wb") as file:
-            for event in ledger_events(reader, ledger, cell):
-                if event.offset <= settled.get(event.envelope.event.cell, -1):
-                    order.add_event(event)
-                    file.write(ledger_line(event))
-        for record in decision_records(reader, decisions, cell):
+    with _Order() as order:
+        for event in events:
+            if event.offset <= settled.get(event.envelope.event.cell, -1):
+                order.add_event(event)
+                ledger.write(ledger_line(event))
+        for record in records:
             if not _is_later(record, settled):
                 order.add_record(record)
         written = 0
-        with opened(decisions_file, "wb") as file:
-            for value in order.records():
-                # Only what is no decision has a line break; with a space in its place it still is none.
-                file.write(value.replace(b"\n", b" ") + b"\n")
-                written += 1
+        for value in order.records():
+            # Only what is no decision has a line break; with a space in its place it still is none.
+            decisions.write(value.replace(b"\n", b" ") + b"\n")
+            written += 1
         return order.events, written
 
 

@@ -68,11 +68,11 @@ def replay(
             servers = target_of(bootstrap_servers, topic_prefix).bootstrap_servers
             tolerated = LIVE - {"awaited"} if strict else LIVE
             verdict = verify_kafka(servers, topic_prefix, cell, tolerated, kept)
-            if export_to is not None:
+            if export_to is not None and verdict.events:
                 with disk_faults(export_to):
                     export_to.mkdir(parents=True, exist_ok=True)
                     files = export_to / LEDGER_FILE, export_to / DECISIONS_FILE
-                    export(servers, topic_prefix, *files, verdict.settled)
+                    export(servers, topic_prefix, *files, verdict.settled, cell)
     if cell is not None and not verdict.events:
         raise CommandError(f"the ledger has no event of cell {cell}")
     _show(verdict, json)
@@ -94,7 +94,8 @@ def fault_of(verdict: "Verdict") -> str:
     """The first thing that is wrong, and how much more is."""
     if verdict.first is not None:
         return f"replay: {verdict.difference_count} differences, the first {verdict.first}"
-    for cell, decision in verdict.broken_links.items():
+    if verdict.broken_links:
+        cell, decision = next(iter(verdict.broken_links.items()))
         return f"replay: the chain of cell {cell} breaks at decision {decision}"
     return f"replay: {verdict.head_faults[0]}"
 
