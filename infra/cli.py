@@ -27,6 +27,7 @@ from infra.commands import (
 )
 from infra.commands.faults import fault_line
 from infra.commands.plugins import add_plugins
+from schemas.text import plain
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -87,7 +88,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"millrace: {line}\n")
+    sys.stderr.write(f"millrace: {plain(line)}\n")
 
 
 if __name__ == "__main__":

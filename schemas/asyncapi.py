@@ -6,6 +6,7 @@ from schemas import topics
 from schemas.codec import MAX_ATTRIBUTE_LENGTH, SPECVERSION
 from schemas.commands import RunCancelled, SlotAssigned
 from schemas.dead_letters import (
+    ESCAPED_HEADER_COUNT_HEADER,
     HEADER_COUNT_HEADER,
     OFFSET_HEADER,
     PARTITION_HEADER,
@@ -204,6 +205,10 @@ def _header_schemas() -> dict[str, Any]:
                 REASON_HEADER: {"type": "string"},
                 VALUE_BYTES_HEADER: {**number, "description": "Length of the value before it was cut."},
                 HEADER_COUNT_HEADER: {**number, "description": "Headers before some were left out."},
+                ESCAPED_HEADER_COUNT_HEADER: {
+                    **number,
+                    "description": "Kept headers in which characters that are not seen were escaped.",
+                },
             },
             "required": [TOPIC_HEADER, PARTITION_HEADER, OFFSET_HEADER, REASON_HEADER],
         },

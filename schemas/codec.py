@@ -14,10 +14,12 @@ from pydantic import Field, ValidationError
 
 from schemas.base import Identifier, Record, UnixTime
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, Event, Outcome
+from schemas.text import plain
 
 MAX_VALUE_BYTES = 1 << 20
 MAX_HEADER_BYTES = 1_024
 MAX_ATTRIBUTE_LENGTH = 256
+MAX_OFFSET = 10**18 - 1
 SPECVERSION = "1.0"
 """The version of CloudEvents."""
 
@@ -50,7 +52,7 @@ class Envelope:
 
     @cached_property
     def canonical(self) -> bytes:
-        """Attributes and event as one JSON object: a line of a ledger file, and what the chain covers."""
+        """Attributes and event as one JSON object: with the ledger offset before, what the chain covers."""
         attributes = _compact_json(
             {"id": self.id, "type": self.event.TYPE, "source": self.source, "time": self.time}
         )
@@ -83,7 +85,7 @@ class DecisionRecord(Record):
     data: dict[str, Any]
     """The outcome."""
     chain: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    """BLAKE2b-256(previous chain, event bytes, decision bytes), in hexadecimal."""
+    """BLAKE2b-256(previous chain, ledger line of the event, decision bytes), in hexadecimal."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Decision:
     """The cell's clock, not the wall's; None before its first tick."""
     outcome: Outcome
     chain: str
-    """BLAKE2b-256(previous chain, event bytes, decision bytes), in hexadecimal."""
+    """BLAKE2b-256(previous chain, ledger line of the event, decision bytes), in hexadecimal."""
     encoded: bytes | None = field(default=None, repr=False, compare=False)
     """What `body` gives, where it is at hand already."""
 
@@ -149,12 +151,34 @@ def decode_stored_event(value: bytes | None, headers: Headers) -> Envelope:
     """Read an event from a record that `Envelope.value` and `Envelope.headers` wrote, and keep its bytes.
 
     Raises:
-        InvalidRecordError: with what is wrong.
+        InvalidRecordError: with what is wrong, such as a value in another form than the canonical one.
     """
     attributes = _attributes(headers)
     if value is None or "type" not in attributes:
         raise InvalidRecordError("the record has no value, or no CloudEvents attributes in its headers")
-    return _envelope(attributes, value, stored=value)
+    return _stored_envelope(attributes, value)
+
+
+def decode_ledger_line(line: bytes) -> tuple[int, Envelope]:
+    """Read a ledger offset and its event from a line of a ledger file, in canonical form to the byte.
+
+    Raises:
+        InvalidRecordError: with what is wrong.
+    """
+    fields = _json_object(line)
+    offset = fields.get("offset")
+    if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
+        raise InvalidRecordError("no offset from 0 on")
+    # No string has this: its quotation marks would be escaped.
+    _, data, rest = line.partition(b',"data":')
+    if not data:
+        raise InvalidRecordError("no data")
+    envelope = _stored_envelope(fields, rest[:-1])
+    if line != b'{"offset":%d,%s' % (offset, envelope.canonical[1:]):
+        raise InvalidRecordError(
+            "not in canonical form: offset, id, type, source, time and data, in this order and without spaces"
+        )
+    return offset, envelope
 
 
 def decode_event_line(line: bytes | str) -> Envelope:
@@ -197,8 +221,7 @@ def describe(error: ValidationError) -> str:
 
 def _one_line(text: str, length: int) -> str:
     """The start of a text that strangers wrote, fit for a header or a line of a log."""
-    start = text[:length]
-    return start if start.isprintable() else repr(start)[1:-1][:length]
+    return plain(text[:length])[:length]
 
 
 def _attributes(headers: Headers) -> dict[str, str]:
@@ -244,6 +267,16 @@ def _json_bytes(value: Any) -> bytes:
         return json.dumps(value).encode()
     except RecursionError:
         raise InvalidRecordError("nested too deeply") from None
+
+
+def _stored_envelope(attributes: Mapping[str, Any], stored: bytes) -> Envelope:
+    """The envelope of an event as a ledger has it: in canonical form, of this version or an earlier one."""
+    envelope = _envelope(attributes, stored, stored)
+    # Fields that an earlier version did not have are missing in what it wrote.
+    canonical = envelope.event.model_dump_json(exclude_unset=True).encode()
+    if stored != canonical:
+        raise InvalidRecordError(f"{envelope.event.TYPE}: the data are not in canonical form")
+    return envelope
 
 
 def _envelope(attributes: Mapping[str, Any], value: bytes, stored: bytes | None = None) -> Envelope:

@@ -39,6 +39,11 @@ class LedgerEvent:
     offset: int
     envelope: Envelope
 
+    @property
+    def canonical(self) -> bytes:
+        """Offset, attributes and event as one JSON object: what the chain covers, and a line of a file."""
+        return b'{"offset":%d,%s' % (self.offset, self.envelope.canonical[1:])
+
 
 class Cell:
     """The state of one cell, folded from its ledger."""
@@ -64,16 +69,16 @@ class Cell:
         if event.offset <= self.offset:
             raise ValueError(f"cell {self.name}: offset {event.offset} comes after {self.offset}")
         self.offset = event.offset
-        envelope = event.envelope
+        envelope, line = event.envelope, event.canonical
         decisions: list[Decision] = []
         for index, outcome in enumerate(self._react(envelope)):
             id = f"{self.name}-{event.offset}-{index}"
             body = Decision.body(id, self.name, envelope.id, self.time_s, outcome)
-            self._extend_chain(envelope.canonical, body)
+            self._extend_chain(line, body)
             chain = self.chain.hex()
             decisions.append(Decision(id, self.name, envelope.id, self.time_s, outcome, chain, encoded=body))
         if not decisions:
-            self._extend_chain(envelope.canonical, b"")
+            self._extend_chain(line, b"")
         return decisions
 
     def watched_nodes(self) -> Collection[str]:

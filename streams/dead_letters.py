@@ -1,6 +1,7 @@
 """A record that was refused, kept with the reason where an operator finds it."""
 
 from schemas.dead_letters import (
+    ESCAPED_HEADER_COUNT_HEADER,
     HEADER_COUNT_HEADER,
     HEADER_PREFIX,
     OFFSET_HEADER,
@@ -9,6 +10,7 @@ from schemas.dead_letters import (
     TOPIC_HEADER,
     VALUE_BYTES_HEADER,
 )
+from schemas.text import plain
 from streams.records import ReadRecord, SentHeaders, SentRecord
 
 MAX_KEPT_VALUE_BYTES = 256 * 1024
@@ -20,23 +22,34 @@ MAX_REASON_LENGTH = 2_000
 def dead_letter(record: ReadRecord, topic: str, reason: str) -> SentRecord:
     """The letter to `topic` for a refused record: its bytes, bounded, and where and why it was refused.
 
-    The length of the value and the number of headers are those of the original, so that a cut is seen.
+    The length of the value and the number of headers are those of the original, so that a cut is seen. All
+    headers may be printed: in those that came with the record, what is not seen as itself is escaped, and
+    they are counted. Key and value are as they came.
     """
+    kept, escaped = _kept(record)
     about: SentHeaders = [
         (TOPIC_HEADER, record.topic.encode()),
         (PARTITION_HEADER, str(record.partition).encode()),
         (OFFSET_HEADER, str(record.offset).encode()),
-        (REASON_HEADER, reason[:MAX_REASON_LENGTH].encode(errors="backslashreplace")),
+        (REASON_HEADER, plain(reason)[:MAX_REASON_LENGTH].encode()),
         (VALUE_BYTES_HEADER, str(len(record.value or b"")).encode()),
         (HEADER_COUNT_HEADER, str(len(record.headers)).encode()),
-    ]
-    kept: SentHeaders = [
-        (name, value)
-        for name, value in record.headers[:MAX_KEPT_HEADERS]
-        if value is not None
-        and len(name) + len(value) <= MAX_KEPT_HEADER_BYTES
-        and not name.startswith(HEADER_PREFIX)
+        (ESCAPED_HEADER_COUNT_HEADER, str(escaped).encode()),
     ]
     value = None if record.value is None else record.value[:MAX_KEPT_VALUE_BYTES]
     key = record.key if record.key is None or len(record.key) <= MAX_KEPT_HEADER_BYTES else None
     return SentRecord(topic, key, value, about + kept)
+
+
+def _kept(record: ReadRecord) -> tuple[SentHeaders, int]:
+    """The headers that came with a record, as far as they are kept, and how many of them are escaped."""
+    kept: SentHeaders = []
+    escaped = 0
+    for name, value in record.headers[:MAX_KEPT_HEADERS]:
+        if value is None or name.startswith(HEADER_PREFIX):
+            continue
+        shown = plain(name), plain(value.decode(errors="backslashreplace")).encode()
+        if len(shown[0].encode()) + len(shown[1]) <= MAX_KEPT_HEADER_BYTES:
+            kept.append(shown)
+            escaped += shown != (name, value)
+    return kept, escaped

@@ -18,11 +18,10 @@ _TABLES = """
         id TEXT UNIQUE,
         event INTEGER,
         value BLOB,
-        may_be_awaited INTEGER,
         found BLOB
     );
 """
-_DEMANDED = "decision.number, id, value, cell, offset, may_be_awaited, found"
+_DEMANDED = "decision.number, id, value, cell, offset, found"
 _DECISION = f"SELECT {_DEMANDED} FROM decision JOIN event ON event.number = decision.event"
 
 
@@ -37,8 +36,6 @@ class Demanded:
     cell: str
     offset: int
     """Of the event that demands it."""
-    may_be_awaited: bool
-    """Whether its event is so recent that the decision may still be on its way."""
     found: bytes | None
 
 
@@ -47,7 +44,10 @@ class Link:
     """An event of a cell, with one of its decisions or with the only fact that it has none."""
 
     cell: str
+    offset: int
+    """Of the event."""
     event: bytes
+    """Its line of the ledger."""
     decision: Demanded | None
 
 
@@ -74,17 +74,16 @@ class Demands:
     ) -> None:
         self._database.close()
 
-    def add(self, event: LedgerEvent, decisions: list[Decision], may_be_awaited: bool) -> None:
+    def add(self, event: LedgerEvent, decisions: list[Decision]) -> None:
         """Take the next event of the ledger and what it demands."""
-        envelope = event.envelope
         self._database.execute(
             "INSERT INTO event VALUES (?, ?, ?, ?)",
-            (self.events, envelope.event.cell, event.offset, envelope.canonical),
+            (self.events, event.envelope.event.cell, event.offset, event.canonical),
         )
         for decision in decisions:
             self._database.execute(
-                "INSERT INTO decision VALUES (?, ?, ?, ?, ?, NULL)",
-                (self.decisions, decision.id, self.events, decision.canonical, may_be_awaited),
+                "INSERT INTO decision VALUES (?, ?, ?, ?, NULL)",
+                (self.decisions, decision.id, self.events, decision.canonical),
             )
             self.decisions += 1
         self.events += 1
@@ -109,14 +108,13 @@ class Demands:
         """Every event with each of its decisions, in the order of the ledger."""
         self._database.execute("CREATE INDEX IF NOT EXISTS decision_event ON decision (event)")
         rows = self._database.execute(
-            f"SELECT cell, content, {_DEMANDED} "
+            f"SELECT event.cell, event.offset, content, {_DEMANDED} "
             "FROM event LEFT JOIN decision ON decision.event = event.number "
             "ORDER BY event.number, decision.number"
         )
-        for cell, content, *decision in rows:
-            yield Link(cell, content, None if decision[0] is None else _demanded(tuple(decision)))
+        for cell, offset, content, *decision in rows:
+            yield Link(cell, offset, content, None if decision[0] is None else _demanded(tuple(decision)))
 
 
-def _demanded(row: tuple[int, str, bytes, str, int, int, bytes | None]) -> Demanded:
-    number, id, value, cell, offset, may_be_awaited, found = row
-    return Demanded(number, id, value, cell, offset, bool(may_be_awaited), found)
+def _demanded(row: tuple[int, str, bytes, str, int, bytes | None]) -> Demanded:
+    return Demanded(*row)

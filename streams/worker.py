@@ -12,6 +12,7 @@ import uvloop
 from pydantic import ValidationError
 
 from schemas.codec import describe
+from schemas.service_log import begin_log
 from schemas.topics import topic_name
 from streams import broken_connections, tolerant_records
 from streams.cells_file import CellsFileError, load_cells
@@ -46,7 +47,7 @@ def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
         _end(EXIT_UNFIT, f"settings: {describe(error)}")
     except (CellsFileError, PreflightError) as error:
         _end(EXIT_UNFIT, str(error))
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log(settings.log_level)
     warm_up()
     # What is loaded by now stays, and a cell's state has no cycles: looking through it again and again for
     # garbage costs a sixth of a decision's time.

@@ -36,8 +36,8 @@ def measure_flood(quick: bool, seed: int) -> Result:
         flooded_s = time.monotonic() - began_s
         decisions.close()
     setting = (
-        f"worst of {HONEST_BIDS} honest bids, one every {_EVERY_S:g} s, behind {bids} bids of one user, sent in "
-        f"{sent_s:.1f} s and decided after {flooded_s:.0f} s; one worker, {_PARTITIONS} partitions"
+        f"worst of {HONEST_BIDS} honest bids, one every {_EVERY_S:g} s, behind {bids} bids of one user, sent "
+        f"in {sent_s:.1f} s and decided after {flooded_s:.0f} s; one worker, {_PARTITIONS} partitions"
     )
     rows = list(zip(range(HONEST_BIDS), here, there, strict=True))
     return Result(

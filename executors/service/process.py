@@ -12,6 +12,7 @@ from executors.service.reports import FleetReports
 from executors.service.settings import ExecutorSettings
 from executors.service.stop_signal import StopRequestedError, StopSignal
 from schemas.fleet import NodeHeartbeat, NodeOffline, NodeOnline
+from schemas.service_log import begin_log
 
 if TYPE_CHECKING:
     from executors.service.slot_runner import Workshop
@@ -35,7 +36,7 @@ def main(settings: ExecutorSettings) -> None:
         SystemExit: with `EXIT_UNFIT` if the executor cannot start as it is set up, and with `EXIT_FAILED` if
             it cannot go on; the log says why.
     """
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log(settings.log_level)
     try:
         _run(settings, SystemClock())
     except (UnfitError, CommandLogError, JournalError) as error:

@@ -21,7 +21,6 @@ def explain(
 ) -> None:
     """Tell the whole story of one job, from the log: bid, price, plan, every slot, progress, result."""
     from infra.commands.options import target_of
-    from infra.commands.output import print_json
     from infra.errors import CommandError
 
     stories = _stories(target_of(bootstrap_servers, topic_prefix), job_id)
@@ -32,13 +31,20 @@ def explain(
     if len(stories) > 1:
         raise CommandError(f"job {job_id} is in cells {', '.join(sorted(stories))}: choose with --cell")
     ((cell_name, story),) = stories.items()
+    show(cell_name, story, json)
+
+
+def show(cell: str, story: "Story", json: bool) -> None:
+    """Print a job's story."""
+    from infra.commands.output import print_json, say
+
     if json:
-        print_json({"cell": cell_name, **story.as_json()})
+        print_json({"cell": cell, **story.as_json()})
         return
-    typer.echo(f"Job {job_id} in cell {cell_name}: {story.state}")
+    say(f"Job {story.job_id} in cell {cell}: {story.state}")
     for chapter in story.chapters:
         for line in _lines(chapter):
-            typer.echo(line)
+            say(line)
 
 
 def _stories(target: "Target", job_id: str) -> "dict[str, Story]":

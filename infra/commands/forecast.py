@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from infra.commands.options import CellName, Json
+from infra.commands.options import CellName, ExpectHead, Json
 
 
 def forecast(
@@ -15,16 +15,25 @@ def forecast(
             help="A ledger, as `replay --export` or `simulate --out` writes it.", metavar="LEDGER.jsonl"
         ),
     ],
+    expect_head: ExpectHead = None,
     cell: CellName = None,
     json: Json = False,
 ) -> None:
     """Say what prices zones should open at, from what their bids offered: a policy's `opening_prices`."""
     import yaml
 
-    from infra.commands.output import print_json, progress
+    from infra.commands.ledger_check import check_ledger
+    from infra.commands.options import kept_heads
+    from infra.commands.output import print_json, progress, remark, say
     from infra.errors import CommandError
     from infra.simulation.price_forecast import forecast_from_ledger
+    from infra.simulation.what_if import ledger_configuration
 
+    own = ledger_configuration(ledger, cell)
+    with progress("folding the ledger again"):
+        head, notes = check_ledger(ledger, own.cell, kept_heads(expect_head, cell))
+    for note in notes:
+        remark(note)
     with progress("finding prices at which there is room for what was asked"):
         zones = forecast_from_ledger(ledger, cell)
     if not zones:
@@ -34,6 +43,7 @@ def forecast(
         for zone, forecasts in zones.items()
     }
     if json:
-        print_json(plain)
+        print_json({"cell": own.cell, "head": str(head), "zones": plain})
     else:
+        say(f"# from the ledger with head {own.cell}={head}")
         typer.echo(yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=120), nl=False)

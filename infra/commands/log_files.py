@@ -9,7 +9,7 @@ from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.errors import disk_faults
 from schemas.codec import Decision
 from streams.cell import LedgerEvent
-from streams.replay_sources import ledger_line
+from streams.replay_files import ledger_line
 
 _UNFINISHED = ".unfinished"
 

@@ -9,6 +9,7 @@ import typer
 if TYPE_CHECKING:
     from infra.log.target import Target
     from schemas.cells import CellConfigured
+    from streams.heads import KeptHead
 
 CELLS_DIRECTORY = Path(__file__).parents[1] / "cells"
 LARGEST_SEED = 2**31 - 1
@@ -52,6 +53,14 @@ DataDirectory = Annotated[
 ]
 CellsFile = Annotated[Path, typer.Argument(help="YAML file of cells.", metavar="CELLS.yaml")]
 CellName = Annotated[str | None, typer.Option("--cell", help="Only this cell.", show_default=False)]
+ExpectHead = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A head of the log that was kept, as `replay` prints it; may be repeated.",
+        metavar="[CELL=]OFFSET:CHAIN",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Seed = Annotated[int, bounded(least=0, most=LARGEST_SEED, help="Decides everything that is drawn.")]
 Timeout = Annotated[
@@ -87,6 +96,24 @@ def target_of(bootstrap_servers: str | None, topic_prefix: str) -> "Target":
     target = Target(servers, topic_prefix)
     target.check()
     return target
+
+
+def kept_heads(texts: list[str] | None, cell: str | None) -> "list[KeptHead]":
+    """The heads of `--expect-head`; those that name no cell are of `cell`, if one was chosen.
+
+    Raises:
+        CommandError: one is no head.
+    """
+    from dataclasses import replace
+
+    from infra.errors import CommandError
+    from streams.heads import KeptHead
+
+    try:
+        kept = [KeptHead.parse(text) for text in texts or []]
+    except ValueError as error:
+        raise CommandError(f"--expect-head: {error}") from None
+    return [replace(each, cell=cell) if each.cell is None else each for each in kept]
 
 
 def cells_of(path: Path, epoch_s: float) -> "tuple[CellConfigured, ...]":

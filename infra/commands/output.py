@@ -8,12 +8,20 @@ from typing import Any
 
 from rich.console import Console
 
+from schemas.text import plain
+
 _FILE_WIDTH = 160
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on one line of standard output, at once."""
-    sys.stdout.write(json.dumps(value, allow_nan=False, ensure_ascii=False) + "\n")
+    """One JSON value on one line of standard output, at once; in ASCII, so a terminal may show it."""
+    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def say(line: str) -> None:
+    """A line on standard output; what strangers wrote in it tells a terminal nothing (see `plain`)."""
+    sys.stdout.write(f"{plain(line)}\n")
     sys.stdout.flush()
 
 
@@ -24,7 +32,7 @@ def console() -> Console:
 
 def remark(text: str) -> None:
     """A line on standard error, where it does not get into anybody's data."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{plain(text)}\n")
     sys.stderr.flush()
 
 

@@ -30,7 +30,7 @@ def quote(
     from infra.bids_file import read_quote_requests
     from infra.commands.asking import ask
     from infra.commands.options import target_of
-    from infra.commands.output import print_json
+    from infra.commands.output import print_json, say
     from infra.errors import CommandError
     from schemas.decisions import JobQuoted
     from schemas.topics import JOBS
@@ -45,10 +45,11 @@ def quote(
         if json:
             print_json(answer.outcome.model_dump(mode="json"))
         else:
-            typer.echo(_text(answer.outcome))
+            for line in _lines(answer.outcome):
+                say(line)
 
 
-def _text(quoted: "JobQuoted") -> str:
+def _lines(quoted: "JobQuoted") -> list[str]:
     from infra.commands.offers import describe_offer
     from infra.money import units
 
@@ -58,4 +59,4 @@ def _text(quoted: "JobQuoted") -> str:
         lines = [f"{quoted.quote_id}: a bid of {units(quoted.offer.lowest_winning_bid_micros)} wins now"]
     if quoted.offer is not None:
         lines += [f"  {line}" for line in describe_offer(quoted.offer)]
-    return "\n".join(lines)
+    return lines

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, ExpectHead, Json, TopicPrefix
 
 if TYPE_CHECKING:
     from streams.replay import Verdict
@@ -38,31 +38,41 @@ def replay(
             show_default=False,
         ),
     ] = None,
+    expect_head: ExpectHead = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Take decisions that are awaited for missing.")
+    ] = False,
     cell: CellName = None,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
     """Fold the ledger again and compare every decision, byte by byte and link by link."""
-    from infra.commands.options import target_of
+    from infra.commands.options import kept_heads, target_of
     from infra.commands.output import progress
-    from infra.errors import CommandError
-    from streams.replay_sources import export, verify_files, verify_kafka
+    from infra.errors import CommandError, disk_faults
+    from streams.replay import LIVE
+    from streams.replay_export import export
+    from streams.replay_files import verify_files
+    from streams.replay_sources import verify_kafka
 
+    kept = kept_heads(expect_head, cell)
     if ledger is None and decisions is not None:
         raise CommandError("--decisions goes with --from")
     if ledger is not None and export_to is not None:
         raise CommandError("--export reads Kafka and does not go with --from")
     with progress("folding the ledger again"):
         if ledger is not None:
-            verdict = verify_files(ledger, decisions or ledger.with_name(DECISIONS_FILE), cell)
+            verdict = verify_files(ledger, decisions or ledger.with_name(DECISIONS_FILE), cell, kept)
         else:
-            target = target_of(bootstrap_servers, topic_prefix)
-            if export_to is not None:
-                _make_directory(export_to)
-                servers, ledger_file = target.bootstrap_servers, export_to / LEDGER_FILE
-                export(servers, topic_prefix, ledger_file, export_to / DECISIONS_FILE, cell)
-            verdict = verify_kafka(target.bootstrap_servers, topic_prefix, cell)
+            servers = target_of(bootstrap_servers, topic_prefix).bootstrap_servers
+            tolerated = LIVE - {"awaited"} if strict else LIVE
+            verdict = verify_kafka(servers, topic_prefix, cell, tolerated, kept)
+            if export_to is not None and verdict.events:
+                with disk_faults(export_to):
+                    export_to.mkdir(parents=True, exist_ok=True)
+                    files = export_to / LEDGER_FILE, export_to / DECISIONS_FILE
+                    export(servers, topic_prefix, *files, verdict.settled, cell)
     if cell is not None and not verdict.events:
         raise CommandError(f"the ledger has no event of cell {cell}")
     _show(verdict, json)
@@ -73,32 +83,33 @@ def replay(
 def verdict_line(verdict: "Verdict") -> str:
     """A verdict in words."""
     found = "every decision is the one that the rules demand" if verdict.ok else "NOT VERIFIED"
+    awaited = f", {verdict.awaited} more are awaited" if verdict.awaited else ""
     cells = "1 cell" if verdict.cells == 1 else f"{verdict.cells} cells"
     repeated = f", {verdict.duplicates} repeated records" if verdict.duplicates else ""
-    return f"{found}: {cells}, {verdict.events} events, {verdict.decisions} decisions{repeated}"
+    decisions = f"{verdict.decisions - verdict.awaited} decisions{awaited}{repeated}"
+    return f"{found}: {cells}, {verdict.events} events, {decisions}"
 
 
 def fault_of(verdict: "Verdict") -> str:
     """The first thing that is wrong, and how much more is."""
     if verdict.first is not None:
         return f"replay: {verdict.difference_count} differences, the first {verdict.first}"
-    cell, decision = next(iter(verdict.broken_links.items()))
-    return f"replay: the chain of cell {cell} breaks at decision {decision}"
+    if verdict.broken_links:
+        cell, decision = next(iter(verdict.broken_links.items()))
+        return f"replay: the chain of cell {cell} breaks at decision {decision}"
+    return f"replay: {verdict.head_faults[0]}"
 
 
 def _show(verdict: "Verdict", json: bool) -> None:
     from dataclasses import asdict
 
-    from infra.commands.output import print_json
+    from infra.commands.output import print_json, say
+    from streams.heads import written
 
     if json:
-        print_json({"ok": verdict.ok, **asdict(verdict), "broken_links": dict(verdict.broken_links)})
-    else:
-        typer.echo(verdict_line(verdict))
-
-
-def _make_directory(directory: Path) -> None:
-    from infra.errors import disk_faults
-
-    with disk_faults(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        print_json({"ok": verdict.ok, **asdict(verdict)})
+        return
+    say(verdict_line(verdict))
+    if verdict.ok:
+        for head in written(verdict.heads):
+            say(f"head {head}")

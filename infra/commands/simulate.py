@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infra.commands.options import CELLS_DIRECTORY, CellName, Json, Seed, bounded, is_given
+from infra.commands.options import CELLS_DIRECTORY, CellName, ExpectHead, Json, Seed, bounded, is_given
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.simulation.policy_name import PolicyName
 
@@ -38,6 +38,7 @@ def simulate(
             show_default=False,
         ),
     ] = None,
+    expect_head: ExpectHead = None,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -86,9 +87,10 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a cell, unchanged, through a workload on virtual time: a drawn one, or a recorded ledger's."""
-    from infra.commands.options import cell_of
+    from infra.commands.options import cell_of, kept_heads
     from infra.commands.output import remark
     from infra.commands.what_if import show_what_if
+    from infra.errors import CommandError
     from infra.simulation.alternative import Alternative, NodeAddition
     from infra.workloads.bids import Demands
     from infra.workloads.workload import draw_workload
@@ -108,8 +110,11 @@ def simulate(
     if from_ledger is not None:
         _refuse_what_draws(context)
         other_cells = cells if is_given(context, "cells") else None
-        show_what_if(from_ledger, cell, other_cells, alternative, pace, out, json)
+        kept = kept_heads(expect_head, cell)
+        show_what_if(from_ledger, cell, kept, other_cells, alternative, pace, out, json)
         return
+    if expect_head:
+        raise CommandError("--expect-head is for recorded ledgers and goes with --from-ledger")
     configuration = cell_of(cells, EPOCH_S, cell)
     arrivals = arrivals_of(trace, jobs, span_slots * configuration.slot_s, seed)
     demands = Demands(median_work_slots=median_work_slots)

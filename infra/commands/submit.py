@@ -68,9 +68,9 @@ def _tell(bid: "JobSubmitted", decision: "Decision", json: bool) -> None:
 
 
 def _show(json: bool, fields: dict[str, Any], line: str) -> None:
-    from infra.commands.output import print_json
+    from infra.commands.output import print_json, say
 
     if json:
         print_json(fields)
     else:
-        typer.echo(line)
+        say(line)

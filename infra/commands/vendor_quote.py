@@ -29,7 +29,7 @@ def vendor_quote(
     """Publish standing quotes of labour vendors, or take them back."""
     from infra.commands.asking import ask
     from infra.commands.options import target_of
-    from infra.commands.output import print_json
+    from infra.commands.output import print_json, say
     from infra.vendor_quotes_file import read_vendor_quotes
     from schemas.topics import QUOTES
 
@@ -41,7 +41,7 @@ def vendor_quote(
         if json:
             print_json({"type": quote.TYPE, **quote.model_dump(mode="json")})
         else:
-            typer.echo(f"{_name(quote)}: {_text(quote)}")
+            say(f"{_name(quote)}: {_text(quote)}")
 
 
 def _check_vendors(target: "Target", quotes: "Iterable[VendorQuoted | VendorLeft]") -> None:

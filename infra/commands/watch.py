@@ -72,7 +72,7 @@ def _show_live(follower: "BoardFollower", cell: str | None, jobs: int) -> None:
     from rich.live import Live
 
     from infra.commands.boards import board_view, happening
-    from infra.commands.output import console
+    from infra.commands.output import console, say
     from schemas.codec import Decision
 
     screen = console()
@@ -84,7 +84,7 @@ def _show_live(follower: "BoardFollower", cell: str | None, jobs: int) -> None:
                     continue
                 line = happening(record)
                 if line is not None:
-                    typer.echo(f"{_clock(record.time_s)}  {record.cell}  {line}")
+                    say(f"{_clock(record.time_s)}  {record.cell}  {line}")
             records = follower.poll(_POLL_S)
     follower.catch_up()
     with Live(console=screen, refresh_per_second=4) as live:

@@ -4,20 +4,22 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from infra.commands.differences import difference_table, likeness, totals_table
+from infra.commands.ledger_check import check_ledger
 from infra.commands.log_files import LogFiles
 from infra.commands.options import cell_of
 from infra.commands.output import console, print_json, progress, remark
-from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE, fault_of
+from infra.commands.replay import LEDGER_FILE
 from infra.errors import CommandError
 from infra.simulation.alternative import Alternative, check_comparable, losses
 from infra.simulation.what_if import WhatIf, ledger_configuration, recorded, what_if
 from schemas.cells import CellConfigured
-from streams.replay_sources import verify_files
+from streams.heads import Head, KeptHead
 
 
 def show_what_if(
     ledger: Path,
     cell: str | None,
+    kept: list[KeptHead],
     cells: Path | None,
     alternative: Alternative,
     pace: float,
@@ -28,12 +30,14 @@ def show_what_if(
 
     Args:
         cell: None takes the ledger's only one.
+        kept: heads that the ledger must lead to.
         cells: the file that has the other configuration; None starts from the ledger's own.
         alternative: what is changed in it.
         out: where the new log goes, if anywhere.
 
     Raises:
-        CommandError: the change cannot be made, or the decisions beside the ledger are not its own.
+        CommandError: the change cannot be made, the decisions beside the ledger are not its own, or it does
+            not lead to a kept head.
         CellsFileError: the file describes no valid cells.
         ReplayError: the ledger is none.
     """
@@ -45,8 +49,8 @@ def show_what_if(
         raise CommandError(f"--out {out}: the new log would overwrite the ledger: choose another folder")
     with progress("folding the ledger again"):
         recording, before = recorded(ledger, cell, own)
-        _verify_decisions(ledger, own.cell)
-    notes = [*_unproven(ledger), *alternative.without_effect(base), *losses(own, other)]
+        head, unproven = check_ledger(ledger, own.cell, kept)
+    notes = [*unproven, *alternative.without_effect(base), *losses(own, other)]
     for note in notes:
         remark(note)
     with LogFiles(out) if out is not None else nullcontext() as files, progress("simulating") as done:
@@ -60,33 +64,18 @@ def show_what_if(
             on_progress=done,
         )
     if json:
-        print_json({"cell": own.cell, "notes": notes, **found.as_json()})
+        print_json({"cell": own.cell, "head": str(head), "notes": notes, **found.as_json()})
     else:
-        _print(found, own)
+        _print(found, own, head)
 
 
-def _print(found: WhatIf, own: CellConfigured) -> None:
+def _print(found: WhatIf, own: CellConfigured, head: Head) -> None:
     table = difference_table(found, f"Cell {own.cell}: jobs that differ")
     screen = console()
+    screen.print(f"the ledger's head: {own.cell}={head}")
     screen.print(likeness(found))
     screen.print(table if table.row_count else "no job differs")
     screen.print(totals_table(found))
-
-
-def _unproven(ledger: Path) -> list[str]:
-    """What is to be said of a ledger without decisions: alone it cannot tell that events are missing."""
-    decisions = ledger.with_name(DECISIONS_FILE)
-    return [] if decisions.exists() else [f"{decisions} is not there: nothing shows that the ledger is whole"]
-
-
-def _verify_decisions(ledger: Path, cell: str) -> None:
-    """Refuse a ledger whose published decisions are beside it and not what it demands."""
-    decisions = ledger.with_name(DECISIONS_FILE)
-    if not decisions.exists():
-        return
-    verdict = verify_files(ledger, decisions, cell)
-    if not verdict.ok:
-        raise CommandError(fault_of(verdict))
 
 
 def _same_file(one: Path, other: Path) -> bool:

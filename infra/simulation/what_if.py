@@ -13,7 +13,7 @@ from infra.simulation.sent_times import timed
 from schemas.cells import CellConfigured
 from schemas.jobs import JobSubmitted
 from streams.cell import Cell, LedgerEvent
-from streams.replay_sources import read_ledger_file
+from streams.replay_files import read_ledger_file
 
 _NO_JOB = JobOutcome()
 _TIME_RESOLUTION_S = 0.001

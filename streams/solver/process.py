@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from confluent_kafka import KafkaException
 
+from schemas.service_log import begin_log
 from streams.solver.service import SolverService, TopicsError
 from streams.solver.settings import SolverSettings
 from streams.solver.solving import SolverProcess
@@ -28,7 +29,7 @@ def run_solver(settings: SolverSettings) -> None:
         SystemExit: with `EXIT_UNFIT` if the solver cannot start as it is set up, and with `EXIT_FAILED` if it
             cannot go on; the reason is a line on standard error.
     """
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log(settings.log_level)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -7,13 +7,15 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from infra.broker import LocalKafka
+from infra.cli import run
 from infra.topics import ensure_topics
 from schemas.base import MAX_TIME_S
 from schemas.clock import ClockTicked
@@ -21,6 +23,10 @@ from schemas.codec import decode_decision
 from schemas.registry import TOPIC_BY_EVENT
 from schemas.topics import topics
 from schemas.views import JobState
+from streams.records import ReadRecord
+from streams.replay import Verdict
+from streams.replay_export import export
+from streams.replay_files import verify_files
 from streams.replay_sources import verify_kafka
 from streams.worker import EXIT_FAILED, EXIT_UNFIT
 from tests.integration.deployment import Deployment, Worker, until
@@ -93,6 +99,66 @@ def test_one_altered_byte_in_the_decisions_is_named(deployment: Deployment) -> N
         f"{topic}[{spoiled.partition}]@{spoiled.offset}",
     )
     assert verdict.broken_links == {"alpha": verdict.first.decision_id}
+
+
+def copied(deployment: Deployment, name: str, change: Callable[[list[ReadRecord]], list[ReadRecord]]) -> str:
+    """The prefix of a copy of the deployment's log, whose decisions are changed."""
+    prefix = f"{deployment.prefix}-{name}"
+    ensure_topics(deployment.bootstrap_servers, topics(prefix, partitions=2))
+    producer = Producer({"bootstrap.servers": deployment.bootstrap_servers, "log_level": 0})
+    for record in deployment.records("ledger") + change(deployment.records("decisions")):
+        topic = record.topic.replace(deployment.prefix, prefix)
+        producer.produce(topic, record.value, record.key, record.partition, headers=list(record.headers))
+    assert producer.flush(10) == 0
+    return prefix
+
+
+def test_an_export_has_each_decision_once_in_order_and_hides_nothing(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    deployment.start_worker()
+    deployment.configure("alpha", "beta")
+    streams = zip(events.stream(30), events.stream(30, "beta"), strict=True)
+    deployment.send([event for pair in streams for event in pair][2:])
+    deployment.proven()
+    servers = deployment.bootstrap_servers
+    ledger, decisions = tmp_path / "ledger.jsonl", tmp_path / "decisions.jsonl"
+
+    def exported(prefix: str) -> Verdict:
+        verdict = verify_kafka(servers, prefix)
+        assert export(servers, prefix, ledger, decisions, verdict.settled)[1] == len(
+            decisions.read_bytes().splitlines()
+        )
+        return verdict
+
+    plain = exported(deployment.prefix)
+    whole = ledger.read_bytes(), decisions.read_bytes()
+    assert verify_files(ledger, decisions).heads == plain.heads
+
+    repeated = exported(copied(deployment, "repeated", lambda found: [*found[5:], *found[:9], *found]))
+    assert (repeated.ok, repeated.duplicates) == (True, plain.decisions + 4)
+    assert (ledger.read_bytes(), decisions.read_bytes()) == whole
+
+    def with_a_lie(records: list[ReadRecord]) -> list[ReadRecord]:
+        lie = (records[7].value or b"").replace(b'"reason":"', b'"reason":"x', 1)
+        return [*records, replace(records[7], value=lie), replace(records[7], value=b"no decision")]
+
+    assert exported(copied(deployment, "lied", with_a_lie)).difference_count == 2
+    found = verify_files(ledger, decisions)
+    assert {difference.kind for difference in found.differences} == {"altered", "unreadable"}
+
+    def late(records: list[ReadRecord]) -> list[ReadRecord]:
+        return [record for record in records if record.key == b"alpha"][:9]
+
+    half = copied(deployment, "behind", late)
+    behind = exported(half)
+    where = ["replay", "--bootstrap-servers", servers, "--topic-prefix", half]
+    assert (run(where), run([*where, "--strict"])) == (0, 1)
+    assert behind.ok
+    assert behind.awaited == plain.decisions - 9
+    ended = verify_files(ledger, decisions)
+    assert (ended.ok, ended.heads) == (True, behind.heads)
+    assert set(ended.heads) == {"alpha"}
 
 
 def test_bad_records_among_good_ones(deployment: Deployment) -> None:

@@ -57,6 +57,10 @@ def test_every_event_survives_the_round_trip_byte_for_byte(ce_type: str) -> None
         for line in (envelope.canonical, envelope.canonical.decode()):
             assert codec.decode_event_line(line).canonical == envelope.canonical
         assert codec.decode_event(envelope.canonical, []).canonical == envelope.canonical
+        assert codec.decode_stored_event(envelope.value, envelope.headers()).stored == envelope.value
+        line = b'{"offset":7,' + envelope.canonical[1:]
+        offset, read = codec.decode_ledger_line(line)
+        assert (offset, read, read.canonical) == (7, envelope, envelope.canonical)
 
     round_trip()
 
@@ -259,6 +263,42 @@ def test_a_value_that_outgrows_the_limit_in_canonical_form_is_refused() -> None:
     assert 1_000_000 < len(value) < codec.MAX_VALUE_BYTES
     with pytest.raises(InvalidRecordError, match="in canonical form"):
         ticked(value, type=b"millrace.cell.configured.v1")
+
+
+OTHER_FORMS = {
+    "space": b'{"cell":"cell-1", "time_s":600.0}',
+    "line break": b'{"cell":"cell-1","time_s":600.0}\n',
+    "another order": b'{"time_s":600.0,"cell":"cell-1"}',
+    "key twice": b'{"cell":"cell-1","time_s":1.0,"time_s":600.0}',
+    "integer": b'{"cell":"cell-1","time_s":600}',
+    "exponent": b'{"cell":"cell-1","time_s":6e2}',
+    "escaped letter": b'{"cell":"\\u0063ell-1","time_s":600.0}',
+}
+
+
+@pytest.mark.parametrize("value", OTHER_FORMS.values(), ids=OTHER_FORMS)
+def test_the_ledger_holds_the_canonical_form_alone(value: bytes) -> None:
+    with pytest.raises(InvalidRecordError, match="the data are not in canonical form"):
+        codec.decode_stored_event(value, HEADERS)
+
+
+def test_what_a_version_wrote_that_lacked_a_field_is_kept_to_the_byte() -> None:
+    event = EVENT_TYPES["millrace.job.submitted.v1"].model_validate_json(json.dumps(SUBMITTED))
+    earlier = event.model_dump_json(exclude_defaults=True).encode()
+    assert len(earlier) < len(event.model_dump_json())
+    headers = [*HEADERS[:2], ("ce_type", b"millrace.job.submitted.v1"), *HEADERS[3:]]
+    envelope = codec.decode_stored_event(earlier, headers)
+    assert (envelope.event, envelope.value) == (event, earlier)
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["0.0", "0.1", "1e-7", "1.5e-300", "0.0001", "123456789.125", "4102444800.0", "1700000000.000001"],
+)
+def test_the_form_of_numbers_is_pinned(number: str) -> None:
+    """Ledgers are kept for ever: a library that wrote numbers otherwise would read none of them."""
+    value = b'{"cell":"cell-1","time_s":%s}' % number.encode()
+    assert codec.decode_stored_event(value, HEADERS).value == value
 
 
 DECISION = {

@@ -5,6 +5,7 @@ import random
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.cell import LedgerEvent
-from streams.replay import MAX_DIFFERENCES, DecisionRecord, fold, verify
-from streams.replay_sources import ReplayError, read_ledger_file, verify_files
+from streams.cell import Cell, LedgerEvent
+from streams.heads import Head
+from streams.replay import LIVE, MAX_DIFFERENCES, DecisionRecord, fold, verify
+from streams.replay_files import ledger_line, read_ledger_file, verify_files
+from streams.replay_sources import ReplayError
 from tests.streams import events
 
 T = TypeVar("T")
@@ -31,8 +34,7 @@ def decision_id(value: bytes) -> str:
 
 
 def write_ledger(path: Path, ledger: list[LedgerEvent]) -> Path:
-    lines = [b'{"offset":%d,%s' % (event.offset, event.envelope.canonical[1:]) for event in ledger]
-    path.write_bytes(b"\n".join(lines) + b"\n")
+    path.write_bytes(b"".join(map(ledger_line, ledger)))
     return path
 
 
@@ -44,11 +46,11 @@ def test_true_log_is_proven() -> None:
     assert len(DECISIONS) > 10
 
 
-def test_repetitions_and_order_do_not_matter() -> None:
+def test_repetitions_and_order_do_not_matter_on_kafka() -> None:
     shuffled = DECISIONS + DECISIONS[5:9]
     random.Random(3).shuffle(shuffled)
 
-    verdict = verify(LEDGER, records(shuffled))
+    verdict = verify(LEDGER, records(shuffled), LIVE)
 
     assert verdict.ok
     assert verdict.duplicates == 4
@@ -94,7 +96,7 @@ def test_first_of_several_is_the_first_of_the_ledger() -> None:
 def test_of_many_differences_the_first_of_the_ledger_are_listed_and_all_counted() -> None:
     late, early = (value.replace(b'"cause":"', b'"cause":"x') for value in (DECISIONS[9], DECISIONS[0]))
 
-    verdict = verify(LEDGER, records([*[late] * (MAX_DIFFERENCES + 20), early, *DECISIONS]))
+    verdict = verify(LEDGER, records([*[late] * (MAX_DIFFERENCES + 20), early, *DECISIONS]), LIVE)
 
     assert verdict.difference_count == MAX_DIFFERENCES + 21
     assert len(verdict.differences) == MAX_DIFFERENCES
@@ -166,16 +168,51 @@ def test_altered_event_breaks_the_chain() -> None:
     assert verdict.broken_links == {"alpha": decision_id(first_after)}
 
 
-def test_recent_decisions_may_be_awaited_but_not_altered() -> None:
-    last_settled = int(decision_id(DECISIONS[-1]).split("-")[1]) - 3
-    cut = [value for value in DECISIONS if int(decision_id(value).split("-")[1]) <= last_settled]
+def test_decisions_behind_the_last_one_of_a_cell_are_awaited_where_a_worker_may_be_behind() -> None:
+    for count in range(len(DECISIONS)):
+        verdict = verify(LEDGER, records(DECISIONS[:count]), LIVE)
 
-    assert verify(LEDGER, records(cut), {"alpha": last_settled + 1}).ok
-    awaited = len(DECISIONS) - len(cut)
-    assert verify(LEDGER, records(cut), {"alpha": last_settled + 1}).awaited == awaited > 1
-    assert not verify(LEDGER, records(cut)).ok
+        assert verdict.ok
+        assert verdict.awaited == len(DECISIONS) - count
+        strict = verify(LEDGER, records(DECISIONS[:count]), LIVE - {"awaited"})
+        assert strict.difference_count == len(DECISIONS) - count
+        assert {difference.kind for difference in strict.differences} == {"missing"}
+
+
+def test_one_that_was_skipped_is_missing_even_where_a_worker_may_be_behind() -> None:
+    verdict = verify(LEDGER, records(DECISIONS[:6] + DECISIONS[7:-3]), LIVE)
+
+    assert (verdict.difference_count, verdict.awaited) == (1, 3)
+    assert verdict.first is not None
+    assert (verdict.first.kind, verdict.first.decision_id) == ("missing", decision_id(DECISIONS[6]))
+    assert verdict.broken_links == {"alpha": decision_id(DECISIONS[6])}
+
+
+def test_an_altered_one_is_no_proof_that_the_worker_has_passed_those_before_it() -> None:
     altered = DECISIONS[-1].replace(b'"cause":"e', b'"cause":"f')
-    assert not verify(LEDGER, records([*cut, altered]), {"alpha": last_settled + 1}).ok
+
+    verdict = verify(LEDGER, records([*DECISIONS[:-5], altered]), LIVE)
+
+    assert (verdict.ok, verdict.difference_count, verdict.awaited) == (False, 1, 4)
+    assert verdict.first is not None
+    assert (verdict.first.kind, verdict.first.decision_id) == ("altered", decision_id(altered))
+
+
+def test_the_head_is_that_of_what_is_there() -> None:
+    """Awaited decisions are not in it, not even where one of an event's two is there."""
+    cell = Cell("alpha")
+    heads = {-1: None}
+    published = [0]
+    for event in LEDGER:
+        published.append(published[-1] + len(cell.handle(event)))
+        heads[event.offset] = Head(event.offset, cell.chain.hex())
+    assert max(after - before for before, after in pairwise(published)) > 1
+    for count in range(len(DECISIONS) + 1):
+        verdict = verify(LEDGER, records(DECISIONS[:count]), LIVE)
+
+        whole = max(number for number, before in enumerate(published) if before <= count) - 1
+        assert verdict.heads.get("alpha") == heads[whole]
+        assert verdict.settled == {"alpha": whole}
 
 
 def test_cells_are_told_apart() -> None:
@@ -201,7 +238,7 @@ def test_files_are_verified_like_topics(tmp_path: Path) -> None:
     assert verify_files(ledger, decisions).ok
     assert verify_files(ledger, decisions, "alpha").decisions == len(DECISIONS)
 
-    decisions.write_bytes(b"\n".join(DECISIONS[:7] + DECISIONS[8:]))
+    decisions.write_bytes(b"\n".join(DECISIONS[:7] + DECISIONS[8:]) + b"\n")
     first = verify_files(ledger, decisions).first
     assert first is not None
     assert first.decision_id == decision_id(DECISIONS[7])
@@ -221,7 +258,7 @@ def test_files_are_verified_like_topics(tmp_path: Path) -> None:
 )
 def test_bad_line_is_named_by_file_and_number(tmp_path: Path, line: bytes, fault: str) -> None:
     ledger = write_ledger(tmp_path / "ledger.jsonl", LEDGER[:2])
-    ledger.write_bytes(ledger.read_bytes() + line)
+    ledger.write_bytes(ledger.read_bytes() + line + b"\n")
 
     with pytest.raises(ReplayError, match=f"ledger.jsonl:3: .*{fault}"):
         list(read_ledger_file(ledger))

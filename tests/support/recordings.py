@@ -13,7 +13,7 @@ from schemas.codec import Decision, Envelope
 from schemas.fleet import NodeSilent
 from schemas.registry import Event
 from streams.cell import LedgerEvent
-from streams.replay_sources import ledger_line
+from streams.replay_files import ledger_line
 from tests.support.cells import EPOCH_S, SLOT_S, heard, online
 
 TICK_S = 2.0

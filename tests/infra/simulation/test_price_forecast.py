@@ -12,7 +12,7 @@ from infra.simulation.price_forecast import forecast_from_ledger
 from schemas.base import HOURS_PER_DAY
 from schemas.policies import AuctionPolicy
 from streams.cell import LedgerEvent
-from streams.replay_sources import ledger_line
+from streams.replay_files import ledger_line
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, zone
 
 HOUR = int(EPOCH_S // 3_600)
