@@ -19,6 +19,7 @@ from infra.topics import ensure_topics
 from schemas.cells import CellConfigured
 from schemas.policies import TitanPolicy
 from schemas.topics import topics
+from streams.cells_file import CellsFile
 
 WORKER_READY_S = 120.0
 
@@ -64,6 +65,7 @@ class Deployment:
         executors and clock; stopped in reverse.
 
         Raises:
+            CellsFileError: the file describes no valid cells.
             CommandError: a part of it does not come up.
             BrokerError: the topics are not what they must be.
         """
@@ -100,8 +102,9 @@ class Deployment:
 
     def _configure(self) -> None:
         layout = self.layout
+        cells_file = CellsFile.read(layout.cells_file)
         configured = configure_cells(
-            layout.target, layout.cells_file, time.time(), WORKER_READY_S, self.worker.check_alive
+            layout.target, cells_file, time.time(), WORKER_READY_S, self.worker.check_alive
         )
         for cell in configured:
             name = cell.configuration.cell
