@@ -93,9 +93,9 @@ class _Reader:
             if isinstance(event, yaml.DocumentStartEvent):
                 if root is not None:
                     raise _fault(event, "a second document: one is read")
-                first: Any = next(self._events)
+                first = next(self._events)
                 value, parts = self._node(first, 1)
-                root = value, Located(first.start_mark.line + 1, parts)
+                root = value, Located(_line(first), parts)
         return root
 
     def _node(self, event: Any, depth: int) -> tuple[Any, Lines]:
@@ -117,7 +117,6 @@ class _Reader:
     def _mapping(self, depth: int) -> tuple[dict[str, Any], Lines]:
         values: dict[str, Any] = {}
         lines: dict[str, Located] = {}
-        key: Any
         for key in self._events:
             if isinstance(key, yaml.MappingEndEvent):
                 break
@@ -126,7 +125,7 @@ class _Reader:
             if key.value in values:
                 raise _fault(key, f"{shown(key.value)} is given twice")
             values[key.value], parts = self._node(next(self._events), depth + 1)
-            lines[key.value] = Located(key.start_mark.line + 1, parts)
+            lines[key.value] = Located(_line(key), parts)
         return values, lines
 
     def _sequence(self, depth: int) -> tuple[list[Any], Lines]:
@@ -137,7 +136,7 @@ class _Reader:
                 break
             value, parts = self._node(event, depth + 1)
             values.append(value)
-            lines.append(Located(event.start_mark.line + 1, parts))
+            lines.append(Located(_line(event), parts))
         return values, lines
 
     def _scalar(self, event: Any) -> Any:
@@ -175,4 +174,8 @@ def _refuse_tag(event: Any, own: str) -> None:
 
 
 def _fault(event: Any, message: str) -> YamlFaultError:
-    return YamlFaultError(message, event.start_mark.line + 1)
+    return YamlFaultError(message, _line(event))
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
