@@ -5,7 +5,7 @@ The order is always checkpoint, report, journal: whatever is lost in between is 
 
 import logging
 
-from executors.service.acceptance import accept
+from executors.service.acceptance import Acceptance
 from executors.service.command_log import CommandLog, CommandRecord
 from executors.service.journal import Journal, JournalFile
 from executors.service.reports import FleetReports
@@ -39,6 +39,7 @@ class Node:
         self._journal_file = journal_file
         self._journal = journal
         self._stop = stop
+        self._acceptance = Acceptance(workshop.cell, node)
         self._runner: SlotRunner | None = None
 
     def serve(self) -> None:
@@ -93,12 +94,10 @@ class Node:
     def _apply(self, records: list[CommandRecord]) -> None:
         """Apply commands in their order; their position is committed only when all their reports are out."""
         for record in records:
-            accepted = accept(
-                record, self._journal, self._workshop.cell, self._node, self._workshop.clock.time_s()
-            )
+            accepted = self._acceptance.accept(record, self._journal, self._workshop.clock.time_s())
             if accepted is not None:
                 self._obey(accepted.command)
-                self._journal = self._journal.with_applied(accepted.id)
+                self._journal = self._journal.with_applied(accepted.key)
             self._journal = self._journal.model_copy(update={"next_offset": record.offset + 1})
         if records:
             self.commit()
