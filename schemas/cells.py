@@ -17,7 +17,7 @@ from schemas.base import (
 from schemas.policies import AuctionPolicy, Policy
 
 LEAST_SLOT_S = 0.01
-MAX_SLOT_S = 86_400.0
+MAX_SLOT_S = 86_400
 LEAST_ROOM_GIB = 1 / 1024
 """Memory is counted in so small parts; a node needs at least one beside the base model."""
 MAX_NODE_CLASSES = 4

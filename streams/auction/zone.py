@@ -95,7 +95,7 @@ class AuctionZone:
                 return
         if isinstance(event, NodeOffline):
             if self.watch.lose(event.node):
-                yield from self._node_down(event.node, "offline")
+                yield from self._node_down(event.node, "offline", event.reason)
         else:
             if self.watch.hear(event.node, self._time_s):
                 self.auctioneer.market.node_up[self.fleet.row_of[event.node]] = True
@@ -214,10 +214,12 @@ class AuctionZone:
                     f"{job.task.work_samples} samples",
                 )
 
-    def _node_down(self, node: str, reason: Literal["offline", "silent"]) -> Iterator[Outcome]:
+    def _node_down(
+        self, node: str, reason: Literal["offline", "silent"], detail: str = ""
+    ) -> Iterator[Outcome]:
         row = self.fleet.row_of[node]
         self.auctioneer.market.node_up[row] = False
-        yield NodeStatusChanged(zone=self.zone.id, node=node, status="down", reason=reason)
+        yield NodeStatusChanged(zone=self.zone.id, node=node, status="down", reason=reason, detail=detail)
         yield from self.book.lose_node(row)
 
     def _request(self, id: str, task: Task) -> Request:
