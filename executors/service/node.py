@@ -5,6 +5,7 @@ The order is always checkpoint, report, journal: whatever is lost in between is 
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from executors.service.acceptance import Acceptance, AcceptedCommand
 from executors.service.command_log import CommandLog, CommandRecord
@@ -111,8 +112,10 @@ class Node:
         while not self._stop.requested:
             lacking = self._room.lacking(needed_bytes, reserve) or self._room.refused(needed_bytes)
             if lacking is None:
-                self.commit()
-                return
+                with suppress(NoRoomError):  # somebody else may have taken it meanwhile
+                    self.commit()
+                    return
+                continue
             if shortage is None:
                 shortage, reserve = NoRoomError(lacking, needed_bytes), 2
                 on_shortage(lacking)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from infra.cli import run
+from infra.commands.faults import fault_line
+from tests.support.small_disk import small_disk
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
@@ -176,6 +178,15 @@ SIMULATION = [
 def simulate(capsys, *more: str) -> dict:
     assert run([*SIMULATION, "--json", *more]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    with small_disk(tmp_path / "disk", mib=1) as disk:
+        disk.fill(leave_bytes=0)
+        with pytest.raises(OSError, match="No space left") as error:
+            (disk.folder / "address.json").write_text("{}")
+
+    assert fault_line(error.value) == "a file cannot be written: No space left on device"
 
 
 def test_a_simulation_depends_on_its_seed_alone(capsys, monkeypatch, tmp_path):
