@@ -112,10 +112,15 @@ class Deployment:
                 self._leave_out(node, error)
 
     def _leave_out(self, node: str, error: Exception) -> None:
-        """Let the others go on without an executor; the cell plans without a node that is silent."""
-        if all(executor.pid is None for executor in self.executors.values()):
+        """Let the others go on without an executor; the cell plans without a node that is silent.
+
+        Raises:
+            CommandError: there are no others.
+        """
+        now_s = time.monotonic()
+        if all(self._retry_s.get(other, 0.0) > now_s for other in self.executors if other != node):
             raise CommandError(str(error)) from None
-        self._retry_s[node] = time.monotonic() + EXECUTOR_RETRY_S
+        self._retry_s[node] = now_s + EXECUTOR_RETRY_S
         self.say(f"{error}; the others go on, and it is tried again in {EXECUTOR_RETRY_S:.0f} s")
         self.executors[node].forgive()
 
