@@ -20,6 +20,7 @@ _WAIT_S: dict[Activity, float] = {"training": 0.0, "waiting": 0.1, "idle": 0.25}
 """How long to wait for commands when there is otherwise so much to do."""
 _ROOM_CHECK_S = 5.0
 _ROOM_POLL_S = 1.0
+_ROOM_LOG_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -114,11 +115,16 @@ class Node:
             if lacking is None:
                 with suppress(NoRoomError):  # somebody else may have taken it meanwhile
                     self.commit()
+                    self._next_room_check_s = 0.0
                     return
                 continue
             if shortage is None:
                 shortage, reserve = NoRoomError(lacking, needed_bytes), 2
                 on_shortage(lacking)
+            now_s = self._workshop.clock.time_s()
+            if now_s >= self._next_room_check_s:
+                self._next_room_check_s = now_s + _ROOM_LOG_S
+                _log.warning("node waits node=%s: %s", self._node, lacking)
             for record in self._commands.read(_ROOM_POLL_S):
                 accepted = self._accept(record)
                 if accepted is not None and isinstance(accepted.command, RunCancelled):

@@ -88,7 +88,7 @@ FAULTS = {
     "a missing argument": (["submit"], "Missing argument 'FILE'"),
     "a number that is none": (["simulate", "--jobs", "many"], "--jobs"),
     "a number out of range": (["simulate", "--pace", "2"], "--pace"),
-    "cells that are no YAML": (["simulate", "--cells", "{not_yaml}"], "not_yaml.yaml: "),
+    "cells that are no YAML": (["simulate", "--cells", "{not_yaml}"], "not_yaml.yaml:2: not YAML"),
     "cells that are none": (["simulate", "--cells", "{not_cells}"], "expected `cells:`"),
     "cells with faults": (["up", "{bad_cells}"], "cells[0].slot_s"),
     "no cells file": (["up", "{none}"], "none: No such file"),
