@@ -8,10 +8,10 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from schemas.base import MAX_MICROS
+from streams.bounded_yaml import MAX_NUMBER_CHARACTERS, Lines, YamlFaultError, read_yaml, shown
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_ENTRIES = 100_000
@@ -35,8 +35,8 @@ class Entry:
     file: str
     fields: dict[str, Any]
     line: int
-    lines: dict[Place, int]
-    """Of its fields, where they are known."""
+    parts: Lines
+    """Where its fields stand; None where all is on the entry's own line."""
 
     def parse(self, model: type[Model], fields: dict[str, Any]) -> Model:
         """The model that `fields` make: the entry's own, with the conveniences worked out.
@@ -52,7 +52,7 @@ class Entry:
             # A field that is written wrong is also missed under its right name: say the former.
             fault = min(faults, key=lambda fault: fault["type"] != "extra_forbidden")
             raise self.fault(fault["loc"], fault["msg"]) from None
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise EntriesFileError(f"{self.file}:{self.line}: {error}") from None
 
     def with_micros(self, fields: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -72,15 +72,15 @@ class Entry:
 
     def fault(self, place: Place, message: str) -> EntriesFileError:
         """An error about a field, with the line of the nearest thing around it that has one."""
-        known = next(
-            (
-                self.lines[place[:length]]
-                for length in range(len(place), 0, -1)
-                if place[:length] in self.lines
-            ),
-            self.line,
+        line, parts = self.line, self.parts
+        for part in place:
+            try:
+                line, parts = parts[part]
+            except (TypeError, LookupError):
+                break
+        return EntriesFileError(
+            f"{self.file}:{line}: {'.'.join(shown(str(part)) for part in place)}: {message}"
         )
-        return EntriesFileError(f"{self.file}:{known}: {'.'.join(map(str, place))}: {message}")
 
     def _micros(self, name: str, amount: Any) -> int:
         try:
@@ -125,7 +125,7 @@ def _read(file: str) -> str:
                 content = source.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise EntriesFileError(f"{file}: larger than {MAX_FILE_BYTES} bytes")
-        return content.decode()
+        return content.decode("utf-8-sig")
     except OSError as error:
         raise EntriesFileError(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -133,11 +133,12 @@ def _read(file: str) -> str:
 
 
 def _json_entries(file: str, content: str) -> Iterator[Entry]:
-    for number, line in enumerate(content.splitlines(), start=1):
+    for number, line in enumerate(content.split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            yield Entry(file, json.loads(line, object_pairs_hook=_unique), number, {})
+            fields = json.loads(line, object_pairs_hook=_unique, parse_int=_bounded_int)
+            yield Entry(file, fields, number, None)
         except (ValueError, RecursionError) as error:
             raise EntriesFileError(f"{file}:{number}: not JSON: {error}") from None
 
@@ -149,49 +150,21 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
+def _bounded_int(digits: str) -> int:
+    if len(digits) > MAX_NUMBER_CHARACTERS:
+        raise ValueError(f"a number of {len(digits)} characters: at most {MAX_NUMBER_CHARACTERS} are read")
+    return int(digits)
+
+
 def _yaml_entries(file: str, content: str) -> Iterator[Entry]:
     try:
-        _refuse_bombs(file, content)
-        root = yaml.compose(content, Loader=yaml.SafeLoader)
-        document = yaml.safe_load(content)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = 1 if mark is None else mark.line + 1
-        raise EntriesFileError(f"{file}:{line}: not YAML: {error.problem or error.context}") from None
-    except EntriesFileError:
-        raise
-    except (yaml.YAMLError, ValueError) as error:
-        raise EntriesFileError(f"{file}: not YAML: {' '.join(str(error).split())}") from None
-    if root is None:
+        document = read_yaml(content, MAX_DEPTH)
+    except YamlFaultError as error:
+        place = file if error.line is None else f"{file}:{error.line}"
+        raise EntriesFileError(f"{place}: {error}") from None
+    if document is None:
         return
-    nodes = root.value if isinstance(root, yaml.SequenceNode) else [root]
-    values = document if isinstance(document, list) else [document]
-    for node, value in zip(nodes, values, strict=True):
-        yield Entry(file, value, node.start_mark.line + 1, dict(_lines(file, node, ())))
-
-
-def _refuse_bombs(file: str, content: str) -> None:
-    """Aliases may blow a small file up to any size, and deep nesting exhausts the stack."""
-    depth = 0
-    for event in yaml.parse(content, Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent):
-            raise EntriesFileError(f"{file}:{event.start_mark.line + 1}: aliases are not allowed")
-        if depth > MAX_DEPTH:
-            raise EntriesFileError(f"{file}:{event.start_mark.line + 1}: nested deeper than {MAX_DEPTH}")
-
-
-def _lines(file: str, node: yaml.Node, place: Place) -> Iterator[tuple[Place, int]]:
-    """The line of each field. Of a key given twice YAML would silently keep the last."""
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if key.value in seen:
-                raise EntriesFileError(f"{file}:{key.start_mark.line + 1}: {key.value} is given twice")
-            seen.add(key.value)
-            yield (*place, key.value), key.start_mark.line + 1
-            yield from _lines(file, value, (*place, key.value))
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield (*place, index), item.start_mark.line + 1
-            yield from _lines(file, item, (*place, index))
+    value, located = document
+    values, parts = (value, located.parts) if isinstance(value, list) else ([value], [located])
+    for entry, place in zip(values, parts, strict=True):
+        yield Entry(file, entry, *place)

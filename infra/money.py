@@ -1,8 +1,20 @@
 """Money as people read it."""
 
 _MICROS_PER_UNIT = 1_000_000
+_LEAST_DECIMALS = 4
 
 
 def units(micros: float | None) -> str:
-    """An amount in units of money, to four decimals; a dash for none."""
-    return "–" if micros is None else f"{micros / _MICROS_PER_UNIT:,.4f}"
+    """An amount in units of money; a dash for none.
+
+    A whole number of micros is said exactly, with four to six decimals: who bids what is printed wins or
+    loses by the last of them. A mean, which is a float, is rounded to four.
+    """
+    if micros is None:
+        return "–"
+    if isinstance(micros, float):
+        return f"{micros / _MICROS_PER_UNIT:,.{_LEAST_DECIMALS}f}"
+    whole, rest = divmod(abs(micros), _MICROS_PER_UNIT)
+    decimals = f"{rest:06}"
+    more = decimals[_LEAST_DECIMALS:].rstrip("0")
+    return f"{'-' if micros < 0 else ''}{whole:,}.{decimals[:_LEAST_DECIMALS]}{more}"

@@ -16,6 +16,8 @@ from schemas.base import (
 )
 from schemas.policies import AuctionPolicy, Policy
 
+LEAST_SLOT_S = 0.01
+MAX_SLOT_S = 86_400
 LEAST_ROOM_GIB = 1 / 1024
 """Memory is counted in so small parts; a node needs at least one beside the base model."""
 MAX_NODE_CLASSES = 4
@@ -145,7 +147,7 @@ class CellConfigured(Record):
     cell: Identifier
     epoch_s: UnixTime
     """When slot 0 starts."""
-    slot_s: Annotated[float, Field(ge=0.01, le=86_400)] = 600.0
+    slot_s: Annotated[float, Field(ge=LEAST_SLOT_S, le=MAX_SLOT_S)] = 600.0
     node_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     """A node that was heard once and is silent for longer, while somebody listens, is taken for dead."""
     duplicate_window_events: Annotated[int, Field(ge=1, le=10_000_000)] = 50_000

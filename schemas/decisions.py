@@ -220,6 +220,8 @@ class NodeStatusChanged(Record):
     node: Identifier
     status: Literal["up", "down"]
     reason: Literal["online", "offline", "silent"]
+    detail: Detail = ""
+    """What the node says of it, for an operator."""
 
 
 class ClassPrices(Record):

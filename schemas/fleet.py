@@ -36,6 +36,9 @@ class NodeOffline(Record):
 
     cell: Identifier
     node: Identifier
+    reason: Text = ""
+    """For an operator, such as a full disk, which takes no checkpoints either; empty where the executor was
+    asked to stop."""
 
 
 class NodeHeard(Record):

@@ -193,13 +193,16 @@ def _snapshots_table(app: faust.App, prefix: str, partitions: int) -> TableT[byt
         partitions=partitions,
         key_type=bytes,
         value_type=bytes,
-        changelog_topic=_raw_topic(app, topic_name(prefix, SNAPSHOTS)),
+        # As Faust's own changelogs are: no stream reads it, so that one is never late with it.
+        changelog_topic=_raw_topic(app, topic_name(prefix, SNAPSHOTS), acks=False),
         help="the latest snapshot of each cell",
     )
 
 
-def _raw_topic(app: faust.App, *names: str) -> Any:
-    return app.topic(*names, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
+def _raw_topic(app: faust.App, *names: str, acks: bool = True) -> Any:
+    return app.topic(
+        *names, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", acks=acks
+    )
 
 
 def _intake(settings: WorkerSettings, cells: frozenset[str], partitions: int) -> Intake:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
+from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import decode_state, encode_state
 from executors.lora.checkpoint_store import Checkpoint, CheckpointStore
@@ -17,6 +18,10 @@ from schemas.fleet import Loss
 
 RUN_PROGRESS = "run.json"
 FINISHED_RUN = "finished.json"
+
+_BYTES_PER_PARAMETER = 12
+"""Itself and AdamW's two moments, in float32."""
+_BYTES_BESIDE_TENSORS = 16 * 1024
 
 
 class RunProgress(BaseModel):
@@ -61,6 +66,14 @@ class RunCheckpoints:
         self._base = base
         self._limit = parked_runs
         self._parked: OrderedDict[str, SavedRun] = OrderedDict()
+
+    def bytes_of(self, task: LoraTask) -> int:
+        """About what a checkpoint of a task takes on the store.
+
+        Raises:
+            ValueError: a target module matches no layer.
+        """
+        return _BYTES_PER_PARAMETER * AdapterLayout(task, self._base.sites).size + _BYTES_BESIDE_TENSORS
 
     def newest(self, job_id: str) -> Checkpoint | None:
         """Return the newest on the store that verifies, whoever wrote it; for a job's end, see `finished`."""

@@ -36,7 +36,7 @@ class Journal(BaseModel):
     next_offset: Annotated[int, Field(ge=0)] = 0
     """Where to go on reading commands."""
     applied: tuple[str, ...] = ()
-    """Ids of the last applied commands, oldest first."""
+    """Keys of the last applied commands, oldest first."""
     assignment: SlotAssigned | None = None
     """The last slot that was begun."""
     over: tuple[str, ...] = ()
@@ -50,9 +50,9 @@ class Journal(BaseModel):
             return self.model_copy(update={"topic": topic, "partition": partition, "next_offset": 0})
         return self
 
-    def with_applied(self, command_id: str) -> "Journal":
+    def with_applied(self, key: str) -> "Journal":
         """The journal with one more command applied."""
-        return self.model_copy(update={"applied": (*self.applied, command_id)[-APPLIED_IDS_KEPT:]})
+        return self.model_copy(update={"applied": (*self.applied, key)[-APPLIED_IDS_KEPT:]})
 
 
 class JournalFile:

@@ -10,11 +10,12 @@ from executors.lora.host_memory import keep_freed_memory
 from executors.service.adapters import AdapterOutput
 from executors.service.checkpoints import RunCheckpoints
 from executors.service.clock import Clock
+from executors.service.room import Room
 from executors.service.settings import ExecutorSettings
 from executors.service.slot_runner import Cadence, Workshop
 
 
-def load_workshop(settings: ExecutorSettings, clock: Clock) -> Workshop:
+def load_workshop(settings: ExecutorSettings, room: Room, clock: Clock) -> Workshop:
     """Load the base model and put an engine on it.
 
     Raises:
@@ -41,5 +42,6 @@ def load_workshop(settings: ExecutorSettings, clock: Clock) -> Workshop:
             checkpoint_wait_s=settings.checkpoint_wait_s,
             progress_s=settings.progress_s,
         ),
+        room=room,
         clock=clock,
     )

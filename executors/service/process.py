@@ -9,6 +9,7 @@ from executors.service.command_log import CommandLog, CommandLogError
 from executors.service.heartbeat import Heartbeat
 from executors.service.journal import Journal, JournalError, JournalFile
 from executors.service.reports import FleetReports
+from executors.service.room import NoRoomError, Room, is_for_want_of_room
 from executors.service.settings import ExecutorSettings
 from executors.service.stop_signal import StopRequestedError, StopSignal
 from schemas.fleet import NodeHeartbeat, NodeOffline, NodeOnline
@@ -21,6 +22,8 @@ EXIT_FAILED = 1
 """Something went wrong underway; started again, the executor resumes where it was."""
 EXIT_UNFIT = 2
 """Settings, folders, model or topics are not fit; starting again does not help."""
+
+_BYTES_PER_MIB = 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
@@ -73,34 +76,51 @@ def _serve(
     """Load what the node works with, bring it online, obey commands, and bring it offline.
 
     Online only once it can train: a node that is heard gets slots, and those of one that loads for long would
-    pass unused, one after another.
+    pass unused, one after another. It is offline while its disks have no room.
     """
     identity = {"cell": settings.cell, "node": settings.node}
-    node = None
+
+    def go_offline(reason: str = "") -> None:
+        if reason:
+            _log.error("node offline node=%s reason=%s; it waits for room", settings.node, reason)
+        reports.send(NodeOffline(**identity, reason=reason))
+        reports.flush(settings.stop_timeout_s)
+
     try:
         with stop.at_once():
             workshop = _load(settings, clock)
-        # As heavy as the workshop: it knows the engine.
-        from executors.service.node import Node
+    except StopRequestedError:
+        _log.info("stopped while loading node=%s", settings.node)
+        go_offline()
+        return
+    except UnfitError:
+        go_offline()
+        raise
+    # As heavy as the workshop: it knows the engine.
+    from executors.service.node import Node
 
+    commands.start(journal.next_offset)
+    node = Node(settings.node, workshop, commands, reports, journal_file, journal, stop)
+    shortage = None
+    while not stop.requested:
+        node.await_room(shortage, go_offline)
+        if stop.requested:
+            break
         reports.send(NodeOnline(**identity, base_model=settings.base_model))
         reports.flush()
         _log.info("node online node=%s boot=%d", settings.node, journal.boot)
-        with Heartbeat(reports, NodeHeartbeat(**identity), settings.node_heartbeat_s):
-            commands.start(journal.next_offset)
-            node = Node(settings.node, workshop, commands, reports, journal_file, journal, stop)
-            node.serve()
-    except StopRequestedError:
-        _log.info("stopped while loading node=%s", settings.node)
-    except UnfitError:
-        reports.send(NodeOffline(**identity))
-        reports.flush(settings.stop_timeout_s)
-        raise
-    reports.send(NodeOffline(**identity))
-    if node is None:
-        reports.flush(settings.stop_timeout_s)
-    else:
+        try:
+            with Heartbeat(reports, NodeHeartbeat(**identity), settings.node_heartbeat_s):
+                node.serve()
+        except NoRoomError as error:
+            shortage = error
+            node.leave()
+            go_offline(str(error))
+    go_offline()
+    try:
         node.commit(settings.stop_timeout_s)
+    except NoRoomError as error:
+        _log.error("journal not written node=%s reason=%s", settings.node, error)
 
 
 def _check_folders(settings: ExecutorSettings) -> None:
@@ -113,15 +133,15 @@ def _check_folders(settings: ExecutorSettings) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            if is_for_want_of_room(error):
+                raise
             raise UnfitError(f"{folder}: {error.strerror}") from None
 
 
 def _boot(journal_file: JournalFile, commands: CommandLog, clock: Clock) -> Journal:
-    """Count a start. By the clock, so that ids do not repeat even if the journal is lost."""
+    """Count a start, by the clock, so that ids do not repeat even if the journal is lost or not writable."""
     journal = journal_file.load().reading(commands.cluster_id, commands.topic, commands.partition)
-    journal = journal.model_copy(update={"boot": max(journal.boot + 1, int(clock.time_s() * 1_000))})
-    journal_file.save(journal)
-    return journal
+    return journal.model_copy(update={"boot": max(journal.boot + 1, int(clock.time_s() * 1_000))})
 
 
 def _load(settings: ExecutorSettings, clock: Clock) -> "Workshop":
@@ -129,8 +149,11 @@ def _load(settings: ExecutorSettings, clock: Clock) -> "Workshop":
     try:
         from executors.service.loading import load_workshop
 
-        return load_workshop(settings, clock)
+        folders = {"state root": settings.state_root, "output root": settings.output_root}
+        return load_workshop(settings, Room(folders, settings.least_free_mib * _BYTES_PER_MIB), clock)
     except Exception as error:
+        if is_for_want_of_room(error):
+            raise
         raise UnfitError(f"the base model cannot be loaded: {type(error).__name__}: {error}") from error
 
 

@@ -36,6 +36,9 @@ class ExecutorSettings(ServiceSettings):
     parked_runs: Annotated[int, Field(ge=0, le=10_000)] = 16
     """Suspended jobs whose state stays in memory, so that they come back without reading a checkpoint."""
 
+    least_free_mib: Annotated[int, Field(ge=0, le=1_000_000_000)] = 64
+    """Free space below which the node goes offline, besides what the checkpoints of its runs need."""
+
     checkpoint_steps: Annotated[int, Field(ge=1)] = 200
     """Steps of a job after which it is checkpointed at the latest."""
     checkpoint_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0

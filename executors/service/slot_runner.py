@@ -12,6 +12,7 @@ from executors.service.checkpoints import FinishedRun, RunCheckpoints, RunProgre
 from executors.service.clock import Clock
 from executors.service.failures import TASK_FAILURES, describe, is_permanent, raise_if_device_is_lost
 from executors.service.fusion import FusedSteps
+from executors.service.room import NoRoomError, Room
 from executors.service.runs import Run, task_of
 from schemas.commands import RunOrder, SlotAssigned
 from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, RunStarted
@@ -19,7 +20,7 @@ from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, Run
 Activity = Literal["training", "waiting", "idle"]
 """Whether more can be done at once, or only after a while, or not at all."""
 
-CloseReason = Literal["slot_end", "newer_slot", "node_stops"]
+CloseReason = Literal["slot_end", "newer_slot", "node_stops", "no_room"]
 
 _CHECKPOINT_POLL_S = 0.25
 
@@ -46,6 +47,7 @@ class Workshop:
     checkpoints: RunCheckpoints
     adapters: AdapterOutput
     cadence: Cadence
+    room: Room
     clock: Clock
 
 
@@ -76,6 +78,7 @@ class SlotRunner:
         self._steps = FusedSteps(workshop.engine)
         self._waiting = {order.job_id: order for order in assignment.runs if order.job_id not in self.over}
         self._training: dict[str, Run] = {}
+        self._has_room = False
         now_s = self._clock.time_s()
         self._wait_until_s = now_s + workshop.cadence.checkpoint_wait_s
         self._next_look_s = now_s
@@ -85,6 +88,7 @@ class SlotRunner:
         """Begin the runs that can begin, take one step with all that train, and keep checkpoints going.
 
         Raises:
+            NoRoomError: what the runs have learned cannot be kept; they are as they were.
             torch.AcceleratorError: the device is lost.
         """
         if self._clock.time_s() >= self.assignment.slot_end_s:
@@ -108,6 +112,9 @@ class SlotRunner:
         """End every run where it is: checkpointed, then reported.
 
         That includes what a process before this one trained in the slot, and could not report.
+
+        Raises:
+            NoRoomError: what a run has learned cannot be kept; it and those after it are as they were.
         """
         for order in list(self._waiting.values()):
             newest = self._workshop.checkpoints.newest(order.job_id)
@@ -119,6 +126,17 @@ class SlotRunner:
         for run in list(self._training.values()):
             self._end_part(run, reason)
 
+    def give_up(self) -> None:
+        """End every run where it is, and without a report where it cannot be checkpointed any more."""
+        for run in list(self._training.values()):
+            try:
+                self._end_part(run, "no_room")
+            except NoRoomError:
+                self._drop(run.job_id)
+                self._say("run lost since its checkpoint", run.job_id, samples_done=run.saved_samples)
+        self.over.update(self._waiting)
+        self._waiting.clear()
+
     # Beginning
 
     def _begin_runs(self) -> None:
@@ -126,6 +144,8 @@ class SlotRunner:
         if not self._waiting or now_s < self._next_look_s:
             return
         self._next_look_s = now_s + _CHECKPOINT_POLL_S
+        if not self._has_room:
+            self._refuse_too_little_room()
         for order in list(self._waiting.values()):
             newest = self._workshop.checkpoints.newest(order.job_id)
             if newest is not None and newest.slot > self.assignment.slot:
@@ -133,6 +153,21 @@ class SlotRunner:
                 self._say("run replaced", order.job_id, newest_slot=newest.slot)
             elif now_s >= self._wait_until_s or not self._is_behind(order, newest):
                 self._begin(order, newest)
+
+    def _refuse_too_little_room(self) -> None:
+        """Begin nothing that could not be checkpointed."""
+        needed_bytes = sum(self._checkpoint_bytes(order) for order in self._waiting.values())
+        lacking = self._workshop.room.lacking(needed_bytes)
+        if lacking is not None:
+            raise NoRoomError(f"{lacking} for {len(self._waiting)} runs", needed_bytes)
+        self._has_room = True
+
+    def _checkpoint_bytes(self, order: RunOrder) -> int:
+        try:
+            return self._workshop.checkpoints.bytes_of(task_of(order))
+        except ValueError:
+            # It will fail as soon as it begins.
+            return 0
 
     def _is_behind(self, order: RunOrder, newest: Checkpoint | None) -> bool:
         """Whether a predecessor has come further than `newest`; what is of this slot is our own."""
@@ -236,11 +271,23 @@ class SlotRunner:
             self._say("run replaced", run.job_id, error=error)
             return None
         except OSError as error:
-            self._fail(run.job_id, run.saved_samples, error)
+            self._give_way(run, error)
             return None
         run.mark_saved(self._clock.time_s())
         self._say("run checkpointed", run.job_id, samples_done=run.samples_done, loss=run.loss)
         return saved
+
+    def _give_way(self, run: Run, error: OSError) -> None:
+        """Fail a run whose files cannot be written, unless no other's could.
+
+        Raises:
+            NoRoomError: it is the disk that is at fault.
+        """
+        needed_bytes = self._checkpoint_bytes(run.order)
+        refused = self._workshop.room.refused(needed_bytes)
+        if refused is not None:
+            raise NoRoomError(refused, needed_bytes) from error
+        self._fail(run.job_id, run.saved_samples, error)
 
     def _capture(self, run: Run) -> SavedRun:
         state = self._workshop.engine.state(run.job_id)
@@ -288,7 +335,7 @@ class SlotRunner:
             self._say("run replaced", run.job_id, error=error)
             return
         except OSError as error:
-            self._fail(run.job_id, run.saved_samples, error)
+            self._give_way(run, error)
             return
         self._report_finished(finished)
 

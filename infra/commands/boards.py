@@ -78,7 +78,9 @@ def happening(decision: Decision) -> str | None:
         case SolveRequested():
             return f"zone {outcome.zone} asks a solver to schedule {len(outcome.bids)} bids together"
         case NodeStatusChanged():
-            return f"{outcome.node} is {outcome.status} ({outcome.reason})"
+            words = outcome.detail if outcome.detail.isprintable() else ascii(outcome.detail)
+            detail = f": {words}" if words else ""
+            return f"{outcome.node} is {outcome.status} ({outcome.reason}){detail}"
         case _:
             return None
 

@@ -1,8 +1,14 @@
 """Which errors are a user's to read, and how they read on one line."""
 
+import errno
+
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
 
 def fault_line(error: Exception) -> str | None:
     """The line for an error that a command may end with; None for one that is a fault of this program."""
+    if isinstance(error, OSError) and error.errno in _DISK_FAULTS:
+        return f"{error.filename or 'a file'} cannot be written: {error.strerror}"
     if not isinstance(error, _expected()):
         return None
     # Some errors bring a line for each fault, or the end of a log, after a first line that is complete.

@@ -18,9 +18,10 @@ def describe_offer(offer: Offer) -> Iterator[str]:
     )
     if offer.price is not None:
         price = offer.price
+        compute, memory = units(round(price.compute_micros)), units(round(price.memory_micros))
         yield (
-            f"price: operation {units(price.operational_micros)} + compute {units(price.compute_micros)} "
-            f"+ memory {units(price.memory_micros)} + vendor {units(price.vendor_micros)}"
+            f"price: operation {units(price.operational_micros)} + compute {compute} + memory {memory} "
+            f"+ vendor {units(price.vendor_micros)}"
         )
     if offer.plan is not None:
         yield f"plan: {describe_plan(offer.plan)}"

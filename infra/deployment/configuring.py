@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from infra.errors import CommandError
 from infra.log.answers import Answers, Refusal
@@ -13,7 +12,7 @@ from schemas.cells import CellConfigured
 from schemas.codec import InvalidRecordError, decode_event
 from schemas.decisions import CellAccepted
 from schemas.topics import CELLS, LEDGER
-from streams.cells_file import load_cells
+from streams.cells_file import CellsFile
 
 _SOURCE = "millrace/up"
 _CONFIGURED = CellConfigured.TYPE.encode()
@@ -32,7 +31,7 @@ class ConfiguredCell:
 
 def configure_cells(
     target: Target,
-    cells_file: Path,
+    cells_file: CellsFile,
     now_s: float,
     timeout_s: float,
     check_alive: Callable[[], None],
@@ -42,10 +41,9 @@ def configure_cells(
     `check_alive` is called again and again while a worker is waited for; what it raises ends the wait.
 
     Raises:
-        CellsFileError: the file describes no valid cells.
         CommandError: a configuration is refused, or not accepted in time.
     """
-    wanted = load_cells(cells_file, now_s)
+    wanted = [cells_file.cell(name, now_s) for name in cells_file.names]
     held = ledger_configurations(target, {cell.cell for cell in wanted})
     new = [cell for cell in wanted if cell.cell not in held]
     if new:
@@ -54,7 +52,7 @@ def configure_cells(
     for cell in wanted:
         present = held.get(cell.cell, cell)
         # A file that gives no epoch leaves it to the first start.
-        (asked,) = (c for c in load_cells(cells_file, present.epoch_s) if c.cell == cell.cell)
+        asked = cells_file.cell(cell.cell, present.epoch_s)
         configured.append(ConfiguredCell(present, cell.cell not in held, asked != present))
     return configured
 

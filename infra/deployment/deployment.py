@@ -19,8 +19,10 @@ from infra.topics import ensure_topics
 from schemas.cells import CellConfigured
 from schemas.policies import TitanPolicy
 from schemas.topics import topics
+from streams.cells_file import CellsFile
 
 WORKER_READY_S = 120.0
+EXECUTOR_RETRY_S = 60.0
 
 _HEARTBEATS_PER_NODE_TIMEOUT = 4
 _REPORTS_PER_SLOT = 8
@@ -52,6 +54,8 @@ class Deployment:
     """One where a zone's bids are decided by solves."""
     executors: dict[str, Service] = field(default_factory=dict)
     """By node."""
+    _retry_s: dict[str, float] = field(default_factory=dict)
+    """Nodes whose executors are left out until then, by the monotonic clock."""
 
     @property
     def services(self) -> list[Service]:
@@ -64,6 +68,7 @@ class Deployment:
         executors and clock; stopped in reverse.
 
         Raises:
+            CellsFileError: the file describes no valid cells.
             CommandError: a part of it does not come up.
             BrokerError: the topics are not what they must be.
         """
@@ -89,19 +94,41 @@ class Deployment:
             yield
 
     def keep_running(self) -> None:
-        """Start again what has died.
+        """Start again what has died. An executor with which that does not help is left out for a while.
 
         Raises:
-            CommandError: that does not help.
+            CommandError: it does not help with another service, or with any executor.
         """
-        for service in self.services:
+        for service in (self.worker, *self.solvers, self.clock):
             if service.keep_running():
                 self.say(f"{service.name} died and is started again")
+        for node, executor in self.executors.items():
+            if self._retry_s.get(node, 0.0) > time.monotonic():
+                continue
+            try:
+                if executor.keep_running():
+                    self.say(f"{executor.name} died and is started again")
+            except (CommandError, OSError) as error:
+                self._leave_out(node, error)
+
+    def _leave_out(self, node: str, error: Exception) -> None:
+        """Let the others go on without an executor; the cell plans without a node that is silent.
+
+        Raises:
+            CommandError: there are no others.
+        """
+        now_s = time.monotonic()
+        if all(self._retry_s.get(other, 0.0) > now_s for other in self.executors if other != node):
+            raise CommandError(str(error)) from None
+        self._retry_s[node] = now_s + EXECUTOR_RETRY_S
+        self.say(f"{error}; the others go on, and it is tried again in {EXECUTOR_RETRY_S:.0f} s")
+        self.executors[node].forgive()
 
     def _configure(self) -> None:
         layout = self.layout
+        cells_file = CellsFile.read(layout.cells_file)
         configured = configure_cells(
-            layout.target, layout.cells_file, time.time(), WORKER_READY_S, self.worker.check_alive
+            layout.target, cells_file, time.time(), WORKER_READY_S, self.worker.check_alive
         )
         for cell in configured:
             name = cell.configuration.cell

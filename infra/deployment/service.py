@@ -28,6 +28,7 @@ class Service:
         self._environment = {**os.environ, **environment}
         self._process: SupervisedProcess | None = None
         self._restarts = Restarts()
+        self._forgiven = False
         self._log_start = 0
 
     @property
@@ -37,6 +38,7 @@ class Service:
 
     def start(self) -> None:
         """Start it."""
+        self._forgiven = False
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._process = SupervisedProcess(
             self._command,
@@ -56,12 +58,17 @@ class Service:
         status = self._process.exit_status if self._process else None
         if status is None:
             return False
-        if status == EXIT_UNFIT:
+        if status == EXIT_UNFIT and not self._forgiven:
             raise CommandError(f"{self.name} cannot run: {self.last_line()}")
         if not self._restarts.take():
             raise CommandError(f"{self.name} dies again and again (status {status}): {self.last_line()}")
         self.start()
         return True
+
+    def forgive(self) -> None:
+        """Count anew how often it dies, and let the next `keep_running` start it whatever it has said."""
+        self._restarts = Restarts()
+        self._forgiven = True
 
     def check_alive(self) -> None:
         """Return if it runs.

@@ -108,10 +108,10 @@ class AuctionZone:
                 return
         if isinstance(event, NodeOffline | NodeSilent):
             if self.watch.lose(event.node):
-                reason: Literal["offline", "silent"] = (
-                    "offline" if isinstance(event, NodeOffline) else "silent"
-                )
-                yield from self._node_down(event.node, reason)
+                if isinstance(event, NodeOffline):
+                    yield from self._node_down(event.node, "offline", event.reason)
+                else:
+                    yield from self._node_down(event.node, "silent")
         else:
             if self.watch.hear(event.node):
                 self.auctioneer.market.node_up[self.fleet.row_of[event.node]] = True
@@ -226,10 +226,12 @@ class AuctionZone:
                     f"{job.task.work_samples} samples",
                 )
 
-    def _node_down(self, node: str, reason: Literal["offline", "silent"]) -> Iterator[Outcome]:
+    def _node_down(
+        self, node: str, reason: Literal["offline", "silent"], detail: str = ""
+    ) -> Iterator[Outcome]:
         row = self.fleet.row_of[node]
         self.auctioneer.market.node_up[row] = False
-        yield NodeStatusChanged(zone=self.zone.id, node=node, status="down", reason=reason)
+        yield NodeStatusChanged(zone=self.zone.id, node=node, status="down", reason=reason, detail=detail)
         yield from self.book.lose_node(row)
 
     def _request(self, id: str, task: Task) -> Request:

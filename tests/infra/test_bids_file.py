@@ -100,15 +100,27 @@ BAD = {
     "both amounts": (GOOD.replace("bid: 12.5", "bid: 1\n  bid_micros: 5"), 4, "either bid or bid_micros"),
     "both deadlines": (GOOD.replace("in_s: 60", "in_s: 60\n    deadline_s: 5.0"), 8, "either deadline_in_s"),
     "a deadline that is no number": (GOOD.replace("in_s: 60", "in_s: soon"), 8, "not a number of seconds"),
+    "a deadline beyond all floats": (
+        GOOD.replace("in_s: 60", "in_s: " + "9" * 60),
+        8,
+        "not a number of seconds up to",
+    ),
+    "an amount of 5,000 digits": (GOOD.replace("12.5", "0x" + "f" * 5_000), 4, "a number of 5002 characters"),
+    "a key that is a list": (GOOD.replace("  user: ann\n", "  ? [user]\n  : ann\n"), 3, "must be a word"),
+    "a field's name with escapes": (
+        GOOD.replace("user: ann", '"\\e]0;x\\n": ann'),
+        3,
+        r"'\x1b]0;x\n': Extra inputs",
+    ),
     "a negative amount": (GOOD.replace("12.5", "-1"), 4, "bid: not an amount"),
     "an infinite amount": (GOOD.replace("12.5", ".inf"), 4, "bid: not an amount"),
     "too large an amount": (GOOD.replace("12.5", "1000000001"), 4, "bid: not an amount"),
-    "a date": (GOOD.replace("deadline_s: 1100.0", "deadline_s: 2026-01-01"), 10, "not JSON serializable"),
+    "a date": (GOOD.replace("deadline_s: 1100.0", "deadline_s: 2026-01-01"), 16, "should be a valid number"),
     "an alias": (GOOD.replace("user: ann", "user: &u ann").replace("user: bob", "user: *u"), 11, "aliases"),
     "a tag": (
         GOOD.replace("user: ann", "user: !!python/name:os.system"),
         3,
-        "could not determine a constructor",
+        "python/name:os.system is not allowed",
     ),
     "nesting without end": ("- " + "[" * 40 + "\n", 1, "nested deeper than 16"),
 }
@@ -126,12 +138,35 @@ def test_a_fault_is_one_line_that_names_file_and_line(tmp_path, text, line, faul
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("line", ["{", '{"cell": "c", "cell": "d"}', "[" * 5_000, "3"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        '{"cell": "c", "cell": "d"}',
+        "3",
+        '{"bid": 1' + "0" * 5_000 + "}",
+        '{"bid": NaN}',
+        *(depth * "[" + depth * "]" for depth in (5_000, 900)),
+        *('{"a":' * depth + "1" + "}" * depth for depth in range(700, 1_000, 10)),
+    ],
+    ids=lambda line: line[:24],
+)
 def test_a_bad_json_line_is_named_by_its_number(tmp_path, line):
     path = tmp_path / "bids.jsonl"
     path.write_text(f"{bid().model_dump_json()}\n{line}\n")
     with pytest.raises(EntriesFileError, match=r"bids\.jsonl:2: "):
         read_bids(str(path), NOW_S)
+
+
+def test_a_byte_order_mark_and_any_character_of_json_are_read(tmp_path):
+    path = tmp_path / "bids.jsonl"
+    fields = bid().model_dump(mode="json")
+    fields["task"]["dataset"]["path"] = "one\u2028two.jsonl"
+    path.write_text("\ufeff" + json.dumps(fields, ensure_ascii=False) + "\r\n", newline="")
+
+    (read,) = read_bids(str(path), NOW_S)
+
+    assert read.task.dataset.path == "one\u2028two.jsonl"
 
 
 def test_files_are_bounded(tmp_path, monkeypatch):

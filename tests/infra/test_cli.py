@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from infra.cli import run
+from infra.commands.faults import fault_line
+from tests.support.small_disk import small_disk
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
@@ -86,7 +88,7 @@ FAULTS = {
     "a missing argument": (["submit"], "Missing argument 'FILE'"),
     "a number that is none": (["simulate", "--jobs", "many"], "--jobs"),
     "a number out of range": (["simulate", "--pace", "2"], "--pace"),
-    "cells that are no YAML": (["simulate", "--cells", "{not_yaml}"], "not_yaml.yaml: "),
+    "cells that are no YAML": (["simulate", "--cells", "{not_yaml}"], "not_yaml.yaml:2: not YAML"),
     "cells that are none": (["simulate", "--cells", "{not_cells}"], "expected `cells:`"),
     "cells with faults": (["up", "{bad_cells}"], "cells[0].slot_s"),
     "no cells file": (["up", "{none}"], "none: No such file"),
@@ -176,6 +178,15 @@ SIMULATION = [
 def simulate(capsys, *more: str) -> dict:
     assert run([*SIMULATION, "--json", *more]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    with small_disk(tmp_path / "disk", mib=1) as disk:
+        disk.fill(leave_bytes=0)
+        with pytest.raises(OSError, match="No space left") as error:
+            (disk.folder / "address.json").write_text("{}")
+
+    assert fault_line(error.value) == "a file cannot be written: No space left on device"
 
 
 def test_a_simulation_depends_on_its_seed_alone(capsys, monkeypatch, tmp_path):

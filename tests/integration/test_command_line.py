@@ -1,12 +1,14 @@
 """The command line against a real broker, worker and clock; executors are in the tests of the executors."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 
 import psutil
@@ -91,7 +93,11 @@ def test_a_quote_is_what_the_bid_then_pays_at_most(millrace, tmp_path):
     (decided,) = map(json.loads, millrace("submit", file, "--json").splitlines())
     assert quoted["reason"] == "plan_found"
     assert decided["payment_micros"] <= quoted["offer"]["lowest_winning_bid_micros"]
-    assert "wins now" in millrace("quote", file)
+    answer = re.search(r"a bid of ([0-9.,]+) wins now\n.* price: (.*?)\n", millrace("quote", file), re.DOTALL)
+    assert answer is not None
+    parts = sum(Decimal(amount) for amount in re.findall(r"[0-9]+\.[0-9]+", answer[2]))
+    # A bid must be above the price, if only by a micro.
+    assert abs(Decimal(answer[1]) - parts - Decimal("0.000001")) <= Decimal("0.000002")
 
 
 def test_a_vendors_quote_is_met_by_the_bids_after_it(millrace, tmp_path, deployment, capsys):

@@ -36,7 +36,7 @@ from schemas.fleet import (
 )
 from schemas.topics import topics
 from tests.support.executor_processes import Executors, executors
-from tests.support.executors import CELL, TINY_RECIPE, order, write_dataset
+from tests.support.executors import CELL, TINY_RECIPE, assignment, order, write_dataset
 
 pytestmark = pytest.mark.integration
 
@@ -140,6 +140,15 @@ def test_a_job_moves_between_executors(fleet: Executors, base: SharedBase) -> No
     ]
     assert finished.node == "n2"
     assert_as_undisturbed(fleet, base, job, finished)
+
+
+def test_a_forged_slot_without_end_makes_no_node_deaf(fleet: Executors) -> None:
+    forged = assignment(order("forged", 8), node="n2", slot=10**12, start_s=time.time(), length_s=1e300)
+    refused = fleet.command(forged)
+    fleet.assign("n2", order("heard", 8))
+    fleet.await_event(RunProgressed, job_id="heard", slot_complete=True)
+    assert f"command refused id={refused.id}" in fleet.log("n2")
+    assert fleet.told(RunStarted, job_id="forged") == []
 
 
 def test_a_newer_slot_ends_the_older_and_a_cancelled_job_stops(fleet: Executors) -> None:

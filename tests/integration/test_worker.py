@@ -70,6 +70,24 @@ def test_events_become_decisions_and_views(deployment: Deployment) -> None:
     assert [record.key for record in view] == [f"{state.cell}/{state.job_id}".encode() for state in states]
 
 
+def test_the_snapshots_are_not_taken_for_a_stream_that_hangs(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faust looks every 2.5 s for streams that have read nothing for so long, five minutes by default."""
+    monkeypatch.setenv("STREAM_PROCESSING_TIMEOUT", "2")
+    worker = deployment.start_worker()
+    deployment.configure("alpha", "beta")
+
+    begin_s = time.monotonic()
+    while time.monotonic() < begin_s + 7:
+        deployment.send(events.stream(3)[2:])
+        time.sleep(0.2)
+    until(lambda: deployment.count("snapshots") > 2, "snapshots of both cells")
+
+    assert worker.running
+    assert not [line for line in worker.output.splitlines() if "ERROR" in line and "snapshots" in line]
+
+
 def test_one_altered_byte_in_the_decisions_is_named(deployment: Deployment) -> None:
     deployment.start_worker()
     deployment.configure("alpha")

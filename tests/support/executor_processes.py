@@ -98,11 +98,17 @@ class Executors:
     # Talking
 
     def assign(self, node: str, *runs: RunOrder, length_s: float = 300.0) -> Decision:
-        """Begin the next slot on a node."""
+        """Begin the next slot on a node, now.
+
+        No cell has slots at any time: each is of a calendar of its own, which a node believes once a second
+        slot agrees with it. The first of the two trains nothing.
+        """
         self.slot += 1
-        return self.command(
-            assignment(*runs, node=node, slot=self.slot, start_s=time.time(), length_s=length_s)
+        now_s = time.time()
+        self.command(
+            assignment(node=node, slot=self.slot - 1, start_s=now_s - length_s + 1, length_s=length_s)
         )
+        return self.command(assignment(*runs, node=node, slot=self.slot, start_s=now_s, length_s=length_s))
 
     def command(self, command: Command) -> Decision:
         self._sent += 1

@@ -16,6 +16,7 @@ from executors.lora.engine import FusedEngine
 from executors.lora.task_state import TaskState
 from executors.service.adapters import AdapterOutput
 from executors.service.checkpoints import RunCheckpoints
+from executors.service.room import Room
 from executors.service.runs import task_of
 from executors.service.slot_runner import Cadence, SlotRunner, Workshop
 from schemas.commands import RunOrder, SlotAssigned
@@ -58,6 +59,7 @@ class Bench:
             "checkpoints": RunCheckpoints(self.root / "checkpoints", self.base, parked_runs=4),
             "adapters": AdapterOutput(self.root / "adapters", CELL, self.base),
             "cadence": self.cadence,
+            "room": Room({"state root": self.root, "output root": self.root}, least_free_bytes=0),
             "clock": self.clock,
         }
         return Workshop(**(made | fields))

@@ -2,6 +2,8 @@
 
 import pytest
 
+from infra.commands.boards import happening
+from schemas.codec import Decision
 from schemas.commands import RunCancelled, SlotAssigned
 from schemas.decisions import (
     JobCompleted,
@@ -115,6 +117,16 @@ def test_a_silent_node_is_down_and_its_jobs_move(bench):
     assert node not in nodes_by_slot(replanned).values()
     (up,) = bench.send(heard(node))
     assert up == NodeStatusChanged(zone="z", node=node, status="up", reason="online")
+
+
+def test_why_a_node_left_is_in_the_decision_and_on_the_board(bench):
+    bench.send(tick(0), online("a1"))
+
+    (down,) = bench.send(offline("a1").model_copy(update={"reason": "the disk is full\x1b[2J"}))
+
+    assert (down.status, down.reason, down.detail) == ("down", "offline", "the disk is full\x1b[2J")
+    decision = Decision("c-1-0", "c", "e", 0.0, down, "0" * 64)
+    assert happening(decision) == r"a1 is down (offline): 'the disk is full\x1b[2J'"
 
 
 def test_an_orderly_leave_moves_the_jobs_at_once(bench):

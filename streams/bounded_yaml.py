@@ -1,0 +1,181 @@
+"""YAML as people write configuration: what JSON can say, in bounded size, depth and time, and with lines.
+
+One pass over the events of libyaml, where PyYAML was built with it. Values are of JSON's types: a date is the
+text that it was written as. Refused is what makes a small file large or slow (aliases, deep nesting, numbers
+without end, directives), what YAML would silently pass over (a key given twice, a second document), and what
+is no plain data (other tags, keys that are not words).
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import yaml
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
+
+MAX_NUMBER_CHARACTERS = 64
+"""More than any number that the schemas take has, and few enough that reading one is quick."""
+
+MAX_VALUES = 1_500_000
+"""In a document, which takes some 10 s at most."""
+
+_MAX_SHOWN_CHARACTERS = 100
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_STRING = f"{_TAG}str"
+_NUMBERS = (f"{_TAG}int", f"{_TAG}float")
+_PLAIN = {*_NUMBERS, f"{_TAG}bool", f"{_TAG}null"}
+_IMPLICIT = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN]
+    for first, resolvers in Resolver.yaml_implicit_resolvers.items()
+}
+_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
+"""Behind any line break of YAML. Each is compared with all before it, so that a file of them takes hours."""
+
+Lines = dict[str, "Located"] | list["Located"] | None
+"""Of the parts of a mapping or sequence; None for what has no parts."""
+
+
+class Located(NamedTuple):
+    """Where a part of a document stands, and where its own parts do."""
+
+    line: int
+    """Counted from 1: of the key in a mapping, else of the value."""
+    parts: Lines
+
+
+class YamlFaultError(ValueError):
+    """A document that is not read. The message is one line."""
+
+    def __init__(self, message: str, line: int | None) -> None:
+        super().__init__(message)
+        self.line = line
+        """Counted from 1; None where it is unknown."""
+
+
+def read_yaml(text: str, max_depth: int) -> tuple[Any, Located] | None:
+    """The only document of a text and where its parts stand; None where there is none.
+
+    Raises:
+        YamlFaultError: it is not YAML, or YAML that is refused.
+    """
+    directive = _DIRECTIVE.search(text)
+    if directive is not None:
+        raise YamlFaultError("directives are not allowed", text.count("\n", 0, directive.end()) + 1)
+    try:
+        return _Reader(yaml.parse(text, Loader=_LOADER), max_depth).document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = None if mark is None else mark.line + 1
+        raise YamlFaultError(f"not YAML: {error.problem or error.context}", line) from None
+    except yaml.YAMLError as error:
+        raise YamlFaultError(f"not YAML: {' '.join(str(error).split())}", None) from None
+
+
+def shown(text: str) -> str:
+    """What somebody has written, as a message may repeat it: printable, and not longer than a line."""
+    clipped = text[:_MAX_SHOWN_CHARACTERS]
+    return clipped if clipped.isprintable() else ascii(clipped)
+
+
+class _Reader:
+    def __init__(self, events: Iterator[Any], max_depth: int) -> None:
+        self._events = events
+        self._max_depth = max_depth
+        self._values = 0
+        self._constructor = SafeConstructor()
+
+    def document(self) -> tuple[Any, Located] | None:
+        root = None
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if root is not None:
+                    raise _fault(event, "a second document: one is read")
+                first = next(self._events)
+                value, parts = self._node(first, 1)
+                root = value, Located(_line(first), parts)
+        return root
+
+    def _node(self, event: Any, depth: int) -> tuple[Any, Lines]:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise _fault(event, f"more than {MAX_VALUES} values")
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event), None
+        if isinstance(event, yaml.AliasEvent):
+            raise _fault(event, "aliases are not allowed")
+        if depth > self._max_depth:
+            raise _fault(event, f"nested deeper than {self._max_depth}")
+        if isinstance(event, yaml.MappingStartEvent):
+            _refuse_tag(event, f"{_TAG}map")
+            return self._mapping(depth)
+        _refuse_tag(event, f"{_TAG}seq")
+        return self._sequence(depth)
+
+    def _mapping(self, depth: int) -> tuple[dict[str, Any], Lines]:
+        values: dict[str, Any] = {}
+        lines: dict[str, Located] = {}
+        for key in self._events:
+            if isinstance(key, yaml.MappingEndEvent):
+                break
+            if not isinstance(key, yaml.ScalarEvent):
+                raise _fault(key, "a key must be a word")
+            if key.value in values:
+                raise _fault(key, f"{shown(key.value)} is given twice")
+            values[key.value], parts = self._node(next(self._events), depth + 1)
+            lines[key.value] = Located(_line(key), parts)
+        return values, lines
+
+    def _sequence(self, depth: int) -> tuple[list[Any], Lines]:
+        values: list[Any] = []
+        lines: list[Located] = []
+        for event in self._events:
+            if isinstance(event, yaml.SequenceEndEvent):
+                break
+            value, parts = self._node(event, depth + 1)
+            values.append(value)
+            lines.append(Located(_line(event), parts))
+        return values, lines
+
+    def _scalar(self, event: Any) -> Any:
+        text: str = event.value
+        tag = event.tag if event.tag not in (None, "!") else _implicit_tag(event)
+        if tag == _STRING:
+            return text
+        if tag not in _PLAIN:
+            raise _fault(event, f"tag {shown(tag)} is not allowed")
+        if tag in _NUMBERS and len(text) > MAX_NUMBER_CHARACTERS:
+            raise _fault(
+                event, f"a number of {len(text)} characters: at most {MAX_NUMBER_CHARACTERS} are read"
+            )
+        try:
+            # As YAML 1.1 has them: hexadecimal, with underscores, in base 60, `yes` and `no`.
+            return self._constructor.yaml_constructors[tag](
+                self._constructor, yaml.ScalarNode(tag, text, event.start_mark, event.end_mark)
+            )
+        except (ValueError, KeyError, IndexError):
+            raise _fault(event, f"{shown(text)} is no {tag.removeprefix(_TAG)}") from None
+
+
+def _implicit_tag(event: Any) -> str:
+    """A plain scalar may be more than text; a quoted one never is."""
+    if event.implicit[0]:
+        for tag, pattern in _IMPLICIT.get(event.value[:1], ()):
+            if pattern.match(event.value):
+                return str(tag)
+    return _STRING
+
+
+def _refuse_tag(event: Any, own: str) -> None:
+    if event.tag not in (None, "!", own):
+        raise _fault(event, f"tag {shown(event.tag)} is not allowed")
+
+
+def _fault(event: Any, message: str) -> YamlFaultError:
+    return YamlFaultError(message, _line(event))
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1

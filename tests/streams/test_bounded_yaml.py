@@ -1,0 +1,116 @@
+"""YAML in bounded time: what JSON can say is read as PyYAML reads it, and everything else is one line."""
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams import bounded_yaml
+from streams.bounded_yaml import YamlFaultError, read_yaml
+
+DEPTH = 8
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+class _PlainDumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+@given(VALUES, st.booleans())
+def test_what_json_can_say_is_read_back(value: Any, flow: bool) -> None:
+    text = yaml.dump(value, Dumper=_PlainDumper, default_flow_style=flow)
+
+    document = read_yaml(text, 16)
+
+    assert document is not None
+    assert document[0] == value
+
+
+@given(st.text(alphabet="ab:-[]{}&*!|>'\"%#?,\n \t0x_.~=<@\x00\x85\u2028é", max_size=40))
+def test_any_text_is_a_document_or_a_fault_on_one_line(text: str) -> None:
+    fault = "none"
+    try:
+        read_yaml(text, DEPTH)
+    except YamlFaultError as error:
+        fault = str(error)
+
+    assert len(fault.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["yes", "0x1F", "0b11", "1_000", "1:30", "1e+3", ".5", "~", "''", "'12'"])
+def test_scalars_are_those_of_yaml_1_1(text: str) -> None:
+    document = read_yaml(text, DEPTH)
+
+    assert document is not None
+    assert document[0] == yaml.safe_load(text)
+
+
+def test_a_date_is_the_text_that_it_was_written_as() -> None:
+    document = read_yaml("{a: 2026-01-01}", DEPTH)
+
+    assert document is not None
+    assert document[0] == {"a": "2026-01-01"}
+
+
+def test_parts_know_their_lines() -> None:
+    document = read_yaml("# a remark\n- a: 1\n  b:\n    c: [x,\n      y]\n", DEPTH)
+
+    assert document is not None
+    parts: Any = document[1].parts
+    (entry,) = parts
+    assert (document[1].line, entry.line) == (2, 2)
+    nested = entry.parts["b"].parts["c"]
+    assert (entry.parts["b"].line, nested.line, [item.line for item in nested.parts]) == (3, 4, [4, 5])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        pytest.param("a: 1\nb: 0x" + "f" * 5_000, 2, "a number of 5002 characters", id="hexadecimal"),
+        pytest.param("a: " + "9" * 5_000, 1, "a number of 5000 characters", id="decimal"),
+        pytest.param("a: 1" + ":1" * 1_000_000, 1, "a number of 2000001 characters", id="base 60"),
+        pytest.param("a: 1." + "9" * 5_000, 1, "a number of 5002 characters", id="float"),
+        pytest.param("!!int ten", 1, "ten is no int", id="no int"),
+        pytest.param("!!int ''", 1, " is no int", id="empty int"),
+        pytest.param("!!bool 7", 1, "7 is no bool", id="no bool"),
+        pytest.param("a: 1\n? [b]\n: c", 2, "a key must be a word", id="key that is a list"),
+        pytest.param("a: 1\nb: 2\na: 3", 3, "a is given twice", id="key twice"),
+        pytest.param('"\\e[31m": 1\n"\\e[31m": 2', 2, r"'\x1b[31m' is given twice", id="key with an escape"),
+        pytest.param("a: 1\n---\nb: 2", 2, "a second document", id="two documents"),
+        pytest.param("a\n...\n%TAG ! x\n--- b", 3, "directives", id="directive"),
+        pytest.param("a\r%TAG ! x", 1, "directives", id="directive behind a carriage return"),
+        pytest.param("!!set {a, b}", 1, "set is not allowed", id="set"),
+        pytest.param("a: !!binary aGFsbG8=", 1, "binary is not allowed", id="binary"),
+        pytest.param("a: &x [1]\nb: *x", 2, "aliases are not allowed", id="alias"),
+        pytest.param("[" * 9 + "]" * 9, 1, "nested deeper than 8", id="deep"),
+        pytest.param("a: \x07", None, "not YAML: unacceptable character", id="control character"),
+        pytest.param("a: [1\nb", 3, "not YAML: ", id="unfinished"),
+    ],
+)
+def test_what_is_refused_is_named_with_its_line(text: str, line: int | None, message: str) -> None:
+    with pytest.raises(YamlFaultError) as refused:
+        read_yaml(text, DEPTH)
+
+    assert message in str(refused.value)
+    assert refused.value.line == line
+    assert len(str(refused.value)) < 200
+
+
+def test_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_yaml, "MAX_VALUES", 10)
+
+    with pytest.raises(YamlFaultError, match="more than 10 values") as refused:
+        read_yaml("[1, 2, 3, 4, 5, 6, 7, 8, 9,\n 10]", DEPTH)
+
+    assert refused.value.line == 2
+
+
+def test_no_document_at_all() -> None:
+    assert read_yaml("# nothing\n", DEPTH) is None

@@ -1,0 +1,50 @@
+"""A file system that is really full when it is full."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """A file system of a few MiB in memory."""
+
+    folder: Path
+
+    @property
+    def _filler(self) -> Path:
+        return self.folder / "filler"
+
+    def fill(self, leave_bytes: int) -> None:
+        """Take all space but so much."""
+        status = os.statvfs(self.folder)
+        with self._filler.open("ab") as file:
+            size = file.tell() + status.f_bavail * status.f_frsize - leave_bytes
+            os.posix_fallocate(file.fileno(), 0, size)
+
+    def clear(self) -> None:
+        """Give the space back."""
+        self._filler.unlink()
+
+
+@contextmanager
+def small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
+    """Mount a file system on a folder for the length of the block; skip the test where nobody may mount."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mounting = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "millrace-test", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounting.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {mounting.stderr.strip()}")
+    try:
+        yield SmallDisk(folder)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
