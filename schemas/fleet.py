@@ -4,9 +4,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from schemas.base import Identifier, Record, RelativePath, Samples, Slot, Text
+from schemas.base import Identifier, PositiveSamples, Record, RelativePath, Samples, Slot, Text
 
 Loss = Annotated[float, Field(ge=0, le=1e9)]
+NodeSeconds = Annotated[float, Field(ge=0, le=1e9)]
+"""Of the steps that a run took part in, the time that fell to it: where runs share a step, by their tokens."""
 
 
 class NodeOnline(Record):
@@ -47,6 +49,8 @@ class RunStarted(Record):
     slot: Slot
     job_id: Identifier
     samples_done: Samples
+    dataset_samples: PositiveSamples | None = None
+    """Records that the executor has counted in the job's file; None where it had no need to read it."""
 
 
 class RunProgressed(Record):
@@ -60,6 +64,8 @@ class RunProgressed(Record):
     job_id: Identifier
     samples_done: Samples
     loss: Loss
+    node_s: NodeSeconds
+    """What the run has had of the node in this slot."""
     slot_complete: bool
 
 

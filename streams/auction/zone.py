@@ -35,6 +35,10 @@ from streams.auction.prices import priced
 from streams.auction.verdicts import Verdicts
 
 _DIGEST_BYTES = 16
+_PERHAPS_POSSIBLE = frozenset({"search_too_large"})
+"""Why a bid is not judged although some scheduler might have found it a plan, so that it belongs to the bound.
+Of the other reasons each says that no scheduler could have: no node holds the task, no vendor prepares it, or
+it does not say what it takes."""
 
 
 class AuctionZone:
@@ -153,6 +157,8 @@ class AuctionZone:
         try:
             request = self._request(event.job_id, event.task)
         except UnjudgeableError as error:
+            if error.reason in _PERHAPS_POSSIBLE:
+                self.auctioneer.count_unplanned(event.bid_micros)
             yield self._verdicts.rejected(event, error.reason, error.detail, None)
         else:
             yield from self.judge.bid(event, request)
@@ -196,12 +202,9 @@ class AuctionZone:
             return
         match event:
             case RunStarted():
-                job.start_run(event.slot, event.samples_done)
-                yield from self.book.check(job, "behind_plan")
+                yield from self.book.start(job, event)
             case RunProgressed():
-                job.report(event.slot, event.samples_done, event.slot_complete)
-                if event.slot_complete:
-                    yield from self.book.check(job, "behind_plan")
+                yield from self.book.progress(job, event)
             case RunFailed():
                 job.report(event.slot, event.samples_done, slot_complete=False)
                 yield from self.book.fail(job, event.slot, event.error, event.permanent)

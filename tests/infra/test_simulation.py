@@ -80,7 +80,7 @@ def test_figures_are_those_of_the_decisions(run):
     admitted = [d.outcome for d in run.decisions if isinstance(d.outcome, JobAdmitted)]
     last = [d.outcome for d in run.decisions if getattr(d.outcome, "certificate", None)][-1]
     assert summary.revenue_micros == sum(outcome.payment_micros for outcome in admitted)
-    assert summary.welfare_micros == last.certificate.welfare_micros
+    assert summary.realised_welfare_micros == last.certificate.realised_welfare_micros
     assert summary.proven_ratio == last.certificate.proven_ratio
     trained = sum(d.outcome.samples_done for d in run.decisions if isinstance(d.outcome, JobCompleted))
     ticks = [decision.time_s for decision in run.decisions if decision.time_s is not None]

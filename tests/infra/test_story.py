@@ -151,7 +151,7 @@ def test_a_board_knows_revenue_welfare_and_the_proven_ratio(bench):
     paid = next(d.outcome for d in bench.decisions if isinstance(d.outcome, JobAdmitted)).payment_micros
     last = next(d.outcome for d in reversed(bench.decisions) if isinstance(d.outcome, JobCompleted))
     assert seen.revenue_micros == paid
-    assert seen.welfare_micros == bench.zone.auctioneer.welfare_micros
+    assert seen.realised_welfare_micros == bench.zone.auctioneer.welfare.realised_micros
     assert seen.proven_ratio == last.certificate.proven_ratio
 
 

@@ -115,7 +115,8 @@ def _run(rng: random.Random, node: str, slot: int, order: RunOrder) -> Iterator[
         return
     lost = rng.randint(0, order.resume_samples) if fate < 0.1 else 0
     base = order.resume_samples - lost
-    yield started(node, slot, base, order.job_id)
+    counted = order.dataset.samples + (rng.random() < 0.01) if rng.random() < 0.5 else None
+    yield started(node, slot, base, order.job_id, counted)
     trained = order.quota_samples if fate < 0.8 else rng.randint(0, order.quota_samples)
     done = min(base + trained, order.work_samples)
     if rng.random() < 0.3:
@@ -125,7 +126,7 @@ def _run(rng: random.Random, node: str, slot: int, order: RunOrder) -> Iterator[
     elif done >= order.work_samples:
         yield finished(node, slot, done, order.job_id)
     else:
-        yield progressed(node, slot, done, job_id=order.job_id)
+        yield progressed(node, slot, done, job_id=order.job_id, node_s=rng.choice([0.0, 0.5, 1.0]) * SLOT_S)
 
 
 def _of_users_and_vendors(rng: random.Random, slot: int) -> Iterator[Event]:

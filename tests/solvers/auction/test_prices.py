@@ -102,7 +102,7 @@ def test_the_dual_bound_is_never_below_the_offline_optimum(tasks, nodes, alpha):
         request = Request("j", wanted, NO_VENDOR, first, 1)
         auctioneer.decide(bid_micros, request, auctioneer.appraise(request))
     optimum = offline_optimum(cases, 6.0, 6.0, build)
-    assert auctioneer.welfare_micros <= optimum <= auctioneer.dual_bound.micros
+    assert auctioneer.welfare.planned_micros <= optimum <= auctioneer.dual_bound.micros
 
 
 def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
