@@ -8,7 +8,8 @@ from schemas.base import Identifier, PositiveSamples, Record, RelativePath, Samp
 
 Loss = Annotated[float, Field(ge=0, le=1e9)]
 NodeSeconds = Annotated[float, Field(ge=0, le=1e9)]
-"""Of the steps that a run took part in, the time that fell to it: where runs share a step, by their tokens."""
+"""The time of the steps that a run took part in. Of a step that runs share, each has had an equal part, or a
+part by its tokens where that is less: no more than it would have taken alone."""
 
 
 class NodeOnline(Record):
