@@ -99,15 +99,15 @@ class Offer(Record):
 
 
 class WelfareDifference(Record):
-    """What reality has made of the plans as admitted: what each cause has added to the welfare, negative where
-    it took something. Together they are the realised welfare less the planned."""
+    """What reality has made of the plans as admitted: what each cause has added to the welfare, negative
+    where it took something. Together they are the realised welfare less the planned."""
 
     finished_early_micros: int
     """Operation that jobs did not need, since their work was done before their plan was over."""
     replanned_micros: int
     """What plans that were made again, or cut short, cost less to run than those before them."""
     refunded_micros: int
-    """Jobs that could not be finished and whose user is not to blame: their bids, less operation not spent."""
+    """Jobs that could not be finished by no fault of their own: their bids, less operation not spent."""
     failed_micros: int
     """Likewise, of jobs that ended by the fault of their task, its data or its declaration."""
     withdrawn_micros: int

@@ -20,9 +20,9 @@ class FusedSteps:
     """Advances tasks together, and each alone once that fails, so that who is at fault fails alone.
 
     Attributes:
-        node_s: seconds of the device that each task has had. Of a shared step it is an equal part, or a part by
-            tokens where that is less: with a step that costs something by itself, something per token and
-            something per task, no task has had more than its step would have taken alone.
+        node_s: seconds of the device that each task has had. Of a shared step it is an equal part, or a part
+            by tokens where that is less: if a step costs something by itself, something per token and
+            something per task, that is no more than the task's step would have taken alone.
     """
 
     def __init__(self, engine: FusedEngine, clock: Clock) -> None:

@@ -124,10 +124,8 @@ def describe(record: Any) -> list[str]:
             return [f"{record.node} starts slot {record.slot} at {record.samples_done} samples{data}"]
         case fleet.RunProgressed():
             done = ", slot complete" if record.slot_complete else ""
-            return [
-                f"{record.node} is at {record.samples_done} samples after {record.node_s:.1f} s of its time, loss "
-                f"{record.loss:.4f}{done}"
-            ]
+            at = f"{record.samples_done} samples, loss {record.loss:.4f}"
+            return [f"{record.node} is at {at}, after {record.node_s:.1f} s of its time{done}"]
         case fleet.RunFinished():
             return [f"{record.node} has trained all {record.samples_done} samples, loss {record.loss:.4f}"]
         case fleet.RunFailed():

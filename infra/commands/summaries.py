@@ -5,7 +5,6 @@ from rich.table import Table
 from infra.money import units
 from infra.summary import Summary
 
-
 CAUSES = {
     "finished_early": "work done early",
     "replanned": "plans made again",

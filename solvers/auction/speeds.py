@@ -1,4 +1,4 @@
-"""How fast a plan takes a task to be on each type of GPU: by its user's word, or by the zone's own measure."""
+"""How fast a plan takes a task to be on each GPU type: by its user's word, or by the zone's own measure."""
 
 from schemas.cells import ThroughputRow, Zone
 from schemas.decisions import CountedSpeed
@@ -15,7 +15,9 @@ def counted_speeds(task: Task, zone: Zone) -> tuple[CountedSpeed, ...]:
     declared = task.speed_samples_per_s
     if declared is None:
         return tuple(CountedSpeed(gpu_type=t, samples_per_s=s, source="row") for t, s in measured.items())
-    return tuple(_counted(gpu_type, declared[gpu_type], measured.get(gpu_type)) for gpu_type in sorted(declared))
+    return tuple(
+        _counted(gpu_type, declared[gpu_type], measured.get(gpu_type)) for gpu_type in sorted(declared)
+    )
 
 
 def _counted(gpu_type: str, declared: float, measured: float | None) -> CountedSpeed:

@@ -1,4 +1,4 @@
-"""The welfare of a zone (objective 4): of the plans as admitted, and what reality has made of it, by cause."""
+"""The welfare of a zone (objective 4): of plans as admitted, and what reality has made of it, by cause."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,9 +8,10 @@ from typing import Any
 class Welfare:
     """Running sums in whole micros.
 
-    A plan is worth its bid less its vendor's price and its operational cost, all as at its admission. The dual
-    bound covers that, plan by plan, and knows nothing of what happens later; so what happens later is added up
-    apart. Each cause holds what it has added to the planned welfare, negative where it took something.
+    A plan is worth its bid less its vendor's price and its operational cost, as they were when it was
+    admitted. The dual bound covers that, plan by plan, and knows nothing of what happens later; so what
+    happens later is added up apart. Each cause holds what it has added to the planned welfare, negative where
+    it took something.
     """
 
     planned_micros: int = 0
@@ -20,7 +21,7 @@ class Welfare:
     replanned_micros: int = 0
     """What plans that were made again, or cut short, cost less to run than those before them."""
     refunded_micros: int = 0
-    """Jobs that could not be finished and whose user is not to blame: their bids, less operation not spent."""
+    """Jobs that could not be finished by no fault of their own: their bids, less operation not spent."""
     failed_micros: int = 0
     """Likewise, of jobs that ended by the fault of their task, its data or its declaration."""
     withdrawn_micros: int = 0

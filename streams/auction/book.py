@@ -85,7 +85,9 @@ class JobBook:
         job.start_run(report.slot, report.samples_done)
         declared, counted = job.task.dataset.samples, report.dataset_samples
         if job.task.needs_preprocessing and counted is not None and counted > declared:
-            detail = f"{job.task.dataset.path} holds {counted} samples, its vendor was paid to prepare {declared}"
+            detail = (
+                f"{job.task.dataset.path} holds {counted} samples, its vendor was paid to prepare {declared}"
+            )
             yield from self._end_at_fault(job, "dataset_size_misstated", detail, cancel=True)
         else:
             yield from self.check(job, "behind_plan")
@@ -100,8 +102,8 @@ class JobBook:
         lacking = self._lacking_samples(job, report)
         if lacking > max(spare, 0):
             detail = (
-                f"in slot {report.slot}, {report.node_s:.1f} s of node {report.node} trained {lacking} samples less "
-                f"than the declared speed promises, and the job's other cells do not make up for them"
+                f"slot {report.slot}: {report.node_s:.1f} s of node {report.node} trained {lacking} samples "
+                "less than the declared speed promises, and the other cells do not make up for that"
             )
             yield from self._end_at_fault(job, "slower_than_declared", detail, cancel=True)
         else:
@@ -171,14 +173,16 @@ class JobBook:
         self.jobs = {job.job_id: job for job in map(Job.unpack, state)}
 
     def _spare_samples(self, job: Job) -> int:
-        """What the cells of a job are still expected to train beyond its work; negative where they fall short."""
+        """What a job's cells are still expected to train beyond its work; negative where they fall short."""
         present_slot = self.present_slot
         ahead = sum(quota for slot, quota in job.quotas.items() if slot > present_slot)
         return ahead + self._in_flight(job) - job.remaining_samples
 
     def _lacking_samples(self, job: Job, report: RunProgressed) -> int:
-        """What a run has trained less than its user's word promises for the time that it had; 0 where the zone
-        itself knows how fast the task is, or where the run began is not known."""
+        """What a run has trained less than its user's word promises for the time that it had.
+
+        0 where the zone itself knows how fast the task is, or where the run began is not known.
+        """
         if report.slot != job.run_slot:
             return 0
         gpu_type = self._fleet.classes[self._fleet.class_of_row[job.rows[report.slot]]].gpu_type
@@ -248,7 +252,9 @@ class JobBook:
             certificate=certificate_of(self._auctioneer),
         )
 
-    def _refund(self, job: Job, reason: Setback | Literal["deadline_passed"], detail: str) -> Iterator[Outcome]:
+    def _refund(
+        self, job: Job, reason: Setback | Literal["deadline_passed"], detail: str
+    ) -> Iterator[Outcome]:
         """Give a job up whose user is not to blame: all of the payment goes back."""
         self._welfare.refunded_micros += self._give_up_cells(job) - job.bid_micros
         yield from self._end(job, reason, detail, job.payment_micros, cancel=True)
@@ -261,7 +267,11 @@ class JobBook:
         yield from self._end(job, fault, detail, unspent_micros, cancel)
 
     def _end(
-        self, job: Job, reason: Setback | Fault | Literal["deadline_passed"], detail: str, refund_micros: int,
+        self,
+        job: Job,
+        reason: Setback | Fault | Literal["deadline_passed"],
+        detail: str,
+        refund_micros: int,
         cancel: bool,
     ) -> Iterator[Outcome]:
         del self.jobs[job.job_id]

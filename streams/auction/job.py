@@ -28,7 +28,7 @@ class Job:
     gain_micros: int
     """mu_il of the award, which a withdrawal takes back from the dual bound."""
     welfare_micros: int
-    """What its plan was worth when it was admitted, which a withdrawal takes back from the planned welfare."""
+    """What its plan was worth when it was admitted, which a withdrawal takes from the planned welfare."""
     ready_slot: int
     """First slot in which it may train: its vendor has delivered by then."""
     last_slot: int

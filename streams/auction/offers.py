@@ -28,7 +28,9 @@ def price_of(price: Price) -> PriceParts:
     )
 
 
-def offer_of(appraisal: Appraisal, speeds: tuple[CountedSpeed, ...], nodes: tuple[str, ...], calendar: Calendar) -> Offer:
+def offer_of(
+    appraisal: Appraisal, speeds: tuple[CountedSpeed, ...], nodes: tuple[str, ...], calendar: Calendar
+) -> Offer:
     """An appraisal as an offer; `speeds` are those that it counts with."""
     schedule, price = appraisal.schedule, appraisal.price
     room, earliest = appraisal.room, appraisal.earliest_last_slot

@@ -36,9 +36,9 @@ from streams.auction.verdicts import Verdicts
 
 _DIGEST_BYTES = 16
 _PERHAPS_POSSIBLE = frozenset({"search_too_large"})
-"""Why a bid is not judged although some scheduler might have found it a plan, so that it belongs to the bound.
-Of the other reasons each says that no scheduler could have: no node holds the task, no vendor prepares it, or
-it does not say what it takes."""
+"""Why a bid is not judged although some scheduler might have found it a plan: it belongs to the bound. Of the
+other reasons each says that no scheduler could have: no node holds the task, no vendor prepares it, or it
+does not say what it takes."""
 
 
 class AuctionZone:

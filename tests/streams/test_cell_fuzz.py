@@ -61,8 +61,8 @@ from tests.support.cells import (
 )
 from tests.support.histories import history, recorded
 from tests.support.invariants import handle_checked
-from tests.support.plans import HeldCells, held_cells
 from tests.support.mutations import any_odd_value, mutated_bytes, mutated_json
+from tests.support.plans import HeldCells, held_cells
 
 SEEDS = 10
 MUTANTS_PER_SEED = 1_050

@@ -112,15 +112,13 @@ def _carry_out(rng: random.Random, assigned: SlotAssigned, ahead_share: float) -
         yield from _run(rng, assigned.node, assigned.slot, order, ahead_share)
 
 
-def _run(
-    rng: random.Random, node: str, slot: int, order: RunOrder, ahead_share: float
-) -> Iterator[Event]:
+def _run(rng: random.Random, node: str, slot: int, order: RunOrder, ahead_share: float) -> Iterator[Event]:
     fate = rng.random()
     if fate < 0.05:
         return
     lost = rng.randint(0, order.resume_samples) if fate < 0.1 else 0
     base = order.resume_samples - lost
-    counted = order.dataset.samples + (rng.random() < 0.01) if rng.random() < 0.5 else None
+    counted = order.dataset.samples + (rng.random() < 0.08) if rng.random() < 0.5 else None
     yield started(node, slot, base, order.job_id, counted)
     trained = order.quota_samples if fate < 0.8 else rng.randint(0, order.quota_samples)
     if rng.random() < ahead_share:

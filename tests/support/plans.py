@@ -11,7 +11,7 @@ JobCells = dict[str, dict[int, str]]
 
 
 class HeldCells:
-    """Folds the decisions of a zone, given in their order. It knows nothing else: no event, no configuration."""
+    """Folds the decisions of a zone, given in their order; no event and no configuration."""
 
     def __init__(self) -> None:
         self.by_job: JobCells = {}

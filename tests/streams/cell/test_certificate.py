@@ -9,7 +9,6 @@ from schemas.solves import SolvedPlan
 from streams.cell import Cell
 from tests.support.cells import (
     EPOCH_S,
-    SLOT_S,
     UNIT,
     CheckedBench,
     bid,

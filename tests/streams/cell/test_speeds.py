@@ -224,7 +224,10 @@ def trained(true_samples_per_s: float, declared: float, seed: int) -> int:
                 bench.send(
                     started(bench.zone.fleet.nodes[row], slot, job.samples_done, job.job_id),
                     progressed(
-                        bench.zone.fleet.nodes[row], slot, job.samples_done + job.quotas[slot], job_id=job.job_id
+                        bench.zone.fleet.nodes[row],
+                        slot,
+                        job.samples_done + job.quotas[slot],
+                        job_id=job.job_id,
                     ),
                 )
     raise AssertionError("the job never ended")
