@@ -3,6 +3,7 @@ from typing import get_args
 
 import pytest
 
+from infra.commands.summaries import summary_table
 from infra.errors import CommandError
 from infra.simulation.policies import under_policy
 from infra.simulation.policy_name import PolicyName
@@ -95,6 +96,20 @@ def test_slow_executors_fall_behind_and_jobs_are_planned_again_or_refunded():
     assert summary.replanned > 0
     assert len(summary.adapters) + summary.refunded == summary.admitted
     assert summary.refunded > 0
+
+
+def test_a_summary_tells_plans_from_what_came_of_them():
+    run = simulate(pace=0.5)
+    summary = summary_of(run)
+    (last,) = [d.outcome.certificate for d in run.decisions if getattr(d.outcome, "certificate", None)][-1:]
+    assert summary.planned_welfare_micros == last.planned_welfare_micros
+    causes = summary.welfare_difference_micros
+    assert summary.realised_welfare_micros == summary.planned_welfare_micros + sum(causes.values())
+    assert causes["refunded"] == last.difference.refunded_micros < 0
+    assert causes["failed"] == 0, "nodes were slow, and no task"
+    rows = [str(cell) for column in summary_table("", summary).columns for cell in column.cells]
+    assert "  of the difference: refunds in full" in rows
+    assert "  of the difference: jobs at fault" not in rows
 
 
 def test_executors_report_what_they_were_told_to_do(run):
