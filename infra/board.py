@@ -79,15 +79,20 @@ class Board:
     """Ids of the events that brought them; a cell passes over a bid under an id that it has met before."""
 
     @property
-    def welfare_micros(self) -> int:
-        """Of all zones."""
-        return sum(certificate.welfare_micros for certificate in self.certificates.values())
+    def realised_welfare_micros(self) -> int:
+        """Of all zones, as things stand."""
+        return sum(certificate.realised_welfare_micros for certificate in self.certificates.values())
+
+    @property
+    def planned_welfare_micros(self) -> int:
+        """Of the plans of all zones, as they were admitted."""
+        return sum(certificate.planned_welfare_micros for certificate in self.certificates.values())
 
     @property
     def proven_ratio(self) -> float | None:
-        """Dual bound over welfare, of all zones; None while the welfare is not positive."""
+        """Dual bound over planned welfare, of all zones; None while that is not positive."""
         bound = sum(certificate.dual_bound_micros for certificate in self.certificates.values())
-        return bound / self.welfare_micros if self.welfare_micros > 0 else None
+        return bound / self.planned_welfare_micros if self.planned_welfare_micros > 0 else None
 
     def take_event(self, envelope: Envelope) -> None:
         """Take a ledger event."""

@@ -17,6 +17,7 @@ from schemas.decisions import (
     JobReplanned,
     JobWithdrawn,
     NodeStatusChanged,
+    WelfareDifference,
 )
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
@@ -50,11 +51,16 @@ class Summary:
     nodes_lost: int
     revenue_micros: int
     """Payments less what was given back."""
-    welfare_micros: int
-    """Of all zones, as their last decisions certify it."""
+    planned_welfare_micros: int
+    """Of the plans as admitted, of all zones, as their last decisions certify it: what the bound is held
+    against."""
     dual_bound_micros: int
     proven_ratio: float | None
-    """Dual bound over welfare; None while the welfare is not positive."""
+    """Dual bound over planned welfare; None while that is not positive."""
+    realised_welfare_micros: int
+    """What came of the plans; what is still planned counts as planned."""
+    welfare_difference_micros: dict[str, int]
+    """Realised less planned welfare, by cause: see `WelfareDifference`."""
     utilisation: float
     """Samples trained, as parts of what the nodes could have trained from the first tick to the last."""
     solves: int
@@ -141,8 +147,9 @@ class Tally:
 
     def summary(self) -> Summary:
         """The figures so far."""
-        welfare = sum(certificate.welfare_micros for certificate in self._certificates.values())
-        bound = sum(certificate.dual_bound_micros for certificate in self._certificates.values())
+        certificates = self._certificates.values()
+        planned = sum(certificate.planned_welfare_micros for certificate in certificates)
+        bound = sum(certificate.dual_bound_micros for certificate in certificates)
         return Summary(
             bids=self._bids,
             admitted=self._counts[JobAdmitted.__name__],
@@ -152,9 +159,14 @@ class Tally:
             withdrawn=self._counts[JobWithdrawn.__name__],
             nodes_lost=self._counts["nodes_lost"],
             revenue_micros=self._revenue_micros,
-            welfare_micros=welfare,
+            planned_welfare_micros=planned,
             dual_bound_micros=bound,
-            proven_ratio=bound / welfare if welfare > 0 else None,
+            proven_ratio=bound / planned if planned > 0 else None,
+            realised_welfare_micros=sum(c.realised_welfare_micros for c in certificates),
+            welfare_difference_micros={
+                cause.removesuffix("_micros"): sum(getattr(c.difference, cause) for c in certificates)
+                for cause in WelfareDifference.model_fields
+            },
             utilisation=self._utilisation(),
             solves=len(self._solves_s),
             solves_without_plans=self._solves_without_plans,

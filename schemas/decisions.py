@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from schemas.base import Identifier, Micros, Record, Samples, Slot
+from schemas.base import Identifier, Micros, Record, Samples, SamplesPerSecond, Slot
 from schemas.jobs import RejectionReason
 
 MAX_DETAIL_LENGTH = 2_000
@@ -71,6 +71,17 @@ class Room(Record):
     """What most stands in the way of a plan; `none` where there is one."""
 
 
+class CountedSpeed(Record):
+    """How fast a task is taken to be on a GPU type, and by whose word."""
+
+    gpu_type: Identifier
+    samples_per_s: SamplesPerSecond
+    source: Literal["row", "declared_within_row", "capped_by_row", "declared"]
+    """`row`: the zone's throughput row, since nothing was declared; `declared_within_row`: as declared, which
+    that row allows; `capped_by_row`: the row, since more was declared; `declared`: as declared, since no row
+    covers the task. Only of the last does the user answer for a task that is slower."""
+
+
 class Offer(Record):
     """What the market says of a task now, whoever asks: it does not depend on any bid for the task."""
 
@@ -80,22 +91,46 @@ class Offer(Record):
     """The least bid that wins now, and what it would pay at most. None where no plan exists, or where all
     bids of a slot are decided together."""
     plan: Plan | None
+    speeds: tuple[CountedSpeed, ...]
+    """What the plan counts with, by GPU type; types that are missing cannot run the task."""
     earliest_deadline_s: Annotated[float, Field(ge=0)] | None
     """The earliest deadline for which a plan exists at all; None where none does within the horizon."""
     room: Room
 
 
+class WelfareDifference(Record):
+    """What reality has made of the plans as admitted: what each cause has added to the welfare, negative
+    where it took something. Together they are the realised welfare less the planned."""
+
+    finished_early_micros: int
+    """Operation that jobs did not need, since their work was done before their plan was over."""
+    replanned_micros: int
+    """What plans that were made again, or cut short, cost less to run than those before them."""
+    refunded_micros: int
+    """Jobs that could not be finished by no fault of their own: their bids, less operation not spent."""
+    failed_micros: int
+    """Likewise, of jobs that ended by the fault of their task, its data or its declaration."""
+    withdrawn_micros: int
+    """Vendors' prices of jobs that were withdrawn, less what new plans for them had added to their cost."""
+
+
 class Certificate(Record):
-    """How good a zone's decisions are proven to be, without solving anything offline.
+    """How good a zone's decisions are proven to be, without solving anything offline, and what came of them.
 
     `dual_bound_micros` is the value of a feasible point of the dual D_1 (Eq. 6, erratum P8): no schedule of
-    the same bids, known all in advance, has a higher welfare.
+    the same bids, known all in advance, has a higher welfare. It bounds plans, so it is held against plans.
     """
 
-    welfare_micros: int
+    planned_welfare_micros: int
+    """Of the plans as admitted: bids less vendors' prices and operational costs, whatever became of them
+    since. Bids that were withdrawn are no part of it, nor of the bound."""
     dual_bound_micros: int
     proven_ratio: float | None
-    """dual_bound / welfare; None while the welfare is not positive."""
+    """dual_bound / planned_welfare, never below 1; None while the planned welfare is not positive."""
+    realised_welfare_micros: int
+    """As things stand: what is still planned counts as planned, the rest as it came out."""
+    difference: WelfareDifference
+    """Realised less planned welfare, by cause."""
 
 
 class JobAdmitted(Record):
@@ -142,31 +177,50 @@ class JobQuoted(Record):
 
 
 class JobReplanned(Record):
-    """The rest of an admitted job's work is planned again before its deadline, at no extra charge."""
+    """The rest of an admitted job's work is planned again before its deadline, at no extra charge.
+
+    The job gives up all its cells from `first_slot` on and holds those of `plan` in their place. They may be
+    none: what its present runs have still to report then suffices.
+    """
 
     TYPE: ClassVar = "millrace.job.replanned.v1"
 
     job_id: Identifier
     zone: Identifier
     reason: Literal["node_lost", "behind_plan", "run_failed"]
+    first_slot: Slot
+    """The first slot that could be planned."""
     remaining_samples: Samples
+    """What the plan is for: not what present runs have still to report."""
     plan: Plan
     """The part still to come."""
     extra_operational_micros: int
-    """Change of the plan's operational cost, borne by the provider."""
+    """Change of the plan's operational cost, borne by the provider; negative where it costs less."""
     certificate: Certificate
 
 
 class JobRefunded(Record):
-    """An admitted job cannot be finished: its user gets everything back, or, where a run failed for good by
-    fault of the task or its data, what is not yet spent on operation."""
+    """An admitted job cannot be finished: its user gets everything back, or, where the task, its data or its
+    declaration is at fault, what is not yet spent on operation.
+
+    At fault are a run that fails for good (`run_failed` with an amount retained), a task that trains more
+    slowly than was declared (`slower_than_declared`), and data of more samples than were declared, for which
+    a vendor was to prepare them (`dataset_size_misstated`).
+    """
 
     TYPE: ClassVar = "millrace.job.refunded.v1"
 
     job_id: Identifier
     user: Identifier
     zone: Identifier
-    reason: Literal["node_lost", "behind_plan", "run_failed", "deadline_passed"]
+    reason: Literal[
+        "node_lost",
+        "behind_plan",
+        "run_failed",
+        "deadline_passed",
+        "slower_than_declared",
+        "dataset_size_misstated",
+    ]
     detail: Detail
     remaining_samples: Samples
     refund_micros: Amount

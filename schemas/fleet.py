@@ -4,9 +4,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from schemas.base import Identifier, Record, RelativePath, Samples, Slot, Text
+from schemas.base import Identifier, PositiveSamples, Record, RelativePath, Samples, Slot, Text
 
 Loss = Annotated[float, Field(ge=0, le=1e9)]
+NodeSeconds = Annotated[float, Field(ge=0, le=1e9)]
+"""The time of the steps that a run took part in. Of a step that runs share, each has had an equal part, or a
+part by its tokens where that is less: no more than it would have taken alone."""
 
 
 class NodeOnline(Record):
@@ -73,6 +76,8 @@ class RunStarted(Record):
     slot: Slot
     job_id: Identifier
     samples_done: Samples
+    dataset_samples: PositiveSamples | None = None
+    """Records that the executor has counted in the job's file; None where it had no need to read it."""
 
 
 class RunProgressed(Record):
@@ -86,6 +91,8 @@ class RunProgressed(Record):
     job_id: Identifier
     samples_done: Samples
     loss: Loss
+    node_s: NodeSeconds
+    """What the run has had of the node in this slot."""
     slot_complete: bool
 
 

@@ -35,7 +35,7 @@ class Competed:
 
     @property
     def ratio(self) -> float:
-        """The bound over the auction's welfare: no less than the ratio to the optimum itself."""
+        """The bound over the welfare of the auction's plans: no less than the ratio to the optimum itself."""
         return self.bound_micros / self.online_micros
 
     @property
@@ -66,13 +66,13 @@ def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows, name: st
             optimum = rows.values(Trial(point.setting, seed, OPTIMUM))
             trial = Trial(point.setting, seed, OURS)
             online = rows.values(trial)
-            if online["welfare_micros"] <= 0:
+            if online["planned_welfare_micros"] <= 0:
                 raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
             days.append(
                 Competed(
                     point.label,
                     seed,
-                    online["welfare_micros"],
+                    online["planned_welfare_micros"],
                     optimum["welfare_micros"],
                     optimum["bound_micros"],
                     optimum["gap"],
@@ -82,7 +82,7 @@ def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows, name: st
 
 
 def proven_ratio(high: PaperSetting, seeds: Sequence[int], rows: Rows) -> Measurement:
-    """`proven_ratio_high_load`: dual bound over welfare, as the cell's last decisions state them.
+    """`proven_ratio_high_load`: dual bound over planned welfare, as the cell's last decisions state them.
 
     Raises:
         CommandError: the auction has no welfare on some day, so that nothing is proven.
@@ -95,7 +95,7 @@ def proven_ratio(high: PaperSetting, seeds: Sequence[int], rows: Rows) -> Measur
             raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
         live.append(ours["proven_ratio"])
         bound_micros = rows.values(Trial(high, seed, CLEARING_BOUND))["bound_micros"]
-        afterwards.append(bound_micros / ours["welfare_micros"])
+        afterwards.append(bound_micros / ours["planned_welfare_micros"])
     note = (
         f"by the live certificate: mean of {len(seeds)} days, the worst {max(live):.3g}; by the prices "
         f"that clear the day in hindsight {fmean(afterwards):.3g}, the worst {max(afterwards):.3g}; "

@@ -91,6 +91,22 @@ class FusedEngine:
         """
         return self._residents[job_id].samples_done
 
+    def dataset_records(self, job_id: str) -> int:
+        """Records in the data of an attached task.
+
+        Raises:
+            KeyError: no such task is attached.
+        """
+        return self._residents[job_id].dataset_records
+
+    def step_tokens(self, job_id: str) -> int:
+        """Tokens of a task's last micro-batch; none before the first.
+
+        Raises:
+            KeyError: no such task is attached.
+        """
+        return self._residents[job_id].step_tokens
+
     def gradient_norm(self, job_id: str) -> float:
         """L2 norm of a task's last gradient before it was clipped; one that is not finite updated nothing.
 
@@ -129,8 +145,8 @@ class FusedEngine:
             if resident.finished:
                 raise ValueError(f"{resident.task.job_id}: has used all its samples")
         batch = pack([r.next_micro_batch(self._base.tokenizer) for r in residents], self._device)
-        for resident in residents:
-            resident.begin_step()
+        for resident, (start, stop) in zip(residents, batch.task_rows, strict=True):
+            resident.begin_step(stop - start)
         losses = self._backward(residents, batch)
         for resident in residents:
             resident.finish_step()

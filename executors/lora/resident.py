@@ -39,6 +39,7 @@ class ResidentTask:
         samples_done: sequences used so far.
         gradient_norm: L2 norm of the last step's gradient before it was clipped; zero before the first step.
             One that is not finite has updated nothing.
+        step_tokens: tokens of the last step's micro-batch; none before the first step.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class ResidentTask:
         self.layout = layout
         self.samples_done = state.samples_done
         self.gradient_norm = 0.0
+        self.step_tokens = 0
         self._micro_batches = state.micro_batches
         self._cursor = state.cursor
         self._dataset = dataset
@@ -94,8 +96,14 @@ class ResidentTask:
         down, up = self._adapter.matrices(site)
         return SiteAdapter(down, up, self.task.scaling, self.task.dropout, self._masks, rows)
 
-    def begin_step(self) -> None:
+    @property
+    def dataset_records(self) -> int:
+        """How many records its data have."""
+        return len(self._dataset)
+
+    def begin_step(self, tokens: int) -> None:
         """Clear the gradient and set the masks of this step, which depend on its number alone."""
+        self.step_tokens = tokens
         self._adapter.gradient.zero_()
         self._masks.manual_seed(derive_seed(self.task.seed, "dropout", self._micro_batches))
 

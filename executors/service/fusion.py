@@ -2,10 +2,12 @@
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from executors.lora.engine import FusedEngine
 from executors.lora.task import JobId
+from executors.service.clock import Clock
 from executors.service.failures import TASK_FAILURES, DivergenceError, raise_if_device_is_lost
 
 Outcome = float | Exception
@@ -15,11 +17,19 @@ _log = logging.getLogger(__name__)
 
 
 class FusedSteps:
-    """Advances tasks together, and each alone once that fails, so that who is at fault fails alone."""
+    """Advances tasks together, and each alone once that fails, so that who is at fault fails alone.
 
-    def __init__(self, engine: FusedEngine) -> None:
+    Attributes:
+        node_s: seconds of the device that each task has had. Of a shared step it is an equal part, or a part
+            by tokens where that is less: if a step costs something by itself, something per token and
+            something per task, that is no more than the task's step would have taken alone.
+    """
+
+    def __init__(self, engine: FusedEngine, clock: Clock) -> None:
         self._engine = engine
+        self._clock = clock
         self._apart = False
+        self.node_s: defaultdict[JobId, float] = defaultdict(float)
 
     def step(self, job_ids: Sequence[JobId]) -> Mapping[JobId, Outcome]:
         """Advance each task by one micro-batch. A task that fails has learned nothing from it.
@@ -31,7 +41,7 @@ class FusedSteps:
             return {job_id: self._step_alone(job_id) for job_id in job_ids}
         before = {job_id: self._engine.samples_done(job_id) for job_id in job_ids}
         try:
-            losses = self._engine.step(job_ids)
+            losses = self._timed_step(job_ids)
         except TASK_FAILURES as error:
             raise_if_device_is_lost(error)
             _log.warning("step failed jobs=%s error=%r; each goes alone", ",".join(job_ids), error)
@@ -46,10 +56,20 @@ class FusedSteps:
 
     def _step_alone(self, job_id: JobId) -> Outcome:
         try:
-            return self._judged(job_id, self._engine.step([job_id])[job_id])
+            return self._judged(job_id, self._timed_step([job_id])[job_id])
         except TASK_FAILURES as error:
             raise_if_device_is_lost(error)
             return error.with_traceback(None)
+
+    def _timed_step(self, job_ids: Sequence[JobId]) -> Mapping[JobId, float]:
+        start_s = self._clock.time_s()
+        losses = self._engine.step(job_ids)
+        # The machine's clock may be set back meanwhile.
+        took_s = max(self._clock.time_s() - start_s, 0.0)
+        tokens = {job_id: self._engine.step_tokens(job_id) for job_id in job_ids}
+        for job_id in job_ids:
+            self.node_s[job_id] += took_s * min(tokens[job_id] / sum(tokens.values()), 1 / len(tokens))
+        return losses
 
     def _judged(self, job_id: JobId, loss: float) -> Outcome:
         """A finite loss says nothing of the gradient, without which a task uses up its samples in vain."""

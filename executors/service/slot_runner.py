@@ -75,7 +75,7 @@ class SlotRunner:
         self._workshop = workshop
         self._clock = workshop.clock
         self._report = report
-        self._steps = FusedSteps(workshop.engine)
+        self._steps = FusedSteps(workshop.engine, workshop.clock)
         self._waiting = {order.job_id: order for order in assignment.runs if order.job_id not in self.over}
         self._training: dict[str, Run] = {}
         self._has_room = False
@@ -201,7 +201,13 @@ class SlotRunner:
                 *(job_id, self.assignment.slot, run.samples_done, order.resume_samples),
             )
         self._say("run started", job_id, samples_done=run.samples_done, goal_samples=run.goal_samples)
-        self._report(RunStarted(**self._identity(job_id), samples_done=run.samples_done))
+        self._report(
+            RunStarted(
+                **self._identity(job_id),
+                samples_done=run.samples_done,
+                dataset_samples=self._workshop.engine.dataset_records(job_id),
+            )
+        )
         if run.samples_done >= run.goal_samples:
             self._end_part(run, "quota")
 
@@ -389,6 +395,7 @@ class SlotRunner:
                     **self._identity(run.job_id),
                     samples_done=run.samples_done,
                     loss=run.loss,
+                    node_s=self._steps.node_s[run.job_id],
                     slot_complete=slot_complete,
                 )
             )

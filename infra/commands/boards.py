@@ -47,7 +47,8 @@ def board_view(board: Board, most_jobs: int) -> RenderableType:
     counts = _counts(board)
     head = (
         f"cell {board.cell}: {len(board.jobs)} bids, {counts}; revenue {units(board.revenue_micros)}, "
-        f"welfare {units(board.welfare_micros)}, proven ratio {ratio}"
+        f"welfare planned {units(board.planned_welfare_micros)}, realised "
+        f"{units(board.realised_welfare_micros)}, proven ratio of the plans {ratio}"
     )
     return Group(Text(head), nodes, jobs)
 

@@ -58,8 +58,10 @@ def totals_table(found: WhatIf) -> Table:
     table.add_row("withdrawn", *(str(side.withdrawn) for side in sides))
     table.add_row("nodes lost", *(str(side.nodes_lost) for side in sides))
     table.add_row("revenue", *(units(side.revenue_micros) for side in sides))
-    table.add_row("welfare", *(units(side.welfare_micros) for side in sides))
-    table.add_row("proven ratio (dual bound / welfare)", *map(_ratio, sides))
+    planned = (units(side.planned_welfare_micros) for side in sides)
+    table.add_row("welfare of the plans as admitted", *planned)
+    table.add_row("proven ratio (dual bound / welfare of the plans)", *map(_ratio, sides))
+    table.add_row("welfare realised", *(units(side.realised_welfare_micros) for side in sides))
     table.add_row("utilisation", *(f"{side.utilisation:.1%}" for side in sides))
     return table
 

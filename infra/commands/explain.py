@@ -125,21 +125,27 @@ def describe(record: Any) -> list[str]:
                 f"from {order.resume_samples}"
             ]
         case fleet.RunStarted():
-            return [f"{record.node} starts slot {record.slot} at {record.samples_done} samples"]
+            counted = record.dataset_samples
+            data = "" if counted is None else f"; its data hold {counted} samples"
+            return [f"{record.node} starts slot {record.slot} at {record.samples_done} samples{data}"]
         case fleet.RunProgressed():
             done = ", slot complete" if record.slot_complete else ""
-            return [f"{record.node} is at {record.samples_done} samples, loss {record.loss:.4f}{done}"]
+            at = f"{record.samples_done} samples, loss {record.loss:.4f}"
+            return [f"{record.node} is at {at}, after {record.node_s:.1f} s of its time{done}"]
         case fleet.RunFinished():
             return [f"{record.node} has trained all {record.samples_done} samples, loss {record.loss:.4f}"]
         case fleet.RunFailed():
             return [f"{record.node} fails at {record.samples_done} samples: {record.error}"]
         case decisions.JobReplanned():
+            if not record.plan.cells:
+                return [f"planned again ({record.reason}): its present runs suffice, no more slots are held"]
             return [
                 f"planned again ({record.reason}): {record.remaining_samples} samples are left",
                 describe_plan(record.plan),
             ]
         case decisions.JobRefunded():
-            return [f"refunded {units(record.refund_micros)} ({record.reason}): {record.detail}"]
+            kept = record.retained_micros and f", {units(record.retained_micros)} retained"
+            return [f"refunded {units(record.refund_micros)}{kept or ''} ({record.reason}): {record.detail}"]
         case decisions.JobWithdrawn():
             return [
                 f"withdrawn: {units(record.returned_micros)} returned, "

@@ -7,6 +7,13 @@ from operator import itemgetter
 from infra.money import units
 from schemas.decisions import Offer, Plan
 
+_WORD = {
+    "row": "by the zone's measure",
+    "declared_within_row": "as declared, within the zone's measure",
+    "capped_by_row": "by the zone's measure, below what was declared",
+    "declared": "as declared, which the user answers for",
+}
+
 
 def describe_offer(offer: Offer) -> Iterator[str]:
     """A line for each thing that the market looked at."""
@@ -15,6 +22,10 @@ def describe_offer(offer: Offer) -> Iterator[str]:
         f"considered {room.cells} cells (a node in a slot): {room.cells_with_room} with room, "
         f"{room.cells_node_down} on nodes that are down, {room.cells_without_compute} without compute, "
         f"{room.cells_without_memory} without memory; binding: {room.binding}"
+    )
+    yield "speed: " + ", ".join(
+        f"{speed.samples_per_s:g} samples/s on {speed.gpu_type} ({_WORD[speed.source]})"
+        for speed in offer.speeds
     )
     if offer.price is not None:
         price = offer.price

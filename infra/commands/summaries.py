@@ -5,6 +5,15 @@ from rich.table import Table
 from infra.money import units
 from infra.summary import Summary
 
+CAUSES = {
+    "finished_early": "work done early",
+    "replanned": "plans made again",
+    "refunded": "refunds in full",
+    "failed": "jobs at fault",
+    "withdrawn": "withdrawals",
+}
+"""How a difference between planned and realised welfare is called."""
+
 
 def summary_table(title: str, summary: Summary) -> Table:
     """One row per figure."""
@@ -19,9 +28,13 @@ def summary_table(title: str, summary: Summary) -> Table:
     table.add_row("nodes lost", str(summary.nodes_lost))
     table.add_row("adapters trained", str(len(summary.adapters)))
     table.add_row("revenue", units(summary.revenue_micros))
-    table.add_row("welfare", units(summary.welfare_micros))
+    table.add_row("welfare of the plans as admitted", units(summary.planned_welfare_micros))
     ratio = "–" if summary.proven_ratio is None else f"{summary.proven_ratio:.2f}"
-    table.add_row("proven ratio (dual bound / welfare)", ratio)
+    table.add_row("proven ratio (dual bound / welfare of the plans)", ratio)
+    table.add_row("welfare realised", units(summary.realised_welfare_micros))
+    for cause, micros in summary.welfare_difference_micros.items():
+        if micros:
+            table.add_row(f"  of the difference: {CAUSES[cause]}", units(micros))
     table.add_row("utilisation", f"{summary.utilisation:.1%}")
     if summary.solves:
         table.add_row("solves, and seconds of solvers", f"{summary.solves}, {summary.solve_s:.1f} s")

@@ -15,6 +15,7 @@ from solvers.auction.mechanism import Charge, Mechanism, Price, PriceRises, Requ
 from solvers.auction.room import Binding, RoomCount, binding, earliest_last_slot, room_for
 from solvers.auction.search import Schedule, best_schedule, describe
 from solvers.auction.steepness import LearnedSteepness
+from solvers.auction.welfare import Welfare
 from solvers.auction.window import VendorOption, Window
 
 
@@ -43,6 +44,8 @@ class Award:
     """b-bar_il: welfare per normalised resource."""
     gain_micros: int
     """mu_il: what the bid added to the dual bound besides its rises of prices."""
+    welfare_micros: int
+    """What the plan is worth: the bid less the vendor's price and the operational cost."""
 
 
 class Auctioneer:
@@ -55,8 +58,7 @@ class Auctioneer:
         self.market = market
         self.mechanism = mechanism
         self.dual_bound = DualBound()
-        self.welfare_micros = 0
-        """Objective 4, of the decisions so far."""
+        self.welfare = Welfare()
         self._steepness = steepness
         self._open_until_slot = market.first_slot
         """The first slot that no bid could use yet, so that the dual point may leave its cells at zero."""
@@ -98,6 +100,11 @@ class Auctioneer:
             cost_micros = least_additive_cost(self.market, request.demand, window, cutoff_micros=bid_micros)
         return self.dual_bound.judge(bid_micros, cost_micros)
 
+    def count_unplanned(self, bid_micros: int) -> None:
+        """Count a bid that was refused without a search, though a scheduler might have found it a plan: it
+        brings no more than the bid."""
+        self.dual_bound.judge(bid_micros, 0.0)
+
     def award(
         self, bid_micros: int, demand: Demand, schedule: Schedule, price: Price, gain_micros: int
     ) -> Award | None:
@@ -108,17 +115,17 @@ class Auctioneer:
         """
         welfare = bid_micros - schedule.vendor_micros - schedule.operational_micros
         density = self._density_micros(welfare, schedule)
-        self._raise_prices(schedule.placement, demand, density)
+        self._raise_prices(schedule.placement, demand, density, at_least_micros=welfare - gain_micros)
         if not self.market.has_room(schedule.placement, demand):
             # Of schedules just found, only the published order's get here: prices are raised for a task that
             # is refused (erratum P2).
             return None
         self.market.reserve(schedule.placement, demand)
-        self.welfare_micros += welfare
+        self.welfare.planned_micros += welfare
         if self._steepness is not None:
             offer_micros = (bid_micros - schedule.vendor_micros) / demand.least_node_slots()
             self._steepness.note_award(offer_micros, density, self._opening_micros(schedule))
-        return Award(schedule, self.mechanism.charge(price), density, gain_micros)
+        return Award(schedule, self.mechanism.charge(price), density, gain_micros, welfare)
 
     def replan(
         self,
@@ -155,7 +162,7 @@ class Auctioneer:
         self.market.reserve(schedule.placement, demand)
         fresh = [cell for cell in schedule.placement.cells() if cell not in priced]
         added = Placement(tuple(slot for slot, _ in fresh), tuple(row for _, row in fresh))
-        self._raise_prices(added, demand, density_micros)
+        self._raise_prices(added, demand, density_micros, at_least_micros=0)
         return schedule
 
     def operational_micros(self, demand: Demand, placement: Placement) -> int:
@@ -170,7 +177,7 @@ class Auctioneer:
             "market": self.market.state(),
             # Amounts may outgrow 64 bits over the years, so they travel as text.
             "dual_bound_micros": str(self.dual_bound.micros),
-            "welfare_micros": str(self.welfare_micros),
+            "welfare": self.welfare.state(),
             "open_until_slot": self._open_until_slot,
             "steepness": self._steepness and self._steepness.state(),
         }
@@ -179,7 +186,7 @@ class Auctioneer:
         """Take the state of an auctioneer of an equal zone."""
         self.market.restore(state["market"])
         self.dual_bound.micros = int(state["dual_bound_micros"])
-        self.welfare_micros = int(state["welfare_micros"])
+        self.welfare.restore(state["welfare"])
         self._open_until_slot = state["open_until_slot"]
         if self._steepness is not None:
             self._steepness.restore(state["steepness"])
@@ -191,7 +198,7 @@ class Auctioneer:
         if stop > first:
             compute = self.market.opening_compute_price(first, stop - first)
             memory = self.market.opening_memory_price(first, stop - first)
-            self.dual_bound.rise([*compute.ravel().tolist(), *memory.ravel().tolist()])
+            self.dual_bound.rise([*compute.ravel().tolist(), *memory.ravel().tolist()], at_least_micros=0)
             self._open_until_slot = stop
 
     def _opening_micros(self, schedule: Schedule) -> float:
@@ -209,11 +216,14 @@ class Auctioneer:
         rises = self.mechanism.price_rises
         return density if rises is None else min(density, rises.max_density_micros)
 
-    def _raise_prices(self, placement: Placement, demand: Demand, density_micros: float) -> None:
+    def _raise_prices(
+        self, placement: Placement, demand: Demand, density_micros: float, at_least_micros: int
+    ) -> None:
         rises = self._rises()
         if rises is not None:
             self.dual_bound.rise(
-                self.market.raise_prices(placement, demand, density_micros, rises.alpha, rises.beta)
+                self.market.raise_prices(placement, demand, density_micros, rises.alpha, rises.beta),
+                at_least_micros,
             )
 
     def _window(self, request: Request) -> Window | None:

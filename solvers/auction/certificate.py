@@ -73,6 +73,12 @@ class DualBound:
         """Take back mu_i of a bid that is withdrawn: without it, the others' point is feasible as it is."""
         self.micros -= gain_micros
 
-    def rise(self, rises: Sequence[float]) -> None:
-        """Add what the prices rose by; capacities are 1 in normalised units."""
-        self.micros += math.ceil(math.fsum(rises))
+    def rise(self, rises: Sequence[float], at_least_micros: int) -> None:
+        """Add what the prices rose by; capacities are 1 in normalised units.
+
+        Args:
+            at_least_micros: what the rises come to at least by weak duality, where a plan was admitted: its
+                welfare less mu_i (docs/auction.md). Only the rounding of amounts near the largest that there
+                are ever hides that.
+        """
+        self.micros += max(math.ceil(math.fsum(rises)), at_least_micros)

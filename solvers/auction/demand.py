@@ -5,12 +5,13 @@ from typing import NamedTuple, Self, cast
 
 import numpy as np
 
-from schemas.cells import ThroughputRow, Zone
+from schemas.cells import Zone
 from schemas.commands import MAX_RUNS_PER_SLOT
-from schemas.jobs import LoraHyperparameters, RejectionReason, Task
+from schemas.jobs import RejectionReason, Task
 from solvers.arrays import Floats, Ints
 from solvers.auction.fleet import Fleet, gib_up
 from solvers.auction.memory import least_memory_gib
+from solvers.auction.speeds import counted_speeds, covering_rows
 
 MAX_COVER_ENTRIES = 40_000_000
 """Some 200 MB for the while of one search."""
@@ -124,36 +125,16 @@ def _refuse_endless_search(samples: Ints, work_samples: int, horizon_slots: int)
 
 
 def _speeds_and_memory(task: Task, zone: Zone) -> tuple[dict[str, float], float]:
-    speeds, memory_gib = task.speed_samples_per_s, task.memory_gib
     types = {gpu.name for gpu in zone.gpu_types}
-    if speeds is not None and (unknown := sorted(speeds.keys() - types)):
+    if unknown := sorted((task.speed_samples_per_s or {}).keys() - types):
         raise UnjudgeableError("unknown_gpu_type", f"zone {zone.id} has no gpu type {', '.join(unknown)}")
-    if speeds is None or memory_gib is None:
-        rows = _covering_rows(task.hyperparameters, zone)
-        if not rows:
-            shape = task.hyperparameters
-            raise UnjudgeableError(
-                "no_throughput_known",
-                f"zone {zone.id} has no throughput row for batch size {shape.batch_size} that covers rank "
-                f"{shape.rank} and sequence length {shape.sequence_length}: give speed and memory in the bid",
-            )
-        if speeds is None:
-            speeds = {row.gpu_type: row.samples_per_s for row in rows}
-        if memory_gib is None:
-            memory_gib = max(row.memory_gib for row in rows)
-    return speeds, gib_up(memory_gib)
-
-
-def _covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]:
-    """Per GPU type the least row that covers the shape: a larger rank or sequence is slower, never faster."""
-    best: dict[str, ThroughputRow] = {}
-    for row in zone.throughput:
-        covers = (
-            row.batch_size == shape.batch_size
-            and row.rank >= shape.rank
-            and row.sequence_length >= shape.sequence_length
+    rows = covering_rows(task.hyperparameters, zone)
+    if not rows and (task.speed_samples_per_s is None or task.memory_gib is None):
+        shape = task.hyperparameters
+        raise UnjudgeableError(
+            "no_throughput_known",
+            f"zone {zone.id} has no throughput row for batch size {shape.batch_size} that covers rank "
+            f"{shape.rank} and sequence length {shape.sequence_length}: give speed and memory in the bid",
         )
-        held = best.get(row.gpu_type)
-        if covers and (held is None or (row.sequence_length, row.rank) < (held.sequence_length, held.rank)):
-            best[row.gpu_type] = row
-    return [best[gpu_type] for gpu_type in sorted(best)]
+    memory_gib = max(row.memory_gib for row in rows) if task.memory_gib is None else task.memory_gib
+    return {speed.gpu_type: speed.samples_per_s for speed in counted_speeds(task, zone)}, gib_up(memory_gib)

@@ -50,14 +50,16 @@ class BatchJudge:
 
     def bid(self, event: JobSubmitted, request: Request) -> Iterator[Outcome]:
         """Keep a bid for its slot's solve. The vendor is drawn now, and the bound grows now: the offline
-        optimum would schedule the task from here on."""
+        optimum would schedule the task from here on, to the end of the horizon as it is now. So no later slot
+        is used either, though the horizon moves on while the bid waits."""
         appraisal = self._auctioneer.appraise(request)
         gain_micros = self._auctioneer.judge(event.bid_micros, request, appraisal)
         option = drawn_vendor(request, slots_for(request, self._market))
         if option is None:
             yield self._verdicts.rejected(event, *why_not(appraisal, event.bid_micros), appraisal)
         else:
-            request = replace(request, options=[option])
+            horizon_end = self._market.first_slot + self._market.horizon_slots - 1
+            request = replace(request, options=[option], last_slot=min(request.last_slot, horizon_end))
             self._waiting[event.job_id] = WaitingBid(event, request, gain_micros)
 
     def has(self, job_id: str) -> bool:

@@ -1,20 +1,25 @@
 """The admitted jobs of a zone: plans kept, made again, given up and completed."""
 
+import math
 from collections.abc import Iterator
 from typing import Literal
 
 from schemas.cells import Zone
 from schemas.commands import RunCancelled, RunOrder, SlotAssigned
-from schemas.decisions import JobCompleted, JobRefunded, JobReplanned, JobWithdrawn
-from schemas.fleet import RunFinished
+from schemas.decisions import JobCompleted, JobRefunded, JobReplanned, JobWithdrawn, Plan
+from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.registry import Outcome
 from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.calendar import Calendar
 from solvers.auction.demand import Demand
+from solvers.auction.speeds import counted_speeds
 from streams.auction.job import Job
 from streams.auction.offers import certificate_of, plan_of
 
 Setback = Literal["node_lost", "behind_plan", "run_failed"]
+"""Why a job's rest is planned again, at the provider's cost."""
+Fault = Literal["run_failed", "slower_than_declared", "dataset_size_misstated"]
+"""What a job may end for by its own fault."""
 
 
 class JobBook:
@@ -25,6 +30,7 @@ class JobBook:
         self._zone = zone
         self._auctioneer = auctioneer
         self._market = auctioneer.market
+        self._welfare = auctioneer.welfare
         self._fleet = auctioneer.market.fleet
         self._calendar = calendar
 
@@ -71,10 +77,37 @@ class JobBook:
 
     def check(self, job: Job, setback: Setback) -> Iterator[Outcome]:
         """Plan the rest of a job again if the cells ahead of it no longer suffice."""
-        present_slot = self.present_slot
-        ahead = sum(quota for slot, quota in job.quotas.items() if slot > present_slot)
-        if job.remaining_samples - self._in_flight(job) > ahead:
+        if self._spare_samples(job) < 0:
             yield from self._replan(job, setback)
+
+    def start(self, job: Job, report: RunStarted) -> Iterator[Outcome]:
+        """Take note of a run's start, where its checkpoint and its data are seen."""
+        job.start_run(report.slot, report.samples_done)
+        declared, counted = job.task.dataset.samples, report.dataset_samples
+        if job.task.needs_preprocessing and counted is not None and counted > declared:
+            detail = (
+                f"{job.task.dataset.path} holds {counted} samples, its vendor was paid to prepare {declared}"
+            )
+            yield from self._end_at_fault(job, "dataset_size_misstated", detail, cancel=True)
+        else:
+            yield from self.check(job, "behind_plan")
+
+    def progress(self, job: Job, report: RunProgressed) -> Iterator[Outcome]:
+        """Take note of how far a run is. What its part of the slot left undone is planned again, unless the
+        task itself was slower than its user declared."""
+        spare = self._spare_samples(job)
+        job.report(report.slot, report.samples_done, report.slot_complete)
+        if not report.slot_complete:
+            return
+        lacking = self._lacking_samples(job, report)
+        if lacking > max(spare, 0):
+            detail = (
+                f"slot {report.slot}: {report.node_s:.1f} s of node {report.node} trained {lacking} samples "
+                "less than the declared speed promises, and the other cells do not make up for that"
+            )
+            yield from self._end_at_fault(job, "slower_than_declared", detail, cancel=True)
+        else:
+            yield from self.check(job, "behind_plan")
 
     def lose_node(self, row: int) -> Iterator[Outcome]:
         """Plan again every job with a cell on a node that is down, the present slot's included."""
@@ -89,20 +122,16 @@ class JobBook:
                 yield from self.check(job, "node_lost")
 
     def fail(self, job: Job, slot: int, error: str, permanent: bool) -> Iterator[Outcome]:
-        """Count a slot's run as lost; give the job up if it can run nowhere.
-
-        That lies in the task or its data, so its user gets back no more than a withdrawal gives.
-        """
+        """Count a slot's run as lost; give the job up if it can run nowhere."""
         job.lose_slot(slot)
         if permanent:
-            unspent_micros = self._unspent_micros(job)
-            yield from self._refund(job, "run_failed", error, unspent_micros, cancel=False)
+            yield from self._end_at_fault(job, "run_failed", error, cancel=False)
         else:
             yield from self.check(job, "run_failed")
 
     def complete(self, job: Job, report: RunFinished) -> Iterator[Outcome]:
         """Close a job whose work is done and free what it did not need."""
-        self._give_up_cells(job)
+        self._welfare.finished_early_micros += self._give_up_cells(job)
         del self.jobs[job.job_id]
         yield JobCompleted(
             job_id=job.job_id,
@@ -121,8 +150,8 @@ class JobBook:
     def withdraw(self, job: Job) -> Iterator[Outcome]:
         """Close an unstarted job at its user's wish; what it paid for operation goes back, if not spent."""
         returned_micros = self._unspent_micros(job)
-        self._give_up_cells(job)
-        self._auctioneer.welfare_micros -= job.bid_micros
+        self._welfare.withdrawn_micros += self._give_up_cells(job) - job.bid_micros + job.welfare_micros
+        self._welfare.planned_micros -= job.welfare_micros
         self._auctioneer.dual_bound.take_back(job.gain_micros)
         del self.jobs[job.job_id]
         yield JobWithdrawn(
@@ -143,6 +172,27 @@ class JobBook:
         """Take the jobs that `state` was taken of."""
         self.jobs = {job.job_id: job for job in map(Job.unpack, state)}
 
+    def _spare_samples(self, job: Job) -> int:
+        """What a job's cells are still expected to train beyond its work; negative where they fall short."""
+        present_slot = self.present_slot
+        ahead = sum(quota for slot, quota in job.quotas.items() if slot > present_slot)
+        return ahead + self._in_flight(job) - job.remaining_samples
+
+    def _lacking_samples(self, job: Job, report: RunProgressed) -> int:
+        """What a run has trained less than its user's word promises for the time that it had.
+
+        0 where the zone itself knows how fast the task is, or where the run began is not known.
+        """
+        if report.slot != job.run_slot:
+            return 0
+        gpu_type = self._fleet.classes[self._fleet.class_of_row[job.rows[report.slot]]].gpu_type
+        source = {speed.gpu_type: speed.source for speed in counted_speeds(job.task, self._zone)}
+        if source[gpu_type] != "declared":
+            return 0
+        part = min(report.node_s / self._calendar.slot_s, 1.0)
+        promised = math.floor(job.quotas[report.slot] * part)
+        return promised - (report.samples_done - job.run_base_samples)
+
     def _in_flight(self, job: Job) -> int:
         """Samples of the present and the last slot that are planned and not yet reported."""
         expected = 0
@@ -154,14 +204,14 @@ class JobBook:
 
     def _replan(self, job: Job, setback: Setback) -> Iterator[Outcome]:
         first_slot = self._market.first_slot
+        missing = job.remaining_samples - self._in_flight(job)
+        if missing <= 0:
+            saved = self._give_up_cells(job)
+            self._welfare.replanned_micros += saved
+            yield self._replanned(job, setback, 0, Plan(vendor=None, cells=(), samples=0), -saved)
+            return
         held = job.ahead(first_slot)
         before = self._auctioneer.operational_micros(job.demand, held)
-        missing = job.remaining_samples - self._in_flight(job)
-        job.forget(first_slot)
-        if missing <= 0:
-            self._market.release(held, job.demand)
-            self._auctioneer.welfare_micros += before
-            return
         demand = Demand.of(job.task, missing, self._zone, self._fleet, self._calendar.slot_s)
         schedule = self._auctioneer.replan(
             demand,
@@ -173,39 +223,57 @@ class JobBook:
             job.last_slot,
         )
         if schedule is None:
-            self._auctioneer.welfare_micros += before
+            job.forget(first_slot)
+            self._welfare.refunded_micros += before
             late = job.last_slot < first_slot
             yield from self._refund(
                 job,
                 "deadline_passed" if late else setback,
                 f"{missing} samples are left and no plan trains them by slot {job.last_slot} ({setback})",
-                job.payment_micros,
-                cancel=True,
             )
             return
+        job.forget(first_slot)
         job.plan(schedule.placement, demand, self._fleet.class_of_row)
         extra = schedule.operational_micros - before
-        self._auctioneer.welfare_micros -= extra
-        yield JobReplanned(
+        self._welfare.replanned_micros -= extra
+        yield self._replanned(job, setback, missing, plan_of(schedule, self._fleet.nodes), extra)
+
+    def _replanned(
+        self, job: Job, setback: Setback, missing: int, plan: Plan, extra_micros: int
+    ) -> JobReplanned:
+        return JobReplanned(
             job_id=job.job_id,
             zone=self._zone.id,
             reason=setback,
+            first_slot=self._market.first_slot,
             remaining_samples=missing,
-            plan=plan_of(schedule, self._fleet.nodes),
-            extra_operational_micros=extra,
+            plan=plan,
+            extra_operational_micros=extra_micros,
             certificate=certificate_of(self._auctioneer),
         )
 
     def _refund(
+        self, job: Job, reason: Setback | Literal["deadline_passed"], detail: str
+    ) -> Iterator[Outcome]:
+        """Give a job up whose user is not to blame: all of the payment goes back."""
+        self._welfare.refunded_micros += self._give_up_cells(job) - job.bid_micros
+        yield from self._end(job, reason, detail, job.payment_micros, cancel=True)
+
+    def _end_at_fault(self, job: Job, fault: Fault, detail: str, cancel: bool) -> Iterator[Outcome]:
+        """Give a job up for what its task, its data or its declaration is: its user gets back no more than a
+        withdrawal gives, or failing on purpose would be a free way out."""
+        unspent_micros = self._unspent_micros(job)
+        self._welfare.failed_micros += self._give_up_cells(job) - job.bid_micros
+        yield from self._end(job, fault, detail, unspent_micros, cancel)
+
+    def _end(
         self,
         job: Job,
-        reason: Setback | Literal["deadline_passed"],
+        reason: Setback | Fault | Literal["deadline_passed"],
         detail: str,
         refund_micros: int,
         cancel: bool,
     ) -> Iterator[Outcome]:
-        self._give_up_cells(job)
-        self._auctioneer.welfare_micros -= job.bid_micros
         del self.jobs[job.job_id]
         yield JobRefunded(
             job_id=job.job_id,
@@ -230,9 +298,10 @@ class JobBook:
         """What a job has paid for operation and its cells ahead would have cost."""
         return min(self._operational_ahead_micros(job), job.refundable_micros)
 
-    def _give_up_cells(self, job: Job) -> None:
-        """Free the cells ahead of a job; their operational cost is not spent."""
+    def _give_up_cells(self, job: Job) -> int:
+        """Free the cells ahead of a job, and return their operational cost in micros, which is not spent."""
+        saved_micros = self._operational_ahead_micros(job)
         first_slot = self._market.first_slot
-        self._auctioneer.welfare_micros += self._operational_ahead_micros(job)
         self._market.release(job.ahead(first_slot), job.demand)
         job.forget(first_slot)
+        return saved_micros

@@ -27,6 +27,8 @@ class Job:
     """b-bar_il of the award, for the prices of cells added later."""
     gain_micros: int
     """mu_il of the award, which a withdrawal takes back from the dual bound."""
+    welfare_micros: int
+    """What its plan was worth when it was admitted, which a withdrawal takes from the planned welfare."""
     ready_slot: int
     """First slot in which it may train: its vendor has delivered by then."""
     last_slot: int
@@ -152,6 +154,7 @@ _PLAIN_FIELDS = (
     "refundable_micros",
     "density_micros",
     "gain_micros",
+    "welfare_micros",
     "ready_slot",
     "last_slot",
     "samples_done",

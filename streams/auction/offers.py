@@ -1,6 +1,6 @@
 """From the auctioneer's numbers to what travels."""
 
-from schemas.decisions import Certificate, Offer, Plan, PriceParts, Room
+from schemas.decisions import Certificate, CountedSpeed, Offer, Plan, PriceParts, Room, WelfareDifference
 from solvers.auction.auctioneer import Appraisal, Auctioneer
 from solvers.auction.calendar import Calendar
 from solvers.auction.mechanism import Price
@@ -28,14 +28,17 @@ def price_of(price: Price) -> PriceParts:
     )
 
 
-def offer_of(appraisal: Appraisal, nodes: tuple[str, ...], calendar: Calendar) -> Offer:
-    """An appraisal as an offer."""
+def offer_of(
+    appraisal: Appraisal, speeds: tuple[CountedSpeed, ...], nodes: tuple[str, ...], calendar: Calendar
+) -> Offer:
+    """An appraisal as an offer; `speeds` are those that it counts with."""
     schedule, price = appraisal.schedule, appraisal.price
     room, earliest = appraisal.room, appraisal.earliest_last_slot
     return Offer(
         price=None if price is None else price_of(price),
         lowest_winning_bid_micros=None if price is None else price.lowest_winning_bid_micros,
         plan=None if schedule is None else plan_of(schedule, nodes),
+        speeds=speeds,
         earliest_deadline_s=None if earliest is None else calendar.start_s(earliest + 1),
         room=Room(
             cells=room.cells,
@@ -49,10 +52,19 @@ def offer_of(appraisal: Appraisal, nodes: tuple[str, ...], calendar: Calendar) -
 
 
 def certificate_of(auctioneer: Auctioneer) -> Certificate:
-    """How good the zone's decisions so far are proven to be."""
-    welfare, bound = auctioneer.welfare_micros, auctioneer.dual_bound.micros
+    """How good the zone's decisions so far are proven to be, and what came of them."""
+    welfare, bound = auctioneer.welfare, auctioneer.dual_bound.micros
+    planned = welfare.planned_micros
     return Certificate(
-        welfare_micros=welfare,
+        planned_welfare_micros=planned,
         dual_bound_micros=bound,
-        proven_ratio=bound / welfare if welfare > 0 else None,
+        proven_ratio=bound / planned if planned > 0 else None,
+        realised_welfare_micros=welfare.realised_micros,
+        difference=WelfareDifference(
+            finished_early_micros=welfare.finished_early_micros,
+            replanned_micros=welfare.replanned_micros,
+            refunded_micros=welfare.refunded_micros,
+            failed_micros=welfare.failed_micros,
+            withdrawn_micros=welfare.withdrawn_micros,
+        ),
     )

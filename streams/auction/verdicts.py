@@ -4,11 +4,12 @@ from typing import Literal
 
 from schemas.cells import Zone
 from schemas.decisions import JobAdmitted, JobQuoted, JobRejected, Offer
-from schemas.jobs import JobQuoteRequested, JobSubmitted, RejectionReason
+from schemas.jobs import JobQuoteRequested, JobSubmitted, RejectionReason, Task
 from solvers.auction.auctioneer import Appraisal, Auctioneer, Award
 from solvers.auction.calendar import Calendar
 from solvers.auction.demand import UnjudgeableError
 from solvers.auction.mechanism import Request
+from solvers.auction.speeds import counted_speeds
 from streams.auction.book import JobBook
 from streams.auction.job import Job
 from streams.auction.offers import certificate_of, offer_of
@@ -38,6 +39,7 @@ class Verdicts:
             refundable_micros=charge.operational_micros,
             density_micros=award.density_micros,
             gain_micros=award.gain_micros,
+            welfare_micros=award.welfare_micros,
             ready_slot=self._auctioneer.market.first_slot + schedule.vendor_delay_slots,
             last_slot=request.last_slot,
             demand=request.demand,
@@ -51,7 +53,7 @@ class Verdicts:
             reason="bid_above_price",
             bid_micros=event.bid_micros,
             payment_micros=charge.micros,
-            offer=self._offer(appraisal),
+            offer=self._offer(event.task, appraisal),
             certificate=certificate_of(self._auctioneer),
         )
 
@@ -66,7 +68,7 @@ class Verdicts:
             reason=reason,
             detail=detail,
             bid_micros=event.bid_micros,
-            offer=None if appraisal is None else self._offer(appraisal),
+            offer=None if appraisal is None else self._offer(event.task, appraisal),
             certificate=certificate_of(self._auctioneer),
         )
 
@@ -76,14 +78,14 @@ class Verdicts:
         if isinstance(found, UnjudgeableError):
             offer, reason, detail = None, found.reason, found.detail
         else:
-            offer = self._offer(found)
+            offer = self._offer(event.task, found)
             reason, detail = ("plan_found", remark) if found.schedule is not None else why_not(found, 0)
         return JobQuoted(
             quote_id=event.quote_id, zone=self._zone.id, reason=reason, detail=detail, offer=offer
         )
 
-    def _offer(self, appraisal: Appraisal) -> Offer:
-        return offer_of(appraisal, self._fleet.nodes, self._calendar)
+    def _offer(self, task: Task, appraisal: Appraisal) -> Offer:
+        return offer_of(appraisal, counted_speeds(task, self._zone), self._fleet.nodes, self._calendar)
 
 
 def why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, str]:

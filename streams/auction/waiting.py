@@ -29,7 +29,7 @@ def packed(bids: Mapping[str, WaitingBid]) -> list[list[Any]]:
     return [
         [
             bid.event.model_dump_json(),
-            bid.request.first_slot,
+            [bid.request.first_slot, bid.request.last_slot],
             [option.vendor, str(option.price_micros), option.delay_slots],
             str(bid.gain_micros),
         ]
@@ -41,7 +41,7 @@ def packed(bids: Mapping[str, WaitingBid]) -> list[list[Any]]:
 def unpacked(state: list[list[Any]], zone: Zone, fleet: Fleet, calendar: Calendar) -> dict[str, WaitingBid]:
     """The bids that `packed` was given, by job; of the same zone."""
     bids = {}
-    for text, first_slot, (vendor, price_micros, delay_slots), gain_micros in state:
+    for text, (first_slot, last_slot), (vendor, price_micros, delay_slots), gain_micros in state:
         event = JobSubmitted.model_validate_json(text)
         task = event.task
         bids[event.job_id] = WaitingBid(
@@ -51,7 +51,7 @@ def unpacked(state: list[list[Any]], zone: Zone, fleet: Fleet, calendar: Calenda
                 demand=Demand.of(task, task.work_samples, zone, fleet, calendar.slot_s),
                 options=[VendorOption(vendor, int(price_micros), delay_slots)],
                 first_slot=first_slot,
-                last_slot=calendar.last_slot_by(task.deadline_s),
+                last_slot=last_slot,
             ),
             int(gain_micros),
         )

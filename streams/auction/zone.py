@@ -37,6 +37,10 @@ _WRITERS_AT_LEAST = 8
 """Users that share the window of ids of jobs that lost: none fills more than this part of it."""
 _ANYBODY = ""
 """Whose ids of jobs that won are: no other user may bid under them, for their adapters lie under the id."""
+_PERHAPS_POSSIBLE = frozenset({"search_too_large"})
+"""Why a bid is not judged although some scheduler might have found it a plan: it belongs to the bound. Of the
+other reasons each says that no scheduler could have: no node holds the task, no vendor prepares it, or it
+does not say what it takes."""
 
 
 class AuctionZone:
@@ -161,6 +165,8 @@ class AuctionZone:
         try:
             request = self._request(event.job_id, event.task)
         except UnjudgeableError as error:
+            if error.reason in _PERHAPS_POSSIBLE:
+                self.auctioneer.count_unplanned(event.bid_micros)
             yield self._verdicts.rejected(event, error.reason, error.detail, None)
         else:
             yield from self.judge.bid(event, request)
@@ -208,12 +214,9 @@ class AuctionZone:
             return
         match event:
             case RunStarted():
-                job.start_run(event.slot, event.samples_done)
-                yield from self.book.check(job, "behind_plan")
+                yield from self.book.start(job, event)
             case RunProgressed():
-                job.report(event.slot, event.samples_done, event.slot_complete)
-                if event.slot_complete:
-                    yield from self.book.check(job, "behind_plan")
+                yield from self.book.progress(job, event)
             case RunFailed():
                 job.report(event.slot, event.samples_done, slot_complete=False)
                 yield from self.book.fail(job, event.slot, event.error, event.permanent)

@@ -3,6 +3,7 @@ from typing import get_args
 
 import pytest
 
+from infra.commands.summaries import summary_table
 from infra.errors import CommandError
 from infra.simulation.policies import under_policy
 from infra.simulation.policy_name import PolicyName
@@ -80,7 +81,7 @@ def test_figures_are_those_of_the_decisions(run):
     admitted = [d.outcome for d in run.decisions if isinstance(d.outcome, JobAdmitted)]
     last = [d.outcome for d in run.decisions if getattr(d.outcome, "certificate", None)][-1]
     assert summary.revenue_micros == sum(outcome.payment_micros for outcome in admitted)
-    assert summary.welfare_micros == last.certificate.welfare_micros
+    assert summary.realised_welfare_micros == last.certificate.realised_welfare_micros
     assert summary.proven_ratio == last.certificate.proven_ratio
     trained = sum(d.outcome.samples_done for d in run.decisions if isinstance(d.outcome, JobCompleted))
     ticks = [decision.time_s for decision in run.decisions if decision.time_s is not None]
@@ -95,6 +96,20 @@ def test_slow_executors_fall_behind_and_jobs_are_planned_again_or_refunded():
     assert summary.replanned > 0
     assert len(summary.adapters) + summary.refunded == summary.admitted
     assert summary.refunded > 0
+
+
+def test_a_summary_tells_plans_from_what_came_of_them():
+    run = simulate(pace=0.5)
+    summary = summary_of(run)
+    (last,) = [d.outcome.certificate for d in run.decisions if getattr(d.outcome, "certificate", None)][-1:]
+    assert summary.planned_welfare_micros == last.planned_welfare_micros
+    causes = summary.welfare_difference_micros
+    assert summary.realised_welfare_micros == summary.planned_welfare_micros + sum(causes.values())
+    assert causes["refunded"] == last.difference.refunded_micros < 0
+    assert causes["failed"] == 0, "nodes were slow, and no task"
+    rows = [str(cell) for column in summary_table("", summary).columns for cell in column.cells]
+    assert "  of the difference: refunds in full" in rows
+    assert "  of the difference: jobs at fault" not in rows
 
 
 def test_executors_report_what_they_were_told_to_do(run):

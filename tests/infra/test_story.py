@@ -11,13 +11,14 @@ from infra.commands.explain import describe
 from infra.story import Story
 from schemas.codec import InvalidRecordError
 from schemas.commands import SlotAssigned
-from schemas.decisions import JobAdmitted, JobCompleted, JobRejected
+from schemas.decisions import JobAdmitted, JobCompleted, JobRejected, JobReplanned, Plan
 from schemas.fleet import RunFinished, RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.policies import TitanPolicy
 from schemas.solves import SolvedPlan, SolveRequested
 from streams.cell import LedgerEvent
 from tests.support.cells import (
+    UNIT,
     Bench,
     bid,
     failed,
@@ -151,7 +152,7 @@ def test_a_board_knows_revenue_welfare_and_the_proven_ratio(bench):
     paid = next(d.outcome for d in bench.decisions if isinstance(d.outcome, JobAdmitted)).payment_micros
     last = next(d.outcome for d in reversed(bench.decisions) if isinstance(d.outcome, JobCompleted))
     assert seen.revenue_micros == paid
-    assert seen.welfare_micros == bench.zone.auctioneer.welfare_micros
+    assert seen.realised_welfare_micros == bench.zone.auctioneer.welfare.realised_micros
     assert seen.proven_ratio == last.certificate.proven_ratio
 
 
@@ -177,6 +178,33 @@ def test_a_decision_under_an_id_that_no_cell_gives_is_refused(bench):
     forged = replace(next(d for d in bench.decisions if isinstance(d.outcome, JobAdmitted)), id="elsewhere")
     with pytest.raises(InvalidRecordError, match="elsewhere is no id"):
         Story("j").take_decision(forged)
+
+
+def test_what_became_of_a_plan_is_told_in_words():
+    bench = Bench.configured()
+    (admitted,) = bench.send(bid())
+    node = admitted.offer.plan.cells[0][1]
+    bench.send(tick(0), started(node, 0, 0, dataset_samples=999))
+    bench.send(progressed(node, 0, 5, node_s=10.0))
+    told = story(bench, "j")
+    lines = [line for chapter in told.chapters for line in describe(chapter.record)]
+    assert any(line.startswith("speed: 5 samples/s on fast (as declared, which the user") for line in lines)
+    assert f"{node} starts slot 0 at 0 samples; its data hold 999 samples" in lines
+    assert f"{node} is at 5 samples, loss 1.0000, after 10.0 s of its time, slot complete" in lines
+    assert any(line.startswith("refunded 1.5000, 0.5000 retained (slower_than_declared): ") for line in lines)
+    (replanned,) = describe(
+        JobReplanned(
+            job_id="j",
+            zone="z",
+            reason="node_lost",
+            first_slot=2,
+            remaining_samples=0,
+            plan=Plan(vendor=None, cells=(), samples=0),
+            extra_operational_micros=-UNIT,
+            certificate=told.verdict.certificate,
+        )
+    )
+    assert replanned == "planned again (node_lost): its present runs suffice, no more slots are held"
 
 
 @pytest.mark.parametrize(

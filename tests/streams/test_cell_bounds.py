@@ -160,6 +160,7 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
     runs = st.sampled_from(running(cell) or [(JOBS[0], NODES[0], 10**12)])
     samples_done = st.sampled_from((0, 1, 50, MOST_SAMPLES, 2 * MOST_SAMPLES))
     loss = {"loss": st.sampled_from((0.0, 1e9))}
+    node_s = st.sampled_from((0.0, LEAST, 10.0, 1e9))
     delay_s = st.sampled_from((0.0, LEAST, 10.0, LONGEST_DELAY_S))
     vendor = named | {"vendor": st.sampled_from(("v", "w"))}
 
@@ -196,8 +197,8 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
         NodeHeard: st.builds(NodeHeard, **node),
         NodeSilent: st.builds(NodeSilent, **node, silent_s=st.sampled_from((0.0, 1e9))),
         NodeOffline: st.builds(NodeOffline, **node),
-        RunStarted: report(RunStarted),
-        RunProgressed: report(RunProgressed, **loss, slot_complete=st.booleans()),
+        RunStarted: report(RunStarted, dataset_samples=st.sampled_from((None, 1, MOST_SAMPLES))),
+        RunProgressed: report(RunProgressed, **loss, node_s=node_s, slot_complete=st.booleans()),
         RunFinished: report(
             RunFinished, **loss, adapter_path=st.just("p" * 512), adapter_digest=st.just("0" * 64)
         ),

@@ -63,6 +63,7 @@ from tests.support.cells import (
 from tests.support.histories import history, recorded
 from tests.support.invariants import handle_checked
 from tests.support.mutations import any_odd_value, mutated_bytes, mutated_json
+from tests.support.plans import HeldCells, held_cells
 
 SEEDS = 10
 MUTANTS_PER_SEED = 1_050
@@ -179,10 +180,12 @@ def is_far_ahead(cell: Cell, event: Event) -> bool:
     return isinstance(event, ClockTicked) and event.time_s > (cell.time_s or 0.0) + 3 * SLOT_S
 
 
-def feed(cell: Cell, event: Event) -> None:
+def feed(cell: Cell, event: Event) -> list[Decision]:
     """Have it handled and answered."""
     entry = LedgerEvent(cell.offset + 1, Envelope(f"m{cell.offset}", "test", "", event))
-    check_answer(event, handle_checked(cell, entry))
+    decisions = handle_checked(cell, entry)
+    check_answer(event, decisions)
+    return decisions
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -202,10 +205,13 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
     seen: dict[type[Event], Event] = {type(event): event for event in rare}
     handled = Counter[type[Event]]()
     coming = history(rng, bids=10_000)
+    held, known = HeldCells(), 0
     event = next(coming)
     while handled.total() < MUTANTS_PER_SEED:
         seen[type(event)] = event
         outcomes = bench.send(event)
+        held.take(bench.decisions[known:])
+        known = len(bench.decisions)
         kinds = sorted(seen, key=lambda kind: kind.TYPE)
         weights = [WEIGHTS.get(kind, 1.0) for kind in kinds]
         for kind in source.choices(kinds, weights, k=MUTANTS_BETWEEN):
@@ -219,7 +225,8 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
                 feed(twin, mutant)
                 feed(twin, bid("after"))
             else:
-                feed(bench.cell, mutant)
+                held.take(feed(bench.cell, mutant))
+            assert held.by_job == held_cells(bench.zone), "the decisions tell who holds which cells"
         bench.ledger += [None] * (bench.cell.offset + 1 - len(bench.ledger))
         event = coming.send(outcomes)
     assert set(handled) == set(ANSWERS), "every type of event"

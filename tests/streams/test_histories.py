@@ -8,6 +8,7 @@ from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejecte
 from streams.cell import Cell
 from tests.support.cells import Bench, CheckedBench
 from tests.support.histories import history
+from tests.support.plans import HeldCells, held_cells
 
 BIDS = 60
 
@@ -20,8 +21,12 @@ def test_every_bid_is_decided_and_every_admitted_job_ends_once(seed):
     admitted, ended, judged = set(), set(), set()
     coming = history(rng, BIDS)
     event = next(coming)
+    held = HeldCells()
     while event is not None:
+        known = len(bench.decisions)
         outcomes = bench.send(event)
+        held.take(bench.decisions[known:])
+        assert held.by_job == held_cells(bench.zone), "the decisions tell who holds which cells"
         for outcome in outcomes:
             match outcome:
                 case JobAdmitted():

@@ -20,6 +20,7 @@ from solvers.auction.titan import solve_batch
 from streams.cell import Cell
 from tests.support.cells import UNIT, Bench, CheckedBench, configuration, tick, zone
 from tests.support.histories import History, history
+from tests.support.plans import HeldCells, held_cells
 
 BIDS = 50
 POLICIES: dict[str, Any] = {
@@ -62,6 +63,7 @@ def played(bench: Bench, seed: int, restart_share: float = 0.0) -> list[Outcome]
     restarts = random.Random(f"restarts/{seed}")
     coming = with_late_ticks(history(random.Random(seed), BIDS))
     decided: list[Outcome] = []
+    held, known = HeldCells(), 0
     event: Event | None = next(coming)
     while event is not None:
         outcomes = bench.send(event)
@@ -69,6 +71,9 @@ def played(bench: Bench, seed: int, restart_share: float = 0.0) -> list[Outcome]
             if restarts.random() < restart_share:
                 bench.cell = Cell.restore(bench.cell.snapshot())
             outcomes += bench.send(solve_batch("c", requested))
+        held.take(bench.decisions[known:])
+        known = len(bench.decisions)
+        assert held.by_job == held_cells(bench.zone), "the decisions tell who holds which cells"
         decided += outcomes
         if restarts.random() < restart_share:
             bench.cell = Cell.restore(bench.cell.snapshot())
@@ -127,5 +132,5 @@ def test_a_rival_keeps_resource_prices_at_zero_and_its_certificate_holds(name):
     assert not market.compute_price.any()
     assert not market.memory_price.any()
     certificates = [c for d in bench.decisions if (c := getattr(d.outcome, "certificate", None))]
-    assert all(c.welfare_micros <= c.dual_bound_micros for c in certificates)
-    assert certificates[-1].welfare_micros > 0
+    assert all(c.planned_welfare_micros <= c.dual_bound_micros for c in certificates)
+    assert certificates[-1].planned_welfare_micros > 0

@@ -149,13 +149,32 @@ def silent(node: str) -> NodeSilent:
     return NodeSilent(cell="c", node=node, silent_s=20.0)
 
 
-def started(node: str, slot: int, done: int, job_id: str = "j") -> RunStarted:
-    return RunStarted(cell="c", node=node, slot=slot, job_id=job_id, samples_done=done)
+def started(
+    node: str, slot: int, done: int, job_id: str = "j", dataset_samples: int | None = None
+) -> RunStarted:
+    return RunStarted(
+        cell="c",
+        node=node,
+        slot=slot,
+        job_id=job_id,
+        samples_done=done,
+        dataset_samples=dataset_samples,
+    )
 
 
-def progressed(node: str, slot: int, done: int, complete: bool = True, job_id: str = "j") -> RunProgressed:
+def progressed(
+    node: str, slot: int, done: int, complete: bool = True, job_id: str = "j", node_s: float = 0.0
+) -> RunProgressed:
+    """Without `node_s`, the node is to blame for whatever is missing."""
     return RunProgressed(
-        cell="c", node=node, slot=slot, job_id=job_id, samples_done=done, loss=1.0, slot_complete=complete
+        cell="c",
+        node=node,
+        slot=slot,
+        job_id=job_id,
+        samples_done=done,
+        loss=1.0,
+        node_s=node_s,
+        slot_complete=complete,
     )
 
 

@@ -44,6 +44,7 @@ def history(
     bids_per_slot: int = 4,
     patience_slots: int = 9,
     nodes: Sequence[str] = SMALL_FLEET,
+    ahead_share: float = 0.15,
 ) -> History:
     """Everything that happens to a configured cell from its first slot until its last job is over.
 
@@ -52,6 +53,7 @@ def history(
         bids_per_slot: how many come in a slot at most.
         patience_slots: how far ahead a deadline is at most.
         nodes: their names.
+        ahead_share: how many runs train more than their quota, as whole batches may.
     """
     slot, sent = 0, 0
     while sent < bids:
@@ -62,7 +64,7 @@ def history(
         ]
         sent += len(arrivals)
         regrets = [withdraw(arrival.job_id) for arrival in arrivals if rng.random() < 0.15]
-        reports = [report for command in assigned for report in _carry_out(rng, command)]
+        reports = [report for command in assigned for report in _carry_out(rng, command, ahead_share)]
         asides = [*_of_users_and_vendors(rng, slot), *_of_nodes(rng, nodes)]
         yield from _mixed(rng, [*arrivals, *regrets], reports, asides)
         slot += 1
@@ -89,12 +91,13 @@ def recorded(
     bids: int,
     bids_per_slot: int = 4,
     patience_slots: int = 9,
+    ahead_share: float = 0.15,
 ) -> list[Event]:
     """The configuration and a history after it, as a cell that is never disturbed makes it."""
     bench = Bench(cell=Cell(configuration.cell))
     bench.send(configuration)
     nodes = [node.id for node in configuration.zones[0].nodes]
-    coming = history(rng, bids, bids_per_slot, patience_slots, nodes)
+    coming = history(rng, bids, bids_per_slot, patience_slots, nodes, ahead_share)
     event = next(coming)
     while True:
         outcomes = bench.send(event.model_copy(update={"cell": configuration.cell}))
@@ -104,20 +107,23 @@ def recorded(
             return [entry.envelope.event for entry in bench.ledger]
 
 
-def _carry_out(rng: random.Random, assigned: SlotAssigned) -> Iterator[Event]:
+def _carry_out(rng: random.Random, assigned: SlotAssigned, ahead_share: float) -> Iterator[Event]:
     """What an executor may report of a slot: mostly all went well."""
     for order in assigned.runs:
-        yield from _run(rng, assigned.node, assigned.slot, order)
+        yield from _run(rng, assigned.node, assigned.slot, order, ahead_share)
 
 
-def _run(rng: random.Random, node: str, slot: int, order: RunOrder) -> Iterator[Event]:
+def _run(rng: random.Random, node: str, slot: int, order: RunOrder, ahead_share: float) -> Iterator[Event]:
     fate = rng.random()
     if fate < 0.05:
         return
     lost = rng.randint(0, order.resume_samples) if fate < 0.1 else 0
     base = order.resume_samples - lost
-    yield started(node, slot, base, order.job_id)
+    counted = order.dataset.samples + (rng.random() < 0.08) if rng.random() < 0.5 else None
+    yield started(node, slot, base, order.job_id, counted)
     trained = order.quota_samples if fate < 0.8 else rng.randint(0, order.quota_samples)
+    if rng.random() < ahead_share:
+        trained = order.quota_samples + rng.randint(0, order.quota_samples)
     done = min(base + trained, order.work_samples)
     if rng.random() < 0.3:
         yield progressed(node, slot, (base + done) // 2, complete=False, job_id=order.job_id)
@@ -126,7 +132,7 @@ def _run(rng: random.Random, node: str, slot: int, order: RunOrder) -> Iterator[
     elif done >= order.work_samples:
         yield finished(node, slot, done, order.job_id)
     else:
-        yield progressed(node, slot, done, job_id=order.job_id)
+        yield progressed(node, slot, done, job_id=order.job_id, node_s=rng.choice([0.0, 0.5, 1.0]) * SLOT_S)
 
 
 def _of_users_and_vendors(rng: random.Random, slot: int) -> Iterator[Event]:

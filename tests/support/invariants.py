@@ -9,7 +9,7 @@ import numpy as np
 
 from schemas.base import MAX_MICROS
 from schemas.codec import Decision
-from schemas.decisions import JobAdmitted, JobRejected
+from schemas.decisions import Certificate, JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
 from schemas.policies import NoMergingPolicy
 from solvers.auction.price_order import PriceOrder
@@ -38,6 +38,7 @@ def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
         if id in before:
             check_prices_never_fell(before[id], zone)
     for decision in decisions:
+        check_certificate(getattr(decision.outcome, "certificate", None))
         if isinstance(decision.outcome, JobAdmitted):
             check_award(decision.outcome, cell.zones[decision.outcome.zone])
         if bid is not None and isinstance(decision.outcome, JobAdmitted | JobRejected):
@@ -65,7 +66,7 @@ def check_zone(zone: AuctionZone) -> None:
         assert (market.free_gib[:, rows] >= 0).all(), f"class {index} is over its memory"
         assert (market.free_samples[:, rows] + used_samples[:, rows] == node_class.capacity_samples).all()
         assert (market.free_gib[:, rows] + used_gib[:, rows] == node_class.capacity_gib).all()
-    assert zone.auctioneer.welfare_micros <= zone.auctioneer.dual_bound.micros
+    assert zone.auctioneer.welfare.planned_micros <= zone.auctioneer.dual_bound.micros
     for cells in (market.compute_price, market.memory_price):
         assert np.isfinite(cells).all(), "a price is beyond numbers"
     bounds = np.array([node_class.start for node_class in fleet.classes] + [len(fleet.nodes)])
@@ -80,6 +81,18 @@ def check_zone(zone: AuctionZone) -> None:
     if isinstance(zone.zone.policy, NoMergingPolicy):
         taken = Counter(cell for job in zone.book.jobs.values() for cell in job.rows.items())
         assert not [cell for cell, tasks in taken.items() if tasks > 1], "two tasks share a node"
+
+
+def check_certificate(certificate: Certificate | None) -> None:
+    """What is certified bounds what is certified, and the causes explain what came of it."""
+    if certificate is None:
+        return
+    planned, bound = certificate.planned_welfare_micros, certificate.dual_bound_micros
+    assert planned <= bound, "the plans as admitted are worth more than their bound"
+    assert certificate.proven_ratio == (bound / planned if planned > 0 else None)
+    assert certificate.proven_ratio is None or certificate.proven_ratio >= 1
+    causes = certificate.difference.model_dump().values()
+    assert certificate.realised_welfare_micros == planned + sum(causes)
 
 
 def check_prices_never_fell(before: Prices, zone: AuctionZone) -> None:

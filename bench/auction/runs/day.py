@@ -34,7 +34,8 @@ class Day:
         """What a row keeps."""
         summary = self.summary
         return {
-            "welfare_micros": summary.welfare_micros,
+            "welfare_micros": summary.realised_welfare_micros,
+            "planned_welfare_micros": summary.planned_welfare_micros,
             "revenue_micros": summary.revenue_micros,
             "bids": summary.bids,
             "admitted": summary.admitted,

@@ -43,4 +43,4 @@ def _smaller(setting: PaperSetting) -> PaperSetting:
 
 def _welfare_micros(setting: PaperSetting, seed: int, price_micros: int) -> int:
     policy = FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price_micros)
-    return simulate_day(setting, seed, lambda _: policy).summary.welfare_micros
+    return simulate_day(setting, seed, lambda _: policy).summary.realised_welfare_micros

@@ -14,8 +14,8 @@ def row(trial: Trial, sources: str = "s", alone: bool = True, **values: float) -
 
 
 def rows_of(folder: Path, welfare: dict[tuple[PaperSetting, int, str], float]) -> Rows:
-    """Rows of nothing but a welfare, by setting, seed and contender."""
+    """Rows of nothing but a welfare, realised as planned, by setting, seed and contender."""
     rows = Rows(folder, "s")
     for key, micros in welfare.items():
-        rows.append(row(Trial(*key), welfare_micros=micros))
+        rows.append(row(Trial(*key), welfare_micros=micros, planned_welfare_micros=micros))
     return rows

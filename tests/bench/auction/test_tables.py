@@ -89,7 +89,7 @@ def test_a_day_without_welfare_of_the_auction_is_named_and_not_divided_by(tmp_pa
 def test_the_proven_ratio_is_the_mean_of_what_the_days_state(tmp_path):
     rows = Rows(tmp_path, "s")
     for seed, ratio in ((0, 1.25), (1, 1.75)):
-        rows.append(row(Trial(TINY, seed, OURS), welfare_micros=100, proven_ratio=ratio))
+        rows.append(row(Trial(TINY, seed, OURS), planned_welfare_micros=100, proven_ratio=ratio))
         rows.append(row(Trial(TINY, seed, CLEARING_BOUND), bound_micros=110 + 10 * seed))
     figure = proven_ratio(TINY, (0, 1), rows)
     assert (figure.value, figure.runs) == (1.5, 2)

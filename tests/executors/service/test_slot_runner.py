@@ -6,9 +6,10 @@ from hashlib import blake2b
 import pytest
 import torch
 
+from executors.lora.engine import FusedEngine
 from executors.lora.task_state import TaskState
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
-from tests.support.executors import CELL, assignment, order
+from tests.support.executors import CELL, assignment, order, write_dataset
 
 SameTraining = Callable[[TaskState, TaskState], None]
 
@@ -19,8 +20,8 @@ def test_a_run_trains_its_quota_then_saves_and_reports(bench) -> None:
     state, loss = bench.trained_alone(job, 16)
     identity = {"cell": CELL, "node": "n1", "slot": 0, "job_id": "j"}
     assert bench.reports == [
-        RunStarted(**identity, samples_done=0),
-        RunProgressed(**identity, samples_done=16, loss=loss, slot_complete=True),
+        RunStarted(**identity, samples_done=0, dataset_samples=48),
+        RunProgressed(**identity, samples_done=16, loss=loss, node_s=0.0, slot_complete=True),
     ]
     assert torch.equal(bench.saved("j").parameters, state.parameters)
     assert runner.over == {"j"}
@@ -99,6 +100,29 @@ def test_the_end_of_the_slot_ends_every_run(bench) -> None:
     assert bench.saved("a").samples_done == bench.saved("b").samples_done == 8
 
 
+def test_a_run_says_how_long_it_has_had_the_node(bench) -> None:
+    class SlowEngine(FusedEngine):
+        def step(self, job_ids=None):
+            bench.clock.now_s += 6.0
+            return super().step(job_ids)
+
+    # Sequences are cut at sequence_length: four times the tokens, or about that.
+    jobs = (order("large", 8, batch_size=8), order("small", 6, batch_size=2))
+    bench.carry_out(assignment(*jobs), bench.workshop(SlowEngine))
+    told = {job_id: bench.told(job_id)[-1] for job_id in ("large", "small")}
+    assert told["large"].samples_done == 8
+    assert told["large"].node_s == 3.0, "an equal part of the one step that it shared"
+    assert told["small"].samples_done == 6
+    assert 12.0 < told["small"].node_s < 12.0 + 3.0, "two steps alone, and of the first a part by its tokens"
+
+
+def test_a_run_says_how_many_records_its_data_have(bench) -> None:
+    write_dataset(bench.datasets / "more.jsonl", records=61)
+    bench.carry_out(assignment(order("j", 8, dataset="more.jsonl")))
+    assert isinstance(bench.reports[0], RunStarted)
+    assert bench.reports[0].dataset_samples == 61
+
+
 def test_closing_before_anything_began_reports_nothing(bench) -> None:
     runner = bench.runner(assignment(order("j", 8)))
     runner.close("newer_slot")
@@ -129,9 +153,11 @@ def test_a_run_that_is_killed_between_checkpoint_and_report_reports_without_trai
     bench.carry_out(assigned)
     lost = bench.reports.pop()
     bench.carry_out(assigned)
+    identity = {"cell": CELL, "node": "n1", "slot": 0, "job_id": "j"}
     assert bench.reports == [
-        RunStarted(cell=CELL, node="n1", slot=0, job_id="j", samples_done=0),
-        RunStarted(cell=CELL, node="n1", slot=0, job_id="j", samples_done=16),
+        RunStarted(**identity, samples_done=0, dataset_samples=48),
+        # The data of a finished job are not read again.
+        RunStarted(**identity, samples_done=16, dataset_samples=None if work == 16 else 48),
         lost,
     ]
 

@@ -157,7 +157,14 @@ def started(job_id: str) -> RunStarted:
 
 def progressed(job_id: str) -> RunProgressed:
     return RunProgressed(
-        cell="c", node=NODE, slot=1, job_id=job_id, samples_done=5, loss=1.0, slot_complete=False
+        cell="c",
+        node=NODE,
+        slot=1,
+        job_id=job_id,
+        samples_done=5,
+        loss=1.0,
+        node_s=1.0,
+        slot_complete=False,
     )
 
 

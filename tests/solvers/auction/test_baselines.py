@@ -115,7 +115,7 @@ def test_what_is_admitted_fits_pays_its_price_and_never_more_than_the_bid(tasks,
         assert (market.free_samples >= 0).all()
         assert (market.free_gib >= 0).all()
     assert not market.compute_price.any()
-    assert auctioneer.welfare_micros <= auctioneer.dual_bound.micros
+    assert auctioneer.welfare.planned_micros <= auctioneer.dual_bound.micros
     if name == "ntm":
         assert all(tasks_there == 1 for tasks_there in held.values())
 

@@ -1,6 +1,7 @@
 """Eqs. 7 and 8, Lemma 2 and the dual certificate against the offline optimum."""
 
 import itertools
+import math
 
 import pytest
 from hypothesis import assume, given, settings
@@ -11,8 +12,8 @@ from solvers.auction.certificate import least_additive_cost
 from solvers.auction.market import HIGHEST_PRICE_MICROS, Market, Placement
 from solvers.auction.mechanism import PriceRises, Request
 from solvers.auction.primal_dual import PrimalDual
-from solvers.auction.window import VendorOption
-from tests.support.markets import additive_cost, demand, every_schedule, fleet
+from solvers.auction.window import VendorOption, Window
+from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
 
 NO_VENDOR = [VendorOption(None, 0, 0)]
 
@@ -102,7 +103,7 @@ def test_the_dual_bound_is_never_below_the_offline_optimum(tasks, nodes, alpha):
         request = Request("j", wanted, NO_VENDOR, first, 1)
         auctioneer.decide(bid_micros, request, auctioneer.appraise(request))
     optimum = offline_optimum(cases, 6.0, 6.0, build)
-    assert auctioneer.welfare_micros <= optimum <= auctioneer.dual_bound.micros
+    assert auctioneer.welfare.planned_micros <= optimum <= auctioneer.dual_bound.micros
 
 
 def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
@@ -156,3 +157,38 @@ def test_an_absurd_bid_raises_prices_no_more_than_the_densest_that_is_expected()
 
     # A third of a node-slot in all: 10 micros are 30 per node-slot.
     assert price_after(5) < price_after(10) == price_after(10**15) == 5.0
+
+
+@settings(max_examples=300, deadline=None)
+@given(small_cases(), st.integers(0, 60), st.sampled_from([0.0, 0.01, 1.0]))
+def test_every_plan_that_may_be_admitted_raises_the_bound_by_its_welfare_or_more(case, surplus, alpha):
+    # Weak duality, plan by plan: mu_i and the rises of prices are worth no less than the plan, whatever
+    # becomes of it and of the others. Of any plan, since rivals choose by other rules than the price.
+    market, wanted, options, _, _ = case
+    # The whole window, a vendor without delay and no more work than fits: there is always a plan.
+    first, last = market.first_slot, market.first_slot + market.horizon_slots - 1
+    options = [*options, VendorOption("at once", 5, 0)]
+    most = int(wanted.samples.max()) * market.horizon_slots
+    wanted = wanted._replace(work_samples=min(wanted.work_samples, most))
+    window = Window.of(market, wanted, options, first, last)
+    assert window is not None
+    least = least_additive_cost(market, wanted, window)
+    for plan in itertools.islice(every_schedule(market, wanted, options, first, last, room_only=False), 20):
+        bid_micros = math.ceil(least) + surplus
+        welfare = bid_micros - plan.vendor_micros - plan.operational_micros
+        before = market.compute_price.copy(), market.memory_price.copy()
+        rises = market.raise_prices(plan.placement, wanted, max(welfare, 0), alpha, alpha)
+        market.compute_price[:], market.memory_price[:] = before
+        assert math.ceil(bid_micros - least) + math.ceil(math.fsum(rises)) >= welfare
+
+
+def test_amounts_near_the_largest_round_no_plan_above_its_bound():
+    of = fleet((1, 1_000.0, 8.0))
+    market = Market(of, 300, 0, lambda *_: 0.0)
+    market.compute_price[:], market.memory_price[:] = 33016112084217.438, 20325730120105.32
+    market.price_order.sort(0)
+    auctioneer = Auctioneer(market, PrimalDual("critical", PriceRises(0.0, 0.0)))
+    request = Request("j", demand(of, 4_233, [17], 1.0), NO_VENDOR, 0, 299)
+    bid_micros = 772_395_552_440_773
+    assert auctioneer.decide(bid_micros, request, auctioneer.appraise(request)) is not None
+    assert bid_micros == auctioneer.welfare.planned_micros <= auctioneer.dual_bound.micros

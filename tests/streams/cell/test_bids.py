@@ -29,7 +29,7 @@ def test_a_bid_in_an_empty_cell_pays_only_its_operational_cost(bench):
     assert admitted.payment_micros == 2 * UNIT
     assert admitted.offer.price.operational_micros == 2 * UNIT
     assert len(admitted.offer.plan.cells) == 4
-    assert admitted.certificate.welfare_micros == 48 * UNIT
+    assert admitted.certificate.planned_welfare_micros == 48 * UNIT
     assert admitted.certificate.dual_bound_micros >= 48 * UNIT
 
 

@@ -62,7 +62,7 @@ def test_a_finished_job_is_completed_and_frees_what_it_did_not_need(bench):
     (completed,) = bench.send(finished(node, 0))
     assert isinstance(completed, JobCompleted)
     # One slot was spent of the four that were planned.
-    assert completed.certificate.welfare_micros == 50 * UNIT - UNIT // 2
+    assert completed.certificate.realised_welfare_micros == 50 * UNIT - UNIT // 2
     assert bench.zone.auctioneer.market.free_samples.sum() == 6 * (100 + 100 + 50)
 
 
@@ -86,7 +86,7 @@ def test_a_job_that_can_no_longer_meet_its_deadline_is_refunded_in_full(bench):
     assert isinstance(refunded, JobRefunded)
     assert (refunded.reason, refunded.refund_micros) == ("behind_plan", admitted.payment_micros)
     assert commands == [RunCancelled(zone="z", node=node, job_id="j")]
-    assert refunded.certificate.welfare_micros == -UNIT // 2
+    assert refunded.certificate.realised_welfare_micros == -UNIT // 2
 
 
 def test_a_task_at_fault_gets_back_no_more_than_a_withdrawal_gives(bench):

@@ -7,9 +7,9 @@ from tests.streams.golden.ledger import CHAIN, LEDGER, fold
 from tests.support.cells import configuration
 from tests.support.histories import recorded
 
-SEED = 11
-"""Chosen so that every kind of rejection, replanning, refund and withdrawal is among some 200 events."""
-BIDS = 40
+SEED = 202
+"""Chosen so that every kind of rejection, replanning, refund and withdrawal is among some 300 events."""
+BIDS = 50
 
 events = recorded(random.Random(SEED), configuration(), BIDS)
 lines = [Envelope(f"e{offset}", "golden", "", event).canonical for offset, event in enumerate(events)]

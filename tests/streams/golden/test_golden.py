@@ -26,6 +26,8 @@ def test_it_holds_every_turn_that_a_job_may_take() -> None:
         (JobRefunded, "node_lost"),
         (JobRefunded, "run_failed"),
         (JobRefunded, "deadline_passed"),
+        (JobRefunded, "slower_than_declared"),
+        (JobRefunded, "dataset_size_misstated"),
         (JobWithdrawn, "user_request"),
         (NodeStatusChanged, "silent"),
         (NodeStatusChanged, "offline"),

@@ -1,0 +1,40 @@
+"""Who holds which cells, told from decisions alone."""
+
+from collections.abc import Iterable
+
+from schemas.codec import Decision
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned, JobWithdrawn
+from streams.auction.zone import AuctionZone
+
+JobCells = dict[str, dict[int, str]]
+"""Node by slot, by job; past slots too."""
+
+
+class HeldCells:
+    """Folds the decisions of a zone, given in their order; no event and no configuration."""
+
+    def __init__(self) -> None:
+        self.by_job: JobCells = {}
+
+    def take(self, decisions: Iterable[Decision]) -> None:
+        """Take the next decisions."""
+        for decision in decisions:
+            match outcome := decision.outcome:
+                case JobAdmitted():
+                    assert outcome.offer.plan is not None
+                    self.by_job[outcome.job_id] = dict(outcome.offer.plan.cells)
+                case JobReplanned():
+                    cells = self.by_job[outcome.job_id]
+                    kept = {slot: node for slot, node in cells.items() if slot < outcome.first_slot}
+                    self.by_job[outcome.job_id] = kept | dict(outcome.plan.cells)
+                case JobCompleted() | JobRefunded() | JobWithdrawn():
+                    # A bid that waits for a solver may be withdrawn before it holds anything.
+                    self.by_job.pop(outcome.job_id, None)
+
+
+def held_cells(zone: AuctionZone) -> JobCells:
+    """What the zone's own state says."""
+    nodes = zone.fleet.nodes
+    return {
+        job.job_id: {slot: nodes[row] for slot, row in job.rows.items()} for job in zone.book.jobs.values()
+    }
