@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.fleet import NodeHeartbeat
+from schemas.fleet import NodeHeard, RunStarted
 from streams.cell import LedgerEvent
 from streams.heads import Head, KeptHead
 from streams.replay import Verdict, fold
@@ -28,13 +28,14 @@ class Log:
         return cls(tuple(map(ledger_line, ledger)), tuple(decision.canonical + b"\n" for decision in decided))
 
 
-LEDGER = events.ledger(events.stream(7))
-"""A configuration, a tick, three bids, one for a zone that is none, a heartbeat, which decides nothing, and a
-bid: so the last event is decided."""
+HEARD = NodeHeard(cell="alpha", node="alpha-n0")
+LEDGER = events.ledger([HEARD if isinstance(event, RunStarted) else event for event in events.stream(7)])
+"""A configuration, a tick, three bids, one for a zone that is none, a node's sign of life, which decides
+nothing, and a bid: so the last event is decided."""
 LOG = Log.of(LEDGER)
 SHORT = Log.of(LEDGER[:3])
 """The same up to the first bid, for what is tried at every byte."""
-QUIET = next(index for index, entry in enumerate(LEDGER) if isinstance(entry.envelope.event, NodeHeartbeat))
+QUIET = next(index for index, entry in enumerate(LEDGER) if entry.envelope.event is HEARD)
 LAST = len(LEDGER) - 1
 
 
