@@ -11,16 +11,15 @@ from faust.types.tables import TableT
 from yarl import URL
 
 from schemas.registry import EVENTS_BY_TOPIC
-from schemas.topics import LEDGER, dead_letter_name, topic_name
+from schemas.topics import LEDGER, SNAPSHOTS, dead_letter_name, topic_name
 from streams.cell_processor import CellProcessor
+from streams.faust_credentials import credentials
 from streams.faust_transport import ExactConsumer, ExactTransport
 from streams.intake import InputTopic, Intake
 from streams.intake_processor import IntakeProcessor
 from streams.publication import Publication
 from streams.publisher import Publisher
 from streams.settings import LARGEST_RECORD_BYTES, WorkerSettings
-
-SNAPSHOTS = "snapshots"
 
 _COMMIT_EVERY_S = 1.0
 _WATCH_EVERY_S = 0.5
@@ -35,9 +34,7 @@ class CellsApp:
     def __init__(self, settings: WorkerSettings, cells: frozenset[str], ledger_partitions: int) -> None:
         self._settings = settings
         self._faust = _faust_app(settings)
-        self._publisher = Publisher(
-            settings.bootstrap_servers, LARGEST_RECORD_BYTES, settings.delivery_timeout_s
-        )
+        self._publisher = Publisher(settings, LARGEST_RECORD_BYTES, settings.delivery_timeout_s)
         acknowledge = cast(ExactConsumer, self._faust.consumer).acknowledge
         ledger = topic_name(settings.topic_prefix, LEDGER)
         intake = _intake(settings, cells)
@@ -134,12 +131,15 @@ def _faust_app(settings: WorkerSettings) -> faust.App:
     app = faust.App(
         f"{settings.topic_prefix}.{settings.worker_group}",
         broker=urls,
+        broker_credentials=credentials(settings),
         datadir=data_dir,
         store="memory://",
         key_serializer="raw",
         value_serializer="raw",
         autodiscover=False,
         web_enabled=settings.web_enabled,
+        web_bind=settings.web_host,
+        web_port=settings.web_port,
         worker_redirect_stdouts=False,
         broker_session_timeout=settings.session_timeout_s,
         broker_heartbeat_interval=settings.heartbeat_s,

@@ -2,56 +2,34 @@
 
 import json
 import sqlite3
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
 from schemas.codec import InvalidRecordError, decode_decision, decode_event_line
+from schemas.kafka_connection import KafkaConnection
 from schemas.topics import DECISIONS, LEDGER, topic_name
 from streams.cell import LedgerEvent
-from streams.kafka_records import read_record
+from streams.kafka_reader import KafkaReader, TopicSlice
 from streams.ledger import read_ledger
-from streams.records import ReadRecord
 from streams.replay import DecisionRecord, Verdict, verify
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-_POLL_S = 10.0
-_PASSING = {
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError._TRANSPORT,
-}
-_PATIENCE_S = 10.0
-"""How long a question is asked again while a partition is without its leader."""
-_RETRY_AFTER_S = 0.1
 
 
 class ReplayError(Exception):
     """A ledger or its decisions cannot be read. The message is one line."""
 
 
-@dataclass(frozen=True)
-class TopicSlice:
-    """The part of a topic that exists at one moment."""
-
-    topic: str
-    low: Mapping[int, int]
-    high: Mapping[int, int]
-    """By partition; exclusive."""
-
-
-def verify_kafka(bootstrap_servers: str, topic_prefix: str, cell: str | None = None) -> Verdict:
+def verify_kafka(kafka: KafkaConnection, topic_prefix: str, cell: str | None = None) -> Verdict:
     """Verify one cell, or all, as they lie on Kafka at this moment; workers may go on meanwhile.
 
     Raises:
-        ReplayError: if Kafka does not answer, or records of the ledger's beginning are gone.
+        ReadError: if Kafka does not answer, or not to this client.
+        ReplayError: if records of the ledger's beginning are gone.
     """
-    with KafkaReader(bootstrap_servers) as reader:
+    with KafkaReader(kafka) as reader:
         ledger_topic = topic_name(topic_prefix, LEDGER)
         settled = reader.slice(ledger_topic)
         decisions = reader.slice(topic_name(topic_prefix, DECISIONS))
@@ -89,7 +67,7 @@ def _verify(
 
 
 def export(
-    bootstrap_servers: str,
+    kafka: KafkaConnection,
     topic_prefix: str,
     ledger_file: Path,
     decisions_file: Path | None = None,
@@ -100,11 +78,12 @@ def export(
     Of a log that still grows, it is the ledger up to now, and the decisions about that part of it.
 
     Raises:
-        ReplayError: if Kafka does not answer, or a file cannot be written.
+        ReadError: if Kafka does not answer, or not to this client.
+        ReplayError: if a file cannot be written.
     """
     written_decisions = 0
     last_offsets: dict[str, int] = {}
-    with KafkaReader(bootstrap_servers) as reader:
+    with KafkaReader(kafka) as reader:
         ledger = reader.slice(topic_name(topic_prefix, LEDGER))
         with _open(ledger_file, "wb") as file:
             written = 0
@@ -171,82 +150,6 @@ def read_ledger_file(path: Path) -> Iterator[LedgerEvent]:
             raise ReplayError(f"{path}:{number}: cell {cell}: offset {offset} comes after {last_offset}")
         last_offsets[cell] = offset
         yield LedgerEvent(offset, envelope)
-
-
-class KafkaReader:
-    """Reads slices of topics without joining a group or committing anything."""
-
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._bootstrap_servers = bootstrap_servers
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "millrace-replay",  # demanded by the client, used for nothing
-                "enable.auto.commit": False,
-                "enable.partition.eof": False,
-                "auto.offset.reset": "error",
-                "log_level": 0,
-            }
-        )
-
-    def __enter__(self) -> "KafkaReader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._consumer.close()
-
-    def slice(self, topic: str) -> TopicSlice:
-        """What `topic` holds now.
-
-        Raises:
-            ReplayError: if Kafka does not answer or the topic is missing.
-        """
-        found = self._ask(lambda: self._consumer.list_topics(topic, timeout=_POLL_S).topics[topic])
-        if found.error is not None:
-            raise ReplayError(f"topic {topic}: {found.error.str()}")
-        watermarks = {partition: self._watermarks(topic, partition) for partition in sorted(found.partitions)}
-        return TopicSlice(
-            topic,
-            {partition: low for partition, (low, _) in watermarks.items()},
-            {partition: high for partition, (_, high) in watermarks.items()},
-        )
-
-    def read(self, part: TopicSlice) -> Iterator[ReadRecord]:
-        """Every record of `part`, partition by partition.
-
-        Raises:
-            ReplayError: if Kafka does not answer.
-        """
-        for partition, high in part.high.items():
-            position = part.low[partition]
-            self._consumer.assign([TopicPartition(part.topic, partition, position)])
-            while position < high:
-                message: Any = self._consumer.poll(_POLL_S)
-                if message is None:
-                    raise ReplayError(
-                        f"{part.topic}[{partition}]@{position}: no record within {_POLL_S:.0f} s"
-                    )
-                if message.error() is not None:
-                    raise ReplayError(f"{part.topic}[{partition}]@{position}: {message.error().str()}")
-                position = message.offset() + 1
-                if message.offset() < high:
-                    yield read_record(message)
-
-    def _watermarks(self, topic: str, partition: int) -> tuple[int, int]:
-        place = TopicPartition(topic, partition)
-        low, high = self._ask(lambda: self._consumer.get_watermark_offsets(place, timeout=_POLL_S))
-        return low, high
-
-    def _ask(self, question: Callable[[], Any]) -> Any:
-        deadline_s = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                return question()
-            except KafkaException as error:
-                reason: KafkaError = error.args[0]
-                if reason.code() not in _PASSING or time.monotonic() > deadline_s:
-                    raise ReplayError(f"Kafka at {self._bootstrap_servers}: {reason.str()}") from None
-                time.sleep(_RETRY_AFTER_S)
 
 
 def _ledger_events(

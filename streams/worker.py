@@ -11,11 +11,12 @@ from typing import NoReturn
 import uvloop
 from pydantic import ValidationError
 
+from clients.errors import BrokerError
 from schemas.codec import describe
-from schemas.topics import topic_name
+from schemas.topics import SNAPSHOTS, topic_name
 from streams import broken_connections, tolerant_records
 from streams.cells_file import CellsFileError, load_cells
-from streams.faust_app import SNAPSHOTS, CellsApp
+from streams.faust_app import CellsApp
 from streams.preflight import PreflightError, prepare
 from streams.settings import WorkerSettings
 from streams.warm_up import warm_up
@@ -44,7 +45,7 @@ def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
         partitions = prepare(settings, topic_name(settings.topic_prefix, SNAPSHOTS))
     except ValidationError as error:
         _end(EXIT_UNFIT, f"settings: {describe(error)}")
-    except (CellsFileError, PreflightError) as error:
+    except (BrokerError, CellsFileError, PreflightError) as error:
         _end(EXIT_UNFIT, str(error))
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     warm_up()

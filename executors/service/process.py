@@ -4,6 +4,7 @@ import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, NoReturn
 
+from clients.errors import BrokerError, UnansweredError
 from executors.service.clock import Clock, SystemClock
 from executors.service.command_log import CommandLog, CommandLogError
 from executors.service.heartbeat import Heartbeat
@@ -38,7 +39,9 @@ def main(settings: ExecutorSettings) -> None:
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         _run(settings, SystemClock())
-    except (UnfitError, CommandLogError, JournalError) as error:
+    except UnansweredError as error:
+        _end(EXIT_FAILED, error)
+    except (UnfitError, CommandLogError, BrokerError, JournalError) as error:
         _end(EXIT_UNFIT, error)
     except Exception as error:
         _log.debug("executor failed", exc_info=error)

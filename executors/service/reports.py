@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from clients.configuration import producer
 from executors.service.clock import Clock
 from executors.service.settings import ExecutorSettings
 from schemas.codec import Envelope
@@ -25,17 +26,12 @@ class FleetReports:
     def __init__(self, settings: ExecutorSettings, boot: int, clock: Clock) -> None:
         """Connect lazily; `boot` must differ from that of every earlier start of the node."""
         self._producer = Producer(
-            {
-                "bootstrap.servers": settings.bootstrap_servers,
-                "client.id": f"millrace-executor-{settings.node}",
-                "enable.idempotence": True,
-                "acks": "all",
-                # The default of Kafka's own clients, which differs from this library's.
-                "partitioner": "murmur2_random",
-                "message.timeout.ms": int(settings.delivery_timeout_s * 1_000),
-                "reconnect.backoff.max.ms": 1_000,
-                "linger.ms": 5,
-            },
+            producer(
+                settings,
+                f"millrace-executor-{settings.node}",
+                delivery_timeout_s=settings.delivery_timeout_s,
+                linger_ms=5,
+            ),
             logger=_log,
         )
         self._topic = topic_name(settings.topic_prefix, FLEET)

@@ -13,14 +13,14 @@ def fault_line(error: Exception) -> str | None:
 
 def _expected() -> tuple[type[Exception], ...]:
     # Imported only when something has gone wrong.
+    from clients.errors import BrokerError
     from infra.entries_file import EntriesFileError
     from infra.errors import CommandError
-    from infra.kafka.errors import BrokerError
     from infra.log.publisher import PublishError
-    from infra.log.reader import ReadError
     from infra.workloads.bids import WorkloadError
     from infra.workloads.trace import TraceError
     from streams.cells_file import CellsFileError
+    from streams.kafka_reader import ReadError
     from streams.replay_sources import ReplayError
 
     return (

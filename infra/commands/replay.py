@@ -57,12 +57,12 @@ def replay(
         if ledger is not None:
             verdict = verify_files(ledger, decisions or ledger.with_name(DECISIONS_FILE), cell)
         else:
-            target = target_of(bootstrap_servers, topic_prefix)
+            target = target_of(bootstrap_servers, topic_prefix, "auditor")
             if export_to is not None:
                 _make_directory(export_to)
-                servers, ledger_file = target.bootstrap_servers, export_to / LEDGER_FILE
-                export(servers, topic_prefix, ledger_file, export_to / DECISIONS_FILE, cell)
-            verdict = verify_kafka(target.bootstrap_servers, topic_prefix, cell)
+                ledger_file = export_to / LEDGER_FILE
+                export(target.kafka, topic_prefix, ledger_file, export_to / DECISIONS_FILE, cell)
+            verdict = verify_kafka(target.kafka, topic_prefix, cell)
     if cell is not None and not verdict.events:
         raise CommandError(f"the ledger has no event of cell {cell}")
     _show(verdict, json)

@@ -7,6 +7,8 @@ from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from clients.configuration import producer
+from clients.faults import denial
 from infra.log.target import Target
 from schemas.codec import Envelope
 from schemas.registry import EVENTS_BY_TOPIC, Event
@@ -31,17 +33,15 @@ class EventPublisher:
         """Connect. `source` is the CloudEvents source of the events: who sends them."""
         self._target = target
         self._source = source
-        self._fault: KafkaError | None = None
+        self._fault: str | None = None
         self._producer = Producer(
             {
-                "bootstrap.servers": target.bootstrap_servers,
-                "client.id": f"millrace-{source}".replace("/", "-"),
-                "enable.idempotence": True,
-                "acks": "all",
-                # As Java's clients and the worker place keys, so that one cell's events keep their order.
-                "partitioner": "murmur2_random",
-                "linger.ms": 5,
-                "delivery.timeout.ms": int(DELIVERY_TIMEOUT_S * 1_000),
+                **producer(
+                    target.kafka,
+                    f"millrace-{source}".replace("/", "-"),
+                    delivery_timeout_s=DELIVERY_TIMEOUT_S,
+                    linger_ms=5,
+                ),
                 "log_level": 0,
             }
         )
@@ -77,7 +77,8 @@ class EventPublisher:
         left = self._producer.flush(DELIVERY_TIMEOUT_S)
         self._raise_fault()
         if left:
-            raise PublishError(f"{self._target.bootstrap_servers} has not confirmed {left} events in time")
+            servers = self._target.kafka.bootstrap_servers
+            raise PublishError(f"{servers} has not confirmed {left} events in time")
 
     def __enter__(self) -> Self:
         return self
@@ -88,11 +89,14 @@ class EventPublisher:
         if kind is None:
             self.flush()
 
-    def _note(self, fault: KafkaError | None, _: Message) -> None:
-        self._fault = self._fault or fault
+    def _note(self, fault: KafkaError | None, message: Message) -> None:
+        if fault is None or self._fault is not None:
+            return
+        kafka = self._target.kafka
+        self._fault = denial(kafka, fault, f"write topic {message.topic()}") or (
+            f"{kafka.bootstrap_servers} refused an event: {fault.str()}"
+        )
 
     def _raise_fault(self) -> None:
         if self._fault is not None:
-            raise PublishError(
-                f"{self._target.bootstrap_servers} refused an event: {self._fault.str()}"
-            ) from None
+            raise PublishError(self._fault)

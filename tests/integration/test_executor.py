@@ -34,6 +34,7 @@ from schemas.fleet import (
     RunProgressed,
     RunStarted,
 )
+from schemas.kafka_connection import KafkaConnection
 from schemas.topics import topics
 from tests.support.executor_processes import Executors, executors
 from tests.support.executors import CELL, TINY_RECIPE, order, write_dataset
@@ -61,7 +62,9 @@ def fleet(kafka: str, base: SharedBase, tmp_path_factory: pytest.TempPathFactory
     (root / "datasets").mkdir()
     write_dataset(root / "datasets" / "pairs.jsonl")
     prefix = f"test-{uuid.uuid4().hex[:12]}"
-    ensure_topics(kafka, topics(prefix, partitions=1, command_partitions=2))
+    ensure_topics(
+        KafkaConnection(bootstrap_servers=kafka), topics(prefix, partitions=1, command_partitions=2)
+    )
     with executors(kafka, prefix, root, base.directory) as fleet:
         fleet.start("n1")
         fleet.start("n2")

@@ -69,7 +69,7 @@ def test_one_altered_byte_in_the_decisions_is_named(deployment: Deployment) -> N
     deployment.send(events.stream(40)[1:])
     deployment.proven()
     altered = f"{deployment.prefix}-altered"
-    ensure_topics(deployment.bootstrap_servers, topics(altered, partitions=2))
+    ensure_topics(deployment.kafka, topics(altered, partitions=2))
     producer = Producer({"bootstrap.servers": deployment.bootstrap_servers, "log_level": 0})
     decisions = deployment.records("decisions")
     spoiled = decisions[len(decisions) // 2]
@@ -81,7 +81,7 @@ def test_one_altered_byte_in_the_decisions_is_named(deployment: Deployment) -> N
         producer.produce(topic, bytes(value), record.key, record.partition, headers=list(record.headers))
     assert producer.flush(10) == 0
 
-    verdict = verify_kafka(deployment.bootstrap_servers, altered)
+    verdict = verify_kafka(deployment.kafka, altered)
 
     assert (verdict.ok, verdict.difference_count, verdict.awaited) == (False, 1, 0)
     assert verdict.first is not None

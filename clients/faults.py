@@ -1,0 +1,127 @@
+"""Why a broker cannot be used: librdkafka's reasons as one line that says what to do.
+
+A client that cannot connect does not fail. It tries again for ever and says why only in a callback, which
+`ConnectionFaults` listens to, so that who waits for an answer learns at once what waiting will not mend.
+"""
+
+import re
+import time
+
+from confluent_kafka import KafkaError
+
+from schemas.kafka_connection import KafkaConnection
+
+_DENIED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+_AFTER_SECONDS_S = 2.0
+"""How long a fault that a starting broker may show too has to last."""
+_MECHANISMS = re.compile(r"supported mechanisms: (.+?)(?: \(after|$)")
+_PLACE = re.compile(r"^\S+://\S+: ")
+_DURATION = re.compile(r" \(after \d+ms in state \w+\)(?:, \d+ identical error\(s\) suppressed)?$")
+
+
+class ConnectionFaults:
+    """The latest reason why a client is not connected. `note` is its `error_cb`."""
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._connection = connection
+        self._began_s = time.monotonic()
+        self._lasting: str | None = None
+        self._dropped_since_s: float | None = None
+        self.reason = ""
+        """What the client has said last; empty if nothing."""
+
+    def note(self, error: KafkaError) -> None:
+        """Take in what the client reports."""
+        text = _DURATION.sub("", _PLACE.sub("", error.str()))
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            # Said alone, without any other reason, of a connection that was made and then dropped.
+            self._dropped_since_s = self._dropped_since_s or time.monotonic()
+            return
+        self.reason = text
+        lasting = _lasting(self._connection, error.code(), text)
+        # Who is on its way up or down drops connections in the middle of a handshake, too.
+        if lasting and ("Disconnected" not in text or self._waited_s() > _AFTER_SECONDS_S):
+            self._lasting = lasting
+
+    @property
+    def lasting(self) -> str | None:
+        """The line for a fault that goes on until somebody changes something; None while there is none."""
+        if self._lasting is not None or self.reason or self._dropped_since_s is None:
+            return self._lasting
+        if time.monotonic() - self._dropped_since_s < _AFTER_SECONDS_S:
+            return None
+        return (
+            f"Kafka at {self._connection.bootstrap_servers} drops connections under "
+            f"{self._connection.kafka_security_protocol}: set MILLRACE_KAFKA_SECURITY_PROTOCOL to what its "
+            "listener speaks"
+        )
+
+    def _waited_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+
+def denial(connection: KafkaConnection, error: KafkaError, what: str) -> str | None:
+    """The line for an answer that denies a right; None if `error` is another answer.
+
+    Args:
+        what: what was tried, such as `read topic millrace.ledger`.
+    """
+    if error.code() not in _DENIED:
+        return None
+    return (
+        f"Kafka at {connection.bootstrap_servers}: {_principal(connection)} may not {what}: "
+        "`millrace topics acls` shows which role may"
+    )
+
+
+def told(connection: KafkaConnection, error: KafkaError, what: str) -> str:
+    """A line for any answer that is an error: what was tried, where, and why it did not work."""
+    return denial(connection, error, what) or (
+        f"Kafka at {connection.bootstrap_servers}: cannot {what}: {error.str()}"
+    )
+
+
+def _lasting(connection: KafkaConnection, code: int, text: str) -> str | None:
+    servers = connection.bootstrap_servers
+    if code == KafkaError._AUTHENTICATION:
+        offered = _MECHANISMS.search(text)
+        if offered is not None:
+            return (
+                f"Kafka at {servers} does not have SASL mechanism {connection.kafka_sasl_mechanism}, it has "
+                f"{offered[1]}: set MILLRACE_KAFKA_SASL_MECHANISM"
+            )
+        if connection.kafka_sasl_mechanism == "OAUTHBEARER":
+            return f"Kafka at {servers}: no token that it takes ({text}): see MILLRACE_KAFKA_TOKEN_URL"
+        return (
+            f"Kafka at {servers} does not let {_principal(connection)} in: wrong password, or no such user "
+            f"under {connection.kafka_sasl_mechanism}: see MILLRACE_KAFKA_USERNAME and "
+            "MILLRACE_KAFKA_PASSWORD_FILE"
+        )
+    if "alert bad certificate" in text or "alert certificate required" in text:
+        return (
+            f"Kafka at {servers} asks for a client certificate that it trusts: set "
+            "MILLRACE_KAFKA_CERTIFICATE_FILE and MILLRACE_KAFKA_KEY_FILE"
+        )
+    if code != KafkaError._SSL:
+        return None
+    if "hostname mismatch" in text.lower() or "IP address mismatch" in text:
+        return (
+            f"The certificate of Kafka at {servers} is for another host: use the name that it is for, or set "
+            "MILLRACE_KAFKA_VERIFY_HOSTNAME=false"
+        )
+    if "certificate" in text and "verif" in text:
+        return (
+            f"The certificate of Kafka at {servers} does not verify: set MILLRACE_KAFKA_CA_FILE to the "
+            "authority that signed it"
+        )
+    return f"No TLS with Kafka at {servers} ({text}): see MILLRACE_KAFKA_SECURITY_PROTOCOL"
+
+
+def _principal(connection: KafkaConnection) -> str:
+    if connection.uses_sasl:
+        return f"user {connection.kafka_username}"
+    return "the client certificate" if connection.kafka_certificate_file else "a client without a name"
