@@ -10,9 +10,10 @@ from infra.kafka.certificates import BROKER_NAME, write_certificates
 from infra.kafka.private_files import write_private
 from infra.kafka.properties import LOOPBACK
 from schemas.access import ROLES, Role
-from schemas.kafka_connection import KafkaConnection
+from schemas.kafka_connection import KafkaConnection, SaslMechanism
 
-MECHANISM = "SCRAM-SHA-512"
+MECHANISM: Literal["SCRAM-SHA-512"] = "SCRAM-SHA-512"
+FOR_TOOLS: Literal["PLAIN"] = "PLAIN"
 ADMIN = "admin"
 """May do everything: makes the principals and their rights."""
 Principal = Role | Literal["admin"]
@@ -55,7 +56,9 @@ class Credentials:
         """Where a principal's password is."""
         return self.folder / f"{principal}.password"
 
-    def connection(self, principal: Principal, bootstrap_servers: str) -> KafkaConnection:
+    def connection(
+        self, principal: Principal, bootstrap_servers: str, mechanism: SaslMechanism = MECHANISM
+    ) -> KafkaConnection:
         """How a principal connects.
 
         Raises:
@@ -65,10 +68,23 @@ class Credentials:
             bootstrap_servers=bootstrap_servers,
             kafka_security_protocol="SASL_SSL",
             kafka_ca_file=self.authority,
-            kafka_sasl_mechanism=MECHANISM,
+            kafka_sasl_mechanism=mechanism,
             kafka_username=principal,
             kafka_password_file=self.password_file(principal),
         )
+
+    def logins(self) -> dict[str, str]:
+        """What the broker checks passwords against, by mechanism, as JAAS has it.
+
+        SCRAM's are in the cluster. PLAIN, which gives the password away to the broker, is for tools with a
+        librdkafka before 2.6.1, whose SCRAM Kafka refuses since 3.8.1 (librdkafka's pull request 4895).
+        """
+        module = "org.apache.kafka.common.security"
+        users = " ".join(f'user_{principal}="{self._password(principal)}"' for principal in PRINCIPALS)
+        return {
+            MECHANISM: f"{module}.scram.ScramLoginModule required;",
+            FOR_TOOLS: f"{module}.plain.PlainLoginModule required {users};",
+        }
 
     def brokers_own(self, bootstrap_servers: str) -> KafkaConnection:
         """How the broker connects to itself, and we to it before there is any user."""
@@ -80,6 +96,9 @@ class Credentials:
             kafka_key_file=self.broker,
         )
 
+    def _password(self, principal: Principal) -> str:
+        return self.connection(principal, LOOPBACK).password
+
     def write_for_tools(self, bootstrap_servers: str) -> None:
         """Write what a shell (`.env`) and tools on librdkafka, such as kcat (`.conf`), need for each."""
         for principal in PRINCIPALS:
@@ -89,5 +108,6 @@ class Credentials:
                 f"export {name}={shlex.quote(value)}\n" for name, value in variables if value
             )
             write_private(self.folder / f"{principal}.env", environment.encode())
-            lines = (f"{name}={value}\n" for name, value in command_line_tool(connection).items())
+            plain = command_line_tool(self.connection(principal, bootstrap_servers, FOR_TOOLS))
+            lines = (f"{name}={value}\n" for name, value in plain.items())
             write_private(self.folder / f"{principal}.conf", "".join(lines).encode())

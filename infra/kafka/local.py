@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from clients.administration import Administration, wait_until_answering
-from infra.kafka.credentials import MECHANISM, PRINCIPALS, SUPER_USERS, Credentials, Principal
+from infra.kafka.credentials import PRINCIPALS, SUPER_USERS, Credentials, Principal
 from infra.kafka.data_directory import DataDirectory
 from infra.kafka.distribution import kafka_jars
 from infra.kafka.errors import BrokerError
@@ -179,7 +179,7 @@ class LocalKafka:
                 self._internal_port,
                 key_store=str(self.credentials.broker),
                 trust_store=str(self.credentials.authority),
-                mechanism=MECHANISM,
+                logins=self.credentials.logins(),
                 super_users=SUPER_USERS,
             )
         return properties

@@ -1,5 +1,7 @@
 """The configuration of a single-node Kafka in KRaft mode."""
 
+from collections.abc import Mapping
+
 LOOPBACK = "127.0.0.1"
 NODE_ID = 1
 
@@ -54,7 +56,7 @@ def secured_properties(
     internal_port: int,
     key_store: str,
     trust_store: str,
-    mechanism: str,
+    logins: Mapping[str, str],
     super_users: str,
 ) -> dict[str, str]:
     """What differs on a node that asks everybody who they are, with PEM files as its stores.
@@ -62,12 +64,19 @@ def secured_properties(
     Clients come in by SASL over TLS. The broker and its controller speak to each other, and whoever makes the
     first users speaks to them, by TLS with the broker's own certificate on both sides: no password is needed
     before there is a cluster to keep it.
+
+    Args:
+        logins: the JAAS entry of each SASL mechanism that is offered.
+        super_users: principals who may do everything, separated by semicolons.
     """
     listeners = (
         f"{SECURE}://{LOOPBACK}:{broker_port},{INTERNAL}://{LOOPBACK}:{internal_port},"
         f"{CONTROLLER}://{LOOPBACK}:{controller_port}"
     )
-    login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    jaas = {
+        f"listener.name.{SECURE.lower()}.{mechanism.lower()}.sasl.jaas.config": login
+        for mechanism, login in logins.items()
+    }
     return {
         "listeners": listeners,
         "advertised.listeners": listeners,
@@ -79,8 +88,8 @@ def secured_properties(
         "ssl.truststore.location": trust_store,
         f"listener.name.{INTERNAL.lower()}.ssl.client.auth": "required",
         f"listener.name.{CONTROLLER.lower()}.ssl.client.auth": "required",
-        "sasl.enabled.mechanisms": mechanism,
-        f"listener.name.{SECURE.lower()}.{mechanism.lower()}.sasl.jaas.config": login,
+        "sasl.enabled.mechanisms": ",".join(logins),
+        **jaas,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "false",
         "super.users": super_users,
