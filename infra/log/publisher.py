@@ -33,7 +33,7 @@ class EventPublisher:
         """Connect. `source` is the CloudEvents source of the events: who sends them."""
         self._target = target
         self._source = source
-        self._fault: str | None = None
+        self._fault: PublishError | None = None
         self._producer = Producer(
             {
                 **producer(
@@ -54,17 +54,20 @@ class EventPublisher:
         """
         now = rfc3339(int(time.time() * 1_000))
         envelope = Envelope(str(uuid.uuid4()), self._source, now, event)
+        topic = self._target.topic(_TOPICS[type(event)])
         try:
             self._producer.produce(
-                self._target.topic(_TOPICS[type(event)]),
+                topic,
                 key=event.cell.encode(),
                 value=envelope.value,
                 headers=list(envelope.headers()),
                 on_delivery=self._note,
             )
-        except (KafkaException, BufferError) as error:
+            self._producer.poll(0)
+        except KafkaException as error:
+            raise self._refused(error.args[0], f"topic {topic}") from None
+        except BufferError as error:
             raise PublishError(f"cannot send {event.TYPE}: {error}") from None
-        self._producer.poll(0)
         self._raise_fault()
         return envelope
 
@@ -74,7 +77,11 @@ class EventPublisher:
         Raises:
             PublishError: it has not.
         """
-        left = self._producer.flush(DELIVERY_TIMEOUT_S)
+        try:
+            left = self._producer.flush(DELIVERY_TIMEOUT_S)
+        except KafkaException as error:
+            # The broker refuses the producer as a whole, as it does to who may write to no topic.
+            raise self._refused(error.args[0], "any topic") from None
         self._raise_fault()
         if left:
             servers = self._target.kafka.bootstrap_servers
@@ -90,13 +97,14 @@ class EventPublisher:
             self.flush()
 
     def _note(self, fault: KafkaError | None, message: Message) -> None:
-        if fault is None or self._fault is not None:
-            return
+        if fault is not None:
+            self._fault = self._fault or self._refused(fault, f"topic {message.topic()}")
+
+    def _refused(self, fault: KafkaError, what: str) -> PublishError:
         kafka = self._target.kafka
-        self._fault = denial(kafka, fault, f"write topic {message.topic()}") or (
-            f"{kafka.bootstrap_servers} refused an event: {fault.str()}"
-        )
+        denied = denial(kafka, fault, f"write {what}")
+        return PublishError(denied or f"{kafka.bootstrap_servers} refused an event: {fault.str()}")
 
     def _raise_fault(self) -> None:
         if self._fault is not None:
-            raise PublishError(self._fault)
+            raise self._fault
