@@ -6,8 +6,10 @@ A client that cannot connect does not fail. It tries again for ever and says why
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from schemas.kafka_connection import KafkaConnection
 
@@ -64,6 +66,27 @@ class ConnectionFaults:
         return time.monotonic() - self._began_s
 
 
+@contextmanager
+def fatal_errors_told() -> Iterator[None]:
+    """Have an error that ends a producer come as itself out of `poll` or `flush`.
+
+    The client raises it in the middle of serving callbacks; where one is called after that, Python finds an
+    exception that nobody has handled and raises SystemError because of it.
+
+    Raises:
+        KafkaException: the error that ended the producer.
+    """
+    try:
+        yield
+    except SystemError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KafkaException):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise cause from None
+
+
 def denial(connection: KafkaConnection, error: KafkaError, what: str) -> str | None:
     """The line for an answer that denies a right; None if `error` is another answer.
 
@@ -92,7 +115,7 @@ def _lasting(connection: KafkaConnection, code: int, text: str) -> str | None:
         if offered is not None:
             return (
                 f"Kafka at {servers} does not have SASL mechanism {connection.kafka_sasl_mechanism}, it has "
-                f"{offered[1]}: set MILLRACE_KAFKA_SASL_MECHANISM"
+                f"{', '.join(sorted(offered[1].split(',')))}: set MILLRACE_KAFKA_SASL_MECHANISM"
             )
         if connection.kafka_sasl_mechanism == "OAUTHBEARER":
             return f"Kafka at {servers}: no token that it takes ({text}): see MILLRACE_KAFKA_TOKEN_URL"

@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from clients.configuration import producer
+from clients.faults import fatal_errors_told
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka_records import produce
 from streams.records import SentRecord
@@ -55,9 +56,14 @@ class Publisher:
                 return confirmation
 
     async def settle_regularly(self) -> None:
-        """Settle the confirmations that have arrived, again and again. Never returns."""
+        """Settle the confirmations that have arrived, again and again. Never returns.
+
+        Raises:
+            KafkaException: if nothing can be sent any more.
+        """
         while True:
-            self._producer.poll(0)
+            with fatal_errors_told():
+                self._producer.poll(0)
             await asyncio.sleep(_POLL_EVERY_S)
 
 

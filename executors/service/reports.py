@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from confluent_kafka import KafkaError, Message, Producer
 
 from clients.configuration import producer
+from clients.faults import fatal_errors_told
 from executors.service.clock import Clock
 from executors.service.settings import ExecutorSettings
 from schemas.codec import Envelope
@@ -71,8 +72,10 @@ class FleetReports:
 
         Raises:
             ReportError: a report is lost.
+            KafkaException: the broker refuses this producer altogether.
         """
-        self._producer.poll(0)
+        with fatal_errors_told():
+            self._producer.poll(0)
         if self._failure:
             raise ReportError(self._failure)
 
@@ -83,7 +86,8 @@ class FleetReports:
             ReportError: one is lost, or not confirmed in time.
         """
         wait_s = self._delivery_timeout_s if timeout_s is None else timeout_s
-        unconfirmed = self._producer.flush(wait_s)
+        with fatal_errors_told():
+            unconfirmed = self._producer.flush(wait_s)
         self.check()
         if unconfirmed:
             raise ReportError(f"{self._topic}: {unconfirmed} reports are not confirmed within {wait_s:g} s")

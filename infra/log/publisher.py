@@ -8,7 +8,7 @@ from typing import Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from clients.configuration import producer
-from clients.faults import denial
+from clients.faults import denial, fatal_errors_told
 from infra.log.target import Target
 from schemas.codec import Envelope
 from schemas.registry import EVENTS_BY_TOPIC, Event
@@ -63,7 +63,8 @@ class EventPublisher:
                 headers=list(envelope.headers()),
                 on_delivery=self._note,
             )
-            self._producer.poll(0)
+            with fatal_errors_told():
+                self._producer.poll(0)
         except KafkaException as error:
             raise self._refused(error.args[0], f"topic {topic}") from None
         except BufferError as error:
@@ -78,7 +79,8 @@ class EventPublisher:
             PublishError: it has not.
         """
         try:
-            left = self._producer.flush(DELIVERY_TIMEOUT_S)
+            with fatal_errors_told():
+                left = self._producer.flush(DELIVERY_TIMEOUT_S)
         except KafkaException as error:
             # The broker refuses the producer as a whole, as it does to who may write to no topic.
             raise self._refused(error.args[0], "any topic") from None
