@@ -5,6 +5,8 @@ A client that cannot connect does not fail. It tries again for ever and says why
 """
 
 import re
+import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ _DENIED = {
 }
 _AFTER_SECONDS_S = 2.0
 """How long a fault that a starting broker may show too has to last."""
+_CERTIFICATE_TIMEOUT_S = 2.0
 _MECHANISMS = re.compile(r"supported mechanisms: (.+?)(?: \(after|$)")
 _PLACE = re.compile(r"^\S+://\S+: ")
 _DURATION = re.compile(r" \(after \d+ms in state \w+\)(?:, \d+ identical error\(s\) suppressed)?$")
@@ -44,6 +47,8 @@ class ConnectionFaults:
             self._dropped_since_s = self._dropped_since_s or time.monotonic()
             return
         self.reason = text
+        if self._lasting is not None:
+            return
         lasting = _lasting(self._connection, error.code(), text)
         # Who is on its way up or down drops connections in the middle of a handshake, too.
         if lasting and ("Disconnected" not in text or self._waited_s() > _AFTER_SECONDS_S):
@@ -131,17 +136,45 @@ def _lasting(connection: KafkaConnection, code: int, text: str) -> str | None:
         )
     if code != KafkaError._SSL:
         return None
-    if "hostname mismatch" in text.lower() or "IP address mismatch" in text:
+    if "certificate" in text and "verif" in text:
+        return _certificate_fault(connection)
+    return f"No TLS with Kafka at {servers} ({text}): see MILLRACE_KAFKA_SECURITY_PROTOCOL"
+
+
+def _certificate_fault(connection: KafkaConnection) -> str:
+    """Why the certificate does not verify, which librdkafka does not say: it is asked for once more."""
+    of_kafka = f"The certificate of Kafka at {connection.bootstrap_servers}"
+    reason = _verification_error(connection)
+    if "mismatch" in reason:
         return (
-            f"The certificate of Kafka at {servers} is for another host: use the name that it is for, or set "
+            f"{of_kafka} is for another host ({reason}): use the name that it is for, or set "
             "MILLRACE_KAFKA_VERIFY_HOSTNAME=false"
         )
-    if "certificate" in text and "verif" in text:
-        return (
-            f"The certificate of Kafka at {servers} does not verify: set MILLRACE_KAFKA_CA_FILE to the "
-            "authority that signed it"
-        )
-    return f"No TLS with Kafka at {servers} ({text}): see MILLRACE_KAFKA_SECURITY_PROTOCOL"
+    if "expired" in reason or "not yet valid" in reason:
+        return f"{of_kafka} does not verify ({reason}): have it renewed, or set this machine's clock"
+    why = f" ({reason})" if reason else ""
+    return f"{of_kafka} does not verify{why}: set MILLRACE_KAFKA_CA_FILE to the authority that signed it"
+
+
+def _verification_error(connection: KafkaConnection) -> str:
+    """What OpenSSL says of the certificate at the first address that it refuses; empty if it refuses none."""
+    authority = connection.kafka_ca_file
+    context = ssl.create_default_context(cafile=None if authority is None else str(authority))
+    context.check_hostname = connection.kafka_verify_hostname
+    for address in connection.bootstrap_servers.split(","):
+        host, _, port = address.strip().rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        try:
+            with (
+                socket.create_connection((host, int(port)), _CERTIFICATE_TIMEOUT_S) as plain,
+                context.wrap_socket(plain, server_hostname=host),
+            ):
+                pass
+        except ssl.SSLCertVerificationError as error:
+            return str(error.verify_message)
+        except (OSError, ValueError):
+            continue
+    return ""
 
 
 def _principal(connection: KafkaConnection) -> str:

@@ -88,7 +88,8 @@ FAULTS: dict[str, tuple[Callable[[KafkaConnection, Path], KafkaConnection], str]
     "a wrong password": (wrong_password, "does not let user users in: wrong password, or no such user"),
     "a certificate that does not verify": (
         unknown_authority,
-        "The certificate of Kafka at {at} does not verify: set MILLRACE_KAFKA_CA_FILE",
+        "The certificate of Kafka at {at} does not verify (unable to get local issuer certificate): set "
+        "MILLRACE_KAFKA_CA_FILE",
     ),
     "a mechanism that the cluster lacks": (
         lacking_mechanism,

@@ -5,11 +5,13 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
@@ -233,6 +235,20 @@ def test_cells_move_when_their_worker_dies(kafka: str, topic_prefix: str, tmp_pa
         deployment.stop_workers()
 
 
+def test_web_pages_are_for_this_machine_alone(deployment: Deployment) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    worker = deployment.start_worker(web_enabled=True, web_port=port)
+
+    def addresses() -> set[str]:
+        assert worker.running, worker.output
+        connections = psutil.Process(worker.pid).net_connections("tcp")
+        listening = {end.laddr for end in connections if end.status == psutil.CONN_LISTEN}
+        return {address.ip for address in listening if address.port == port}
+
+    assert until(addresses, "web pages are served") == {"127.0.0.1"}
+
+
 def test_gap_is_fatal_and_says_so(deployment: Deployment) -> None:
     worker = deployment.start_worker()
     deployment.configure("alpha", "beta")
@@ -257,7 +273,7 @@ def test_gap_is_fatal_and_says_so(deployment: Deployment) -> None:
         pytest.param({"cells_file": "absent.yaml"}, "absent.yaml: No such file", id="cells' file"),
         pytest.param({"session_timeout_s": "soon"}, "settings: session_timeout_s", id="settings"),
         pytest.param({"node_partitions": json.dumps({"n1": 99})}, "node n1 is given partition 99", id="node"),
-        pytest.param({"bootstrap_servers": "127.0.0.1:1"}, "Kafka at 127.0.0.1:1", id="no broker"),
+        pytest.param({"bootstrap_servers": "127.0.0.1:1"}, "No Kafka broker answers at 127", id="no broker"),
     ],
 )
 def test_unfit_worker_ends_with_one_line(
