@@ -65,11 +65,16 @@ class Administration:
                 f"No client for Kafka at {connection.bootstrap_servers} can be set up: {error.args[0].str()}"
             ) from None
 
-    def await_broker(self, check_alive: Callable[[], None] = lambda: None) -> None:
+    def await_broker(self, check_alive: Callable[[], None] = lambda: None, *, starting: bool = False) -> None:
         """Return as soon as a broker answers. The first question to a broker, asked by all the others.
 
         Args:
             check_alive: called again and again; what it raises ends the wait.
+            starting: whether the broker is on its way up, and so may drop connections for a while.
+
+        Raises:
+            UnansweredError: none answers in time.
+            BrokerError: one refuses this client, which is said at once.
         """
         while True:
             check_alive()
@@ -81,8 +86,9 @@ class Administration:
             else:
                 reason = "no broker has joined the cluster"
             self.client.poll(0)  # lets the client say why
-            if self._faults.lasting is not None:
-                raise BrokerError(self._faults.lasting)
+            fault = self._faults.lasting or (None if starting else self._faults.likely)
+            if fault is not None:
+                raise BrokerError(fault)
             if time.monotonic() >= self._deadline_s:
                 raise UnansweredError(
                     f"No Kafka broker answers at {self.connection.bootstrap_servers} within "
@@ -277,20 +283,6 @@ class Administration:
             f"The Kafka broker at {self.connection.bootstrap_servers} does not answer ({reason}): "
             "start it, or correct MILLRACE_BOOTSTRAP_SERVERS"
         )
-
-
-def wait_until_answering(
-    connection: KafkaConnection, timeout_s: float, check_alive: Callable[[], None] = lambda: None
-) -> None:
-    """Return as soon as a broker answers.
-
-    `check_alive` is called again and again; what it raises ends the wait.
-
-    Raises:
-        UnansweredError: none answers within `timeout_s`.
-        BrokerError: one refuses this client, which is said at once.
-    """
-    Administration(connection, timeout_s).await_broker(check_alive)
 
 
 def _verbs(operations: Collection[Operation]) -> str:

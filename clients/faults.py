@@ -23,52 +23,47 @@ _DENIED = {
 _AFTER_SECONDS_S = 2.0
 """How long a fault that a starting broker may show too has to last."""
 _CERTIFICATE_TIMEOUT_S = 2.0
+_DROPPED = "Disconnected"
+"""In a reason: the other side has closed the connection in the middle of a handshake."""
 _MECHANISMS = re.compile(r"supported mechanisms: (.+?)(?: \(after|$)")
 _PLACE = re.compile(r"^\S+://\S+: ")
 _DURATION = re.compile(r" \(after \d+ms in state \w+\)(?:, \d+ identical error\(s\) suppressed)?$")
 
 
 class ConnectionFaults:
-    """The latest reason why a client is not connected. `note` is its `error_cb`."""
+    """Why a client is not connected, as far as it has said. `note` is its `error_cb`."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
-        self._began_s = time.monotonic()
-        self._lasting: str | None = None
         self._dropped_since_s: float | None = None
         self.reason = ""
         """What the client has said last; empty if nothing."""
+        self.lasting: str | None = None
+        """The line for a fault that goes on until somebody changes something; None while there is none."""
 
     def note(self, error: KafkaError) -> None:
         """Take in what the client reports."""
-        text = _DURATION.sub("", _PLACE.sub("", error.str()))
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             # Said alone, without any other reason, of a connection that was made and then dropped.
             self._dropped_since_s = self._dropped_since_s or time.monotonic()
             return
-        self.reason = text
-        if self._lasting is not None:
-            return
-        lasting = _lasting(self._connection, error.code(), text)
-        # Who is on its way up or down drops connections in the middle of a handshake, too.
-        if lasting and ("Disconnected" not in text or self._waited_s() > _AFTER_SECONDS_S):
-            self._lasting = lasting
+        self.reason = _DURATION.sub("", _PLACE.sub("", error.str()))
+        if self.lasting is None:
+            self.lasting = _lasting(self._connection, error.code(), self.reason)
 
     @property
-    def lasting(self) -> str | None:
-        """The line for a fault that goes on until somebody changes something; None while there is none."""
-        if self._lasting is not None or self.reason or self._dropped_since_s is None:
-            return self._lasting
-        if time.monotonic() - self._dropped_since_s < _AFTER_SECONDS_S:
+    def likely(self) -> str | None:
+        """The line for a fault that a broker on its way up shows too, if it has gone on for a while."""
+        since_s = self._dropped_since_s
+        if since_s is None or time.monotonic() - since_s < _AFTER_SECONDS_S:
+            return None
+        if self.reason and _DROPPED not in self.reason:
             return None
         return (
             f"Kafka at {self._connection.bootstrap_servers} drops connections under "
             f"{self._connection.kafka_security_protocol}: set MILLRACE_KAFKA_SECURITY_PROTOCOL to what its "
             "listener speaks"
         )
-
-    def _waited_s(self) -> float:
-        return time.monotonic() - self._began_s
 
 
 @contextmanager
@@ -134,7 +129,7 @@ def _lasting(connection: KafkaConnection, code: int, text: str) -> str | None:
             f"Kafka at {servers} asks for a client certificate that it trusts: set "
             "MILLRACE_KAFKA_CERTIFICATE_FILE and MILLRACE_KAFKA_KEY_FILE"
         )
-    if code != KafkaError._SSL:
+    if code != KafkaError._SSL or _DROPPED in text:
         return None
     if "certificate" in text and "verif" in text:
         return _certificate_fault(connection)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
-from clients.administration import wait_until_answering
+from clients.administration import Administration
 from clients.errors import UnansweredError
 from infra.kafka.credentials import Credentials, Principal
 from infra.kafka.data_directory import DataDirectory
@@ -89,7 +89,7 @@ def _named_cluster(settings: BrokerSettings, bootstrap_servers: str) -> RunningB
     except ValidationError as error:
         raise BrokerError(f"settings: {describe(error)}") from None
     try:
-        wait_until_answering(connection, settings.bootstrap_timeout_s)
+        Administration(connection, settings.bootstrap_timeout_s).await_broker()
     except UnansweredError as error:
         # Never a broker of our own instead: whoever names a cluster wants that one.
         raise BrokerError(f"{error}: start it, or correct or unset MILLRACE_BOOTSTRAP_SERVERS") from error

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from clients.administration import wait_until_answering
+from clients.administration import Administration
 from infra.kafka.distribution import kafka_version
 from infra.kafka.errors import BrokerError
 from infra.kafka.ports import reserve_port
@@ -53,7 +53,9 @@ def docker_kafka(settings: BrokerSettings, volume: str | None) -> Iterator[str]:
     container = _start(settings, port, volume)
     servers = f"{LOOPBACK}:{port}"
     try:
-        wait_until_answering(KafkaConnection(bootstrap_servers=servers), settings.broker_start_timeout_s)
+        connection = KafkaConnection(bootstrap_servers=servers)
+        # Docker takes connections for the broker before it is there.
+        Administration(connection, settings.broker_start_timeout_s).await_broker(starting=True)
         yield servers
     finally:
         container.get_wrapped_container().stop(timeout=round(settings.broker_stop_timeout_s))

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from clients.administration import Administration, wait_until_answering
+from clients.administration import Administration
 from infra.kafka.credentials import PRINCIPALS, SUPER_USERS, Credentials, Principal
 from infra.kafka.data_directory import DataDirectory
 from infra.kafka.distribution import kafka_jars
@@ -203,7 +203,7 @@ class LocalKafka:
         admin = Administration(self._own_connection(), self._settings.broker_start_timeout_s)
         for principal in PRINCIPALS:
             admin.set_password(principal, credentials.connection(principal, self.bootstrap_servers).password)
-        wait_until_answering(self.connection("admin"), self._settings.broker_start_timeout_s)
+        Administration(self.connection("admin"), self._settings.broker_start_timeout_s).await_broker()
         credentials.write_for_tools(self.bootstrap_servers)
 
     def _own_connection(self) -> KafkaConnection:
@@ -213,9 +213,8 @@ class LocalKafka:
 
     def _wait_until_ready(self) -> None:
         try:
-            wait_until_answering(
-                self._own_connection(), self._settings.broker_start_timeout_s, self._check_alive
-            )
+            admin = Administration(self._own_connection(), self._settings.broker_start_timeout_s)
+            admin.await_broker(self._check_alive, starting=True)
         except BrokerError as error:
             raise BrokerError(f"{error}; see {self.log_path}\n{self._log_tail()}") from error
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from clients.administration import wait_until_answering
+from clients.administration import Administration
 from clients.errors import BrokerError, UnansweredError
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import dead_letter_name, topic_name
@@ -32,6 +32,6 @@ class Target:
             BrokerError: it does not, or does not let us in.
         """
         try:
-            wait_until_answering(self.kafka, ANSWER_TIMEOUT_S)
+            Administration(self.kafka, ANSWER_TIMEOUT_S).await_broker()
         except UnansweredError as error:
             raise BrokerError(f"{error}: start one with `millrace up`, or name yours") from error
