@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    TopicDescription,
     TopicMetadata,
     UserScramCredentialUpsertion,
 )
@@ -36,6 +37,8 @@ _ASK_TIMEOUT_S = 0.5
 
 # A new partition's leader is known a moment before it leads.
 _LEADER_ERRORS = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+_PASSING = (*_LEADER_ERRORS, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
+"""What a broker that has just started may answer."""
 
 _Answer = TypeVar("_Answer")
 
@@ -126,28 +129,18 @@ class Administration:
         """
         self.await_broker()
         missing, denied, partitions = [], [], {}
-        request = TopicCollection(list(topics))
-        answers = self.client.describe_topics(
-            request, include_authorized_operations=True, request_timeout=self._left_s()
-        )
-        for name, answer in answers.items():
-            try:
-                found = answer.result(self._left_s())
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        for name, found in self._described(topics).items():
+            if isinstance(found, KafkaError):
+                if found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     missing.append(name)
-                elif denial(self.connection, error.args[0], "") is not None:
-                    denied.append(name)
                 else:
-                    raise self._unanswered(error, f"look at topic {name}") from error
-            except TimeoutError as error:
-                raise self._unanswered(error, f"look at topic {name}") from error
-            else:
-                partitions[name] = len(found.partitions)
-                allowed = {operation.name for operation in found.authorized_operations or ()}
-                # A broker that authorises nobody may leave them out.
-                if allowed and not set(topics[name]) <= allowed:
                     denied.append(name)
+                continue
+            partitions[name] = len(found.partitions)
+            allowed = {operation.name for operation in found.authorized_operations or ()}
+            # A broker that authorises nobody may leave them out.
+            if allowed and not set(topics[name]) <= allowed:
+                denied.append(name)
         if missing:
             raise TopicError(f"topics are missing, create them first: {', '.join(sorted(missing))}")
         if denied:
@@ -239,6 +232,31 @@ class Administration:
             return answer.result(self._left_s())
         except (KafkaException, TimeoutError) as error:
             raise self._unanswered(error, what) from error
+
+    def _described(self, names: Iterable[str]) -> dict[str, TopicDescription | KafkaError]:
+        """Each topic as the broker has it, or that it is unknown, or not for this client to know."""
+        left, found = set(names), {}
+        while left:
+            request = TopicCollection(sorted(left))
+            answers = self.client.describe_topics(
+                request, include_authorized_operations=True, request_timeout=self._left_s()
+            )
+            for name, answer in answers.items():
+                try:
+                    found[name] = answer.result(self._left_s())
+                except TimeoutError as error:
+                    raise self._unanswered(error, f"look at topic {name}") from error
+                except KafkaException as error:
+                    reason: KafkaError = error.args[0]
+                    unknown = reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                    if unknown or denial(self.connection, reason, "") is not None:
+                        found[name] = reason
+                    elif reason.code() not in _PASSING or time.monotonic() >= self._deadline_s:
+                        raise self._unanswered(error, f"look at topic {name}") from error
+            left -= found.keys()
+            if left:
+                time.sleep(_POLL_INTERVAL_S)
+        return found
 
     def _require_groups(self, groups: Collection[str]) -> None:
         for group in groups:

@@ -14,7 +14,7 @@ class PreflightError(Exception):
     """The topics are not as a worker needs them. The message is one line."""
 
 
-def prepare(settings: WorkerSettings, snapshots_topic: str, timeout_s: float = 5.0) -> int:
+def prepare(settings: WorkerSettings, snapshots_topic: str, timeout_s: float = 10.0) -> int:
     """Check the topics, create the snapshots topic if need be, and return the ledger's partition count.
 
     Raises:
