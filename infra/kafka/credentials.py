@@ -3,7 +3,7 @@
 import secrets
 import shlex
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from clients.configuration import command_line_tool
 from infra.kafka.certificates import BROKER_NAME, write_certificates
@@ -14,10 +14,10 @@ from schemas.kafka_connection import KafkaConnection, SaslMechanism
 
 MECHANISM: Literal["SCRAM-SHA-512"] = "SCRAM-SHA-512"
 FOR_TOOLS: Literal["PLAIN"] = "PLAIN"
-ADMIN = "admin"
+ADMIN: Literal["admin"] = "admin"
 """May do everything: makes the principals and their rights."""
 Principal = Role | Literal["admin"]
-PRINCIPALS: tuple[Principal, ...] = (*ROLES, *get_args(Literal["admin"]))
+PRINCIPALS: tuple[Principal, ...] = (*ROLES, ADMIN)
 SUPER_USERS = f"User:CN={BROKER_NAME};User:{ADMIN}"
 """The broker itself, by its certificate, and `admin`."""
 
@@ -46,6 +46,7 @@ class Credentials:
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for principal in PRINCIPALS:
+            # One that somebody has put there is kept.
             if not self.password_file(principal).exists():
                 password = secrets.token_urlsafe(_PASSWORD_BYTES)
                 write_private(self.password_file(principal), f"{password}\n".encode())
