@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from infra.kafka.client import wait_until_answering
+from pydantic import ValidationError
+
+from infra.kafka.credentials import Credentials, Principal
 from infra.kafka.data_directory import DataDirectory
 from infra.kafka.docker import docker_answers, docker_kafka
 from infra.kafka.errors import BrokerError
 from infra.kafka.local import LocalKafka
 from infra.kafka.settings import BrokerSettings, broker_settings
+from schemas.codec import describe
+from schemas.kafka_connection import KafkaConnection, KafkaSettings
+from streams.kafka.administration import Administration
+from streams.kafka.errors import UnansweredError
 
 __all__ = ["BrokerError", "BrokerSettings", "LocalKafka", "RunningBroker", "broker", "watched_broker"]
 
@@ -24,6 +30,11 @@ class RunningBroker:
     """A broker for the length of a block."""
 
     bootstrap_servers: str
+    connection: Callable[[Principal], KafkaConnection]
+    """How a principal connects: as the environment says to a cluster of yours, whoever it is; as nobody to an
+    open broker of ours."""
+    credentials: Credentials | None = None
+    """Where the passwords are of a secured one of ours."""
     keep_running: Callable[[], bool] = lambda: False
     """Starts it again if it has died, and says whether it had. Nothing is done about one that is not run from
     here, or in Docker. Raises BrokerError when that does not help."""
@@ -55,22 +66,34 @@ def watched_broker(
     settings = settings or broker_settings()
     with ExitStack() as stack:
         if settings.bootstrap_servers:
-            yield RunningBroker(_named_cluster(settings.bootstrap_servers, settings.bootstrap_timeout_s))
+            yield _named_cluster(settings, settings.bootstrap_servers)
         elif ephemeral:
             data_dir = Path(stack.enter_context(TemporaryDirectory(prefix="millrace-broker-")))
-            docker = _docker_broker(settings, volume=None)
-            yield _first_that_works(stack, docker, _local_broker(settings, data_dir))
+            local = _local_broker(settings, data_dir)
+            if settings.broker_secure:
+                yield stack.enter_context(local)
+            else:
+                yield _first_that_works(stack, _docker_broker(settings, volume=None), local)
         else:
             yield _lasting_broker(stack, settings)
 
 
-def _named_cluster(bootstrap_servers: str, timeout_s: float) -> str:
+def _named_cluster(settings: BrokerSettings, bootstrap_servers: str) -> RunningBroker:
+    if settings.broker_secure:
+        raise BrokerError(
+            f"The cluster at {bootstrap_servers} is yours to secure: unset MILLRACE_BOOTSTRAP_SERVERS for a "
+            "secured one of our own, or say by MILLRACE_KAFKA_* how to connect to yours"
+        )
     try:
-        wait_until_answering(bootstrap_servers, timeout_s)
-    except BrokerError as error:
+        connection = KafkaSettings(bootstrap_servers=bootstrap_servers)
+    except ValidationError as error:
+        raise BrokerError(f"settings: {describe(error)}") from None
+    try:
+        Administration(connection, settings.bootstrap_timeout_s).await_broker()
+    except UnansweredError as error:
         # Never a broker of our own instead: whoever names a cluster wants that one.
         raise BrokerError(f"{error}: start it, or correct or unset MILLRACE_BOOTSTRAP_SERVERS") from error
-    return bootstrap_servers
+    return RunningBroker(bootstrap_servers, lambda _principal: connection)
 
 
 def _lasting_broker(stack: ExitStack, settings: BrokerSettings) -> RunningBroker:
@@ -78,7 +101,12 @@ def _lasting_broker(stack: ExitStack, settings: BrokerSettings) -> RunningBroker
     data = DataDirectory(settings.broker_data_dir)
     local = _local_broker(settings, data.path)
     docker = _lasting_docker_broker(settings, data)
-    if data.storage.exists():
+    if data.docker_volume.exists() and settings.broker_secure:
+        raise BrokerError(
+            f"The data of {data.path} are an open broker's in Docker, which cannot be secured: set "
+            "MILLRACE_BROKER_DATA_DIR to another directory"
+        )
+    if data.storage.exists() or settings.broker_secure:
         return stack.enter_context(local)
     if not data.docker_volume.exists():
         return _first_that_works(stack, docker, local)
@@ -106,13 +134,14 @@ def _first_that_works(
 @contextmanager
 def _local_broker(settings: BrokerSettings, data_dir: Path) -> Iterator[RunningBroker]:
     with LocalKafka(data_dir, settings) as kafka:
-        yield RunningBroker(kafka.bootstrap_servers, kafka.keep_running)
+        yield RunningBroker(kafka.bootstrap_servers, kafka.connection, kafka.credentials, kafka.keep_running)
 
 
 @contextmanager
 def _docker_broker(settings: BrokerSettings, volume: str | None) -> Iterator[RunningBroker]:
     with docker_kafka(settings, volume) as bootstrap_servers:
-        yield RunningBroker(bootstrap_servers)
+        connection = KafkaConnection(bootstrap_servers=bootstrap_servers)
+        yield RunningBroker(bootstrap_servers, lambda _principal: connection)
 
 
 @contextmanager

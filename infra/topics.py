@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka.admin import TopicMetadata
+from confluent_kafka.admin import NewTopic, TopicMetadata
 
-from infra.kafka.administration import Administration
 from infra.kafka.errors import BrokerError, TopicError
+from schemas.kafka_connection import KafkaConnection
 from schemas.topics import TopicSpec
+from streams.kafka.administration import Administration
 
 __all__ = ["BrokerError", "TopicError", "TopicRow", "describe_topics", "ensure_topics"]
 
@@ -30,7 +31,9 @@ class TopicRow:
     records: int
 
 
-def ensure_topics(bootstrap_servers: str, specs: Sequence[TopicSpec], timeout_s: float = _TIMEOUT_S) -> None:
+def ensure_topics(
+    connection: KafkaConnection, specs: Sequence[TopicSpec], timeout_s: float = _TIMEOUT_S
+) -> None:
     """Create the topics that are missing, and return when each exists as specified.
 
     Nothing is created when one of those that exist differs, and none is ever changed.
@@ -39,23 +42,29 @@ def ensure_topics(bootstrap_servers: str, specs: Sequence[TopicSpec], timeout_s:
         TopicError: a topic differs from its specification, or the broker refuses to create one.
         BrokerError: the broker does not answer within `timeout_s`.
     """
-    admin = Administration(bootstrap_servers, timeout_s)
+    admin = Administration(connection, timeout_s)
     found = admin.metadata()
     _refuse_differences(admin, specs, found)
     missing = [spec for spec in specs if spec.name not in found]
     if missing:
-        admin.create(missing)
+        admin.create(
+            # With the broker's default replication.
+            NewTopic(spec.name, spec.partitions, replication_factor=-1, config=spec.config())
+            for spec in missing
+        )
         # Another process may have created some of them meanwhile, and otherwise.
         _refuse_differences(admin, specs, admin.await_topics({spec.name for spec in specs}))
 
 
-def describe_topics(bootstrap_servers: str, prefix: str, timeout_s: float = _TIMEOUT_S) -> list[TopicRow]:
+def describe_topics(
+    connection: KafkaConnection, prefix: str, timeout_s: float = _TIMEOUT_S
+) -> list[TopicRow]:
     """Return the topics named `<prefix>.…`, by name.
 
     Raises:
         BrokerError: the broker does not answer within `timeout_s`.
     """
-    admin = Administration(bootstrap_servers, timeout_s)
+    admin = Administration(connection, timeout_s)
     found = {name: topic for name, topic in admin.metadata().items() if name.startswith(f"{prefix}.")}
     configs = admin.configs(found)
     records = admin.record_counts(found)
@@ -86,8 +95,8 @@ def _refuse_differences(
     ]
     if differences:
         raise TopicError(
-            f"Topics at {admin.bootstrap_servers} are not what they must be: {'; '.join(differences)}. "
-            "Change them with Kafka's tools, or use another topic prefix"
+            f"Topics at {admin.connection.bootstrap_servers} are not what they must be: "
+            f"{'; '.join(differences)}. Change them with Kafka's tools, or use another topic prefix"
         )
 
 

@@ -6,20 +6,24 @@ from pydantic import Field, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.base import Identifier
+from schemas.kafka_connection import KafkaConnection
 
 TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
-class ServiceSettings(BaseSettings):
+class ServiceSettings(BaseSettings, KafkaConnection):
     """How one process runs: environment variables `MILLRACE_*`. Units are in the names."""
 
     model_config = SettingsConfigDict(
-        env_prefix="MILLRACE_", frozen=True, extra="ignore", use_attribute_docstrings=True
+        env_prefix="MILLRACE_",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
     )
 
-    bootstrap_servers: str = "127.0.0.1:9092"
-    """Kafka's addresses, `host:port`, separated by commas."""
     topic_prefix: TopicPrefix = "millrace"
     node_partitions: dict[Identifier, Annotated[int, Field(ge=0)]] = {}
     """Partition of `commands` by node, the same for those who write and those who read it; the hash of the

@@ -15,6 +15,8 @@ DECISIONS = "decisions"
 COMMANDS = "commands"
 PRICES = "prices"
 JOBS_STATE = "jobs.state"
+SNAPSHOTS = "snapshots"
+"""The state of each cell, kept by workers for themselves; they make the topic as well."""
 
 INPUTS = (CELLS, JOBS, QUOTES, FLEET, CLOCK, SOLVES_FINISHED)
 """What producers write and intake reads."""

@@ -12,8 +12,9 @@ from faust.types.tables import TableT
 from yarl import URL
 
 from schemas.registry import EVENTS_BY_TOPIC
-from schemas.topics import CLOCK, FLEET, LEDGER, dead_letter_name, topic_name
+from schemas.topics import CLOCK, FLEET, LEDGER, SNAPSHOTS, dead_letter_name, topic_name
 from streams.cell_processor import CellProcessor
+from streams.faust_credentials import credentials
 from streams.faust_transport import MOST_RECORDS_AT_ONCE, ExactConsumer, ExactTransport
 from streams.intake import InputTopic, Intake
 from streams.intake_processor import Clocks, IntakeProcessor
@@ -22,8 +23,6 @@ from streams.ledger_backlog import LedgerBacklog
 from streams.publication import Publication
 from streams.publisher import Publisher
 from streams.settings import LARGEST_RECORD_BYTES, WorkerSettings
-
-SNAPSHOTS = "snapshots"
 
 _COMMIT_EVERY_S = 1.0
 _WATCH_EVERY_S = 0.5
@@ -38,9 +37,7 @@ class CellsApp:
     def __init__(self, settings: WorkerSettings, cells: frozenset[str], ledger_partitions: int) -> None:
         self._settings = settings
         self._faust = _faust_app(settings)
-        self._publisher = Publisher(
-            settings.bootstrap_servers, LARGEST_RECORD_BYTES, settings.delivery_timeout_s
-        )
+        self._publisher = Publisher(settings, LARGEST_RECORD_BYTES, settings.delivery_timeout_s)
         consumer = cast(ExactConsumer, self._faust.consumer)
         ledger = topic_name(settings.topic_prefix, LEDGER)
         intake = _intake(settings, cells, ledger_partitions)
@@ -160,12 +157,15 @@ def _faust_app(settings: WorkerSettings) -> faust.App:
     app = faust.App(
         f"{settings.topic_prefix}.{settings.worker_group}",
         broker=urls,
+        broker_credentials=credentials(settings),
         datadir=data_dir,
         store="memory://",
         key_serializer="raw",
         value_serializer="raw",
         autodiscover=False,
         web_enabled=settings.web_enabled,
+        web_bind=settings.web_host,
+        web_port=settings.web_port,
         worker_redirect_stdouts=False,
         broker_session_timeout=settings.session_timeout_s,
         broker_heartbeat_interval=settings.heartbeat_s,

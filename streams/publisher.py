@@ -7,6 +7,9 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from schemas.kafka_connection import KafkaConnection
+from streams.kafka.configuration import producer
+from streams.kafka.faults import fatal_errors_told
 from streams.kafka_records import produce
 from streams.records import SentRecord
 
@@ -23,21 +26,17 @@ _MAX_BATCH_BYTES = 1024 * 1024
 class Publisher:
     """Sends through librdkafka, whose own thread does the work while events are folded.
 
-    Nothing is repeated by retries, and records keep their order in each partition. Partitions are chosen as
-    Kafka's Java clients do.
+    Nothing is repeated by retries, and records keep their order in each partition.
     """
 
-    def __init__(self, bootstrap_servers: str, max_record_bytes: int, delivery_timeout_s: float) -> None:
+    def __init__(self, kafka: KafkaConnection, max_record_bytes: int, delivery_timeout_s: float) -> None:
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap_servers,
-                "acks": "all",
-                "enable.idempotence": True,
-                "partitioner": "murmur2_random",
+                **producer(
+                    kafka, "millrace-worker", delivery_timeout_s=delivery_timeout_s, linger_ms=_LINGER_MS
+                ),
                 "message.max.bytes": max_record_bytes,
                 "batch.size": min(max_record_bytes, _MAX_BATCH_BYTES),
-                "linger.ms": _LINGER_MS,
-                "delivery.timeout.ms": round(delivery_timeout_s * 1_000),
             },
             logger=logging.getLogger(__name__),
         )
@@ -58,9 +57,14 @@ class Publisher:
                 return confirmation
 
     async def settle_regularly(self) -> None:
-        """Settle the confirmations that have arrived, again and again. Never returns."""
+        """Settle the confirmations that have arrived, again and again. Never returns.
+
+        Raises:
+            KafkaException: if nothing can be sent any more.
+        """
         while True:
-            self._producer.poll(0)
+            with fatal_errors_told():
+                self._producer.poll(0)
             await asyncio.sleep(_POLL_EVERY_S)
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import IO
 
 from schemas.codec import InvalidRecordError, decode_decision
+from schemas.kafka_connection import KafkaConnection
 from schemas.topics import DECISIONS, LEDGER, topic_name
 from streams.cell import LedgerEvent
+from streams.kafka_reader import KafkaReader
 from streams.replay import DecisionRecord, claimed_place
 from streams.replay_files import ledger_line, opened
-from streams.replay_sources import KafkaReader, decision_records, ledger_events, on_disk
+from streams.replay_sources import decision_records, ledger_events, on_disk
 
 _TABLES = """
     PRAGMA journal_mode = OFF;
@@ -28,7 +30,7 @@ _TABLES = """
 
 
 def export(
-    bootstrap_servers: str,
+    kafka: KafkaConnection,
     topic_prefix: str,
     ledger_file: Path,
     decisions_file: Path,
@@ -47,11 +49,12 @@ def export(
         how many events and decisions.
 
     Raises:
-        ReplayError: if Kafka does not answer, a file cannot be opened, or there is no room on disk.
+        ReadError: if Kafka does not answer, or not to this client.
+        ReplayError: if a file cannot be opened, or there is no room on disk.
         OSError: if a file cannot be written.
     """
     with (
-        KafkaReader(bootstrap_servers) as reader,
+        KafkaReader(kafka) as reader,
         opened(ledger_file, "wb") as ledger,
         opened(decisions_file, "wb") as decisions,
     ):

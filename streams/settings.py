@@ -51,5 +51,8 @@ class WorkerSettings(ServiceSettings):
     `inf` lets every tick pass."""
 
     web_enabled: bool = False
-    """Serve Faust's own web pages."""
+    """Serve Faust's own web pages, which ask nobody who they are."""
+    web_host: str = "127.0.0.1"
+    """The address that they are served on: this machine's users alone, unless another is given."""
+    web_port: Annotated[int, Field(ge=1, le=65_535)] = 6_066
     log_level: LogLevel = "WARNING"

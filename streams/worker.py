@@ -13,10 +13,11 @@ from pydantic import ValidationError
 
 from schemas.codec import describe
 from schemas.service_log import begin_log
-from schemas.topics import topic_name
+from schemas.topics import SNAPSHOTS, topic_name
 from streams import broken_connections, tolerant_records
 from streams.cells_file import CellsFileError, load_cells
-from streams.faust_app import SNAPSHOTS, CellsApp
+from streams.faust_app import CellsApp
+from streams.kafka.errors import BrokerError
 from streams.preflight import PreflightError, prepare
 from streams.settings import WorkerSettings
 from streams.warm_up import warm_up
@@ -45,7 +46,7 @@ def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
         partitions = prepare(settings, topic_name(settings.topic_prefix, SNAPSHOTS))
     except ValidationError as error:
         _end(EXIT_UNFIT, f"settings: {describe(error)}")
-    except (CellsFileError, PreflightError) as error:
+    except (BrokerError, CellsFileError, PreflightError) as error:
         _end(EXIT_UNFIT, str(error))
     begin_log(settings.log_level)
     warm_up()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.broker import broker
+from infra.broker import BrokerSettings, LocalKafka, broker
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,6 +21,14 @@ def kafka() -> Iterator[str]:
     """Bootstrap servers of the broker that all tests share, started for the first that asks."""
     with broker(ephemeral=True) as bootstrap_servers:
         yield bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A broker with TLS, SASL and access control that tests share; nobody but `admin` has a right on it."""
+    settings = BrokerSettings(bootstrap_servers=None, broker_secure=True)
+    with LocalKafka(tmp_path_factory.mktemp("secured"), settings) as kafka:
+        yield kafka
 
 
 @pytest.fixture

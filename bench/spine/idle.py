@@ -9,8 +9,8 @@ from infra.ticks import tick_interval_s
 from schemas.clock import ClockTicked
 from schemas.fleet import NodeHeartbeat, NodeOnline
 from schemas.topics import LEDGER, topic_name
+from streams.kafka_reader import KafkaReader
 from streams.records import ReadRecord
-from streams.replay_sources import KafkaReader
 
 NODES = 100
 HEARTBEAT_S = 5.0
@@ -63,7 +63,7 @@ def _speak(line: Pipeline, for_s: float) -> int:
 
 
 def _ledger(line: Pipeline) -> list[ReadRecord]:
-    with KafkaReader(line.bootstrap_servers) as reader:
+    with KafkaReader(line.others) as reader:
         return list(reader.read(reader.slice(topic_name(PREFIX, LEDGER))))
 
 

@@ -21,34 +21,38 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from bench.figures import Measurement, Result, Table
 from bench.spine.cells import bid, configuration, vendor_quotes
-from infra.broker import broker
+from infra.broker import watched_broker
+from infra.deployment.principals import principals
+from infra.kafka.settings import broker_settings
 from infra.topics import ensure_topics
 from schemas.cells import CellConfigured
 from schemas.codec import Envelope
 from schemas.decisions import CellAccepted, JobAdmitted, JobRejected
+from schemas.kafka_connection import KafkaConnection
 from schemas.registry import TOPIC_BY_EVENT, Event
 from schemas.topics import DECISIONS, INPUTS, topic_name, topics
+from streams.kafka.configuration import group_member, producer, reader
 
 NODES = 100
 PREFIX = "bench"
 DECIDED = (JobAdmitted.TYPE, JobRejected.TYPE)
 _COMMITTED_POLL_S = 0.2
+_DELIVERY_TIMEOUT_S = 300.0
 
 
 @dataclass
 class Pipeline:
     """A broker with topics and the means to produce events and see decisions."""
 
-    bootstrap_servers: str
+    others: KafkaConnection
+    """How who bids, quotes, configures and reads decisions connects."""
+    worker_connection: KafkaConnection
     folder: Path
 
     def __post_init__(self) -> None:
         self.producer = Producer(
             {
-                "bootstrap.servers": self.bootstrap_servers,
-                "enable.idempotence": True,
-                "partitioner": "murmur2_random",
-                "linger.ms": 0,
+                **producer(self.others, "bench", delivery_timeout_s=_DELIVERY_TIMEOUT_S, linger_ms=0),
                 # It outlives the broker by a moment, which is no news.
                 "log_level": 2,
             }
@@ -78,7 +82,7 @@ class Pipeline:
         Raises:
             TimeoutError: if no worker answers.
         """
-        decisions = Decisions(self.bootstrap_servers)
+        decisions = Decisions(self.others)
         deadline = time.monotonic() + timeout_s
         while cells:
             cells -= decisions.configured(0.1)
@@ -102,9 +106,7 @@ class Pipeline:
         """
         inputs = [TopicPartition(topic_name(PREFIX, name), 0) for name in INPUTS]
         deadline = time.monotonic() + timeout_s
-        group = Consumer(
-            {"bootstrap.servers": self.bootstrap_servers, "group.id": f"{PREFIX}.cells", "log_level": 2}
-        )
+        group = Consumer({**group_member(self.others, "bench", f"{PREFIX}.cells"), "log_level": 2})
         try:
             while any(
                 max(committed.offset, 0) < group.get_watermark_offsets(committed, timeout=10)[1]
@@ -121,7 +123,7 @@ class Pipeline:
         """A worker process, killed at the end."""
         environment = {
             **os.environ,
-            "MILLRACE_BOOTSTRAP_SERVERS": self.bootstrap_servers,
+            **self.worker_connection.environment(),
             "MILLRACE_TOPIC_PREFIX": PREFIX,
             "MILLRACE_DATA_DIR": str(self.folder),
             "MILLRACE_CELLS_FILE": str(self.folder / "cells.yaml"),
@@ -138,15 +140,8 @@ class Pipeline:
 class Decisions:
     """Reads the decisions of all partitions as they come."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "bench-reader",
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 5,
-            }
-        )
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._consumer = Consumer({**reader(connection, "bench-reader"), "fetch.wait.max.ms": 5})
         topic = topic_name(PREFIX, DECISIONS)
         partitions = self._consumer.list_topics(topic, timeout=10).topics[topic].partitions
         self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
@@ -195,14 +190,23 @@ class Decisions:
 
 
 @contextmanager
-def pipeline(*cells: CellConfigured, partitions: int = 1) -> Iterator[Pipeline]:
-    """An ephemeral broker with the topics of some cells, their configurations and vendors produced."""
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name, broker(ephemeral=True) as address:
+def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) -> Iterator[Pipeline]:
+    """An ephemeral broker with the topics of some cells, their configurations produced.
+
+    Args:
+        secure: whether everybody comes in by SASL over TLS, the worker with no more rights than it needs.
+    """
+    settings = broker_settings().model_copy(update={"broker_secure": secure})
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-bench-") as name,
+        watched_broker(settings, ephemeral=True) as broker,
+    ):
         folder = Path(name)
         document = {"cells": [cell.model_dump(mode="json") for cell in cells]}
         (folder / "cells.yaml").write_text(yaml.safe_dump(document))
-        ensure_topics(address, topics(PREFIX, partitions=partitions))
-        line = Pipeline(address, folder)
+        everybody = broker.connection("admin")
+        ensure_topics(everybody, topics(PREFIX, partitions=partitions))
+        line = Pipeline(everybody, principals(broker, PREFIX)["worker"], folder)
         for cell in cells:
             line.produce(cell)
         line.producer.flush(10)
@@ -210,11 +214,17 @@ def pipeline(*cells: CellConfigured, partitions: int = 1) -> Iterator[Pipeline]:
 
 
 def measure_kafka(quick: bool, seed: int) -> Result:
-    """Sustained bids per second, latency at 100 bids per second, and the worker's memory."""
+    """Sustained bids per second, latency at 100 bids per second; and both again with TLS and SASL."""
+    plain = _measure(quick, seed, secure=False)
+    secured = _measure(quick, seed, secure=True)
+    return Result(plain.measurements + secured.measurements, plain.tables)
+
+
+def _measure(quick: bool, seed: int, secure: bool) -> Result:
     rng = random.Random(seed)
     burst = 3_000 if quick else 15_000
     paced = 1_000 if quick else 6_000
-    with pipeline(configuration(NODES)) as line, line.worker():
+    with pipeline(configuration(NODES), secure) as line, line.worker():
         decisions = line.open()
         bids = [bid(rng, f"burst{number}", now_s=0.0) for number in range(burst)]
         start = time.monotonic()
@@ -226,16 +236,22 @@ def measure_kafka(quick: bool, seed: int) -> Result:
         latencies_ms = _latencies_ms(line, decisions, rng, paced)
         decisions.close()
     setting = f"one worker, {NODES} nodes x 144 slots, one broker on the same machine"
+    if secure:
+        setting += ", TLS and SCRAM-SHA-512 with ACLs"
+    suffix = "_secured" if secure else ""
     measurements = (
-        Measurement("kafka_bids_per_s", rate, f"{burst} bids at once, {setting}", burst),
+        Measurement(f"kafka_bids_per_s{suffix}", rate, f"{burst} bids at once, {setting}", burst),
         Measurement(
-            "kafka_latency_p50_ms",
+            f"kafka_latency_p50{suffix}_ms",
             float(np.percentile(latencies_ms, 50)),
             f"{paced} bids at 100 per second, {setting}",
             paced,
         ),
         Measurement(
-            "kafka_latency_p99_ms", float(np.percentile(latencies_ms, 99)), "same run as the median", paced
+            f"kafka_latency_p99{suffix}_ms",
+            float(np.percentile(latencies_ms, 99)),
+            "same run as the median",
+            paced,
         ),
     )
     rows = list(enumerate(latencies_ms))

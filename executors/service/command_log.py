@@ -7,10 +7,13 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from executors.service.settings import ExecutorSettings
+from schemas.access import use_of_topics
 from schemas.partitions import key_partition
 from schemas.topics import COMMANDS, topic_name
+from streams.kafka.administration import Administration
+from streams.kafka.configuration import reader
 
-_METADATA_TIMEOUT_S = 30.0
+_ANSWER_TIMEOUT_S = 30.0
 _MAX_RECORDS_AT_ONCE = 100
 
 _log = logging.getLogger(__name__)
@@ -50,29 +53,20 @@ class CommandLog:
         """Find the node's partition; reading begins with `start`.
 
         Raises:
-            CommandLogError: there is no such topic or partition.
-            KafkaException: the broker does not answer.
+            CommandLogError: there is no such partition.
+            BrokerError: the broker does not answer, a topic is missing, or a right is.
         """
+        topic = topic_name(settings.topic_prefix, COMMANDS)
+        administration = Administration(settings, _ANSWER_TIMEOUT_S)
+        count = administration.require(use_of_topics("nodes", settings.topic_prefix))[topic]
         consumer = Consumer(
             {
-                "bootstrap.servers": settings.bootstrap_servers,
-                "client.id": f"millrace-executor-{settings.node}",
-                # Required, and never used: the position is in the journal.
-                "group.id": f"{settings.topic_prefix}.executor.{settings.node}",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
+                **reader(settings, f"millrace-executor-{settings.node}"),
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
-                "allow.auto.create.topics": False,
-                "reconnect.backoff.max.ms": 1_000,
             },
             logger=_log,
         )
-        topic = topic_name(settings.topic_prefix, COMMANDS)
-        metadata = consumer.list_topics(timeout=_METADATA_TIMEOUT_S)
-        if topic not in metadata.topics:
-            raise CommandLogError(f"topic {topic} is missing: create the topics first")
-        count = len(metadata.topics[topic].partitions)
         partition = settings.node_partitions.get(settings.node)
         if partition is None:
             partition = key_partition(settings.node, count)
@@ -80,7 +74,7 @@ class CommandLog:
             raise CommandLogError(
                 f"node {settings.node} is given partition {partition} of {topic}, which has {count}"
             )
-        return cls(consumer, metadata.cluster_id or "", topic, partition)
+        return cls(consumer, administration.cluster_id(), topic, partition)
 
     def start(self, next_offset: int) -> None:
         """Read from `next_offset` on, or from the earliest record if the topic does not go there."""
@@ -112,6 +106,8 @@ class CommandLog:
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             self.caught_up = True
+        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            pass  # the client looks for a coordinator that nobody here needs
         elif error.fatal() or error.code() in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError.TOPIC_AUTHORIZATION_FAILED,

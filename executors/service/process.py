@@ -14,6 +14,7 @@ from executors.service.settings import ExecutorSettings
 from executors.service.stop_signal import StopRequestedError, StopSignal
 from schemas.fleet import NodeHeartbeat, NodeOffline, NodeOnline
 from schemas.service_log import begin_log
+from streams.kafka.errors import BrokerError, UnansweredError
 
 if TYPE_CHECKING:
     from executors.service.slot_runner import Workshop
@@ -42,7 +43,9 @@ def main(settings: ExecutorSettings) -> None:
     begin_log(settings.log_level)
     try:
         _run(settings, SystemClock())
-    except (UnfitError, CommandLogError, JournalError) as error:
+    except UnansweredError as error:
+        _end(EXIT_FAILED, error)
+    except (UnfitError, CommandLogError, BrokerError, JournalError) as error:
         _end(EXIT_UNFIT, error)
     except Exception as error:
         _log.debug("executor failed", exc_info=error)

@@ -11,6 +11,8 @@ from executors.service.settings import ExecutorSettings
 from schemas.codec import Envelope
 from schemas.fleet import FleetEvent
 from schemas.topics import FLEET, topic_name
+from streams.kafka.configuration import producer
+from streams.kafka.faults import fatal_errors_told
 
 _log = logging.getLogger(__name__)
 
@@ -25,17 +27,12 @@ class FleetReports:
     def __init__(self, settings: ExecutorSettings, boot: int, clock: Clock) -> None:
         """Connect lazily; `boot` must differ from that of every earlier start of the node."""
         self._producer = Producer(
-            {
-                "bootstrap.servers": settings.bootstrap_servers,
-                "client.id": f"millrace-executor-{settings.node}",
-                "enable.idempotence": True,
-                "acks": "all",
-                # The default of Kafka's own clients, which differs from this library's.
-                "partitioner": "murmur2_random",
-                "message.timeout.ms": int(settings.delivery_timeout_s * 1_000),
-                "reconnect.backoff.max.ms": 1_000,
-                "linger.ms": 5,
-            },
+            producer(
+                settings,
+                f"millrace-executor-{settings.node}",
+                delivery_timeout_s=settings.delivery_timeout_s,
+                linger_ms=5,
+            ),
             logger=_log,
         )
         self._topic = topic_name(settings.topic_prefix, FLEET)
@@ -75,8 +72,10 @@ class FleetReports:
 
         Raises:
             ReportError: a report is lost.
+            KafkaException: the broker refuses this producer altogether.
         """
-        self._producer.poll(0)
+        with fatal_errors_told():
+            self._producer.poll(0)
         if self._failure:
             raise ReportError(self._failure)
 
@@ -87,7 +86,8 @@ class FleetReports:
             ReportError: one is lost, or not confirmed in time.
         """
         wait_s = self._delivery_timeout_s if timeout_s is None else timeout_s
-        unconfirmed = self._producer.flush(wait_s)
+        with fatal_errors_told():
+            unconfirmed = self._producer.flush(wait_s)
         self.check()
         if unconfirmed:
             raise ReportError(f"{self._topic}: {unconfirmed} reports are not confirmed within {wait_s:g} s")

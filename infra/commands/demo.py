@@ -29,6 +29,9 @@ def demo(
     ] = 60.0,
     seed: Seed = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Keep log, adapters and datasets.")] = False,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="On a broker with TLS, SASL and a principal for each role.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show it all in four minutes: bids, prices, adapters trained, a crash, and the proof."""
@@ -45,7 +48,7 @@ def demo(
     console = Console(highlight=False, soft_wrap=True, stderr=json)
     with interrupted_by_sigterm(), show(console) as stage:
         stage.say("arrivals " + (f"from {source}" if source else f"generated, seed {seed}"))
-        result = run_demo(CELLS_DIRECTORY / "demo.yaml", arrivals, seed, stage, keep, started_s)
+        result = run_demo(CELLS_DIRECTORY / "demo.yaml", arrivals, seed, stage, keep, secure, started_s)
     _tell(result, json)
 
 

@@ -23,7 +23,7 @@ def explain(
     from infra.commands.options import target_of
     from infra.errors import CommandError
 
-    stories = _stories(target_of(bootstrap_servers, topic_prefix), job_id)
+    stories = _stories(target_of(bootstrap_servers, topic_prefix, "auditor"), job_id)
     if cell is not None:
         stories = {name: story for name, story in stories.items() if name == cell}
     if not stories:

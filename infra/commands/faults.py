@@ -21,12 +21,12 @@ def _expected() -> tuple[type[Exception], ...]:
     # Imported only when something has gone wrong.
     from infra.entries_file import EntriesFileError
     from infra.errors import CommandError
-    from infra.kafka.errors import BrokerError
     from infra.log.publisher import PublishError
-    from infra.log.reader import ReadError
     from infra.workloads.bids import WorkloadError
     from infra.workloads.trace import TraceError
     from streams.cells_file import CellsFileError
+    from streams.kafka.errors import BrokerError
+    from streams.kafka_reader import ReadError
     from streams.replay_sources import ReplayError
 
     return (

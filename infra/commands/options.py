@@ -1,14 +1,17 @@
 """Options that several commands share, and what they mean."""
 
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from infra.kafka.credentials import Principal
     from infra.log.target import Target
     from schemas.cells import CellConfigured
+    from schemas.kafka_connection import KafkaConnection
     from streams.heads import KeptHead
 
 CELLS_DIRECTORY = Path(__file__).parents[1] / "cells"
@@ -72,14 +75,16 @@ CommandPartitions = Annotated[int, bounded(least=1, most=1_000, help="Of the com
 DEFAULT_PREFIX = "millrace"
 
 
-def target_of(bootstrap_servers: str | None, topic_prefix: str) -> "Target":
+def target_of(bootstrap_servers: str | None, topic_prefix: str, principal: "Principal") -> "Target":
     """The log to speak to, which answers.
 
+    Args:
+        principal: who is speaking, where `millrace up` has made principals and no MILLRACE_KAFKA_* is set.
+
     Raises:
-        CommandError: the prefix is none, or no deployment is known.
-        BrokerError: the cluster does not answer.
+        CommandError: the prefix is none, the settings are none, or no deployment is known.
+        BrokerError: the cluster does not answer, or does not let us in.
     """
-    from infra.deployment.address import running_address
     from infra.errors import CommandError
     from infra.log.target import Target
     from schemas.topics import TopicSpec
@@ -88,12 +93,7 @@ def target_of(bootstrap_servers: str | None, topic_prefix: str) -> "Target":
         TopicSpec(f"{topic_prefix}.jobs.state", 1, 1)
     except ValueError as error:
         raise CommandError(f"--topic-prefix: {error}") from None
-    servers = bootstrap_servers or running_address()
-    if servers is None:
-        raise CommandError(
-            "no deployment runs here: start one with `millrace up`, or give --bootstrap-servers"
-        )
-    target = Target(servers, topic_prefix)
+    target = Target(_connection(bootstrap_servers, principal), topic_prefix)
     target.check()
     return target
 
@@ -114,6 +114,31 @@ def kept_heads(texts: list[str] | None, cell: str | None) -> "list[KeptHead]":
     except ValueError as error:
         raise CommandError(f"--expect-head: {error}") from None
     return [replace(each, cell=cell) if each.cell is None else each for each in kept]
+
+
+def _connection(bootstrap_servers: str | None, principal: "Principal") -> "KafkaConnection":
+    from pydantic import ValidationError
+
+    from infra.deployment.address import running_address
+    from infra.errors import CommandError
+    from infra.kafka.credentials import Credentials
+    from schemas.codec import describe
+    from schemas.kafka_connection import KafkaSettings
+
+    try:
+        if bootstrap_servers is not None:
+            return KafkaSettings(bootstrap_servers=bootstrap_servers)
+        address = running_address()
+        if address is None:
+            raise CommandError(
+                "no deployment runs here: start one with `millrace up`, or give --bootstrap-servers"
+            )
+        # Whoever says how to connect is believed.
+        if address.credentials is None or any(name.startswith("MILLRACE_KAFKA_") for name in os.environ):
+            return KafkaSettings(bootstrap_servers=address.bootstrap_servers)
+        return Credentials(address.credentials).connection(principal, address.bootstrap_servers)
+    except ValidationError as error:
+        raise CommandError(f"settings: {describe(error)}") from None
 
 
 def cells_of(path: Path, epoch_s: float) -> "tuple[CellConfigured, ...]":

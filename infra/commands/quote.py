@@ -36,7 +36,7 @@ def quote(
     from schemas.topics import JOBS
 
     requests = read_quote_requests(file, time.time(), cell)
-    target = target_of(bootstrap_servers, topic_prefix)
+    target = target_of(bootstrap_servers, topic_prefix, "users")
     answers = ask(target, JOBS, _SOURCE, requests, lambda request: request.quote_id, timeout_s)
     for request, answer in answers:
         if not isinstance(answer.outcome, JobQuoted):

@@ -65,14 +65,14 @@ def replay(
         if ledger is not None:
             verdict = verify_files(ledger, decisions or ledger.with_name(DECISIONS_FILE), cell, kept)
         else:
-            servers = target_of(bootstrap_servers, topic_prefix).bootstrap_servers
+            target = target_of(bootstrap_servers, topic_prefix, "auditor")
             tolerated = LIVE - {"awaited"} if strict else LIVE
-            verdict = verify_kafka(servers, topic_prefix, cell, tolerated, kept)
+            verdict = verify_kafka(target.kafka, topic_prefix, cell, tolerated, kept)
             if export_to is not None and verdict.events:
                 with disk_faults(export_to):
                     export_to.mkdir(parents=True, exist_ok=True)
                     files = export_to / LEDGER_FILE, export_to / DECISIONS_FILE
-                    export(servers, topic_prefix, *files, verdict.settled, cell)
+                    export(target.kafka, topic_prefix, *files, verdict.settled, cell)
     if cell is not None and not verdict.events:
         raise CommandError(f"the ledger has no event of cell {cell}")
     _show(verdict, json)

@@ -73,9 +73,9 @@ def solver(
     from streams.solver.process import run_solver
     from streams.solver.settings import SolverSettings
 
-    target = target_of(bootstrap_servers, topic_prefix)
+    target = target_of(bootstrap_servers, topic_prefix, "solver")
     try:
-        settings = SolverSettings(bootstrap_servers=target.bootstrap_servers, topic_prefix=target.prefix)
+        settings = SolverSettings(**target.kafka.as_fields(), topic_prefix=target.prefix)
     except ValidationError as error:
         raise CommandError(f"settings: {describe(error)}") from None
     run_solver(settings)
@@ -108,7 +108,7 @@ def clock(
         if cell not in names:
             raise CommandError(f"{cells}: has no cell {cell}, it has {', '.join(sorted(names))}")
         names = {cell}
-    target = target_of(bootstrap_servers, topic_prefix)
+    target = target_of(bootstrap_servers, topic_prefix, "operators")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -33,7 +33,7 @@ def submit(
     from schemas.topics import JOBS
 
     bids = read_bids(file, time.time(), cell)
-    target = target_of(bootstrap_servers, topic_prefix)
+    target = target_of(bootstrap_servers, topic_prefix, "users")
     if no_wait:
         with EventPublisher(target, _SOURCE) as publisher:
             for bid in bids:

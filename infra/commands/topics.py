@@ -1,6 +1,7 @@
 """`millrace topics`."""
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +15,13 @@ from infra.commands.options import (
     target_of,
 )
 
-app = typer.Typer(help="Create, list and check the topics.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from infra.acls import Grant
+    from schemas.access import Role
+
+app = typer.Typer(
+    help="Create, list and check the topics, and who may do what with them.", no_args_is_help=True
+)
 
 
 @app.command()
@@ -28,9 +35,9 @@ def create(
     from infra.topics import ensure_topics
     from schemas.topics import topics
 
-    target = target_of(bootstrap_servers, topic_prefix)
+    target = target_of(bootstrap_servers, topic_prefix, "operators")
     specs = topics(topic_prefix, partitions, command_partitions)
-    ensure_topics(target.bootstrap_servers, specs)
+    ensure_topics(target.kafka, specs)
     typer.echo(f"{len(specs)} topics are there as specified")
 
 
@@ -44,7 +51,7 @@ def list_topics(
     from infra.commands.output import console, print_json
     from infra.topics import describe_topics
 
-    rows = describe_topics(target_of(bootstrap_servers, topic_prefix).bootstrap_servers, topic_prefix)
+    rows = describe_topics(target_of(bootstrap_servers, topic_prefix, "auditor").kafka, topic_prefix)
     if json:
         print_json([asdict(row) for row in rows])
         return
@@ -74,12 +81,84 @@ def check(
     from infra.topics import describe_topics, ensure_topics
     from schemas.topics import topics
 
-    target = target_of(bootstrap_servers, topic_prefix)
+    target = target_of(bootstrap_servers, topic_prefix, "auditor")
     specs = topics(topic_prefix, partitions, command_partitions)
-    present = {row.name for row in describe_topics(target.bootstrap_servers, topic_prefix)}
+    present = {row.name for row in describe_topics(target.kafka, topic_prefix)}
     missing = [spec.name for spec in specs if spec.name not in present]
     if missing:
         raise CommandError(f"topics are missing: {', '.join(missing)}: `millrace topics create` makes them")
     # With none missing this only compares.
-    ensure_topics(target.bootstrap_servers, specs)
+    ensure_topics(target.kafka, specs)
     typer.echo(f"{len(specs)} topics are as specified")
+
+
+@app.command()
+def acls(
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Give the cluster these rights; none is taken away.")
+    ] = False,
+    principal: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Whom a role is on the cluster, where it is not User:<role>; may be repeated.",
+            metavar="ROLE=PRINCIPAL",
+            show_default=False,
+        ),
+    ] = None,
+    worker_group: Annotated[
+        str, typer.Option(envvar="MILLRACE_WORKER_GROUP", help="The workers' consumer group.")
+    ] = "cells",
+    solver_group: Annotated[
+        str, typer.Option(envvar="MILLRACE_SOLVER_GROUP", help="The solvers' consumer group.")
+    ] = "solvers",
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Print what each role may do with each topic and consumer group, and apply it."""
+    from infra.acls import apply_grants, grants
+    from infra.commands.output import print_json, remark
+
+    groups = {"worker": worker_group, "solver": solver_group}
+    wanted = grants(topic_prefix, _principals(principal or []), groups)
+    if json:
+        print_json([asdict(grant) for grant in wanted])
+    else:
+        _print_grants(wanted)
+    if apply:
+        target = target_of(bootstrap_servers, topic_prefix, "admin")
+        others = apply_grants(target.kafka, wanted)
+        remark(f"{len(wanted)} rights are given at {target.kafka.bootstrap_servers}")
+        for line in others:
+            remark(f"also there: {line}")
+
+
+def _principals(given: list[str]) -> "dict[Role, str]":
+    from infra.errors import CommandError
+    from schemas.access import ROLES
+
+    found: dict[Role, str] = {}
+    for entry in given:
+        name, _, principal = entry.partition("=")
+        role = next((role for role in ROLES if role == name), None)
+        if role is None:
+            raise CommandError(f"--principal {entry}: there is no role {name}, there are {', '.join(ROLES)}")
+        if not principal.startswith("User:") or principal == "User:":
+            raise CommandError(f"--principal {entry}: expected {role}=User:<name>")
+        found[role] = principal
+    return found
+
+
+def _print_grants(wanted: "list[Grant]") -> None:
+    from itertools import groupby
+
+    from rich.table import Table
+
+    from infra.commands.output import console
+
+    table = Table("role", "principal", "resource", "name", "operations")
+    for key, rights in groupby(
+        wanted, lambda grant: (grant.role, grant.principal, grant.resource, grant.name)
+    ):
+        table.add_row(*key, ", ".join(right.operation.lower() for right in rights))
+    console().print(table)

@@ -20,6 +20,13 @@ def up(
         Path, typer.Argument(help="YAML file of cells.", metavar="[CELLS.yaml]")
     ] = CELLS_DIRECTORY / "default.yaml",
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the log and all that was trained.")] = False,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Run the broker with TLS, SASL and a principal for each role; data once secured stay so.",
+        ),
+    ] = False,
     executors: Annotated[bool, typer.Option(help="Run one executor per node.")] = True,
     executor_threads: Annotated[int, bounded(least=1, most=1_024, help="CPU threads of each executor.")] = 1,
     data_dir: DataDirectory = None,
@@ -32,19 +39,31 @@ def up(
     from infra.deployment.deployment import Deployment, Layout, sole_user
     from infra.deployment.folders import Folders, default_data_dir
     from infra.deployment.interrupts import interrupted_by_sigterm
+    from infra.deployment.principals import principals
     from infra.log.target import Target
 
     cells = cells.absolute()
     cells_of(cells, 0.0)  # so that a bad file is refused before anything starts
     folders = Folders((data_dir or default_data_dir()).absolute())
-    settings = _broker_settings(folders)
+    settings = _broker_settings(folders, secure)
     with interrupted_by_sigterm(), sole_user(folders):
         if fresh:
             _clear(folders, settings)
         with watched_broker(settings) as broker:
             remark(f"broker answers at {broker.bootstrap_servers}")
-            target = Target(broker.bootstrap_servers, topic_prefix)
-            layout = Layout(cells, folders, target, executor_threads, executors)
+            connections = principals(broker, topic_prefix)
+            credentials = broker.credentials and broker.credentials.folder
+            if credentials is not None:
+                remark(f"broker is secured: a principal for each role, their passwords in {credentials}")
+            layout = Layout(
+                cells,
+                folders,
+                Target(connections["operators"], topic_prefix),
+                executor_threads,
+                executors,
+                connections,
+                credentials,
+            )
             deployment = Deployment(layout, remark)
             with deployment.running():
                 remark(f"up: datasets go to {folders.datasets}, logs are in {folders.logs}; Ctrl-C stops")
@@ -55,10 +74,12 @@ def up(
                     time.sleep(_SUPERVISE_S)
 
 
-def _broker_settings(folders: "Folders") -> "BrokerSettings":
+def _broker_settings(folders: "Folders", secure: bool) -> "BrokerSettings":
     from infra.kafka.settings import broker_settings
 
     settings = broker_settings()
+    if secure:
+        settings = settings.model_copy(update={"broker_secure": True})
     if "broker_data_dir" in settings.model_fields_set:
         return settings
     return settings.model_copy(update={"broker_data_dir": folders.broker})

@@ -34,7 +34,7 @@ def vendor_quote(
     from schemas.topics import QUOTES
 
     quotes = read_vendor_quotes(file, cell)
-    target = target_of(bootstrap_servers, topic_prefix)
+    target = target_of(bootstrap_servers, topic_prefix, "vendors")
     _check_vendors(target, quotes)
     # A quote calls for no decision: from its place in the ledger on, every bid meets it.
     for quote, _ in ask(target, QUOTES, _SOURCE, quotes, _name, timeout_s, decided=False):

@@ -25,7 +25,7 @@ def watch(
     from infra.commands.options import target_of
     from infra.log.following import BoardFollower
 
-    with BoardFollower(target_of(bootstrap_servers, topic_prefix)) as follower:
+    with BoardFollower(target_of(bootstrap_servers, topic_prefix, "auditor")) as follower:
         if json:
             _stream(follower, cell, once)
         elif once:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 
-from infra.broker import broker
+from infra.broker import watched_broker
 from infra.demo.adapters import faulty_adapters
 from infra.demo.datasets import write_datasets
 from infra.demo.market import Market
 from infra.demo.show import Show
 from infra.deployment.deployment import Deployment, Layout, sole_user
 from infra.deployment.folders import Folders
+from infra.deployment.principals import principals
 from infra.kafka.settings import broker_settings
 from infra.log.following import BoardFollower
 from infra.log.publisher import EventPublisher
@@ -34,6 +35,7 @@ MARKET_LIMIT_S = 200.0
 NODES_READY_S = 180.0
 """The first start ever makes the base model."""
 
+_PREFIX = "millrace"
 _LEAD_S = 1.0
 _QUIET_S = 1.0
 _DRAIN_S = 5.0
@@ -85,7 +87,13 @@ class DemoResult:
 
 
 def run_demo(
-    cells_file: Path, arrivals: list[Arrival], seed: int, show: Show, keep: bool, started_s: float
+    cells_file: Path,
+    arrivals: list[Arrival],
+    seed: int,
+    show: Show,
+    keep: bool,
+    secure: bool,
+    started_s: float,
 ) -> DemoResult:
     """Run the demo in folders of its own, which are removed at the end unless `keep`.
 
@@ -99,24 +107,32 @@ def run_demo(
     with _folders(keep, show.say) as folders, sole_user(folders):
         datasets = write_datasets(folders.datasets, seed)
         show.say(f"{len(datasets)} datasets cut from Python's standard library")
-        settings = broker_settings().model_copy(
-            update={"bootstrap_servers": None, "broker_data_dir": folders.broker}
+        settings = broker_settings()
+        settings = settings.model_copy(
+            update={
+                "bootstrap_servers": None,
+                "broker_data_dir": folders.broker,
+                "broker_secure": secure or settings.broker_secure,
+            }
         )
-        with broker(settings) as bootstrap_servers:
-            show.say(f"broker answers at {bootstrap_servers}")
-            target = Target(bootstrap_servers, "millrace")
-            deployment = Deployment(Layout(cells_file, folders, target), show.say)
+        with watched_broker(settings) as broker:
+            show.say(f"broker answers at {broker.bootstrap_servers}{', secured' if secure else ''}")
+            connections = principals(broker, _PREFIX)
+            targets = {role: Target(connection, _PREFIX) for role, connection in connections.items()}
+            layout = Layout(cells_file, folders, targets["operators"], connections=connections)
+            deployment = Deployment(layout, show.say)
             demands = replace(_DEMANDS, datasets=datasets)
             with (
-                EventPublisher(target, "millrace/demo") as publisher,
+                EventPublisher(targets["users"], "millrace/demo") as bids,
+                EventPublisher(targets["vendors"], "millrace/demo") as quotes,
                 deployment.running(),
-                BoardFollower(target) as follower,
+                BoardFollower(targets["auditor"]) as follower,
             ):
                 (cell,) = deployment.cells
-                market = Market(deployment, follower, publisher, show, cell.cell)
-                finished = _trade(market, cell, arrivals, seed, demands)
+                market = Market(deployment, follower, bids, show, cell.cell)
+                finished = _trade(market, quotes, cell, arrivals, seed, demands)
             show.say("folding the ledger again")
-            verdict = verify_kafka(bootstrap_servers, target.prefix)
+            verdict = verify_kafka(connections["auditor"], _PREFIX)
         decisions = [record for record in market.records if isinstance(record, Decision)]
         completed = [d.outcome for d in decisions if isinstance(d.outcome, JobCompleted)]
         return DemoResult(
@@ -132,14 +148,19 @@ def run_demo(
 
 
 def _trade(
-    market: Market, cell: CellConfigured, arrivals: list[Arrival], seed: int, demands: Demands
+    market: Market,
+    quotes: EventPublisher,
+    cell: CellConfigured,
+    arrivals: list[Arrival],
+    seed: int,
+    demands: Demands,
 ) -> bool:
     """Run the market from the moment that all executors can train until every job is over."""
     market.show.say("executors load torch and the base model")
     market.await_nodes(NODES_READY_S)
     workload: Workload = draw_workload(cell, arrivals, time.time() + _LEAD_S, seed, demands)
     for quote in workload.quotes:
-        market.publisher.publish(quote)
+        quotes.publish(quote)
     market.show.say(f"{len(workload.bids)} bids arrive over {arrivals[-1].offset_s:.0f} s")
     deadline_s = time.monotonic() + MARKET_LIMIT_S
     finished = market.run(workload.bids, deadline_s - _DRAIN_S)

@@ -2,13 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.deployment.address import published_address
+from infra.deployment.address import Address, published_address
 from infra.deployment.configuring import configure_cells
 from infra.deployment.folders import Folders
 from infra.deployment.service import Service
@@ -16,7 +16,9 @@ from infra.errors import CommandError
 from infra.kafka.file_lock import FileLock, LockedError
 from infra.log.target import Target
 from infra.topics import ensure_topics
+from schemas.access import Role
 from schemas.cells import CellConfigured
+from schemas.kafka_connection import KafkaConnection
 from schemas.policies import TitanPolicy
 from schemas.topics import topics
 from streams.cells_file import CellsFile
@@ -35,8 +37,17 @@ class Layout:
     cells_file: Path
     folders: Folders
     target: Target
+    """The log, and how the operators connect to it."""
     executor_threads: int = 1
     run_executors: bool = True
+    connections: Mapping[Role, KafkaConnection] = field(default_factory=dict)
+    """How other roles connect, where it is not as the operators do."""
+    credentials: Path | None = None
+    """The folder of the roles' passwords, for commands on this machine to find."""
+
+    def connection(self, role: Role) -> KafkaConnection:
+        """How a role connects."""
+        return self.connections.get(role, self.target.kafka)
 
 
 @dataclass
@@ -73,10 +84,11 @@ class Deployment:
             BrokerError: the topics are not what they must be.
         """
         layout = self.layout
-        ensure_topics(layout.target.bootstrap_servers, topics(layout.target.prefix))
+        ensure_topics(layout.target.kafka, topics(layout.target.prefix))
         with ExitStack() as stack:
-            stack.enter_context(published_address(layout.folders, layout.target.bootstrap_servers))
-            self.worker = self._service("worker", ["streams.worker"], {})
+            address = Address(layout.target.kafka.bootstrap_servers, layout.credentials)
+            stack.enter_context(published_address(layout.folders, address))
+            self.worker = self._service("worker", "worker", ["streams.worker"], {})
             stack.callback(self.worker.stop)
             self.worker.start()
             self.say("worker starts")
@@ -86,7 +98,9 @@ class Deployment:
             stack.callback(self._stop_executors)
             if layout.run_executors:
                 self._start_executors()
-            self.clock = self._service("clock", ["infra.cli", "clock", str(layout.cells_file)], {})
+            self.clock = self._service(
+                "clock", "operators", ["infra.cli", "clock", str(layout.cells_file)], {}
+            )
             stack.callback(self.clock.stop)
             self.clock.start()
             self.say("clock runs")
@@ -141,7 +155,7 @@ class Deployment:
         self.cells = [cell.configuration for cell in configured]
 
     def _start_solver(self, stack: ExitStack) -> None:
-        solver = self._service("solver", ["streams.solver"], {})
+        solver = self._service("solver", "solver", ["streams.solver"], {})
         self.solvers.append(solver)
         stack.callback(solver.stop)
         solver.start()
@@ -153,7 +167,7 @@ class Deployment:
                 for node in zone.nodes:
                     environment = self._executor_environment(cell, zone.base_model)
                     arguments = ["executors.service", "--node", node.id]
-                    service = self._service(f"executor-{node.id}", arguments, environment)
+                    service = self._service(f"executor-{node.id}", "nodes", arguments, environment)
                     self.executors[node.id] = service
                     service.start()
                     self.say(f"executor of {node.id} ({node.gpu_type}) starts")
@@ -176,10 +190,10 @@ class Deployment:
             with ThreadPoolExecutor(len(self.executors)) as threads:
                 list(threads.map(Service.stop, self.executors.values()))
 
-    def _service(self, name: str, arguments: list[str], environment: dict[str, str]) -> Service:
+    def _service(self, name: str, role: Role, arguments: list[str], environment: dict[str, str]) -> Service:
         layout = self.layout
         common = {
-            "MILLRACE_BOOTSTRAP_SERVERS": layout.target.bootstrap_servers,
+            **layout.connection(role).environment(),
             "MILLRACE_TOPIC_PREFIX": layout.target.prefix,
             "MILLRACE_DATA_DIR": str(layout.folders.root),
             "MILLRACE_CELLS_FILE": str(layout.cells_file),

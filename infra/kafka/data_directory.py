@@ -21,6 +21,7 @@ class DataDirectory:
         self.log = self.path / "broker.log"
         self.console = self.path / "console.log"
         self.docker_volume = self.path / "docker-volume"
+        self.credentials = self.path / "credentials"
         self.lock = FileLock(self.path / "lock")
 
     @property

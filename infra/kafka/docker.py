@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from infra.kafka.client import wait_until_answering
 from infra.kafka.distribution import kafka_version
 from infra.kafka.errors import BrokerError
 from infra.kafka.ports import reserve_port
 from infra.kafka.properties import LOOPBACK, NODE_ID, server_properties
 from infra.kafka.settings import BrokerSettings
+from schemas.kafka_connection import KafkaConnection
+from streams.kafka.administration import Administration
 
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
@@ -52,7 +53,9 @@ def docker_kafka(settings: BrokerSettings, volume: str | None) -> Iterator[str]:
     container = _start(settings, port, volume)
     servers = f"{LOOPBACK}:{port}"
     try:
-        wait_until_answering(servers, settings.broker_start_timeout_s)
+        connection = KafkaConnection(bootstrap_servers=servers)
+        # Docker takes connections for the broker before it is there.
+        Administration(connection, settings.broker_start_timeout_s).await_broker(starting=True)
         yield servers
     finally:
         container.get_wrapped_container().stop(timeout=round(settings.broker_stop_timeout_s))

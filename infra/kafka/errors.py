@@ -1,12 +1,5 @@
 """The errors that a person reads when there is no broker, or not the right topics on it."""
 
+from streams.kafka.errors import BrokerError, TopicError
 
-class BrokerError(RuntimeError):
-    """No usable broker; the message names what is wrong, where, and what to do.
-
-    The first line is complete by itself. Further lines, if any, are the end of the broker's own log.
-    """
-
-
-class TopicError(BrokerError):
-    """Topics cannot be created, or are not what they must be; the message lists every difference."""
+__all__ = ["BrokerError", "TopicError"]

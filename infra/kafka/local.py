@@ -5,17 +5,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from infra.kafka.client import wait_until_answering
+from infra.kafka.credentials import PRINCIPALS, SUPER_USERS, Credentials, Principal
 from infra.kafka.data_directory import DataDirectory
 from infra.kafka.distribution import kafka_jars
 from infra.kafka.errors import BrokerError
 from infra.kafka.java import find_java
 from infra.kafka.ports import reserve_port
 from infra.kafka.process import SupervisedProcess
-from infra.kafka.properties import LOOPBACK, server_properties
+from infra.kafka.properties import LOOPBACK, secured_properties, server_properties
 from infra.kafka.settings import BrokerSettings
 from infra.kafka.storage import format_storage, write_properties
 from infra.restarts import Restarts
+from schemas.kafka_connection import KafkaConnection
+from streams.kafka.administration import Administration
 
 _LOG4J_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _LOG_TAIL_LINES = 15
@@ -26,6 +28,10 @@ _ORPHAN_MARGIN_S = 5
 class LocalKafka:
     """A single-node Kafka in KRaft mode that keeps its data in `data_dir`.
 
+    It is open to whoever reaches its port on this machine, or secured: then clients come in as one of
+    `PRINCIPALS`, whose passwords are in `data_dir`, and may do nothing until they are given rights. Data
+    that a secured broker has had are never opened again.
+
     It dies with the process that started it, however that one dies, and may be started again after
     `stop()` or `kill()`, on the same ports. As a context manager it runs for the length of the block.
     """
@@ -35,6 +41,9 @@ class LocalKafka:
         self._settings = settings or BrokerSettings()
         self._broker_port = self._settings.broker_port
         self._controller_port = 0
+        self._internal_port = 0
+        self.credentials: Credentials | None = None
+        """The principals' passwords; None on an open broker."""
         self._reservations: list[socket.socket] = []
         self._process: SupervisedProcess | None = None
         self._restarts = Restarts()
@@ -43,6 +52,12 @@ class LocalKafka:
     def bootstrap_servers(self) -> str:
         """Where clients connect; known from the first start on."""
         return f"{LOOPBACK}:{self._broker_port}"
+
+    def connection(self, principal: Principal) -> KafkaConnection:
+        """How a principal connects; on an open broker all are nobody."""
+        if self.credentials is None:
+            return KafkaConnection(bootstrap_servers=self.bootstrap_servers)
+        return self.credentials.connection(principal, self.bootstrap_servers)
 
     @property
     def pid(self) -> int | None:
@@ -66,9 +81,12 @@ class LocalKafka:
         try:
             if not self._data.lock.is_held:
                 self._data.acquire(self._settings.broker_stop_timeout_s + _ORPHAN_MARGIN_S)
+            self._make_credentials()
             self._reserve_ports()
             self._launch()
             self._wait_until_ready()
+            if self.credentials is not None:
+                self._make_users(self.credentials)
         except BaseException:
             self.stop()
             raise
@@ -115,11 +133,15 @@ class LocalKafka:
 
     def _reserve_ports(self) -> None:
         if not self._reservations:
-            self._reservations.append(reserve_port(self._broker_port))
-            self._reservations.append(reserve_port(self._controller_port))
-            self._broker_port, self._controller_port = (
-                reservation.getsockname()[1] for reservation in self._reservations
-            )
+            self._broker_port = self._reserved(self._broker_port)
+            self._controller_port = self._reserved(self._controller_port)
+            if self.credentials is not None:
+                self._internal_port = self._reserved(self._internal_port)
+
+    def _reserved(self, port: int) -> int:
+        reservation = reserve_port(port)
+        self._reservations.append(reservation)
+        return int(reservation.getsockname()[1])
 
     def _launch(self) -> None:
         kafka = [
@@ -150,13 +172,49 @@ class LocalKafka:
         # A quorum formatted with --standalone has the controller's address in the data, and the
         # controller puts the present one there as it takes office: the port may change between runs.
         properties["controller.quorum.bootstrap.servers"] = f"{LOOPBACK}:{self._controller_port}"
+        if self.credentials is not None:
+            properties |= secured_properties(
+                self._broker_port,
+                self._controller_port,
+                self._internal_port,
+                key_store=str(self.credentials.broker),
+                trust_store=str(self.credentials.authority),
+                logins=self.credentials.logins(),
+                super_users=SUPER_USERS,
+            )
         return properties
+
+    def _make_credentials(self) -> None:
+        credentials = Credentials(self._data.credentials)
+        if not self._settings.broker_secure and not credentials.exist:
+            return
+        try:
+            # The log that is kept here holds what passwords are checked against.
+            self._data.path.chmod(0o700)
+            credentials.make()
+        except OSError as error:
+            raise BrokerError(
+                f"Cannot keep credentials in {credentials.folder} ({error.strerror})"
+            ) from error
+        self.credentials = credentials
+
+    def _make_users(self, credentials: Credentials) -> None:
+        """Have the cluster know every principal by the password in its file."""
+        admin = Administration(self._own_connection(), self._settings.broker_start_timeout_s)
+        for principal in PRINCIPALS:
+            admin.set_password(principal, credentials.connection(principal, self.bootstrap_servers).password)
+        Administration(self.connection("admin"), self._settings.broker_start_timeout_s).await_broker()
+        credentials.write_for_tools(self.bootstrap_servers)
+
+    def _own_connection(self) -> KafkaConnection:
+        if self.credentials is None:
+            return KafkaConnection(bootstrap_servers=self.bootstrap_servers)
+        return self.credentials.brokers_own(f"{LOOPBACK}:{self._internal_port}")
 
     def _wait_until_ready(self) -> None:
         try:
-            wait_until_answering(
-                self.bootstrap_servers, self._settings.broker_start_timeout_s, self._check_alive
-            )
+            admin = Administration(self._own_connection(), self._settings.broker_start_timeout_s)
+            admin.await_broker(self._check_alive, starting=True)
         except BrokerError as error:
             raise BrokerError(f"{error}; see {self.log_path}\n{self._log_tail()}") from error
 

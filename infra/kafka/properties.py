@@ -1,10 +1,18 @@
 """The configuration of a single-node Kafka in KRaft mode."""
 
+from collections.abc import Mapping
+
 LOOPBACK = "127.0.0.1"
 NODE_ID = 1
 
 # One node needs no more; each partition is a directory with open files.
 _INTERNAL_PARTITIONS = "8"
+
+
+OPEN = "PLAINTEXT"
+SECURE = "SECURE"
+INTERNAL = "INTERNAL"
+CONTROLLER = "CONTROLLER"
 
 
 def server_properties(
@@ -14,15 +22,15 @@ def server_properties(
 
     Clients reach the broker at 127.0.0.1 and `broker_port`, whichever host it listens on.
     """
-    controller = f"CONTROLLER://{LOOPBACK}:{controller_port}"
+    controller = f"{CONTROLLER}://{LOOPBACK}:{controller_port}"
     return {
         "node.id": str(NODE_ID),
         "process.roles": "broker,controller",
-        "listeners": f"PLAINTEXT://{listen_host}:{broker_port},{controller}",
-        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{broker_port},{controller}",
-        "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": f"{OPEN}://{listen_host}:{broker_port},{controller}",
+        "advertised.listeners": f"{OPEN}://{LOOPBACK}:{broker_port},{controller}",
+        "controller.listener.names": CONTROLLER,
+        "inter.broker.listener.name": OPEN,
+        "listener.security.protocol.map": f"{OPEN}:PLAINTEXT,{CONTROLLER}:PLAINTEXT",
         "log.dirs": log_dir,
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
@@ -39,4 +47,50 @@ def server_properties(
         "broker.heartbeat.interval.ms": "500",
         # The default of 128 MiB, taken at the start, is a quarter of the heap.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+    }
+
+
+def secured_properties(
+    broker_port: int,
+    controller_port: int,
+    internal_port: int,
+    key_store: str,
+    trust_store: str,
+    logins: Mapping[str, str],
+    super_users: str,
+) -> dict[str, str]:
+    """What differs on a node that asks everybody who they are, with PEM files as its stores.
+
+    Clients come in by SASL over TLS. The broker and its controller speak to each other, and whoever makes the
+    first users speaks to them, by TLS with the broker's own certificate on both sides: no password is needed
+    before there is a cluster to keep it.
+
+    Args:
+        logins: the JAAS entry of each SASL mechanism that is offered.
+        super_users: principals who may do everything, separated by semicolons.
+    """
+    listeners = (
+        f"{SECURE}://{LOOPBACK}:{broker_port},{INTERNAL}://{LOOPBACK}:{internal_port},"
+        f"{CONTROLLER}://{LOOPBACK}:{controller_port}"
+    )
+    jaas = {
+        f"listener.name.{SECURE.lower()}.{mechanism.lower()}.sasl.jaas.config": login
+        for mechanism, login in logins.items()
+    }
+    return {
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "inter.broker.listener.name": INTERNAL,
+        "listener.security.protocol.map": f"{SECURE}:SASL_SSL,{INTERNAL}:SSL,{CONTROLLER}:SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": key_store,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": trust_store,
+        f"listener.name.{INTERNAL.lower()}.ssl.client.auth": "required",
+        f"listener.name.{CONTROLLER.lower()}.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": ",".join(logins),
+        **jaas,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "false",
+        "super.users": super_users,
     }

@@ -26,6 +26,9 @@ class BrokerSettings(BaseSettings):
     cache_dir: Path = Field(
         default_factory=lambda: user_cache_path("millrace"), description="Where Kafka's jars are kept."
     )
+    broker_secure: bool = Field(
+        False, description="Run our own broker with TLS, SASL and access control; one that ever was stays so."
+    )
     broker_port: int = Field(0, ge=0, le=65535, description="Port on 127.0.0.1; 0 takes a free one.")
     broker_heap_mib: int = Field(512, ge=256, description="Heap of the local broker.")
     broker_start_timeout_s: float = Field(60.0, gt=0, description="From start to the first answer.")

@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 from infra.kafka.errors import BrokerError
+from infra.kafka.private_files import write_private
 
 _TIMEOUT_S = 60
 
@@ -49,10 +50,10 @@ def format_storage(kafka: list[str], storage_dir: Path, properties: dict[str, st
 
 
 def write_properties(path: Path, properties: dict[str, str]) -> None:
-    """Write a Java properties file."""
+    """Write a Java properties file, for its owner alone: there may be passwords in it."""
     # In such a file a backslash begins an escape.
     lines = (f"{name}={value}\n".replace("\\", "\\\\") for name, value in properties.items())
-    path.write_text("".join(lines), encoding="utf-8")
+    write_private(path, "".join(lines).encode())
 
 
 def _new_cluster_id() -> str:

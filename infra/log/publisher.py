@@ -10,6 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from infra.log.target import Target
 from schemas.codec import Envelope
 from schemas.registry import TOPIC_BY_EVENT, Event
+from streams.kafka.configuration import producer
+from streams.kafka.faults import denial, fatal_errors_told
 from streams.times import rfc3339
 
 DELIVERY_TIMEOUT_S = 30.0
@@ -29,17 +31,15 @@ class EventPublisher:
         """Connect. `source` is the CloudEvents source of the events: who sends them."""
         self._target = target
         self._source = source
-        self._fault: KafkaError | None = None
+        self._fault: PublishError | None = None
         self._producer = Producer(
             {
-                "bootstrap.servers": target.bootstrap_servers,
-                "client.id": f"millrace-{source}".replace("/", "-"),
-                "enable.idempotence": True,
-                "acks": "all",
-                # As Java's clients and the worker place keys, so that one cell's events keep their order.
-                "partitioner": "murmur2_random",
-                "linger.ms": 5,
-                "delivery.timeout.ms": int(DELIVERY_TIMEOUT_S * 1_000),
+                **producer(
+                    target.kafka,
+                    f"millrace-{source}".replace("/", "-"),
+                    delivery_timeout_s=DELIVERY_TIMEOUT_S,
+                    linger_ms=5,
+                ),
                 "log_level": 0,
             }
         )
@@ -52,17 +52,21 @@ class EventPublisher:
         """
         now = rfc3339(int(time.time() * 1_000))
         envelope = Envelope(str(uuid.uuid4()), self._source, now, event)
+        topic = self._target.topic(TOPIC_BY_EVENT[type(event)])
         try:
             self._producer.produce(
-                self._target.topic(TOPIC_BY_EVENT[type(event)]),
+                topic,
                 key=event.cell.encode(),
                 value=envelope.value,
                 headers=list(envelope.headers()),
                 on_delivery=self._note,
             )
-        except (KafkaException, BufferError) as error:
+            with fatal_errors_told():
+                self._producer.poll(0)
+        except KafkaException as error:
+            raise self._refused(error.args[0], f"topic {topic}") from None
+        except BufferError as error:
             raise PublishError(f"cannot send {event.TYPE}: {error}") from None
-        self._producer.poll(0)
         self._raise_fault()
         return envelope
 
@@ -72,10 +76,16 @@ class EventPublisher:
         Raises:
             PublishError: it has not.
         """
-        left = self._producer.flush(DELIVERY_TIMEOUT_S)
+        try:
+            with fatal_errors_told():
+                left = self._producer.flush(DELIVERY_TIMEOUT_S)
+        except KafkaException as error:
+            # The broker refuses the producer as a whole, as it does to who may write to no topic.
+            raise self._refused(error.args[0], "any topic") from None
         self._raise_fault()
         if left:
-            raise PublishError(f"{self._target.bootstrap_servers} has not confirmed {left} events in time")
+            servers = self._target.kafka.bootstrap_servers
+            raise PublishError(f"{servers} has not confirmed {left} events in time")
 
     def __enter__(self) -> Self:
         return self
@@ -86,11 +96,15 @@ class EventPublisher:
         if kind is None:
             self.flush()
 
-    def _note(self, fault: KafkaError | None, _: Message) -> None:
-        self._fault = self._fault or fault
+    def _note(self, fault: KafkaError | None, message: Message) -> None:
+        if fault is not None:
+            self._fault = self._fault or self._refused(fault, f"topic {message.topic()}")
+
+    def _refused(self, fault: KafkaError, what: str) -> PublishError:
+        kafka = self._target.kafka
+        denied = denial(kafka, fault, f"write {what}")
+        return PublishError(denied or f"{kafka.bootstrap_servers} refused an event: {fault.str()}")
 
     def _raise_fault(self) -> None:
         if self._fault is not None:
-            raise PublishError(
-                f"{self._target.bootstrap_servers} refused an event: {self._fault.str()}"
-            ) from None
+            raise self._fault

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from infra.kafka.client import wait_until_answering
-from infra.kafka.errors import BrokerError
+from schemas.kafka_connection import KafkaConnection
 from schemas.topics import dead_letter_name, topic_name
+from streams.kafka.administration import Administration
+from streams.kafka.errors import BrokerError, UnansweredError
 
 ANSWER_TIMEOUT_S = 10.0
 
@@ -13,7 +14,7 @@ ANSWER_TIMEOUT_S = 10.0
 class Target:
     """A Kafka cluster and the topics of one deployment on it."""
 
-    bootstrap_servers: str
+    kafka: KafkaConnection
     prefix: str
 
     def topic(self, name: str) -> str:
@@ -28,9 +29,9 @@ class Target:
         """Return if the cluster answers.
 
         Raises:
-            BrokerError: it does not.
+            BrokerError: it does not, or does not let us in.
         """
         try:
-            wait_until_answering(self.bootstrap_servers, ANSWER_TIMEOUT_S)
-        except BrokerError as error:
+            Administration(self.kafka, ANSWER_TIMEOUT_S).await_broker()
+        except UnansweredError as error:
             raise BrokerError(f"{error}: start one with `millrace up`, or name yours") from error

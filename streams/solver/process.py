@@ -10,7 +10,8 @@ from typing import NoReturn
 from confluent_kafka import KafkaException
 
 from schemas.service_log import begin_log
-from streams.solver.service import SolverService, TopicsError
+from streams.kafka.errors import BrokerError
+from streams.solver.service import SolverService
 from streams.solver.settings import SolverSettings
 from streams.solver.solving import SolverProcess
 
@@ -49,10 +50,8 @@ def run_solver(settings: SolverSettings) -> None:
 def _connected(settings: SolverSettings, solver: SolverProcess, stop: threading.Event) -> SolverService:
     try:
         return SolverService(settings, solver, stop)
-    except TopicsError as error:
+    except BrokerError as error:
         _end(EXIT_UNFIT, str(error))
-    except KafkaException as error:
-        _end(EXIT_UNFIT, f"Kafka at {settings.bootstrap_servers}: {_told(error)}")
 
 
 def _told(error: Exception) -> str:

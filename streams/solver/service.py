@@ -8,9 +8,12 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from schemas.access import use_of_topics
 from schemas.codec import InvalidRecordError
 from schemas.solves import SolveFinished
-from schemas.topics import DECISIONS, SOLVES_FINISHED, topic_name
+from schemas.topics import DECISIONS, topic_name
+from streams.kafka.administration import Administration
+from streams.kafka.configuration import group_member, producer
 from streams.kafka_records import produce, read_record
 from streams.records import ReadHeaders, ReadRecord, SentRecord
 from streams.solver.answers import PendingSolve, answer_record, fitted, pending_solve, without_plans
@@ -18,15 +21,11 @@ from streams.solver.settings import SolverSettings
 from streams.solver.solving import SolveFailure, SolverProcess
 from streams.times import rfc3339
 
-_METADATA_TIMEOUT_S = 10.0
+_CLIENT_ID = "millrace-solver"
+_ANSWER_TIMEOUT_S = 10.0
 _POLL_S = 0.1
-_COMMIT_EVERY_MS = 1_000
 
 _log = logging.getLogger(__name__)
-
-
-class TopicsError(RuntimeError):
-    """The topics are not as a solver needs them. The message is one line."""
 
 
 class PublishError(RuntimeError):
@@ -43,8 +42,7 @@ class SolverService:
         """Connect; `serve` joins the group.
 
         Raises:
-            TopicsError: a topic is missing.
-            KafkaException: the broker does not answer.
+            BrokerError: the broker does not answer, a topic is missing, or a right is.
         """
         self._settings = settings
         self._solver = solver
@@ -52,9 +50,11 @@ class SolverService:
         self._read: deque[ReadRecord] = deque()
         """Records that came while a solve ran."""
         self._decisions = topic_name(settings.topic_prefix, DECISIONS)
+        Administration(settings, _ANSWER_TIMEOUT_S).require(
+            use_of_topics("solver", settings.topic_prefix), {_group(settings)}
+        )
         self._consumer = _consumer(settings)
         self._producer = _producer(settings)
-        self._check_topics()
 
     def serve(self) -> None:
         """Answer requests until told to stop; a solve under way then is left, its request not acknowledged.
@@ -68,7 +68,7 @@ class SolverService:
             # Until then others of the group do better.
             self._solver.outcome(_POLL_S)
         self._consumer.subscribe([self._decisions])
-        _log.info("solver ready group=%s.%s", self._settings.topic_prefix, self._settings.solver_group)
+        _log.info("solver ready group=%s", _group(self._settings))
         while not self._stop.is_set():
             record = self._next()
             if record is not None and self._handled(record):
@@ -212,12 +212,6 @@ class SolverService:
             if error.args[0].code() not in (KafkaError._STATE, KafkaError._UNKNOWN_PARTITION):
                 raise
 
-    def _check_topics(self) -> None:
-        needed = {self._decisions, topic_name(self._settings.topic_prefix, SOLVES_FINISHED)}
-        missing = sorted(needed - set(self._consumer.list_topics(timeout=_METADATA_TIMEOUT_S).topics))
-        if missing:
-            raise TopicsError(f"topics are missing, create them first: {', '.join(missing)}")
-
 
 class _Confirmation:
     """What the broker says of one record, once it does."""
@@ -233,21 +227,9 @@ class _Confirmation:
 def _consumer(settings: SolverSettings) -> Consumer:
     return Consumer(
         {
-            "bootstrap.servers": settings.bootstrap_servers,
-            "client.id": "millrace-solver",
-            "group.id": f"{settings.topic_prefix}.{settings.solver_group}",
-            # Requests from before the first start wait for their answers as well.
-            "auto.offset.reset": "earliest",
-            # What is acknowledged is committed regularly, and when a partition moves.
-            "enable.auto.commit": True,
-            "auto.commit.interval.ms": _COMMIT_EVERY_MS,
-            "enable.auto.offset.store": False,
-            # Who keeps a partition keeps its place in it: a solve under way is not asked for again.
-            "partition.assignment.strategy": "cooperative-sticky",
+            **group_member(settings, _CLIENT_ID, _group(settings)),
             "session.timeout.ms": round(settings.session_timeout_s * 1_000),
             "heartbeat.interval.ms": round(settings.heartbeat_s * 1_000),
-            "allow.auto.create.topics": False,
-            "reconnect.backoff.max.ms": 1_000,
         },
         logger=_log,
     )
@@ -256,18 +238,15 @@ def _consumer(settings: SolverSettings) -> Consumer:
 def _producer(settings: SolverSettings) -> Producer:
     return Producer(
         {
-            "bootstrap.servers": settings.bootstrap_servers,
-            "client.id": "millrace-solver",
-            "enable.idempotence": True,
-            "acks": "all",
-            # As Kafka's own clients place keys.
-            "partitioner": "murmur2_random",
+            **producer(settings, _CLIENT_ID, delivery_timeout_s=settings.delivery_timeout_s, linger_ms=5),
             "message.max.bytes": 2 * 1024 * 1024,
-            "delivery.timeout.ms": round(settings.delivery_timeout_s * 1_000),
-            "reconnect.backoff.max.ms": 1_000,
         },
         logger=_log,
     )
+
+
+def _group(settings: SolverSettings) -> str:
+    return f"{settings.topic_prefix}.{settings.solver_group}"
 
 
 def _headers(message: Message) -> ReadHeaders:

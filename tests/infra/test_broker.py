@@ -14,6 +14,7 @@ from infra.broker import BrokerError, BrokerSettings, LocalKafka, broker
 from infra.kafka.docker import docker_answers, docker_kafka
 from infra.kafka.java import parse_major_version
 from infra.topics import describe_topics, ensure_topics
+from schemas.kafka_connection import KafkaConnection
 from schemas.topics import TopicSpec
 from tests.infra.kafka_records import send, values
 from tests.infra.processes import is_gone_within
@@ -41,7 +42,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data directory of a broker that was stopped, with one record in a topic."""
     path = tmp_path_factory.mktemp("broker")
     with LocalKafka(path) as kafka:
-        ensure_topics(kafka.bootstrap_servers, [TOPIC])
+        ensure_topics(kafka.connection("admin"), [TOPIC])
         assert send(kafka.bootstrap_servers, TOPIC.name, b"first", acks="all") is None
     return path
 
@@ -139,7 +140,7 @@ def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log(tmp_path: Path)
 @pytest.mark.skipif(not docker_answers(), reason="no Docker engine answers")
 def test_docker_runs_a_broker() -> None:
     with docker_kafka(BrokerSettings(), volume=None) as bootstrap_servers:
-        ensure_topics(bootstrap_servers, [TOPIC])
+        ensure_topics(KafkaConnection(bootstrap_servers=bootstrap_servers), [TOPIC])
         assert send(bootstrap_servers, TOPIC.name, b"contained") is None
         assert values(bootstrap_servers, TOPIC.name, 1) == [b"contained"]
 
@@ -283,5 +284,5 @@ def _configured_port(data_dir: Path) -> int:
 
 
 def _all_values(bootstrap_servers: str) -> list[bytes]:
-    (row,) = describe_topics(bootstrap_servers, prefix="kept")
+    (row,) = describe_topics(KafkaConnection(bootstrap_servers=bootstrap_servers), prefix="kept")
     return values(bootstrap_servers, TOPIC.name, row.records)

@@ -132,6 +132,11 @@ FAULTS = {
     ),
     "a benchmark into a file": (["bench", "spine", "--out", "{bad_bid}"], "bad_bid.yaml: File exists"),
     "a benchmark below a file": (["bench", "spine", "--out", "{bad_bid}/out"], "Not a directory"),
+    "an unknown role": (["topics", "acls", "--principal", "kings=User:ada"], "there is no role kings"),
+    "a principal that is none": (
+        ["topics", "acls", "--principal", "users=ada"],
+        "expected users=User:<name>",
+    ),
     "a solver without broker": (["solver", "--bootstrap-servers", NOWHERE], "No Kafka broker answers"),
 }
 
@@ -147,6 +152,32 @@ def test_a_fault_is_one_line_and_a_status(files, capsys, monkeypatch, arguments,
     assert output.err.startswith("millrace: ")
     assert output.err.count("\n") == 1
     assert fault in output.err
+
+
+@pytest.mark.parametrize("command", [["watch"], ["solver"], ["worker"], ["executor", "--node", "n1"]])
+def test_settings_of_a_connection_that_do_not_go_together_are_one_line(capsys, monkeypatch, command):
+    monkeypatch.setenv("MILLRACE_BOOTSTRAP_SERVERS", NOWHERE)
+    monkeypatch.setenv("MILLRACE_CELL", "c")
+    monkeypatch.setenv("MILLRACE_KAFKA_PASSWORD", "hush")
+    assert run(command) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("millrace: settings: ")
+    assert "kafka_password: PLAINTEXT is without SASL: set kafka_security_protocol, or leave it out" in error
+    assert error.count("\n") == 1
+    assert "hush" not in error
+
+
+def test_rights_are_printed_without_a_broker_and_for_the_principals_that_are_named(capsys):
+    arguments = ["topics", "acls", "--json", "--topic-prefix", "mine", "--worker-group", "others"]
+    assert run([*arguments, "--principal", "nodes=User:CN=farm"]) == 0
+    rights = json.loads(capsys.readouterr().out)
+    of_nodes = [right for right in rights if right["role"] == "nodes"]
+    assert [(right["principal"], right["name"], right["operation"]) for right in of_nodes] == [
+        ("User:CN=farm", "mine.commands", "READ"),
+        ("User:CN=farm", "mine.fleet", "WRITE"),
+    ]
+    groups = {(right["principal"], right["name"]) for right in rights if right["resource"] == "group"}
+    assert groups == {("User:worker", "mine.others"), ("User:solver", "mine.solvers")}
 
 
 def test_without_a_deployment_it_is_said_how_to_get_one(capsys, monkeypatch, tmp_path):

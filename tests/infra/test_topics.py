@@ -6,10 +6,15 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from infra.topics import BrokerError, TopicError, describe_topics, ensure_topics
+from schemas.kafka_connection import KafkaConnection
 from schemas.topics import INPUT_MAX_MESSAGE_BYTES, INPUTS, TopicSpec, topics
 from tests.infra.kafka_records import send, values
 
 pytestmark = pytest.mark.integration
+
+
+def at(bootstrap_servers: str) -> KafkaConnection:
+    return KafkaConnection(bootstrap_servers=bootstrap_servers)
 
 
 @pytest.fixture
@@ -18,8 +23,8 @@ def specs(topic_prefix: str) -> tuple[TopicSpec, ...]:
 
 
 def test_topics_are_created_as_specified(kafka: str, topic_prefix: str, specs: tuple[TopicSpec, ...]) -> None:
-    ensure_topics(kafka, specs)
-    rows = describe_topics(kafka, topic_prefix)
+    ensure_topics(at(kafka), specs)
+    rows = describe_topics(at(kafka), topic_prefix)
     assert [
         (
             row.name,
@@ -48,11 +53,11 @@ def test_topics_are_created_as_specified(kafka: str, topic_prefix: str, specs: t
 def test_ensuring_twice_creates_what_is_missing_and_keeps_the_rest(
     kafka: str, topic_prefix: str, specs: tuple[TopicSpec, ...]
 ) -> None:
-    ensure_topics(kafka, specs[:2])
+    ensure_topics(at(kafka), specs[:2])
     assert send(kafka, specs[0].name, b"kept") is None
-    ensure_topics(kafka, specs)
-    ensure_topics(kafka, specs)
-    rows = describe_topics(kafka, topic_prefix)
+    ensure_topics(at(kafka), specs)
+    ensure_topics(at(kafka), specs)
+    rows = describe_topics(at(kafka), topic_prefix)
     assert {row.name: row.records for row in rows} == {spec.name: spec is specs[0] for spec in specs}
 
 
@@ -60,14 +65,14 @@ def test_every_difference_is_named_and_nothing_is_created(
     kafka: str, topic_prefix: str, specs: tuple[TopicSpec, ...]
 ) -> None:
     first, second, third = specs[:3]
-    ensure_topics(kafka, [first, second])
+    ensure_topics(at(kafka), [first, second])
     changed = [
         replace(first, partitions=3, max_message_bytes=1000, retention_ms=60_000),
         replace(second, cleanup_policy="compact", compression_type="producer", retention_bytes=1_000_000),
         third,
     ]
     with pytest.raises(TopicError) as refused:
-        ensure_topics(kafka, changed)
+        ensure_topics(at(kafka), changed)
     for difference in (
         f"{first.name}: partitions is 1, wanted 3",
         f"{first.name}: max.message.bytes is {INPUT_MAX_MESSAGE_BYTES}, wanted 1000",
@@ -78,21 +83,21 @@ def test_every_difference_is_named_and_nothing_is_created(
     ):
         assert difference in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
-    assert [row.name for row in describe_topics(kafka, topic_prefix)] == sorted([first.name, second.name])
+    assert [row.name for row in describe_topics(at(kafka), topic_prefix)] == sorted([first.name, second.name])
 
 
 def test_a_refused_creation_names_the_topic(kafka: str, topic_prefix: str) -> None:
     spec = TopicSpec(f"{topic_prefix}.jobs", partitions=1, retention_ms=-5)
     with pytest.raises(TopicError, match=rf"did not create topic {topic_prefix}\.jobs .*retention\.ms"):
-        ensure_topics(kafka, [spec])
+        ensure_topics(at(kafka), [spec])
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda at: ensure_topics(at, topics(), 0.3), lambda at: describe_topics(at, "x", 0.3)]
+    "ask", [lambda kafka: ensure_topics(kafka, topics(), 0.3), lambda kafka: describe_topics(kafka, "x", 0.3)]
 )
-def test_no_broker_is_one_line_that_says_where(ask: Callable[[str], object]) -> None:
-    with pytest.raises(BrokerError, match=r"^The Kafka broker at 127\.0\.0\.1:1 does not answer .*$"):
-        ask("127.0.0.1:1")
+def test_no_broker_is_one_line_that_says_where(ask: Callable[[KafkaConnection], object]) -> None:
+    with pytest.raises(BrokerError, match=r"^No Kafka broker answers at 127\.0\.0\.1:1 within 0\.3 s .*$"):
+        ask(at("127.0.0.1:1"))
 
 
 def test_an_unknown_topic_is_not_created_by_use(kafka: str, topic_prefix: str) -> None:
@@ -103,7 +108,7 @@ def test_an_unknown_topic_is_not_created_by_use(kafka: str, topic_prefix: str) -
 
 def test_an_oversized_record_reaches_intake_up_to_the_limit(kafka: str, specs: tuple[TopicSpec, ...]) -> None:
     topic = specs[INPUTS.index("jobs")].name
-    ensure_topics(kafka, specs)
+    ensure_topics(at(kafka), specs)
     unlimited = {"message.max.bytes": 2 * INPUT_MAX_MESSAGE_BYTES}
     largest = b" " * (INPUT_MAX_MESSAGE_BYTES - 100)  # less what the batch and the record add
     assert send(kafka, topic, largest, **unlimited) is None
@@ -126,7 +131,7 @@ def test_a_compressed_bomb_is_refused_and_the_broker_serves_on(
     kafka: str, specs: tuple[TopicSpec, ...], codec: str, size_bytes: int
 ) -> None:
     topic = specs[INPUTS.index("jobs")].name
-    ensure_topics(kafka, specs)
+    ensure_topics(at(kafka), specs)
     bomb = b'{"name": "' + b" " * size_bytes
     refusal = send(
         kafka,

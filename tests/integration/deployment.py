@@ -16,11 +16,13 @@ from confluent_kafka.admin import AdminClient
 from infra.topics import ensure_topics
 from schemas.cells import CellConfigured
 from schemas.codec import Envelope
+from schemas.kafka_connection import KafkaConnection
 from schemas.registry import TOPIC_BY_EVENT, Event
 from schemas.topics import LEDGER, topic_name, topics
+from streams.kafka_reader import KafkaReader, ReadError
 from streams.records import ReadRecord
 from streams.replay import Verdict
-from streams.replay_sources import KafkaReader, ReplayError, verify_kafka
+from streams.replay_sources import ReplayError, verify_kafka
 from tests.streams import events as small
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +108,7 @@ class Deployment:
         configuration: Callable[[str], CellConfigured] = small.configuration,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
+        self.kafka = KafkaConnection(bootstrap_servers=bootstrap_servers)
         self.prefix = prefix
         self._directory = directory
         self._configuration = configuration
@@ -122,7 +125,7 @@ class Deployment:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         configurations = [configuration(cell).model_dump(mode="json") for cell in cells]
         (directory / "cells.yaml").write_text(yaml.safe_dump({"cells": configurations}))
-        ensure_topics(bootstrap_servers, topics(prefix, partitions=partitions))
+        ensure_topics(self.kafka, topics(prefix, partitions=partitions))
 
     def topic(self, name: str) -> str:
         return topic_name(self.prefix, name)
@@ -163,7 +166,7 @@ class Deployment:
 
     def rewind(self, group: str, topic: str) -> None:
         """Set a group, which has no members now, back to the beginning of a topic."""
-        with KafkaReader(self.bootstrap_servers) as reader:
+        with KafkaReader(self.kafka) as reader:
             partitions = reader.slice(self.topic(topic)).low
         places = [TopicPartition(self.topic(topic), partition, low) for partition, low in partitions.items()]
         name = f"{self.prefix}.{group}"
@@ -211,12 +214,12 @@ class Deployment:
         until(lambda: wanted <= set(self.ledger_ids()), "the configurations in the ledger")
 
     def records(self, topic: str) -> list[ReadRecord]:
-        with KafkaReader(self.bootstrap_servers) as reader:
+        with KafkaReader(self.kafka) as reader:
             return list(reader.read(reader.slice(self.topic(topic))))
 
     def count(self, topic: str) -> int:
         """How many records a topic holds."""
-        with KafkaReader(self.bootstrap_servers) as reader:
+        with KafkaReader(self.kafka) as reader:
             part = reader.slice(self.topic(topic))
         return sum(part.high.values()) - sum(part.low.values())
 
@@ -235,8 +238,8 @@ class Deployment:
 
         def complete() -> bool:
             try:
-                verdict[:] = [verify_kafka(self.bootstrap_servers, self.prefix)]
-            except ReplayError:
+                verdict[:] = [verify_kafka(self.kafka, self.prefix)]
+            except (ReadError, ReplayError):
                 return False  # the broker is being restarted
             return verdict[0].ok and verdict[0].awaited == 0 and set(self._sent) <= set(self.ledger_ids())
 
@@ -264,7 +267,7 @@ class Deployment:
 
     def committed_lag(self) -> int:
         """Ledger events that are not acknowledged."""
-        with KafkaReader(self.bootstrap_servers) as reader:
+        with KafkaReader(self.kafka) as reader:
             high = reader.slice(self.topic(LEDGER)).high
         places = [TopicPartition(self.topic(LEDGER), partition) for partition in high]
         request = ConsumerGroupTopicPartitions(f"{self.prefix}.{GROUP}", places)

@@ -21,9 +21,11 @@ from schemas.codec import Decision, decode_decision
 from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, NodeStatusChanged
 from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
+from schemas.kafka_connection import KafkaConnection
 from schemas.registry import Outcome
 from schemas.topics import DECISIONS, topic_name
-from streams.replay_sources import KafkaReader, ReplayError, verify_kafka
+from streams.kafka_reader import KafkaReader, ReadError
+from streams.replay_sources import verify_kafka
 from tests.integration.deployment import DEMO_CELLS, until
 
 CELL = "demo"
@@ -96,10 +98,10 @@ class House:
 
         def read() -> bool:
             try:
-                with KafkaReader(self.target.bootstrap_servers) as reader:
+                with KafkaReader(self.target.kafka) as reader:
                     records = reader.read(reader.slice(topic_name(self.target.prefix, DECISIONS)))
                     found.append(dict.fromkeys(record.value or b"" for record in records))
-            except ReplayError:
+            except ReadError:
                 return False  # the broker is about to be back
             return True
 
@@ -127,7 +129,7 @@ class House:
 
     def proven(self) -> bool:
         """Whether the whole log verifies."""
-        return verify_kafka(self.target.bootstrap_servers, self.target.prefix).ok
+        return verify_kafka(self.target.kafka, self.target.prefix).ok
 
 
 @contextmanager
@@ -142,7 +144,7 @@ def house(root: Path) -> Iterator[House]:
     datasets = list(write_datasets(folders.datasets, seed=1))
     over = threading.Event()
     with LocalKafka(root / "broker") as broker:
-        target = Target(broker.bootstrap_servers, "millrace")
+        target = Target(KafkaConnection(bootstrap_servers=broker.bootstrap_servers), "millrace")
         deployment = Deployment(Layout(cells_file, folders, target), lambda _line: None)
 
         def supervise() -> None:
@@ -167,7 +169,7 @@ def house(root: Path) -> Iterator[House]:
 
 def _online(living: House) -> set[str]:
     """Nodes that have said that they can train."""
-    with KafkaReader(living.target.bootstrap_servers) as reader:
+    with KafkaReader(living.target.kafka) as reader:
         records = reader.read(reader.slice(living.target.topic("fleet")))
         online = [r for r in records if dict(r.headers).get("ce_type") == b"millrace.node.online.v1"]
     return {node for node in NODES if any(node.encode() in (r.value or b"") for r in online)}

@@ -18,6 +18,7 @@ from infra.cli import run
 from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
 from infra.log.target import Target
+from schemas.kafka_connection import KafkaConnection
 from tests.infra.processes import is_gone_within
 from tests.integration.deployment import DEMO_CELLS, DEMO_TASK, ROOT, until
 
@@ -32,7 +33,9 @@ def deployment(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """A worker and a clock for the demo's cell, under a prefix of their own."""
     folders = Folders(tmp_path_factory.mktemp("deployment"))
     folders.create()
-    layout = Layout(DEMO_CELLS, folders, Target(kafka, "test-cli"), run_executors=False)
+    layout = Layout(
+        DEMO_CELLS, folders, Target(KafkaConnection(bootstrap_servers=kafka), "test-cli"), run_executors=False
+    )
     running = Deployment(layout, say=lambda line: None)
     with running.running():
         yield running
@@ -44,7 +47,7 @@ def millrace(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> Mill
     target = deployment.layout.target
 
     def call(*arguments: str) -> str:
-        where = ["--bootstrap-servers", target.bootstrap_servers, "--topic-prefix", target.prefix]
+        where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
         status = run([*arguments, *where])
         output = capsys.readouterr()
         assert (status, output.err) == (0, "")
@@ -114,7 +117,7 @@ def test_a_vendors_quote_is_met_by_the_bids_after_it(millrace, tmp_path, deploym
     assert unmet["reason"] == "no_vendor"
     file.write_text(json.dumps({"cell": "demo", "vendor": "strangers", "leaves": True}))
     target = deployment.layout.target
-    where = ["--bootstrap-servers", target.bootstrap_servers, "--topic-prefix", target.prefix]
+    where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
     assert run(["vendor-quote", str(file), *where]) == 1
     assert "has no vendor strangers: its vendors are annotators" in capsys.readouterr().err
 
@@ -150,7 +153,14 @@ def test_a_bid_for_a_cell_that_is_not_served_is_refused_with_intakes_reason(
     target = deployment.layout.target
     file = bids(tmp_path / "bids.yaml", {"job_id": "lost", "bid": 3, "cell": "elsewhere"})
     status = run(
-        ["submit", file, "--bootstrap-servers", target.bootstrap_servers, "--topic-prefix", target.prefix]
+        [
+            "submit",
+            file,
+            "--bootstrap-servers",
+            target.kafka.bootstrap_servers,
+            "--topic-prefix",
+            target.prefix,
+        ]
     )
     assert status == 1
     assert capsys.readouterr().err == "millrace: lost: refused: cell elsewhere is not served here\n"
@@ -158,7 +168,7 @@ def test_a_bid_for_a_cell_that_is_not_served_is_refused_with_intakes_reason(
 
 def test_a_job_that_nobody_bid_for_cannot_be_explained(deployment, capsys):
     target = deployment.layout.target
-    where = ["--bootstrap-servers", target.bootstrap_servers, "--topic-prefix", target.prefix]
+    where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
     assert run(["explain", "nobody", *where]) == 1
     assert capsys.readouterr().err == "millrace: the log knows no job nobody\n"
 

@@ -23,6 +23,8 @@ from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine
 from executors.service import EXIT_UNFIT
 from executors.service.runs import task_of
+from infra.acls import apply_grants, grants
+from infra.broker import LocalKafka
 from infra.topics import ensure_topics
 from schemas.commands import RunCancelled, RunOrder
 from schemas.fleet import (
@@ -34,6 +36,7 @@ from schemas.fleet import (
     RunProgressed,
     RunStarted,
 )
+from schemas.kafka_connection import KafkaConnection
 from schemas.topics import topics
 from tests.support.executor_processes import Executors, executors
 from tests.support.executors import CELL, TINY_RECIPE, assignment, order, write_dataset
@@ -61,8 +64,9 @@ def fleet(kafka: str, base: SharedBase, tmp_path_factory: pytest.TempPathFactory
     (root / "datasets").mkdir()
     write_dataset(root / "datasets" / "pairs.jsonl")
     prefix = f"test-{uuid.uuid4().hex[:12]}"
-    ensure_topics(kafka, topics(prefix, partitions=1, command_partitions=2))
-    with executors(kafka, prefix, root, base.directory) as fleet:
+    connection = KafkaConnection(bootstrap_servers=kafka)
+    ensure_topics(connection, topics(prefix, partitions=1, command_partitions=2))
+    with executors(connection, prefix, root, base.directory) as fleet:
         fleet.start("n1")
         fleet.start("n2")
         yield fleet
@@ -115,6 +119,26 @@ def test_two_jobs_share_a_slot_after_a_garbage_record_and_are_told_twice(
     assert "command unreadable" in fleet.log("n1")
     assert f"command skipped id={decision.id}" in fleet.log("n1")
     assert fleet.journal("n1").over == ("first", "second", "unfit")
+
+
+def test_a_node_trains_on_a_secured_broker_as_what_nodes_may(
+    secured: LocalKafka, topic_prefix: str, base: SharedBase, tmp_path: Path
+) -> None:
+    (tmp_path / "datasets").mkdir()
+    write_dataset(tmp_path / "datasets" / "pairs.jsonl")
+    admin = secured.connection("admin")
+    ensure_topics(admin, topics(topic_prefix, partitions=1, command_partitions=1))
+    apply_grants(admin, grants(topic_prefix))
+    nodes = secured.connection("nodes")
+    with executors(nodes, topic_prefix, tmp_path, base.directory, others=admin) as fleet:
+        fleet.start("n1")
+        fleet.await_event(NodeOnline, node="n1")
+        job = order("only", 40, work=30)
+        fleet.assign("n1", job)
+        finished = fleet.await_event(RunFinished, job_id="only")
+        assert_as_undisturbed(fleet, base, job, finished)
+        assert fleet.stop("n1", signal.SIGTERM) == 0
+        assert "commands unread" not in fleet.log("n1")
 
 
 def test_every_event_has_an_id_of_its_own_and_nodes_beat(fleet: Executors) -> None:
@@ -227,7 +251,7 @@ def test_an_executor_that_cannot_start_says_why(kafka: str, topic_prefix: str, t
     )
     no_topics = run_from_shell(tmp_path, "--node", "n1", **fields)
     assert no_topics.returncode == EXIT_UNFIT
-    assert "create the topics first" in no_topics.stderr
+    assert "create them first" in no_topics.stderr
     no_model = run_from_shell(tmp_path, "--node", "n1", **fields, MILLRACE_BASE_MODEL_DIR=str(tmp_path))
     assert no_model.returncode == EXIT_UNFIT
     assert "no Hugging Face model directory" in no_model.stderr

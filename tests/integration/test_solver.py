@@ -20,6 +20,7 @@ from schemas.cells import CellConfigured
 from schemas.codec import Decision, decode_decision, decode_event
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
+from schemas.kafka_connection import KafkaConnection
 from schemas.policies import TitanPolicy
 from schemas.registry import Event
 from schemas.solves import SolveFinished, SolveRequested
@@ -328,7 +329,9 @@ def test_a_deployment_of_a_titan_zone_has_a_solver(
     folders = Folders(tmp_path / "deployment")
     folders.create()
     said: list[str] = []
-    layout = Layout(file, folders, Target(kafka, topic_prefix), run_executors=False)
+    layout = Layout(
+        file, folders, Target(KafkaConnection(bootstrap_servers=kafka), topic_prefix), run_executors=False
+    )
     with LocalDeployment(layout, said.append).running():
         log = folders.logs / "solver.log"
         until(lambda: "solver ready" in log.read_text(), "a solver that is ready")

@@ -5,12 +5,14 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
@@ -94,7 +96,7 @@ def test_one_altered_byte_in_the_decisions_is_named(deployment: Deployment) -> N
     deployment.send(events.stream(40)[1:])
     deployment.proven()
     altered = f"{deployment.prefix}-altered"
-    ensure_topics(deployment.bootstrap_servers, topics(altered, partitions=2))
+    ensure_topics(deployment.kafka, topics(altered, partitions=2))
     producer = Producer({"bootstrap.servers": deployment.bootstrap_servers, "log_level": 0})
     decisions = deployment.records("decisions")
     spoiled = decisions[len(decisions) // 2]
@@ -106,7 +108,7 @@ def test_one_altered_byte_in_the_decisions_is_named(deployment: Deployment) -> N
         producer.produce(topic, bytes(value), record.key, record.partition, headers=list(record.headers))
     assert producer.flush(10) == 0
 
-    verdict = verify_kafka(deployment.bootstrap_servers, altered)
+    verdict = verify_kafka(deployment.kafka, altered)
 
     assert (verdict.ok, verdict.difference_count, verdict.awaited) == (False, 1, 0)
     assert verdict.first is not None
@@ -122,7 +124,7 @@ def test_one_altered_byte_in_the_decisions_is_named(deployment: Deployment) -> N
 def copied(deployment: Deployment, name: str, change: Callable[[list[ReadRecord]], list[ReadRecord]]) -> str:
     """The prefix of a copy of the deployment's log, whose decisions are changed."""
     prefix = f"{deployment.prefix}-{name}"
-    ensure_topics(deployment.bootstrap_servers, topics(prefix, partitions=2))
+    ensure_topics(deployment.kafka, topics(prefix, partitions=2))
     producer = Producer({"bootstrap.servers": deployment.bootstrap_servers, "log_level": 0})
     for record in deployment.records("ledger") + change(deployment.records("decisions")):
         topic = record.topic.replace(deployment.prefix, prefix)
@@ -139,12 +141,12 @@ def test_an_export_has_each_decision_once_in_order_and_hides_nothing(
     streams = zip(events.stream(30), events.stream(30, "beta"), strict=True)
     deployment.send([event for pair in streams for event in pair][2:])
     deployment.proven()
-    servers = deployment.bootstrap_servers
+    kafka = deployment.kafka
     ledger, decisions = tmp_path / "ledger.jsonl", tmp_path / "decisions.jsonl"
 
     def exported(prefix: str) -> Verdict:
-        verdict = verify_kafka(servers, prefix)
-        assert export(servers, prefix, ledger, decisions, verdict.settled)[1] == len(
+        verdict = verify_kafka(kafka, prefix)
+        assert export(kafka, prefix, ledger, decisions, verdict.settled)[1] == len(
             decisions.read_bytes().splitlines()
         )
         return verdict
@@ -318,6 +320,20 @@ def test_cells_move_when_their_worker_dies(kafka: str, topic_prefix: str, tmp_pa
         deployment.stop_workers()
 
 
+def test_web_pages_are_for_this_machine_alone(deployment: Deployment) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    worker = deployment.start_worker(web_enabled=True, web_port=port)
+
+    def addresses() -> set[str]:
+        assert worker.running, worker.output
+        connections = psutil.Process(worker.pid).net_connections("tcp")
+        listening = {end.laddr for end in connections if end.status == psutil.CONN_LISTEN}
+        return {address.ip for address in listening if address.port == port}
+
+    assert until(addresses, "web pages are served") == {"127.0.0.1"}
+
+
 def test_gap_is_fatal_and_says_so(deployment: Deployment) -> None:
     worker = deployment.start_worker()
     deployment.configure("alpha", "beta")
@@ -342,7 +358,7 @@ def test_gap_is_fatal_and_says_so(deployment: Deployment) -> None:
         pytest.param({"cells_file": "absent.yaml"}, "absent.yaml: No such file", id="cells' file"),
         pytest.param({"session_timeout_s": "soon"}, "settings: session_timeout_s", id="settings"),
         pytest.param({"node_partitions": json.dumps({"n1": 99})}, "node n1 is given partition 99", id="node"),
-        pytest.param({"bootstrap_servers": "127.0.0.1:1"}, "Kafka at 127.0.0.1:1", id="no broker"),
+        pytest.param({"bootstrap_servers": "127.0.0.1:1"}, "No Kafka broker answers at 127", id="no broker"),
     ],
 )
 def test_unfit_worker_ends_with_one_line(

@@ -18,7 +18,9 @@ from executors.service.journal import Journal
 from schemas.codec import Decision, Envelope, decode_event
 from schemas.commands import Command, RunOrder
 from schemas.fleet import FleetEvent
+from schemas.kafka_connection import KafkaConnection
 from schemas.topics import COMMANDS, FLEET, topic_name
+from streams.kafka.configuration import producer, reader
 from tests.support.executors import BASE_MODEL, CELL, CHAIN, assignment
 
 # Torch and transformers take each process ten seconds of a core or more: the executors are forked from one
@@ -34,7 +36,15 @@ T = TypeVar("T")
 class Executors:
     """Processes that share a store under `root`, and the topics through which they are talked to."""
 
-    def __init__(self, bootstrap_servers: str, topic_prefix: str, root: Path, base_model_dir: Path) -> None:
+    def __init__(
+        self,
+        nodes: KafkaConnection,
+        topic_prefix: str,
+        root: Path,
+        base_model_dir: Path,
+        others: KafkaConnection | None = None,
+    ) -> None:
+        """`nodes` is how the executors connect, `others` how the tests do, if that is otherwise."""
         self.root = root
         self.slot = 0
         self.events: list[Envelope] = []
@@ -42,7 +52,7 @@ class Executors:
         self._sent = 0
         self._commands_topic = topic_name(topic_prefix, COMMANDS)
         self._settings = ExecutorSettings(
-            bootstrap_servers=bootstrap_servers,
+            **nodes.as_fields(),
             topic_prefix=topic_prefix,
             cell=CELL,
             node="any",
@@ -55,12 +65,9 @@ class Executors:
             progress_s=0.1,
             checkpoint_steps=20,
         )
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap_servers, "partitioner": "murmur2_random", "log_level": 0}
-        )
-        self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap_servers, "group.id": "none", "enable.auto.commit": False}
-        )
+        settings = producer(others or nodes, "tests", delivery_timeout_s=TIMEOUT_S, linger_ms=0)
+        self._producer = Producer({**settings, "log_level": 0})
+        self._consumer = Consumer(reader(others or nodes, "tests"))
         self._consumer.assign([TopicPartition(topic_name(topic_prefix, FLEET), 0, 0)])
 
     # Processes
@@ -164,10 +171,14 @@ def _serve(settings: ExecutorSettings, log_path: Path) -> None:
 
 @contextmanager
 def executors(
-    bootstrap_servers: str, topic_prefix: str, root: Path, base_model_dir: Path
+    nodes: KafkaConnection,
+    topic_prefix: str,
+    root: Path,
+    base_model_dir: Path,
+    others: KafkaConnection | None = None,
 ) -> Iterator[Executors]:
     """Executors that are gone, however they were left, when the block ends."""
-    fleet = Executors(bootstrap_servers, topic_prefix, root, base_model_dir)
+    fleet = Executors(nodes, topic_prefix, root, base_model_dir, others)
     try:
         yield fleet
     finally:

@@ -1,0 +1,254 @@
+"""Each role against each topic of a secured broker, reading and writing, and against what no role may do."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from infra.acls import apply_grants, grants
+from infra.broker import LocalKafka
+from infra.topics import ensure_topics
+from schemas.access import DEFAULT_GROUPS, ROLES
+from schemas.topics import topics
+from streams.kafka.configuration import command_line_tool
+from streams.settings import WorkerSettings
+from streams.solver.settings import SolverSettings
+
+pytestmark = pytest.mark.integration
+
+PREFIX = "drill"
+SILENT = logging.Logger("silent", logging.CRITICAL + 1)
+TIMEOUT_S = 30.0
+# What each role may do, written down from what the role is for and not from the code's own table:
+# r reads, w writes, - neither.
+EXPECTED = """
+                      users vendors operators nodes worker solver auditor
+cells                 -     -       w         -     r      -      r
+jobs                  w     -       -         -     r      -      r
+quotes                -     w       -         -     r      -      r
+fleet                 -     -       -         w     r      -      r
+clock                 -     -       w         -     r      -      r
+solves.finished       -     -       -         -     r      w      r
+ledger                -     r       r         -     rw     -      r
+decisions             r     -       r         -     w      r      r
+commands              -     -       -         r     w      -      r
+prices                r     -       -         -     w      -      r
+jobs.state            r     -       -         -     w      -      r
+snapshots             -     -       -         -     rw     -      -
+cells.dlt             -     -       r         -     w      -      r
+jobs.dlt              r     -       r         -     w      -      r
+quotes.dlt            -     r       r         -     w      -      r
+fleet.dlt             -     -       r         -     w      -      r
+clock.dlt             -     -       r         -     w      -      r
+solves.finished.dlt   -     -       r         -     w      -      r
+ledger.dlt            -     -       r         -     w      -      r
+"""
+
+
+def expected() -> dict[str, dict[str, str]]:
+    """By role, then topic."""
+    head, *rows = (line.split() for line in EXPECTED.strip().splitlines())
+    return {
+        role: {name: rights[column].strip("-") for name, *rights in rows} for column, role in enumerate(head)
+    }
+
+
+@pytest.fixture(scope="module")
+def kafka(secured: LocalKafka) -> LocalKafka:
+    """With one record in each topic, and the rights given."""
+    admin = secured.connection("admin")
+    ensure_topics(admin, topics(PREFIX, partitions=1, command_partitions=1))
+    client = AdminClient(command_line_tool(admin))
+    for made in client.create_topics([NewTopic(f"{PREFIX}.snapshots", 1, 1)]).values():
+        made.result(TIMEOUT_S)
+    assert apply_grants(admin, grants(PREFIX)) == []
+    assert written(secured, "admin") == set(expected()["users"])
+    return secured
+
+
+def written(kafka: LocalKafka, principal: str) -> set[str]:
+    """The topics that take a record from a principal."""
+    taken: set[str] = set()
+    refused: dict[str, KafkaError] = {}
+
+    def note(error: KafkaError | None, message) -> None:
+        name = message.topic().removeprefix(f"{PREFIX}.")
+        if error is None:
+            taken.add(name)
+        else:
+            refused[name] = error
+
+    settings = command_line_tool(kafka.connection(principal))
+    # An idempotent one is refused as a whole where a principal may write nothing.
+    sender = Producer({**settings, "acks": "all", "enable.idempotence": False, "log_level": 0})
+    for name in expected()["users"]:
+        sender.produce(f"{PREFIX}.{name}", b"{}", key=b"c", partition=0, on_delivery=note)
+    assert sender.flush(TIMEOUT_S) == 0
+    assert {error.code() for error in refused.values()} <= {KafkaError.TOPIC_AUTHORIZATION_FAILED}
+    return taken
+
+
+def read(kafka: LocalKafka, principal: str) -> set[str]:
+    """The topics that give a principal their record."""
+    consumer = Consumer(
+        {**command_line_tool(kafka.connection(principal)), "group.id": "none", "log_level": 0}
+        | {"enable.auto.commit": False}
+    )
+    names = set(expected()["users"])
+    given, refused = set(), set()
+    try:
+        for name in names:
+            topic = f"{PREFIX}.{name}"
+            error = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].error
+            if error is not None:  # not even that it exists
+                assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+                refused.add(name)
+        consumer.assign([TopicPartition(f"{PREFIX}.{name}", 0, 0) for name in names - refused])
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while given | refused != names:
+            assert time.monotonic() < deadline_s, f"neither given nor refused: {names - given - refused}"
+            message = consumer.poll(0.5)
+            if message is None or message.topic() is None:
+                continue  # about the group, which does not matter here
+            name = message.topic().removeprefix(f"{PREFIX}.")
+            if message.error() is None:
+                given.add(name)
+            else:
+                assert message.error().code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+                refused.add(name)
+    finally:
+        consumer.close()
+    assert not given & refused
+    return given
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_reads_and_writes_what_it_needs_and_nothing_else(kafka: LocalKafka, role: str) -> None:
+    table = expected()[role]
+    assert read(kafka, role) == {name for name, rights in table.items() if "r" in rights}
+    assert written(kafka, role) == {name for name, rights in table.items() if "w" in rights}
+
+
+def test_the_drill_is_about_every_role_and_topic() -> None:
+    assert tuple(expected()) == ROLES
+    names = {spec.name.removeprefix(f"{PREFIX}.") for spec in topics(PREFIX)}
+    assert set(expected()["users"]) == names | {"snapshots"}
+
+
+def test_the_worker_alone_writes_what_is_decided() -> None:
+    for name in ("ledger", "decisions", "commands", "prices", "jobs.state", "snapshots"):
+        assert [role for role in ROLES if "w" in expected()[role][name]] == ["worker"]
+    assert "w" not in "".join(expected()["auditor"].values())
+
+
+def refusals(kafka: LocalKafka, role: str) -> dict[str, Callable[[], object]]:
+    """What is tried, by name; each is to be refused to every role but those named in the test."""
+    settings = {**command_line_tool(kafka.connection(role)), "log_level": 0}
+    admin = AdminClient(settings)
+
+    def transaction() -> None:
+        sender = Producer({**settings, "transactional.id": f"{PREFIX}.{role}"}, logger=SILENT)
+        sender.init_transactions(TIMEOUT_S)
+
+    def own_right() -> None:
+        binding = AclBinding(
+            ResourceType.TOPIC,
+            f"{PREFIX}.ledger",
+            ResourcePatternType.LITERAL,
+            f"User:{role}",
+            "*",
+            AclOperation.ALL,
+            AclPermissionType.ALLOW,
+        )
+        admin.create_acls([binding])[binding].result(TIMEOUT_S)
+
+    readable = next(name for name, rights in expected()[role].items() if "r" in rights)
+
+    def join(group: str) -> Callable[[], None]:
+        place = TopicPartition(f"{PREFIX}.{readable}", 0, 0)
+        request = ConsumerGroupTopicPartitions(f"{PREFIX}.{group}", [place])
+        return lambda: answer_of(admin.alter_consumer_group_offsets([request]))
+
+    return {
+        "a transaction": transaction,
+        "a right for itself": own_right,
+        "a topic": lambda: created(admin, f"{PREFIX}.other"),
+        "a topic deleted": lambda: answer_of(admin.delete_topics([f"{PREFIX}.decisions"])),
+        "the worker's group": join("cells"),
+        "the solver's group": join("solvers"),
+        "another group": join("mine"),
+    }
+
+
+def created(admin: AdminClient, name: str) -> None:
+    answer_of(admin.create_topics([NewTopic(name, 1, 1)]))
+
+
+def answer_of(answers) -> None:
+    for answer in answers.values():
+        answer.result(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_does_more_than_read_and_write(kafka: LocalKafka, role: str) -> None:
+    own_group = {"worker": "the worker's group", "solver": "the solver's group"}.get(role)
+    for name, attempt in refusals(kafka, role).items():
+        if name == own_group:
+            attempt()
+        else:
+            with pytest.raises(KafkaException, match="AUTHORIZATION_FAILED"):
+                attempt()
+
+
+def test_the_groups_in_the_table_are_those_that_services_join() -> None:
+    assert DEFAULT_GROUPS["worker"] == WorkerSettings.model_fields["worker_group"].default
+    assert DEFAULT_GROUPS["solver"] == SolverSettings.model_fields["solver_group"].default
+
+
+def test_a_right_that_is_not_in_the_table_is_named(kafka: LocalKafka) -> None:
+    admin = kafka.connection("admin")
+    extra = AclBinding(
+        ResourceType.TOPIC,
+        f"{PREFIX}.led",
+        ResourcePatternType.PREFIXED,
+        "User:vendors",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.ALLOW,
+    )
+    client = AdminClient(command_line_tool(admin))
+    client.create_acls([extra])[extra].result(TIMEOUT_S)
+    try:
+        assert apply_grants(admin, grants(PREFIX)) == [
+            f"allow User:vendors from * WRITE on topic {PREFIX}.led (by prefix)"
+        ]
+    finally:
+        by_prefix = AclBindingFilter(
+            ResourceType.TOPIC,
+            f"{PREFIX}.led",
+            ResourcePatternType.PREFIXED,
+            None,
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        answer_of(client.delete_acls([by_prefix]))

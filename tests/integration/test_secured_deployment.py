@@ -1,0 +1,65 @@
+"""A whole deployment on a secured broker, each part under its own principal."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from infra.cli import run
+from tests.integration.deployment import DEMO_TASK, ROOT, until
+from tests.integration.test_command_line import start_up  # noqa: F401 -- a fixture
+
+pytestmark = pytest.mark.integration
+
+
+def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch, capsys):  # noqa: F811
+    up = start_up("--secure")
+    up.await_ready()
+    assert "a principal for each role" in up.output
+    monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
+    bid = {"cell": "demo", "user": "ann", "job_id": "rich", "bid": 3, "task": DEMO_TASK}
+    (tmp_path / "bids.yaml").write_text(json.dumps([bid]))
+    quote = {"cell": "demo", "vendor": "couriers", "leaves": True}
+    (tmp_path / "quotes.yaml").write_text(json.dumps([quote]))
+
+    def said(*arguments: str) -> str:
+        status = run(list(arguments))
+        output = capsys.readouterr()
+        assert (status, output.err) == (0, ""), (arguments, output)
+        return output.out
+
+    # Each of them finds the deployment and connects as the role whose part it plays.
+    assert "takes its quote back" in said("vendor-quote", str(tmp_path / "quotes.yaml"))
+    assert "a bid of" in said("quote", str(tmp_path / "bids.yaml"))
+    (decided,) = map(json.loads, said("submit", str(tmp_path / "bids.yaml"), "--json").splitlines())
+    assert decided["state"] == "admitted"
+    until(lambda: "slot " in said("explain", "rich"), "a slot is assigned, so the clock ticks")
+    assert "rich" in said("watch", "--once")
+    said("topics", "check")
+    assert "every decision is the one that the rules demand" in said("replay")
+
+    credentials = tmp_path / "data" / "broker" / "credentials"
+    line = subprocess.run(
+        ["kcat", "-C", "-q", "-e", "-F", str(credentials / "users.conf"), "-t", "millrace.decisions"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    assert '"job_id":"rich"' in line
+    # A shell that has read a principal's file is that principal, whatever the command's usual one.
+    shell = f". {credentials / 'users.env'} && exec {sys.executable} -m infra.cli replay"
+    denied = subprocess.run(
+        ["sh", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert denied.returncode == 1
+    assert re.search(r"user users may not read topic millrace\.ledger", denied.stderr)
+
+    # Started without being asked to be secured, it is all the same.
+    assert up.interrupt() == 130
+    up = start_up()
+    up.await_ready()
+    assert "a principal for each role" in up.output
+    assert "rich" in said("watch", "--once")
