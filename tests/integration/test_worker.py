@@ -172,7 +172,7 @@ def test_an_export_has_each_decision_once_in_order_and_hides_nothing(
 
     half = copied(deployment, "behind", late)
     behind = exported(half)
-    where = ["replay", "--bootstrap-servers", servers, "--topic-prefix", half]
+    where = ["replay", "--bootstrap-servers", deployment.bootstrap_servers, "--topic-prefix", half]
     assert (run(where), run([*where, "--strict"])) == (0, 1)
     assert behind.ok
     assert behind.awaited == plain.decisions - 9
