@@ -26,7 +26,7 @@ from streams.policy import ZonePolicy
 _POLICIES = dict.fromkeys(("auction", "eft", "ntm", "titan", "fixed_price"), AuctionZone)
 """What each kind of policy makes of a zone; every one is a `ZonePolicy`."""
 
-SNAPSHOT_VERSION = 3
+SNAPSHOT_VERSION = 4
 CHAIN_START = bytes(32)
 _DIGEST_BYTES = 16
 

@@ -189,9 +189,7 @@ class Auctioneer:
         first = max(self._open_until_slot, first_slot)
         stop = min(last_slot + 1, self.market.first_slot + self.market.horizon_slots)
         if stop > first:
-            compute = self.market.opening_compute_price(first, stop - first)
-            memory = self.market.opening_memory_price(first, stop - first)
-            self.dual_bound.rise([*compute.ravel().tolist(), *memory.ravel().tolist()])
+            self.dual_bound.rise(self.market.opening_sums(first, stop - first))
             self._open_until_slot = stop
 
     def _opening_micros(self, schedule: Schedule) -> float:

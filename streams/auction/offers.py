@@ -1,5 +1,7 @@
 """From the auctioneer's numbers to what travels."""
 
+import math
+
 from schemas.decisions import Certificate, Offer, Plan, PriceParts, Room
 from solvers.auction.auctioneer import Appraisal, Auctioneer
 from solvers.auction.calendar import Calendar
@@ -31,11 +33,13 @@ def price_of(price: Price) -> PriceParts:
 def offer_of(appraisal: Appraisal, nodes: tuple[str, ...], calendar: Calendar) -> Offer:
     """An appraisal as an offer."""
     schedule, price = appraisal.schedule, appraisal.price
+    gap_micros = None if schedule is None else schedule.gap_micros
     room, earliest = appraisal.room, appraisal.earliest_last_slot
     return Offer(
         price=None if price is None else price_of(price),
         lowest_winning_bid_micros=None if price is None else price.lowest_winning_bid_micros,
         plan=None if schedule is None else plan_of(schedule, nodes),
+        plan_gap_micros=None if gap_micros is None else math.ceil(gap_micros),
         earliest_deadline_s=None if earliest is None else calendar.start_s(earliest + 1),
         room=Room(
             cells=room.cells,
