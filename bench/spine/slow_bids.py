@@ -209,6 +209,28 @@ def changed(rng: random.Random, task: TaskShape, market: MarketShape) -> TaskSha
     return replace(task, memory_gib=rng.choice((0.5, 1.0, 2.0, 4.0, 8.0, 20.0)))
 
 
+def bid_for(job_id: str, task: TaskShape, bid_micros: int) -> JobSubmitted:
+    """A bid for a task."""
+    return JobSubmitted(
+        cell=CELL,
+        job_id=job_id,
+        user="user",
+        bid_micros=bid_micros,
+        task=Task(
+            zone=ZONE,
+            work_samples=task.work_samples,
+            deadline_s=SLOT_S * (task.slots + 1),
+            dataset=Dataset(path="data.jsonl", samples=10_000),
+            memory_gib=task.memory_gib,
+            # Half a sample more, so that the product with the slot's length rounds down to the speed.
+            speed_samples_per_s={
+                f"gpu{number}": (speed + 0.5) / SLOT_S for number, speed in enumerate(task.speeds)
+            },
+            needs_preprocessing=task.needs_preprocessing,
+        ),
+    )
+
+
 class Market:
     """A cell with bids judged already, and what a task meets there."""
 
@@ -221,12 +243,12 @@ class Market:
         for number in range(5):
             self._send(_vendor(rng, number))
         for number in range(shape.bids_before):
-            self._send(self.event(f"before{number}", _usual(rng, shape), _worth_micros(rng)))
+            self._send(bid_for(f"before{number}", _usual(rng, shape), _worth_micros(rng)))
 
     def steps(self, task: TaskShape) -> int:
         """What the search for the task's plan counts."""
         zone = cast(AuctionZone, self._cell.zones[ZONE])
-        event = self.event("sought", task, 0)
+        event = bid_for("sought", task, 0)
         try:
             demand = Demand.of(event.task, event.task.work_samples, zone.zone, zone.fleet, SLOT_S)
         except UnjudgeableError:
@@ -238,33 +260,12 @@ class Market:
 
     def time_s(self, job_id: str, task: TaskShape, bid_micros: int) -> float:
         """What the cell takes to handle a bid for the task."""
-        event = self.event(job_id, task, bid_micros)
+        event = bid_for(job_id, task, bid_micros)
         entry = LedgerEvent(self._offset, Envelope(f"event-{self._offset}", "bench", "", event))
         self._offset += 1
         start_s = time.perf_counter()
         self._cell.handle(entry)
         return time.perf_counter() - start_s
-
-    def event(self, job_id: str, task: TaskShape, bid_micros: int) -> JobSubmitted:
-        """A bid for a task."""
-        return JobSubmitted(
-            cell=CELL,
-            job_id=job_id,
-            user="user",
-            bid_micros=bid_micros,
-            task=Task(
-                zone=ZONE,
-                work_samples=task.work_samples,
-                deadline_s=SLOT_S * (task.slots + 1),
-                dataset=Dataset(path="data.jsonl", samples=10_000),
-                memory_gib=task.memory_gib,
-                # Half a sample more, so that the product with the slot's length rounds down to the speed.
-                speed_samples_per_s={
-                    f"gpu{number}": (speed + 0.5) / SLOT_S for number, speed in enumerate(task.speeds)
-                },
-                needs_preprocessing=task.needs_preprocessing,
-            ),
-        )
 
     def _send(self, event: CellConfigured | VendorQuoted | JobSubmitted) -> None:
         self._cell.handle(LedgerEvent(self._offset, Envelope(f"event-{self._offset}", "bench", "", event)))

@@ -13,11 +13,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from bench.spine.cells import CELL
+from bench.spine.slow_bids import MarketShape, TaskShape, bid_for, configuration
 from infra.broker import LocalKafka
 from infra.topics import ensure_topics
 from schemas.base import MAX_TIME_S
 from schemas.clock import ClockTicked
 from schemas.codec import decode_decision
+from schemas.decisions import JobAdmitted, JobQuoted
+from schemas.jobs import JobQuoteRequested
 from schemas.topics import topics
 from schemas.views import JobState
 from streams.replay_sources import verify_kafka
@@ -61,6 +65,36 @@ def test_events_become_decisions_and_views(deployment: Deployment) -> None:
     states = [JobState.model_validate_json(record.value or b"") for record in view]
     assert any(state.state == "rejected" and state.reason == "unknown_zone" for state in states)
     assert [record.key for record in view] == [f"{state.cell}/{state.job_id}".encode() for state in states]
+
+
+def test_bids_and_quotes_that_are_slow_to_judge_end_no_worker(
+    kafka: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    shape = MarketShape(gpu_types=4, tariffs=1, nodes=40, slots=1_008, bids_before=0, seed=0)
+    tasks = [
+        TaskShape((1_119, 1_119, 1_119, 1_119), 1_000_000, 1_008, 8.0, needs_preprocessing=False),
+        TaskShape((1_119, 1_119, 1_219, 1_119), 1_100_000, 1_008, 8.0, needs_preprocessing=False),
+        TaskShape((2_297, 1_602, 1_778, 1_907), 765_955, 1_008, 2.0, needs_preprocessing=False),
+    ]
+    deployment = Deployment(
+        kafka, topic_prefix, tmp_path, [CELL], configuration=lambda _: configuration(shape)
+    )
+    try:
+        worker = deployment.start_worker()
+        deployment.configure(CELL)
+        bids = [bid_for(f"slow{number}", task, 10**12) for number, task in enumerate(tasks * 4)]
+        deployment.send(bids)
+        deployment.send(JobQuoteRequested(cell=CELL, quote_id=bid.job_id, task=bid.task) for bid in bids)
+        deployment.proven()
+        assert worker.running
+        outcomes = [
+            decode_decision(record.value or b"").outcome for record in deployment.records("decisions")
+        ]
+        offers = [outcome.offer for outcome in outcomes if isinstance(outcome, JobAdmitted | JobQuoted)]
+        assert len(offers) == 2 * len(bids)
+        assert all(offer is not None and offer.plan_gap_micros is not None for offer in offers)
+    finally:
+        deployment.stop_workers()
 
 
 def test_one_altered_byte_in_the_decisions_is_named(deployment: Deployment) -> None:
