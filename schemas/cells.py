@@ -21,7 +21,7 @@ MAX_SLOT_S = 86_400
 LEAST_ROOM_GIB = 1 / 1024
 """Memory is counted in so small parts; a node needs at least one beside the base model."""
 MAX_NODE_CLASSES = 4
-"""The exact schedule search grows with slots to the power of the classes."""
+"""The unlike speeds of many classes have more combinations than the schedule search gets through."""
 BYTES_PER_NODE_SLOT = 32
 """Two prices and the room for two resources."""
 MAX_NODE_SLOTS = 2**20

@@ -91,6 +91,10 @@ class Offer(Record):
     """The least bid that wins now, and what it would pay at most. None where no plan exists, or where all
     bids of a slot are decided together."""
     plan: Plan | None
+    plan_gap_micros: Amount | None
+    """By how much a cheaper plan may undercut this one's critical value at most: 0 where it is proven that
+    none does, more where the search ended with its budget of counted steps and this is the best plan found.
+    None where no plan exists, and under policies that do not look for the cheapest."""
     speeds: tuple[CountedSpeed, ...]
     """What the plan counts with, by GPU type; types that are missing cannot run the task."""
     earliest_deadline_s: Annotated[float, Field(ge=0)] | None

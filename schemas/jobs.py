@@ -107,7 +107,6 @@ RejectionReason = Literal[
     "no_throughput_known",
     "larger_than_a_node",
     "memory_understated",
-    "search_too_large",
     "duplicate_job",
     "not_in_schedule",
     "solver_found_nothing",

@@ -34,8 +34,8 @@ def growth_table(axes: Sequence[Axis], seed: int, rows: Rows) -> Table:
         power = slope(sizes, [value["median_s"] for value in values])
         for size, (_, setting), value in zip(sizes, axis.points, values, strict=True):
             milliseconds = (1_000 * value[name] for name in ("median_s", "mean_s", "p99_s"))
-            refused_pct = 100 * value["refused"]
-            lines.append((axis.name, size, setting.nodes, setting.slots, *milliseconds, power, refused_pct))
+            unproven_pct = 100 * value["unproven"]
+            lines.append((axis.name, size, setting.nodes, setting.slots, *milliseconds, power, unproven_pct))
     columns = (
         "axis",
         "size",
@@ -45,7 +45,7 @@ def growth_table(axes: Sequence[Axis], seed: int, rows: Rows) -> Table:
         "mean_ms",
         "p99_ms",
         "slope_of_median",
-        "refused_pct",
+        "unproven_pct",
     )
     chart = Lines(
         "axis", "size", ("median_ms",), "median time of a decision, ms", "nodes, slots, factor on work"

@@ -36,6 +36,11 @@ def describe_offer(offer: Offer) -> Iterator[str]:
         )
     if offer.plan is not None:
         yield f"plan: {describe_plan(offer.plan)}"
+    if offer.plan_gap_micros:
+        yield (
+            f"the best plan found before the search had spent its steps: another may be cheaper by at "
+            f"most {units(offer.plan_gap_micros)}"
+        )
 
 
 def describe_plan(plan: Plan) -> str:

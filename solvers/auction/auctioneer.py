@@ -100,11 +100,6 @@ class Auctioneer:
             cost_micros = least_additive_cost(self.market, request.demand, window, cutoff_micros=bid_micros)
         return self.dual_bound.judge(bid_micros, cost_micros)
 
-    def count_unplanned(self, bid_micros: int) -> None:
-        """Count a bid that was refused without a search, though a scheduler might have found it a plan: it
-        brings no more than the bid."""
-        self.dual_bound.judge(bid_micros, 0.0)
-
     def award(
         self, bid_micros: int, demand: Demand, schedule: Schedule, price: Price, gain_micros: int
     ) -> Award | None:
@@ -196,9 +191,7 @@ class Auctioneer:
         first = max(self._open_until_slot, first_slot)
         stop = min(last_slot + 1, self.market.first_slot + self.market.horizon_slots)
         if stop > first:
-            compute = self.market.opening_compute_price(first, stop - first)
-            memory = self.market.opening_memory_price(first, stop - first)
-            self.dual_bound.rise([*compute.ravel().tolist(), *memory.ravel().tolist()], at_least_micros=0)
+            self.dual_bound.rise(self.market.opening_sums(first, stop - first), at_least_micros=0)
             self._open_until_slot = stop
 
     def _opening_micros(self, schedule: Schedule) -> float:

@@ -1,10 +1,12 @@
-"""The exact schedule search: the best pair of price ceilings, by branch and bound (Eq. 12, erratum P3).
+"""The schedule search: the best vendor and pair of price ceilings, by branch and bound (Eq. 12, erratum P3).
 
 A schedule pays the *highest* price among its cells for all of its resources, so its cost is not additive. But
 under fixed ceilings (lambda-hat, phi-hat) it is: the cells under both ceilings at ceiling prices plus their
-operational cost. The search keeps rectangles of ceilings. One rectangle is bounded from below by offering the
-cells of its highest ceilings at the prices of its lowest; the rectangle of the least bound is halved, until a
-single pair of ceilings is the best there is, which `cheapest_cover` then solves exactly.
+operational cost. The search keeps boxes: ranges of vendors, of compute ceilings and of memory ceilings. A box
+is bounded from below by the cheapest cover with the cells of its highest ceilings at the prices of its
+lowest, in the slots that its fastest vendor leaves at the price of its cheapest. That cover is a schedule
+too; what it really costs beyond the bound says along which side to divide the box of the least bound, until
+no box can hold a cheaper schedule than the best one found, or the budget of steps has run out.
 """
 
 import heapq
@@ -14,204 +16,267 @@ import numpy as np
 
 from solvers.arrays import Floats, Ints
 from solvers.auction.cells import Cells, Fronts, price_fronts
-from solvers.auction.cover import NO_CHOICE, Sums, cheapest_cover
+from solvers.auction.counts import EQUAL, NO_CHOICE, Cover, cover_by_counts
+from solvers.auction.cover import by_cost, cheapest_cover
 from solvers.auction.demand import Demand
 from solvers.compiled import kernel
 
+_FIRST_COVER_STEPS = 2**14
+"""Of the first search for a cover that counts have not found; the next of the same box takes eight times
+it."""
+_LAST_EFFORT = 4
+_VENDOR, _COMPUTE, _MEMORY, _COVER = 0, 1, 2, 3
+"""The sides of a box that may be divided; the last is how hard its cover is searched for."""
+
 
 class Problem(NamedTuple):
-    """The schedule search of one task, whatever its vendor."""
+    """The schedule search of one task."""
 
     demand: Demand
     fronts: Fronts
     operational: Floats
     """(slots, classes) e_ikt of one slot of the task."""
-    by_cost: Ints
-    """(classes, slots) the slots from the cheapest to run to the dearest."""
-    counts: Ints
-    """(counts, classes) numbers of cells per class that cover the work with none to spare."""
-    compute_used: Floats
-    """(counts,) node-slots of compute."""
-    memory_used: Floats
+    order: Ints
+    """(classes, slots) the slots of each class from the cheapest to run to the dearest."""
+    delays_slots: Ints
+    """(options,) of the vendors, ascending."""
+    prices_micros: Floats
+    """(options,) descending."""
+    compute_levels: Floats
+    """The prices of the fronts, ascending."""
+    memory_levels: Floats
+
+
+class Box(NamedTuple):
+    """Ranges, both ends included, of vendors and of the levels that both ceilings may have."""
+
+    fast: int
+    cheap: int
+    low: int
+    high: int
+    left: int
+    right: int
+
+
+class Judged(NamedTuple):
+    """A box, what it holds at best, and how to go on with it."""
+
+    bound: float
+    """No schedule of the box costs less."""
+    cost: float
+    """Of the schedule found in it, infinite without one."""
+    option: int
+    rows: Ints
+    """(slots,) node rows or `NO_CHOICE`."""
+    side: int
+    """To divide next."""
+    middle: int
+    """The last of the first half."""
+    steps: int
+
+
+class Found(NamedTuple):
+    """What a search came to."""
+
+    cost: float
+    """Infinite where there is no schedule."""
+    bound: float
+    """No schedule costs less; as much as `cost` where that is proven to be the least."""
+    option: int
+    rows: Ints
+    """(slots,) node rows or `NO_CHOICE`."""
+    steps: int
+    """What the search took."""
 
 
 @kernel
-def schedule_problem(cells: Cells, demand: Demand, operational: Floats) -> Problem:
+def schedule_problem(
+    cells: Cells, demand: Demand, operational: Floats, delays_slots: Ints, prices_micros: Floats
+) -> Problem:
     """The problem of scheduling a task in the room that `cells` have."""
-    slots, classes = operational.shape
-    counts = _minimal_counts(demand.samples, demand.work_samples, slots)
-    compute_used = np.zeros(counts.shape[0])
-    memory_used = np.zeros(counts.shape[0])
-    for row in range(counts.shape[0]):
-        for index in range(classes):
-            compute_used[row] += counts[row, index] * demand.compute_share[index]
-            memory_used[row] += counts[row, index] * demand.memory_share[index]
-    by_cost = np.empty((classes, slots), np.int64)
-    for index in range(classes):
-        by_cost[index] = np.argsort(operational[:, index], kind="mergesort")
     fronts = price_fronts(cells, demand)
-    return Problem(demand, fronts, operational, by_cost, counts, compute_used, memory_used)
+    begin = fronts.start[delays_slots[0] * operational.shape[1]]
+    return Problem(
+        demand,
+        fronts,
+        operational,
+        by_cost(operational),
+        delays_slots,
+        prices_micros,
+        np.unique(fronts.compute[begin:]),
+        np.unique(fronts.memory[begin:]),
+    )
 
 
 @kernel
-def _minimal_counts(samples: Ints, work_samples: int, slots: int) -> Ints:
-    classes = samples.size
-    stack = np.zeros((1, classes), np.int64)
-    for index in range(classes - 1):
-        grown = [stack[0]]
-        grown.pop()
-        for row in range(stack.shape[0]):
-            covered = (stack[row] * samples).sum()
-            most = 0
-            if samples[index] > 0 and covered < work_samples:
-                most = min(slots, (work_samples - covered + samples[index] - 1) // samples[index])
-            for count in range(most + 1):
-                line = stack[row].copy()
-                line[index] = count
-                grown.append(line)
-        stack = np.empty((len(grown), classes), np.int64)
-        for row in range(len(grown)):
-            stack[row] = grown[row]
-    last = classes - 1
-    kept = 0
-    for row in range(stack.shape[0]):
-        missing = work_samples - (stack[row] * samples).sum()
-        if missing > 0:
-            if samples[last] == 0:
-                continue
-            stack[row, last] = (missing + samples[last] - 1) // samples[last]
-        if stack[row].sum() <= slots:
-            stack[kept] = stack[row]
-            kept += 1
-    return stack[:kept]
+def cheapest_schedule(problem: Problem, budget_steps: int) -> Found:
+    """The vendor and the schedule of least price, operational cost and resource prices together.
 
-
-@kernel
-def _offered(fronts: Fronts, group: int, compute_ceiling: float, memory_ceiling: float) -> int:
-    """Index of the first cell of a group under both ceilings, or -1."""
-    for cell in range(fronts.start[group], fronts.start[group + 1]):
-        if fronts.compute[cell] > compute_ceiling:
-            return -1
-        if fronts.memory[cell] <= memory_ceiling:
-            return cell
-    return -1
-
-
-@kernel
-def _lower_bound(
-    problem: Problem,
-    first_slot: int,
-    floors: tuple[float, float],
-    ceilings: tuple[float, float],
-    prefix: Floats,
-) -> float:
-    """Least cost over the minimal counts, if each class had its own cheapest slots of those offered.
-
-    Exact for one class; for more it minds that all cells need slots of their own, but not which class gets
-    a slot that two of them want. `prefix` is scratch of shape (classes, slots + 1).
+    Where the budget runs out, the best found, and what no other can cost less than. There always is one where
+    there is room.
     """
-    operational, counts = problem.operational, problem.counts
-    slots, classes = operational.shape
-    offered = np.zeros(classes, np.int64)
-    usable = np.zeros(slots, np.bool_)
-    for index in range(classes):
-        prefix[index, 0] = 0.0
-        for slot in problem.by_cost[index]:
-            if slot < first_slot:
-                continue
-            if _offered(problem.fronts, slot * classes + index, ceilings[0], ceilings[1]) >= 0:
-                prefix[index, offered[index] + 1] = prefix[index, offered[index]] + operational[slot, index]
-                offered[index] += 1
-                usable[slot] = True
-    usable_slots = usable.sum()
-    least = np.inf
-    for row in range(counts.shape[0]):
-        if counts[row].sum() > usable_slots:
-            continue
-        cost = floors[0] * problem.compute_used[row] + floors[1] * problem.memory_used[row]
-        for index in range(classes):
-            if counts[row, index] > offered[index]:
-                cost = np.inf
-                break
-            cost += prefix[index, counts[row, index]]
-        least = min(least, cost)
-    return least
-
-
-@kernel
-def cheapest_schedule(problem: Problem, sums: Sums, first_slot: int, cutoff: float) -> tuple[float, Ints]:
-    """The schedule of least operational cost and resource prices from `first_slot` on, if below `cutoff`.
-
-    Returns:
-        The cost at the winning ceilings (infinite if none is below `cutoff`), and (slots,) node rows or
-        `NO_CHOICE`.
-    """
-    slots, classes = problem.operational.shape
-    schedule = np.full(slots, NO_CHOICE, np.int64)
-    begin = problem.fronts.start[first_slot * classes]
-    if problem.counts.shape[0] == 0 or begin == problem.fronts.compute.size:
-        return np.inf, schedule
-    compute_levels = np.unique(problem.fronts.compute[begin:])
-    memory_levels = np.unique(problem.fronts.memory[begin:])
-    prefix = np.empty((classes, slots + 1))
-    best = cutoff
-    # Entries: bound, then first and last level of compute and of memory price.
-    open_rectangles = [(0.0, 0, compute_levels.size - 1, 0, memory_levels.size - 1)]
-    while len(open_rectangles) > 0:
-        bound, low, high, left, right = heapq.heappop(open_rectangles)
-        if bound >= best:
+    best_cost, best_option = np.inf, -1
+    best_rows = np.full(problem.operational.shape[0], NO_CHOICE, np.int64)
+    if problem.compute_levels.size == 0:
+        return Found(best_cost, best_cost, best_option, best_rows, 0)
+    whole = Box(
+        0,
+        problem.delays_slots.size - 1,
+        0,
+        problem.compute_levels.size - 1,
+        0,
+        problem.memory_levels.size - 1,
+    )
+    spent_steps = 0
+    given_up = np.inf
+    # Entries: bound, side, middle, effort, and the box. The first box is judged as the child of itself.
+    open_boxes = [(0.0, _COVER, 0, -1, whole)]
+    while len(open_boxes) > 0:
+        bound, side, middle, effort, box = heapq.heappop(open_boxes)
+        if bound >= best_cost * (1.0 - EQUAL):
             break
-        if low == high and left == right:
-            ceilings = (compute_levels[low], memory_levels[left])
-            cost, found = _cheapest_under(problem, sums, first_slot, ceilings, best)
-            if cost < best:
-                best, schedule = cost, found
+        if spent_steps >= budget_steps and best_option >= 0:
+            given_up = min(given_up, bound)
+            break
+        if side == _COVER and effort == _LAST_EFFORT:
+            given_up = min(given_up, bound)
             continue
-        compute_gap = (compute_levels[high] - compute_levels[low]) * problem.compute_used[0]
-        memory_gap = (memory_levels[right] - memory_levels[left]) * problem.memory_used[0]
-        for half in range(2):
-            child = (low, high, left, right)
-            if compute_gap >= memory_gap:
-                middle = (low + high) // 2
-                child = (low, middle, left, right) if half == 0 else (middle + 1, high, left, right)
-            else:
-                middle = (left + right) // 2
-                child = (low, high, left, middle) if half == 0 else (low, high, middle + 1, right)
-            floors = (compute_levels[child[0]], memory_levels[child[2]])
-            ceilings = (compute_levels[child[1]], memory_levels[child[3]])
-            child_bound = _lower_bound(problem, first_slot, floors, ceilings, prefix)
-            if child_bound < best:
-                heapq.heappush(open_rectangles, (child_bound, child[0], child[1], child[2], child[3]))
-    return (best if best < cutoff else np.inf), schedule
+        for half in range(1 if side == _COVER else 2):
+            child = _part(box, side, middle, half)
+            child_effort = effort + 1 if side == _COVER else 0
+            judged = _judge(problem, child, child_effort, budget_steps - spent_steps)
+            spent_steps += judged.steps
+            if judged.cost < best_cost:
+                best_cost, best_option, best_rows = judged.cost, judged.option, judged.rows
+            child_bound = max(bound, judged.bound)
+            if child_bound < min(judged.cost, best_cost) * (1.0 - EQUAL):
+                heapq.heappush(open_boxes, (child_bound, judged.side, judged.middle, child_effort, child))
+    return Found(best_cost, min(best_cost, given_up), best_option, best_rows, spent_steps)
 
 
 @kernel
-def _cheapest_under(
-    problem: Problem, sums: Sums, first_slot: int, ceilings: tuple[float, float], cutoff: float
-) -> tuple[float, Ints]:
-    """The cheapest schedule of the cells under both ceilings, at ceiling prices: cost and node rows.
+def _part(box: Box, side: int, middle: int, half: int) -> Box:
+    """A half of a box, divided after `middle`."""
+    fast, cheap, low, high, left, right = box
+    if side == _VENDOR:
+        if half == 0:
+            cheap = middle
+        else:
+            fast = middle + 1
+    elif side == _COMPUTE:
+        if half == 0:
+            high = middle
+        else:
+            low = middle + 1
+    elif side == _MEMORY:
+        if half == 0:
+            right = middle
+        else:
+            left = middle + 1
+    return Box(fast, cheap, low, high, left, right)
 
-    Infinite if it is not below `cutoff`.
-    """
-    compute_ceiling, memory_ceiling = ceilings
+
+@kernel
+def _judge(problem: Problem, box: Box, effort: int, left_steps: int) -> Judged:
+    """Bound a box from below, and find a schedule in it, in no more steps than are left or hardly more."""
     demand, operational = problem.demand, problem.operational
     slots, classes = operational.shape
+    floors = (problem.compute_levels[box.low], problem.memory_levels[box.left])
+    ceilings = (problem.compute_levels[box.high], problem.memory_levels[box.right])
+    costs = _costs_under(problem, problem.delays_slots[box.fast], floors, ceilings)
+    cover = _cover(problem, costs, effort, left_steps)
+    bound = problem.prices_micros[box.cheap] + cover.bound
+    rows = np.full(slots, NO_CHOICE, np.int64)
+    steps = cover.steps + 2 * slots * classes
+    if cover.cost == np.inf:
+        return Judged(bound, np.inf, -1, rows, _COVER, 0, steps)
+    highest_compute, highest_memory = 0.0, 0.0
+    compute_used, memory_used, operation = 0.0, 0.0, 0.0
+    first = slots
+    for slot in range(slots - 1, -1, -1):
+        index = cover.chosen[slot]
+        if index == NO_CHOICE:
+            continue
+        group = slot * classes + index
+        cell = _first_under(
+            problem.fronts.memory, problem.fronts.start[group], problem.fronts.start[group + 1], ceilings[1]
+        )
+        rows[slot] = problem.fronts.nodes[cell]
+        highest_compute = max(highest_compute, problem.fronts.compute[cell])
+        highest_memory = max(highest_memory, problem.fronts.memory[cell])
+        compute_used += demand.compute_share[index]
+        memory_used += demand.memory_share[index]
+        operation += operational[slot, index]
+        first = slot
+    option = int(np.searchsorted(problem.delays_slots, first, side="right")) - 1
+    cost = (
+        problem.prices_micros[option]
+        + operation
+        + highest_compute * compute_used
+        + highest_memory * memory_used
+    )
+    side, middle, widest = _COVER, 0, cover.cost - cover.bound
+    if option < box.cheap:
+        gap = problem.prices_micros[option] - problem.prices_micros[box.cheap]
+        if gap > widest:
+            side, middle, widest = _VENDOR, (option + box.cheap) // 2, gap
+    gap = (highest_compute - floors[0]) * compute_used
+    if gap > widest:
+        side, middle, widest = _COMPUTE, _halved(problem.compute_levels, floors[0], highest_compute), gap
+    gap = (highest_memory - floors[1]) * memory_used
+    if gap > widest:
+        side, middle = _MEMORY, _halved(problem.memory_levels, floors[1], highest_memory)
+    return Judged(bound, cost, option, rows, side, middle, steps)
+
+
+@kernel
+def _halved(levels: Floats, floor: float, highest: float) -> int:
+    """The last level in the lower half of what lies between two of them, the higher one excepted."""
+    half = np.searchsorted(levels, 0.5 * (floor + highest), side="right")
+    return int(min(half, np.searchsorted(levels, highest))) - 1
+
+
+@kernel
+def _costs_under(
+    problem: Problem, first_slot: int, floors: tuple[float, float], ceilings: tuple[float, float]
+) -> Floats:
+    """(slots, classes) what the cells under both ceilings cost at the floors, infinite where there is
+    none."""
+    samples, operational = problem.demand.samples, problem.operational
+    start, compute, memory = problem.fronts.start, problem.fronts.compute, problem.fronts.memory
+    slots, classes = operational.shape
+    resources = floors[0] * problem.demand.compute_share + floors[1] * problem.demand.memory_share
     costs = np.full((slots, classes), np.inf)
     for slot in range(first_slot, slots):
         for index in range(classes):
             group = slot * classes + index
-            if _offered(problem.fronts, group, compute_ceiling, memory_ceiling) >= 0:
-                costs[slot, index] = (
-                    compute_ceiling * demand.compute_share[index]
-                    + memory_ceiling * demand.memory_share[index]
-                    + operational[slot, index]
-                )
-    cost, chosen = cheapest_cover(costs, demand.samples, sums, demand.work_samples, cutoff)
-    rows = np.full(slots, NO_CHOICE, np.int64)
-    for slot in range(slots):
-        if chosen[slot] != NO_CHOICE:
-            group = slot * classes + chosen[slot]
-            rows[slot] = problem.fronts.nodes[
-                _offered(problem.fronts, group, compute_ceiling, memory_ceiling)
-            ]
-    return cost, rows
+            if start[group] < start[group + 1] and samples[index] > 0:
+                cell = _first_under(memory, start[group], start[group + 1], ceilings[1])
+                if cell < start[group + 1] and compute[cell] <= ceilings[0]:
+                    costs[slot, index] = resources[index] + operational[slot, index]
+    return costs
+
+
+@kernel
+def _cover(problem: Problem, costs: Floats, effort: int, left_steps: int) -> Cover:
+    """The cheapest cover at these costs, the better proven the more effort it gets."""
+    demand = problem.demand
+    if effort == 0:
+        found = cover_by_counts(costs, problem.order, demand.samples, demand.work_samples, 2 * costs.size)
+        if found.cost < np.inf or found.bound == np.inf:
+            return found
+    limit = min(_FIRST_COVER_STEPS << (3 * max(effort - 1, 0)), max(left_steps, 0))
+    return cheapest_cover(costs, problem.order, demand.samples, demand.work_samples, np.inf, limit)
+
+
+@kernel
+def _first_under(memory: Floats, low: int, high: int, ceiling: float) -> int:
+    """The first of a front's cells whose memory price is under a ceiling: of those, the cheapest in
+    compute."""
+    while low < high:
+        middle = (low + high) // 2
+        if memory[middle] <= ceiling:
+            high = middle
+        else:
+            low = middle + 1
+    return low

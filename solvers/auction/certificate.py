@@ -3,22 +3,33 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from solvers.arrays import Floats, Ints
 from solvers.auction.cells import Cells, additive_costs
-from solvers.auction.cover import Sums
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market
 from solvers.auction.pricing import cheapest_plan
 from solvers.auction.window import Window
 from solvers.compiled import kernel
 
+CERTIFICATE_BUDGET_STEPS = 2_000_000
+"""Of the search behind one bid's part of the bound. The plan and its price come from a search of its own, so
+they do not depend on the bid, which this one's cutoff follows."""
+
 
 def least_additive_cost(
-    market: Market, demand: Demand, window: Window, cutoff_micros: float = math.inf
+    market: Market,
+    demand: Demand,
+    window: Window,
+    cutoff_micros: float = math.inf,
+    budget_steps: int = CERTIFICATE_BUDGET_STEPS,
 ) -> float:
     """Least q + sum(e + s lambda + r phi) over *all* plans, cells without room too.
 
     Infinite without a plan, or if none is below `cutoff_micros`: what costs as much as is bid adds nothing.
+    Where the budget of steps runs out, it is what no plan can cost less than, so that the dual bound stays
+    one.
 
     Constraint 6a prices a plan cell by cell, and knows no room: so does this, where F (Eq. 10) does not
     (erratum P8). mu_i = max(0, b_i - this) is feasible at these prices, and prices only rise.
@@ -28,11 +39,11 @@ def least_additive_cost(
             market.cells(window.columns.start, window.columns.stop),
             demand,
             window.operational,
-            window.sums,
             window.delays_slots,
             window.prices_micros,
             # A bid is whole micros, which kernels would be compiled for once more.
             float(cutoff_micros),
+            budget_steps,
         )
     )
 
@@ -42,16 +53,16 @@ def _least_additive_cost(
     cells: Cells,
     demand: Demand,
     operational: Floats,
-    sums: Sums,
     delays_slots: Ints,
     prices_micros: Floats,
     cutoff_micros: float,
+    budget_steps: int,
 ) -> float:
     costs = additive_costs(cells, demand, operational)
-    least, _, _ = cheapest_plan(
-        costs, demand.samples, demand.work_samples, sums, delays_slots, prices_micros, cutoff_micros
+    plan = cheapest_plan(
+        costs, demand.samples, demand.work_samples, delays_slots, prices_micros, cutoff_micros, budget_steps
     )
-    return least
+    return plan.bound if plan.bound < cutoff_micros else np.inf
 
 
 class DualBound:

@@ -63,8 +63,8 @@ def _dual(prices: Floats, nodes: Floats, buyers: Sequence[_Buyer]) -> tuple[int,
         compute, memory = prices[:, window.columns]
         costs = window.operational + compute * demand.compute_share + memory * demand.memory_share
         plan = price(task, window, costs)
-        if plan is not None and plan.cost < task.bid_micros:
-            surplus.append(task.bid_micros - plan.cost)
+        if plan is not None and plan.bound < task.bid_micros:
+            surplus.append(task.bid_micros - plan.bound)
             used[0, plan.columns, plan.classes] += demand.compute_share[plan.classes]
             used[1, plan.columns, plan.classes] += demand.memory_share[plan.classes]
     return math.ceil(math.fsum(surplus) + math.fsum((prices * nodes).ravel().tolist())), used

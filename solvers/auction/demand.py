@@ -13,9 +13,6 @@ from solvers.auction.fleet import Fleet, gib_up
 from solvers.auction.memory import least_memory_gib
 from solvers.auction.speeds import counted_speeds, covering_rows
 
-MAX_COVER_ENTRIES = 40_000_000
-"""Some 200 MB for the while of one search."""
-
 
 class UnjudgeableError(Exception):
     """A task that no plan can be sought for, whatever the load."""
@@ -64,7 +61,6 @@ class Demand(NamedTuple):
                 f"no node of zone {zone.id} holds {memory_gib} GiB and at least one but at most a node's "
                 f"capacity of samples per slot, at speeds {speeds} samples/s",
             )
-        _refuse_endless_search(samples, work_samples, zone.horizon_slots)
         return cls.sized(work_samples, samples, memory_gib, fleet)
 
     @classmethod
@@ -109,19 +105,6 @@ def _refuse_understated_memory(task: Task, zone: Zone) -> None:
 def _least_memory_gib(fleet: Fleet) -> float:
     """What a task counts for at least, so that no node gets more runs in a slot than a command holds."""
     return gib_up(max(node_class.capacity_gib for node_class in fleet.classes) / MAX_RUNS_PER_SLOT)
-
-
-def _refuse_endless_search(samples: Ints, work_samples: int, horizon_slots: int) -> None:
-    """The exact cover keeps an entry per slot and sum of samples: many unlike speeds make too many sums."""
-    entries = horizon_slots
-    for step in {int(step) for step in samples if step}:
-        entries *= min(horizon_slots, work_samples // step) + 1
-    if entries > MAX_COVER_ENTRIES:
-        raise UnjudgeableError(
-            "search_too_large",
-            f"{work_samples} samples at {samples.tolist()} per slot have too many combinations over "
-            f"{horizon_slots} slots: ask for less work, or name fewer gpu types",
-        )
 
 
 def _speeds_and_memory(task: Task, zone: Zone) -> tuple[dict[str, float], float]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from solvers.arrays import Ints
 from solvers.auction.cells import Cells
-from solvers.auction.cover import NO_CHOICE
+from solvers.auction.counts import NO_CHOICE
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market, placement_of
 from solvers.auction.search import Schedule, describe

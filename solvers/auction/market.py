@@ -8,7 +8,7 @@ import numpy as np
 
 from solvers.arrays import Floats, Ints
 from solvers.auction.cells import Cells
-from solvers.auction.cover import NO_CHOICE
+from solvers.auction.counts import NO_CHOICE
 from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet
 from solvers.auction.price_order import PriceOrder
@@ -17,6 +17,10 @@ HIGHEST_PRICE_MICROS = 1e30
 """Of a node-slot. The least share of one that a task can take is some 1e-14, so no bid of at most 1e15 micros
 ever beats it: prices stop here, far from where sums of them overflow, and nothing is decided otherwise."""
 
+
+_HALVES = 2.0**27 + 1
+"""Times this, a number splits into halves of 26 bits (T. J. Dekker, "A floating-point technique for extending
+the available precision", 1971)."""
 
 ClassSlotValue = Callable[[int, int], float]
 """(class, slot) -> micros per node-slot."""
@@ -113,6 +117,20 @@ class Market:
     def opening_memory_price(self, first_slot: int, slots: int) -> Floats:
         """(slots, rows) what memory costs there."""
         return self._by_row(self._opening.memory, first_slot, slots)
+
+    def opening_sums(self, first_slot: int, slots: int) -> list[float]:
+        """Numbers whose exact sum is that of all opening prices of some slots, of compute and of memory.
+
+        Each price counts for every node of its class: in two parts, whose products are exact.
+        """
+        nodes = np.diff(self._class_bounds)
+        sums: list[float] = []
+        for value in (self._opening.compute, self._opening.memory):
+            prices = self._by_class(value, first_slot, slots)
+            scaled = _HALVES * prices
+            upper = scaled - (scaled - prices)
+            sums += (upper * nodes).ravel().tolist() + ((prices - upper) * nodes).ravel().tolist()
+        return sums
 
     def operational(self, demand: Demand) -> Floats:
         """e_ikt of one slot of the task per (slot, class), in whole micros, rounded up."""

@@ -31,7 +31,7 @@ class Column:
     value_micros: int
     """b_il."""
     gain_micros: float
-    """b_il less the resources at the prices that it was found at."""
+    """b_il less the resources at the prices that it was found at: no plan of the task gains more there."""
 
     @property
     def key(self) -> tuple[int, int, bytes]:

@@ -2,14 +2,32 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from solvers.arrays import Floats, Ints
-from solvers.auction.cover import NO_CHOICE, Sums, cheapest_cover
+from solvers.auction.counts import EQUAL, NO_CHOICE
+from solvers.auction.cover import by_cost, cheapest_cover
 from solvers.auction.instance import Instance, OfferedTask
 from solvers.auction.window import Window
 from solvers.compiled import kernel
+
+OFFLINE_BUDGET_STEPS = 200_000_000
+"""Of one search for a plan where nobody waits for a decision: a second or so at most."""
+
+
+class Plan(NamedTuple):
+    """What a search for the cheapest plan came to."""
+
+    bound: float
+    """No plan costs less, or none less than the cutoff if that is lower; infinite where there is no plan."""
+    cost: float
+    """Of the plan found, infinite without one. It is the cheapest where it equals the bound."""
+    option: int
+    """-1 without a plan."""
+    chosen: Ints
+    """(slots,) classes or `NO_CHOICE`."""
 
 
 @kernel
@@ -17,38 +35,52 @@ def cheapest_plan(
     costs: Floats,
     samples: Ints,
     work_samples: int,
-    sums: Sums,
     delays_slots: Ints,
     prices_micros: Floats,
     cutoff: float,
-) -> tuple[float, int, Ints]:
-    """The least q + sum of costs over all vendors and covers, if below `cutoff`.
+    budget_steps: int,
+) -> Plan:
+    """The least q + sum of costs over all vendors and covers, as far as the budget of steps leads.
 
     Args:
         costs: (slots, classes), infinite where a class cannot be chosen. Overwritten.
         delays_slots, prices_micros: (options,) undominated, by delay.
-
-    Returns:
-        The cost, infinite if no plan is that cheap; the option, or -1; (slots,) classes or `NO_CHOICE`.
+        cutoff: the search ends once it has proven that no plan costs less.
     """
-    least, best, within = cutoff, -1, 0.0
-    known = False
+    order = by_cost(costs)
+    best, best_option = np.inf, -1
     chosen = best_chosen = np.full(costs.shape[0], NO_CHOICE, np.int64)
+    # Of covers after the last delay looked at: no later start makes them cheaper.
+    cover_bound, cover_cost = 0.0, np.inf
+    open_bound = np.inf
+    steps = 0
     for option in range(delays_slots.size):
-        if prices_micros[option] + within >= least:
+        price = prices_micros[option]
+        limit = min(best, cutoff) - price
+        # A cover found with less delay may start late enough for more.
+        found_in_time = cover_cost < np.inf and not (chosen[: delays_slots[option]] != NO_CHOICE).any()
+        if found_in_time and cover_cost < limit:
+            best, best_option, best_chosen = price + cover_cost, option, chosen
+            limit = min(limit, cover_cost)
+        if cover_bound >= limit * (1.0 - EQUAL):
             continue
-        # A cover that is cheapest with less delay stays so with more, as long as it starts late enough.
-        if not known or (chosen[: delays_slots[option]] != NO_CHOICE).any():
-            costs[: delays_slots[option]] = np.inf
-            limit = least - prices_micros[option]
-            within, chosen = cheapest_cover(costs, samples, sums, work_samples, limit)
-            known = within < np.inf
-            if not known:
-                within = 0.0
-                continue
-        if prices_micros[option] + within < least:
-            least, best, best_chosen = prices_micros[option] + within, option, chosen
-    return (least if best >= 0 else np.inf), best, best_chosen
+        if steps >= budget_steps and best_option >= 0:
+            # The last vendor is the cheapest.
+            open_bound = min(open_bound, prices_micros[-1] + cover_bound)
+            break
+        costs[: delays_slots[option]] = np.inf
+        cover = cheapest_cover(costs, order, samples, work_samples, limit, max(budget_steps - steps, 0))
+        steps += cover.steps
+        cover_bound = max(cover_bound, cover.bound)
+        if cover_bound == np.inf:
+            break
+        if cover.cost < np.inf:
+            cover_cost, chosen = cover.cost, cover.chosen
+            if price + cover_cost < best:
+                best, best_option, best_chosen = price + cover_cost, option, chosen
+        if cover_bound < (min(best, cutoff) - price) * (1.0 - EQUAL):
+            open_bound = min(open_bound, price + cover_bound)
+    return Plan(min(best, open_bound), best, best_option, best_chosen)
 
 
 @dataclass(frozen=True)
@@ -57,6 +89,8 @@ class PricedPlan:
 
     cost: float
     """q + e + resource prices, in micros."""
+    bound: float
+    """No plan costs less; as much as `cost` unless the search for it took too many steps."""
     option: int
     """Index among the window's options."""
     columns: Ints
@@ -83,19 +117,19 @@ def price(task: OfferedTask, window: Window, costs: Floats) -> PricedPlan | None
     `costs` holds e and whatever is asked for the resources of each slot, infinite where there is no room.
     """
     costs[:, task.demand.samples == 0] = np.inf
-    cost, option, chosen = cheapest_plan(
+    plan = cheapest_plan(
         costs,
         task.demand.samples,
         task.demand.work_samples,
-        window.sums,
         window.delays_slots,
         window.prices_micros,
         math.inf,
+        OFFLINE_BUDGET_STEPS,
     )
-    if option < 0:
+    if plan.option < 0:
         return None
-    slots = np.flatnonzero(chosen != NO_CHOICE)
-    return PricedPlan(cost, option, slots + window.columns.start, chosen[slots])
+    slots = np.flatnonzero(plan.chosen != NO_CHOICE)
+    return PricedPlan(plan.cost, plan.bound, plan.option, slots + window.columns.start, plan.chosen[slots])
 
 
 def trivial_bound_micros(instance: Instance) -> int:
@@ -105,7 +139,7 @@ def trivial_bound_micros(instance: Instance) -> int:
         window = window_of(instance, task)
         plan = None if window is None else price(task, window, window.operational.copy())
         if plan is not None:
-            total += max(math.ceil(task.bid_micros - plan.cost), 0)
+            total += max(math.ceil(task.bid_micros - plan.bound), 0)
     return total
 
 

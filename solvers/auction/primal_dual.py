@@ -7,7 +7,7 @@ from typing import Literal
 from solvers.auction.market import Market
 from solvers.auction.mechanism import Charge, Price, PriceRises, Request
 from solvers.auction.published_search import published_schedule
-from solvers.auction.search import Schedule, best_schedule
+from solvers.auction.search import SEARCH_BUDGET_STEPS, Schedule, best_schedule
 from solvers.auction.window import Window
 
 PaymentRule = Literal["critical", "published"]
@@ -26,10 +26,13 @@ class PrimalDual:
     search: Search = "exact"
     """Whether the plan is the best there is, or the one that Algorithm 2 as printed finds (erratum P3)."""
 
+    budget_steps: int = SEARCH_BUDGET_STEPS
+    """Of the search for the best plan."""
+
     def plan(self, market: Market, request: Request, window: Window) -> Schedule | None:
         room_only = self.order == "room_first"
         if self.search == "exact":
-            return best_schedule(market, request.demand, window, room_only)
+            return best_schedule(market, request.demand, window, room_only, self.budget_steps)
         return published_schedule(market, request, window, room_only)
 
     def price(self, schedule: Schedule, _work_samples: int) -> Price:

@@ -3,19 +3,39 @@
 A state keeps one way to it, the cheapest at the highest prices met so far. But objective 12 charges the
 highest price for *all* cells, those to come too: a dearer way there with lower prices may be the cheaper one
 in the end, and is lost (erratum P3). The exact search is `best_schedule`; this one is for the reproduction.
+
+The table has an entry per slot and sum of samples, and knows nothing before its last slot. Where it would be
+too large for anybody to wait for, the plan is that of `best_schedule`, which is never dearer.
 """
+
+import math
+from typing import NamedTuple
 
 import numpy as np
 
 from solvers.arrays import Floats, Ints
 from solvers.auction.cells import Fronts, price_fronts
-from solvers.auction.cover import NO_CHOICE, Sums
+from solvers.auction.counts import NO_CHOICE
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market, placement_of
 from solvers.auction.mechanism import Request
-from solvers.auction.search import Schedule, describe
+from solvers.auction.search import Schedule, best_schedule, describe
 from solvers.auction.window import Window
 from solvers.compiled import kernel
+
+MAX_TABLE_ENTRIES = 4_000_000
+"""Slots times sums of samples, 8 bytes each."""
+MAX_TABLE_STEPS = 100_000_000
+"""Sums times the cells that are looked at, for each delay of a vendor."""
+
+
+class Sums(NamedTuple):
+    """The sums of samples, short of the work, that a plan may pass through."""
+
+    values: Ints
+    """Ascending, from 0."""
+    following: Ints
+    """(classes, sums) index of each sum plus a slot of a class; the number of sums where that is enough."""
 
 
 def published_schedule(market: Market, request: Request, window: Window, room_only: bool) -> Schedule | None:
@@ -27,6 +47,10 @@ def published_schedule(market: Market, request: Request, window: Window, room_on
     start, stop = window.columns.start, window.columns.stop
     cells = market.cells(start, stop) if room_only else market.emptied_cells(start, stop)
     fronts = price_fronts(cells, request.demand)
+    delays = {option.delay_slots for option in request.options if option.delay_slots < window.slots}
+    sums = _table(request.demand, window.slots)
+    if sums is None or sums.values.size * fronts.compute.size * len(delays) > MAX_TABLE_STEPS:
+        return best_schedule(market, request.demand, window, room_only)
     best, best_cost = None, np.inf
     found: dict[int, tuple[float, Ints]] = {}
     for option in request.options:
@@ -34,7 +58,7 @@ def published_schedule(market: Market, request: Request, window: Window, room_on
         if delay >= window.slots:
             continue
         if delay not in found:
-            found[delay] = _running_maximum(fronts, request.demand, window.operational, window.sums, delay)
+            found[delay] = _running_maximum(fronts, request.demand, window.operational, sums, delay)
         cost, rows = found[delay]
         if option.price_micros + cost < best_cost:
             best, best_cost = (option, rows), option.price_micros + cost
@@ -42,6 +66,78 @@ def published_schedule(market: Market, request: Request, window: Window, room_on
         return None
     option, rows = best
     return describe(market, request.demand, option, placement_of(rows, market.first_slot + start))
+
+
+def _table(demand: Demand, slots: int) -> Sums | None:
+    """The sums of the table, or None where it is too large."""
+    most = slots * math.prod(
+        min(slots, demand.work_samples // step) + 1 for step in {int(step) for step in demand.samples if step}
+    )
+    return None if most > MAX_TABLE_ENTRIES else _sums_below(demand.samples, demand.work_samples, slots)
+
+
+@kernel
+def _sums_below(samples: Ints, work_samples: int, slots: int) -> Sums:
+    """The sums below `work_samples` of at most `slots` times each entry of `samples`."""
+    sums = _reachable_sums(samples, work_samples, slots)
+    return Sums(sums, _transitions(sums, samples))
+
+
+@kernel
+def _reachable_sums(samples: Ints, work_samples: int, slots: int) -> Ints:
+    sums = np.zeros(1, np.int64)
+    for index in range(samples.size):
+        step = samples[index]
+        repeated = False
+        for other in range(index):
+            repeated = repeated or samples[other] == step
+        if step == 0 or repeated:
+            continue
+        most = min(slots, (work_samples - 1) // step)
+        grown = np.empty(sums.size * (most + 1), np.int64)
+        count = 0
+        for base in sums:
+            total = base
+            for _ in range(most + 1):
+                if total >= work_samples:
+                    break
+                grown[count] = total
+                count += 1
+                total += step
+        sums = np.unique(grown[:count])
+    return sums
+
+
+@kernel
+def _transitions(sums: Ints, samples: Ints) -> Ints:
+    # A sum that takes more slots than there are is missing among `sums` and counts as enough: no cover gets
+    # there.
+    following = np.empty((samples.size, sums.size), np.int64)
+    for index in range(samples.size):
+        place = 0
+        for state in range(sums.size):
+            target = sums[state] + samples[index]
+            while place < sums.size and sums[place] < target:
+                place += 1
+            found = place < sums.size and sums[place] == target
+            following[index, state] = place if found else sums.size
+    return following
+
+
+@kernel
+def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
+    """The cover relaxed at `rate` per sample: cells of negative reduced cost; what they cost and train."""
+    total, taken = 0.0, 0
+    for slot in range(costs.shape[0]):
+        least, by = 0.0, -1
+        for index in range(samples.size):
+            reduced = costs[slot, index] - rate * samples[index]
+            if reduced < least:
+                least, by = reduced, index
+        if by >= 0:
+            total += costs[slot, by]
+            taken += samples[by]
+    return total, taken
 
 
 @kernel
@@ -62,7 +158,7 @@ def _running_maximum(
     spent = np.zeros(enough + 1)
     cost[0] = 0.0
     came_from = np.full((slots, enough + 1), -1, np.int32)
-    came_by = np.full((slots, enough + 1), NO_CHOICE, np.int64)
+    came_by = np.full((slots, enough + 1), NO_CHOICE, np.int32)
     for slot in range(first_slot, slots):
         # From the largest sum down, so that each slot is used once: a step only leads to larger sums.
         for state in range(enough - 1, -1, -1):

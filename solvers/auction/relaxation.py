@@ -109,7 +109,7 @@ class Relaxation:
             columns=plan.columns,
             groups=groups[ahead, plan.classes],
             value_micros=candidate.task.bid_micros - spent,
-            gain_micros=candidate.task.bid_micros - plan.cost,
+            gain_micros=candidate.task.bid_micros - plan.bound,
         )
 
     def priced(self, candidates: Sequence[Candidate], share: float, prices: Floats) -> Priced:

@@ -107,7 +107,7 @@ def _modelled(instance: Instance, task: OfferedTask) -> _ModelledTask | None:
         there = room[:, node_class.start : node_class.stop].any(axis=1)
         costs[there, index] = window.operational[there, index]
     cheapest = price(task, window, costs)
-    if cheapest is None or task.bid_micros <= cheapest.cost:
+    if cheapest is None or task.bid_micros <= cheapest.bound:
         return None
     columns, rows = np.nonzero(room)
     return _ModelledTask(task, window, columns + within.start, rows)

@@ -1,18 +1,19 @@
 """The best schedule of one task: vendor, slots and nodes (Algorithm 2, with errata P1 to P3)."""
 
 import math
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from solvers.arrays import Floats, Ints
-from solvers.auction.ceilings import cheapest_schedule, schedule_problem
+from solvers.auction.ceilings import Found, cheapest_schedule, schedule_problem
 from solvers.auction.cells import Cells
-from solvers.auction.cover import NO_CHOICE, Sums
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market, Placement, placement_of
 from solvers.auction.window import VendorOption, Window
 from solvers.compiled import kernel
+
+SEARCH_BUDGET_STEPS = 5_000_000
+"""Of one search for a schedule: a rule of the auction, as decisions follow from it. Counted are slots times
+classes of every box, combinations of counts, and labels of covers."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Schedule:
     """Node-slots of memory."""
     samples: int
     placement: Placement
+    gap_micros: float | None = None
+    """How much less another plan may cost at most: 0 where this one is proven to be the best there is. None
+    where the best was not looked for."""
+    search_steps: int = 0
+    """What the search for it took, of its budget."""
 
     @property
     def compute_micros(self) -> float:
@@ -51,44 +57,38 @@ class Schedule:
         )
 
 
-def best_schedule(market: Market, demand: Demand, window: Window, room_only: bool) -> Schedule | None:
-    """The schedule that maximises F(il) for any bid: the one of least critical value, or None without one.
+def best_schedule(
+    market: Market, demand: Demand, window: Window, room_only: bool, budget_steps: int = SEARCH_BUDGET_STEPS
+) -> Schedule | None:
+    """The schedule that maximises F(il) for any bid, the one of least critical value, or None without one.
 
-    With `room_only` it uses cells with room alone (erratum P2).
+    Where the budget of steps runs out first, it is the best one found, and `Schedule.gap_micros` says how
+    much cheaper another might be. Nothing here depends on a bid, nor on time: on every machine the search
+    ends at the same place. With `room_only` it uses cells with room alone (erratum P2).
     """
     start, stop = window.columns.start, window.columns.stop
     cells = market.cells(start, stop) if room_only else market.emptied_cells(start, stop)
-    chosen, rows = _best_option(
-        cells, demand, window.operational, window.sums, window.delays_slots, window.prices_micros
+    found = _best_schedule(
+        cells, demand, window.operational, window.delays_slots, window.prices_micros, budget_steps
     )
-    if chosen < 0:
+    if found.option < 0:
         return None
-    placement = placement_of(rows, market.first_slot + start)
-    return describe(market, demand, window.options[chosen], placement)
+    placement = placement_of(found.rows, market.first_slot + start)
+    schedule = describe(market, demand, window.options[found.option], placement)
+    return replace(schedule, gap_micros=found.cost - found.bound, search_steps=found.steps)
 
 
 @kernel
-def _best_option(
-    cells: Cells, demand: Demand, operational: Floats, sums: Sums, delays_slots: Ints, prices_micros: Floats
-) -> tuple[int, Ints]:
-    """The vendor and the node rows of the cheapest schedule; vendor -1 if there is none."""
-    problem = schedule_problem(cells, demand, operational)
-    best, best_cost = -1, np.inf
-    best_rows = rows = np.full(operational.shape[0], NO_CHOICE, np.int64)
-    known, least = False, 0.0
-    for option in range(delays_slots.size):
-        if prices_micros[option] + least >= best_cost:
-            continue
-        # A schedule that is cheapest with less delay stays so with more, as long as it starts late enough.
-        if not known or (rows[: delays_slots[option]] != NO_CHOICE).any():
-            cutoff = best_cost - prices_micros[option]
-            cost, found = cheapest_schedule(problem, sums, delays_slots[option], cutoff)
-            known = cost < np.inf
-            if not known:
-                continue
-            rows, least = found, cost
-        best, best_rows, best_cost = option, rows, prices_micros[option] + least
-    return best, best_rows
+def _best_schedule(
+    cells: Cells,
+    demand: Demand,
+    operational: Floats,
+    delays_slots: Ints,
+    prices_micros: Floats,
+    budget_steps: int,
+) -> Found:
+    problem = schedule_problem(cells, demand, operational, delays_slots, prices_micros)
+    return cheapest_schedule(problem, budget_steps)
 
 
 def describe(market: Market, demand: Demand, option: VendorOption, placement: Placement) -> Schedule:

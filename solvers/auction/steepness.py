@@ -62,12 +62,14 @@ class LearnedSteepness:
 
     def advance(self, slot: int) -> None:
         """Forget, as slots pass."""
-        while slot - self._halved_slot >= self._memory_slots:
-            self._halved_slot += self._memory_slots
-            self._offers = Counter({place: n // 2 for place, n in self._offers.items() if n > 1})
-            self._awards /= 2
-            self._award_micros /= 2
-            self._opening_micros /= 2
+        halvings = (slot - self._halved_slot) // self._memory_slots
+        if halvings <= 0:
+            return
+        self._halved_slot += halvings * self._memory_slots
+        self._offers = Counter({place: n >> halvings for place, n in self._offers.items() if n >> halvings})
+        self._awards = math.ldexp(self._awards, -halvings)
+        self._award_micros = math.ldexp(self._award_micros, -halvings)
+        self._opening_micros = math.ldexp(self._opening_micros, -halvings)
 
     def state(self) -> dict[str, Any]:
         """Everything that changes, of types that msgpack writes."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.arrays import Floats, Ints
-from solvers.auction.cover import Sums, sums_below
 from solvers.auction.demand import Demand
 from solvers.auction.market import Market
 
@@ -30,7 +29,6 @@ class Window:
     """The slots, as columns of the market's arrays."""
     operational: Floats
     """(slots, classes) e_ikt of one slot of the task, in whole micros."""
-    sums: Sums
     options: tuple[VendorOption, ...]
     """Vendors that no other undercuts in both price and delay and that leave time to train; by delay."""
     delays_slots: Ints
@@ -77,7 +75,6 @@ class Window:
         return cls(
             columns=columns,
             operational=operational[columns],
-            sums=sums_below(demand.samples, demand.work_samples, slots),
             options=useful,
             delays_slots=np.array([option.delay_slots for option in useful], np.int64),
             prices_micros=np.array([option.price_micros for option in useful], np.float64),

@@ -1,5 +1,7 @@
 """From the auctioneer's numbers to what travels."""
 
+import math
+
 from schemas.decisions import Certificate, CountedSpeed, Offer, Plan, PriceParts, Room, WelfareDifference
 from solvers.auction.auctioneer import Appraisal, Auctioneer
 from solvers.auction.calendar import Calendar
@@ -33,11 +35,13 @@ def offer_of(
 ) -> Offer:
     """An appraisal as an offer; `speeds` are those that it counts with."""
     schedule, price = appraisal.schedule, appraisal.price
+    gap_micros = None if schedule is None else schedule.gap_micros
     room, earliest = appraisal.room, appraisal.earliest_last_slot
     return Offer(
         price=None if price is None else price_of(price),
         lowest_winning_bid_micros=None if price is None else price.lowest_winning_bid_micros,
         plan=None if schedule is None else plan_of(schedule, nodes),
+        plan_gap_micros=None if gap_micros is None else math.ceil(gap_micros),
         speeds=speeds,
         earliest_deadline_s=None if earliest is None else calendar.start_s(earliest + 1),
         room=Room(

@@ -37,10 +37,6 @@ _WRITERS_AT_LEAST = 8
 """Users that share the window of ids of jobs that lost: none fills more than this part of it."""
 _ANYBODY = ""
 """Whose ids of jobs that won are: no other user may bid under them, for their adapters lie under the id."""
-_PERHAPS_POSSIBLE = frozenset({"search_too_large"})
-"""Why a bid is not judged although some scheduler might have found it a plan: it belongs to the bound. Of the
-other reasons each says that no scheduler could have: no node holds the task, no vendor prepares it, or it
-does not say what it takes."""
 
 
 class AuctionZone:
@@ -165,8 +161,7 @@ class AuctionZone:
         try:
             request = self._request(event.job_id, event.task)
         except UnjudgeableError as error:
-            if error.reason in _PERHAPS_POSSIBLE:
-                self.auctioneer.count_unplanned(event.bid_micros)
+            # No scheduler could have found it a plan, so nothing is added to the bound.
             yield self._verdicts.rejected(event, error.reason, error.detail, None)
         else:
             yield from self.judge.bid(event, request)

@@ -16,12 +16,16 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
+from bench.spine.cells import CELL
+from bench.spine.slow_bids import MarketShape, TaskShape, bid_for, configuration
 from infra.broker import LocalKafka
 from infra.cli import run
 from infra.topics import ensure_topics
 from schemas.base import MAX_TIME_S
 from schemas.clock import ClockTicked
 from schemas.codec import decode_decision
+from schemas.decisions import JobAdmitted, JobQuoted
+from schemas.jobs import JobQuoteRequested
 from schemas.registry import TOPIC_BY_EVENT
 from schemas.topics import topics
 from schemas.views import JobState
@@ -88,6 +92,38 @@ def test_the_snapshots_are_not_taken_for_a_stream_that_hangs(
 
     assert worker.running
     assert not [line for line in worker.output.splitlines() if "ERROR" in line and "snapshots" in line]
+
+
+def test_bids_and_quotes_that_are_slow_to_judge_end_no_worker(
+    kafka: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    shape = MarketShape(gpu_types=4, tariffs=1, nodes=40, slots=1_008, bids_before=0, seed=0)
+    tasks = [
+        TaskShape((1_119, 1_119, 1_119, 1_119), 1_000_000, 1_008, 8.0, needs_preprocessing=False),
+        TaskShape((1_119, 1_119, 1_219, 1_119), 1_100_000, 1_008, 8.0, needs_preprocessing=False),
+        TaskShape((2_297, 1_602, 1_778, 1_907), 765_955, 1_008, 2.0, needs_preprocessing=False),
+    ]
+    deployment = Deployment(
+        kafka, topic_prefix, tmp_path, [CELL], configuration=lambda _: configuration(shape)
+    )
+    try:
+        worker = deployment.start_worker()
+        deployment.configure(CELL)
+        bids = [bid_for(f"slow{number}", task, 10**12) for number, task in enumerate(tasks * 4)]
+        deployment.send(bids)
+        deployment.send(
+            JobQuoteRequested(cell=CELL, quote_id=bid.job_id, user=bid.user, task=bid.task) for bid in bids
+        )
+        deployment.proven()
+        assert worker.running
+        outcomes = [
+            decode_decision(record.value or b"").outcome for record in deployment.records("decisions")
+        ]
+        offers = [outcome.offer for outcome in outcomes if isinstance(outcome, JobAdmitted | JobQuoted)]
+        assert len(offers) == 2 * len(bids)
+        assert all(offer is not None and offer.plan_gap_micros is not None for offer in offers)
+    finally:
+        deployment.stop_workers()
 
 
 def test_one_altered_byte_in_the_decisions_is_named(deployment: Deployment) -> None:

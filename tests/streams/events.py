@@ -66,7 +66,7 @@ def stream(count: int, cell: str = "alpha") -> list[Event]:
                     RunStarted(cell=cell, node=node, slot=0, job_id=f"job-{number - 1}", samples_done=0)
                 )
             case 5:
-                events.append(ClockTicked(cell=cell, time_s=EPOCH_S + 6.0 * number))
+                events.append(ClockTicked(cell=cell, time_s=EPOCH_S + 60.0 * number))
             case 1:
                 events.append(bid(number, cell, zone="nowhere"))
             case 9:

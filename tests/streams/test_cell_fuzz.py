@@ -55,12 +55,13 @@ from tests.support.cells import (
     failed,
     offline,
     online,
+    silent,
     tick,
     vendor_left,
     withdraw,
     zone,
 )
-from tests.support.histories import history, recorded
+from tests.support.histories import SMALL_FLEET, history, recorded
 from tests.support.invariants import handle_checked
 from tests.support.mutations import any_odd_value, mutated_bytes, mutated_json
 from tests.support.plans import HeldCells, held_cells
@@ -197,6 +198,7 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
         vendor_left("slow"),
         online("a1"),
         offline("b1"),
+        silent("b1"),
         withdraw("j0"),
         ask(),
         failed("a1", 0, 1, permanent=False),
@@ -230,7 +232,8 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
         bench.ledger += [None] * (bench.cell.offset + 1 - len(bench.ledger))
         event = coming.send(outcomes)
     assert set(handled) == set(ANSWERS), "every type of event"
-    bench.send(tick(10_000))
+    # Whose deadline is not over by then ends with the nodes.
+    bench.send(tick(10_000), *map(offline, SMALL_FLEET))
     assert not bench.zone.book.jobs, "every job ends"
 
 

@@ -41,10 +41,13 @@ def demand(of: Fleet, work_samples: int, samples: list[int], memory_gib: float) 
 
 
 @st.composite
-def small_cases(draw: st.DrawFn) -> tuple[Market, Demand, list[VendorOption], int, int]:
-    """A market of up to two classes, four nodes and five slots in a random state, and a task for it."""
+def small_cases(
+    draw: st.DrawFn, most_classes: int = 2
+) -> tuple[Market, Demand, list[VendorOption], int, int]:
+    """A market of a few classes, four nodes and five slots in a random state, and a task for it."""
+    nodes = st.integers(1, 2 if most_classes == 2 else 1)
     shapes = draw(
-        st.lists(st.tuples(st.integers(1, 2), st.integers(6, 12), st.integers(4, 8)), min_size=1, max_size=2)
+        st.lists(st.tuples(nodes, st.integers(6, 12), st.integers(4, 8)), min_size=1, max_size=most_classes)
     )
     of = fleet(*[(nodes, float(samples), float(gib)) for nodes, samples, gib in shapes])
     slots = draw(st.integers(1, 5))

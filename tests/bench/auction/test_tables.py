@@ -120,7 +120,7 @@ def test_times_are_compared_between_runs_that_were_alone(tmp_path):
 def test_growth_states_the_slope_of_each_axis(tmp_path):
     rows = Rows(tmp_path, "s")
     for setting, median_s in ((TINY, 0.003), (replace(TINY, nodes=12), 0.006)):
-        values = {"median_s": median_s, "mean_s": median_s, "p99_s": median_s, "refused": 0.25}
+        values = {"median_s": median_s, "mean_s": median_s, "p99_s": median_s, "unproven": 0.25}
         rows.append(row(Trial(setting, 0, DECISION_TIME), **values))
     axis = Axis("nodes", ((3.0, TINY), (12.0, replace(TINY, nodes=12))))
     table = growth_table((axis,), 0, rows)

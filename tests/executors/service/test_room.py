@@ -70,6 +70,7 @@ def test_a_run_whose_checkpoint_is_refused_is_not_failed_but_left_where_it_was(
         job_id="j",
         samples_done=32,
         loss=bench.told("j")[-1].loss,
+        node_s=0.0,
         slot_complete=True,
     )
 

@@ -1,11 +1,14 @@
 """A market's arrays are laid out alike whatever its shape, so that a kernel is compiled once for them all."""
 
+import math
+from fractions import Fraction
+
 import numba
 import pytest
 
 from solvers.auction.cells import Cells
 from solvers.auction.exclusive_market import ExclusiveMarket
-from solvers.auction.market import Market
+from solvers.auction.market import Market, Opening
 from tests.support.markets import fleet
 
 ONE_NODE, ONE_CLASS, TWO_CLASSES = (
@@ -38,3 +41,14 @@ def test_all_cells_are_of_one_compiled_type(kind, of):
     types = {numba.typeof(cells) for each in (market, restored) for cells in handed_out(each)}
     assert types == {numba.typeof(usual.cells(1, 3))}
     assert {numba.typeof(each.full_costs) for each in (market, restored)} == {numba.typeof(usual.full_costs)}
+
+
+def test_opening_prices_of_all_nodes_are_summed_exactly_by_class():
+    opening = Opening(
+        compute=lambda index, slot: 0.1 + index * 1e15 + slot / 3, memory=lambda _index, slot: slot * 1e-9 / 7
+    )
+    market = Market(TWO_CLASSES, 4, 0, lambda *_: 1.0, opening)
+    every = [*market.opening_compute_price(1, 3).flat, *market.opening_memory_price(1, 3).flat]
+    by_class = market.opening_sums(1, 3)
+    assert sum(map(Fraction, by_class)) == sum(map(Fraction, every))
+    assert math.fsum(by_class) == math.fsum(every)

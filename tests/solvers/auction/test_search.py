@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.auction.certificate import least_additive_cost
-from solvers.auction.cover import cheapest_cover, sums_below
+from solvers.auction.cover import by_cost, cheapest_cover
 from solvers.auction.market import Market
 from solvers.auction.room import binding, earliest_last_slot, room_for
 from solvers.auction.search import best_schedule
 from solvers.auction.window import VendorOption, Window, undominated
 from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
 
+ENDLESS = 10**15
+"""Steps."""
 NO_VENDOR = [VendorOption(None, 0, 0)]
 
 
@@ -77,8 +79,8 @@ def test_the_earliest_last_slot_is_the_least_for_which_a_plan_exists(case):
 )
 def test_a_cover_is_exact_however_far_apart_the_costs_are(costs, step, work):
     samples = np.array([step], np.int64)
-    sums = sums_below(samples, work, len(costs))
-    cost, _ = cheapest_cover(np.array(costs)[:, None], samples, sums, work, math.inf)
+    column = np.array(costs)[:, None]
+    cost = cheapest_cover(column, by_cost(column), samples, work, math.inf, ENDLESS).cost
     needed = -(-work // step)
     least = math.fsum(sorted(costs)[:needed]) if needed <= len(costs) else math.inf
     assert cost == pytest.approx(least, rel=1e-9)

@@ -89,3 +89,16 @@ def test_a_restored_one_goes_on_as_the_other() -> None:
         each.advance(150)
     assert other.rises() == steepness.rises()
     assert other.state() == steepness.state()
+
+
+def test_many_horizons_at_once_are_forgotten_as_one_after_another() -> None:
+    # A cell whose slots began in 1970 passes all of them with its first tick.
+    offers = [100.0] * 1_000 + [900.0] * 37 + [5_000.0]
+    for horizons in (1, 3, 7, 40):
+        at_once, in_turn = learnt(offers, 300.0), learnt(offers, 300.0)
+        at_once.advance(144 * horizons + 5)
+        for passed in range(1, horizons + 1):
+            in_turn.advance(144 * passed)
+        assert at_once.state() == in_turn.state()
+    at_once.advance(10**12)
+    assert at_once.state()["offers"] == []

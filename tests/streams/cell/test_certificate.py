@@ -66,15 +66,6 @@ def test_a_cheaper_plan_after_a_node_is_lost_proves_nothing_about_the_first_one(
     assert certificate.proven_ratio >= 1
 
 
-def test_a_bid_that_nobody_searched_a_plan_for_counts_in_the_bound(bench, monkeypatch):
-    from solvers.auction import demand
-
-    monkeypatch.setattr(demand, "MAX_COVER_ENTRIES", 1)
-    (rejected,) = bench.send(bid("large", units=70.0))
-    assert (rejected.reason, rejected.offer) == ("search_too_large", None)
-    assert rejected.certificate.dual_bound_micros == 70 * UNIT
-
-
 @pytest.mark.parametrize(
     "hopeless",
     [

@@ -1,0 +1,313 @@
+"""Bids sought for slowness: markets of up to four classes, and tasks that make their searches long.
+
+The search for them climbs by counted steps, so that it takes the same path on every machine. What it finds is
+then timed as any bid: by the whole of `Cell.handle`.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from bench.figures import Measurement, Result, Table
+from bench.spine.cells import CELL, SLOT_S, UNIT
+from schemas.base import HOURS_PER_DAY
+from schemas.cells import MAX_NODE_SLOTS, CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.codec import Envelope
+from schemas.jobs import Dataset, JobSubmitted, Task
+from schemas.policies import AuctionPolicy
+from schemas.quotes import VendorQuoted
+from solvers.auction.demand import Demand, UnjudgeableError
+from solvers.auction.search import best_schedule
+from solvers.auction.window import VendorOption, Window
+from streams.auction.zone import AuctionZone
+from streams.cell import Cell, LedgerEvent
+
+ZONE = "z"
+FOUR_TARIFFS_BIDS = 3_000
+QUICK_FOUR_TARIFFS_BIDS = 500
+MARKETS = 20
+QUICK_MARKETS = 4
+TRIES = 500
+"""Bids sought for slowness in each market."""
+QUICK_TRIES = 50
+_TIMED = 10
+"""Of each market, the bids with the most steps."""
+_DEAR_MICROS = 10**12
+"""More than any price, so that the certificate's search is not cut off."""
+_SAMPLES_PER_SLOT = 24_000
+"""Of a full node."""
+
+
+def measure_slow_bids(quick: bool, seed: int) -> Result:
+    """Bids on one GPU type under four tariffs, and the slowest of many that were sought for slowness."""
+    tariffs = _measure_four_tariffs(QUICK_FOUR_TARIFFS_BIDS if quick else FOUR_TARIFFS_BIDS, seed)
+    rng = random.Random(f"slow bids/{seed}")
+    tries = QUICK_TRIES if quick else TRIES
+    rows: list[tuple[str, int, float]] = []
+    for number in range(QUICK_MARKETS if quick else MARKETS):
+        market = Market(random_market(rng, seed + number))
+        sought = sorted(climbed(rng, market, tries), key=lambda found: -found[0])
+        for place, (steps, task) in enumerate(sought[:_TIMED]):
+            # The first has the least that stands in its way: each one that wins takes room and raises prices.
+            took_ms = 1_000 * market.time_s(f"slow{place}", task, _DEAR_MICROS)
+            rows.append((market.shape.text, steps, took_ms))
+    worst = max(rows, key=lambda row: row[2])
+    sought_bids = tries * (QUICK_MARKETS if quick else MARKETS)
+    note = f"of {sought_bids} bids sought by counted steps, {len(rows)} timed: {worst[1]} steps, {worst[0]}"
+    return Result(
+        (tariffs, Measurement("decide_worst_ms", worst[2], note, sought_bids)),
+        (Table("slow_bids", ("market", "steps", "decision_ms"), rows),),
+    )
+
+
+def _measure_four_tariffs(bids: int, seed: int) -> Measurement:
+    shape = MarketShape(gpu_types=1, tariffs=4, nodes=100, slots=144, bids_before=2_000, seed=seed)
+    market = Market(shape)
+    rng = random.Random(f"four tariffs/{seed}")
+    took_s = [
+        market.time_s(f"timed{number}", _usual(rng, shape), _worth_micros(rng)) for number in range(bids)
+    ]
+    p99_ms = 1_000 * float(np.percentile(took_s, 99))
+    return Measurement("decide_four_tariffs_p99_ms", p99_ms, f"{shape.text}, one thread", bids)
+
+
+@dataclass(frozen=True)
+class MarketShape:
+    """How a market is made."""
+
+    gpu_types: int
+    tariffs: int
+    nodes: int
+    slots: int
+    bids_before: int
+    seed: int
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return (
+            f"{self.nodes} nodes x {self.slots} slots, {self.gpu_types} gpu types x {self.tariffs} tariffs, "
+            f"{self.bids_before} bids before"
+        )
+
+
+@dataclass(frozen=True)
+class TaskShape:
+    """What a task asks for."""
+
+    speeds: tuple[int, ...]
+    """Samples per slot by GPU type."""
+    work_samples: int
+    slots: int
+    """From now to its deadline."""
+    memory_gib: float
+    needs_preprocessing: bool
+
+
+def configuration(shape: MarketShape) -> CellConfigured:
+    """A cell of one zone, its tariffs drawn by hour."""
+    rng = random.Random(shape.seed)
+    tariffs = tuple(
+        Tariff(
+            name=f"tariff{number}",
+            micros_per_kwh=tuple(int(UNIT * rng.uniform(0.05, 0.3)) for _ in range(HOURS_PER_DAY)),
+        )
+        for number in range(shape.tariffs)
+    )
+    full_node_per_s = _SAMPLES_PER_SLOT / SLOT_S
+    gpu_types = tuple(
+        GpuType(
+            name=f"gpu{number}",
+            samples_per_s=full_node_per_s * rng.choice((1.0, 1.0, 0.8, 0.4)),
+            memory_gib=rng.choice((48.0, 80.0)),
+            power_kw=rng.choice((0.3, 0.4, 0.4)),
+        )
+        for number in range(shape.gpu_types)
+    )
+    classes = [(gpu.name, tariff.name) for gpu in gpu_types for tariff in tariffs][:4]
+    return CellConfigured(
+        cell=CELL,
+        epoch_s=0.0,
+        slot_s=SLOT_S,
+        tariffs=tariffs,
+        zones=(
+            Zone(
+                id=ZONE,
+                base_model="gpt2",
+                base_model_memory_gib=2.0,
+                horizon_slots=shape.slots,
+                gpu_types=gpu_types,
+                nodes=tuple(
+                    Node(
+                        id=f"node{number:04d}",
+                        gpu_type=classes[number % len(classes)][0],
+                        tariff=classes[number % len(classes)][1],
+                    )
+                    for number in range(shape.nodes)
+                ),
+                policy=AuctionPolicy(
+                    money_unit_micros=2 * UNIT,
+                    max_value_per_compute_micros=UNIT,
+                    max_value_per_memory_micros=UNIT,
+                ),
+            ),
+        ),
+        vendors=tuple(f"vendor{number}" for number in range(5)),
+    )
+
+
+def random_market(rng: random.Random, seed: int) -> MarketShape:
+    """Any market that a cell may have, the large ones often."""
+    gpu_types = rng.randint(1, 4)
+    slots = rng.choice((144, 144, 504, 1_008))
+    return MarketShape(
+        gpu_types=gpu_types,
+        tariffs=max(1, 4 // gpu_types) if rng.random() < 0.7 else 1,
+        nodes=min(rng.choice((20, 100, 400, 1_000)), MAX_NODE_SLOTS // slots),
+        slots=slots,
+        bids_before=rng.choice((0, 500, 2_000)),
+        seed=seed,
+    )
+
+
+def random_task(rng: random.Random, market: MarketShape) -> TaskShape:
+    """Any task, its speeds near each other often."""
+    fastest = rng.choice((3, 17, 101, 1_009, 1_219, 2_400, rng.randint(2, 4_000)))
+    kind = rng.random()
+    if kind < 0.3:
+        speeds = [fastest] * market.gpu_types
+    elif kind < 0.7:
+        speeds = [max(1, fastest - rng.randint(0, max(1, fastest // 10))) for _ in range(market.gpu_types)]
+    else:
+        speeds = [rng.randint(1, fastest) for _ in range(market.gpu_types)]
+    slots = rng.choice((market.slots, rng.randint(1, market.slots)))
+    busy = rng.uniform(0.02, 0.98) * slots
+    return TaskShape(
+        speeds=tuple(speeds),
+        work_samples=max(1, int(max(speeds) * busy)),
+        slots=slots,
+        memory_gib=rng.choice((0.5, 2.0, 4.0, 8.0, 20.0)),
+        needs_preprocessing=rng.random() < 0.3,
+    )
+
+
+def changed(rng: random.Random, task: TaskShape, market: MarketShape) -> TaskShape:
+    """A neighbour of a task."""
+    what = rng.randrange(4)
+    if what == 0:
+        at = rng.randrange(len(task.speeds))
+        speed = max(1, task.speeds[at] + rng.choice((-100, -10, -1, 1, 10, 100)))
+        return replace(task, speeds=(*task.speeds[:at], speed, *task.speeds[at + 1 :]))
+    if what == 1:
+        return replace(task, work_samples=max(1, int(task.work_samples * rng.uniform(0.8, 1.25))))
+    if what == 2:
+        return replace(task, slots=min(market.slots, max(1, int(task.slots * rng.uniform(0.7, 1.4)) + 1)))
+    return replace(task, memory_gib=rng.choice((0.5, 1.0, 2.0, 4.0, 8.0, 20.0)))
+
+
+def bid_for(job_id: str, task: TaskShape, bid_micros: int) -> JobSubmitted:
+    """A bid for a task."""
+    return JobSubmitted(
+        cell=CELL,
+        job_id=job_id,
+        user="user",
+        bid_micros=bid_micros,
+        task=Task(
+            zone=ZONE,
+            work_samples=task.work_samples,
+            deadline_s=SLOT_S * (task.slots + 1),
+            dataset=Dataset(path="data.jsonl", samples=10_000),
+            memory_gib=task.memory_gib,
+            # Half a sample more, so that the product with the slot's length rounds down to the speed.
+            speed_samples_per_s={
+                f"gpu{number}": (speed + 0.5) / SLOT_S for number, speed in enumerate(task.speeds)
+            },
+            needs_preprocessing=task.needs_preprocessing,
+        ),
+    )
+
+
+class Market:
+    """A cell with bids judged already, and what a task meets there."""
+
+    def __init__(self, shape: MarketShape) -> None:
+        self.shape = shape
+        self._cell = Cell(CELL)
+        self._offset = 0
+        self._send(configuration(shape))
+        rng = random.Random(shape.seed)
+        for number in range(5):
+            self._send(_vendor(rng, number))
+        for number in range(shape.bids_before):
+            self._send(bid_for(f"before{number}", _usual(rng, shape), _worth_micros(rng)))
+
+    def steps(self, task: TaskShape) -> int:
+        """What the search for the task's plan counts."""
+        zone = cast(AuctionZone, self._cell.zones[ZONE])
+        event = bid_for("sought", task, 0)
+        try:
+            demand = Demand.of(event.task, event.task.work_samples, zone.zone, zone.fleet, SLOT_S)
+        except UnjudgeableError:
+            return 0
+        market = zone.auctioneer.market
+        window = Window.of(market, demand, [VendorOption(None, 0, 0)], 0, task.slots - 1)
+        found = window and best_schedule(market, demand, window, room_only=True)
+        return found.search_steps if found else 0
+
+    def time_s(self, job_id: str, task: TaskShape, bid_micros: int) -> float:
+        """What the cell takes to handle a bid for the task."""
+        event = bid_for(job_id, task, bid_micros)
+        entry = LedgerEvent(self._offset, Envelope(f"event-{self._offset}", "bench", "", event))
+        self._offset += 1
+        start_s = time.perf_counter()
+        self._cell.handle(entry)
+        return time.perf_counter() - start_s
+
+    def _send(self, event: CellConfigured | VendorQuoted | JobSubmitted) -> None:
+        self._cell.handle(LedgerEvent(self._offset, Envelope(f"event-{self._offset}", "bench", "", event)))
+        self._offset += 1
+
+
+def _usual(rng: random.Random, market: MarketShape) -> TaskShape:
+    """A task such as most are."""
+    share = rng.choice((0.06, 0.1, 0.15, 0.2))
+    fastest = int(share * _SAMPLES_PER_SLOT * 0.4)
+    busy = rng.uniform(2, market.slots / 4)
+    return TaskShape(
+        speeds=tuple(max(1, int(fastest * rng.uniform(0.6, 1.0))) for _ in range(market.gpu_types)),
+        work_samples=int(fastest * busy) + 1,
+        slots=min(market.slots, int(busy * rng.uniform(1.2, 5.0)) + 3),
+        memory_gib=rng.choice((2.0, 4.0, 8.0, 12.0)),
+        needs_preprocessing=rng.random() < 0.5,
+    )
+
+
+def _worth_micros(rng: random.Random) -> int:
+    return int(UNIT * rng.uniform(1, 400))
+
+
+def _vendor(rng: random.Random, number: int) -> VendorQuoted:
+    return VendorQuoted(
+        cell=CELL,
+        vendor=f"vendor{number}",
+        fixed_price_micros=int(UNIT * (0.1 + 0.1 * (5 - number) * rng.uniform(0.8, 1.2))),
+        price_per_thousand_samples_micros=UNIT // 100,
+        fixed_delay_s=SLOT_S * 2 * number,
+        delay_per_thousand_samples_s=30.0,
+    )
+
+
+def climbed(rng: random.Random, market: Market, tries: int) -> Iterator[tuple[int, TaskShape]]:
+    """Tasks and the steps of their searches, each a neighbour of the slowest so far, or drawn anew."""
+    best, at = -1, random_task(rng, market.shape)
+    for number in range(tries):
+        restart = number % 50 < 15
+        task = random_task(rng, market.shape) if restart else changed(rng, at, market.shape)
+        steps = market.steps(task)
+        yield steps, task
+        if number % 50 == 0 or steps > best:
+            best, at = steps, task

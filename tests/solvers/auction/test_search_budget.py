@@ -1,0 +1,142 @@
+"""Searches that end with their budget: a plan wherever there is room, a true gap, the same each time."""
+
+import copy
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.auction.auctioneer import Auctioneer
+from solvers.auction.certificate import least_additive_cost
+from solvers.auction.market import Market
+from solvers.auction.mechanism import PriceRises, Request
+from solvers.auction.primal_dual import PrimalDual
+from solvers.auction.search import best_schedule
+from solvers.auction.window import VendorOption, Window
+from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
+
+NO_VENDOR = [VendorOption(None, 0, 0)]
+BUDGETS = st.sampled_from([0, 1, 30, 100, 300, 1_000])
+
+
+@settings(max_examples=800, deadline=None)
+@given(small_cases(most_classes=4), BUDGETS)
+def test_there_is_a_plan_where_there_is_room_and_its_gap_is_true(case, budget):
+    market, wanted, options, first, last = case
+    window = Window.of(market, wanted, options, first, last)
+    found = window and best_schedule(market, wanted, window, True, budget)
+    least = min((s.critical_micros for s in every_schedule(*case)), default=math.inf)
+    if found is None:
+        assert least == math.inf
+        return
+    assert found.gap_micros is not None
+    assert least <= found.critical_micros * (1 + 1e-12)
+    assert found.critical_micros - found.gap_micros <= least * (1 + 1e-12)
+    market.reserve(found.placement, wanted)
+    assert found.samples >= wanted.work_samples
+
+
+@settings(max_examples=800, deadline=None)
+@given(small_cases(most_classes=4))
+def test_a_search_within_its_budget_is_proven_and_exact(case):
+    market, wanted, *_ = case
+    window = Window.of(*case)
+    found = window and best_schedule(market, wanted, window, room_only=True)
+    least = min((s.critical_micros for s in every_schedule(*case)), default=math.inf)
+    if found is None:
+        assert least == math.inf
+        return
+    assert found.gap_micros == 0
+    assert found.critical_micros == pytest.approx(least, rel=1e-12)
+
+
+@settings(max_examples=400, deadline=None)
+@given(small_cases(most_classes=3), BUDGETS)
+def test_what_the_certificate_knows_too_little_of_is_bounded_from_below(case, budget):
+    market, wanted, *_ = case
+    window = Window.of(*case)
+    if window is None:
+        return
+    every = every_schedule(*case, room_only=False)
+    least = min((additive_cost(market, wanted, schedule) for schedule in every), default=math.inf)
+    assert least_additive_cost(market, wanted, window, budget_steps=budget) <= least * (1 + 1e-12)
+
+
+def crowded_market(seed: int, slots: int) -> Market:
+    """Four classes, prices and room at random."""
+    rng = np.random.default_rng(seed)
+    of = fleet((5, 4_000.0, 64.0), (5, 4_000.0, 48.0), (5, 3_000.0, 64.0), (5, 2_400.0, 64.0))
+    costs = rng.integers(1, 10**6, (slots, 4))
+    market = Market(of, slots, 0, lambda index, slot: float(costs[slot, index]))
+    market.compute_price[:] = rng.uniform(0, 10**6, market.compute_price.shape)
+    market.memory_price[:] = rng.uniform(0, 10**6, market.memory_price.shape)
+    market.free_samples *= rng.random(market.free_samples.shape) < 0.6
+    market.price_order.sort(0)
+    return market
+
+
+def test_a_large_search_ends_with_its_budget_and_more_budget_narrows_the_gap():
+    market = crowded_market(seed=1, slots=144)
+    wanted = demand(market.fleet, 70_000, [1_119, 1_117, 1_009, 1_219], 8.0)
+    window = Window.of(market, wanted, NO_VENDOR, 0, 143)
+    assert window is not None
+    found = [best_schedule(market, wanted, window, True, budget) for budget in (0, 100_000, 1_000_000)]
+    gaps = [schedule.gap_micros for schedule in found if schedule is not None]
+    assert len(gaps) == 3
+    assert gaps[0] > gaps[1] >= gaps[2]
+    # However large one step of the search, it does not lead far beyond the budget.
+    steps = [schedule.search_steps for schedule in found if schedule is not None]
+    assert all(taken < budget + 10_000 for taken, budget in zip(steps, (0, 10**5, 10**6), strict=True))
+    prices = [schedule.critical_micros for schedule in found if schedule is not None]
+    lower = [price - gap for price, gap in zip(prices, gaps, strict=True)]
+    assert max(lower) <= min(prices)
+
+
+@pytest.mark.parametrize("budget", [0, 50_000, 10**6])
+def test_a_search_cut_short_ends_in_the_same_place_each_time(budget):
+    rng = random.Random(3)
+    market = crowded_market(seed=2, slots=96)
+    for _ in range(5):
+        speeds = [rng.randint(500, 2_000) for _ in range(4)]
+        wanted = demand(market.fleet, 40 * max(speeds), speeds, 8.0)
+        window = Window.of(market, wanted, NO_VENDOR, 0, 95)
+        assert window is not None
+        first, second = (best_schedule(market, wanted, window, True, budget) for _ in range(2))
+        assert first is not None
+        assert first == second
+
+
+@settings(max_examples=300, deadline=None)
+@given(small_cases(most_classes=3), BUDGETS, st.lists(st.integers(0, 60), min_size=1, max_size=4))
+def test_plan_and_price_of_a_search_cut_short_know_no_bid(case, budget, bids):
+    market, wanted, options, first, last = case
+    mechanism = PrimalDual("critical", PriceRises(1.0, 1.0), budget_steps=budget)
+    before = Auctioneer(market, mechanism)
+    request = Request("j", wanted, options, first, last)
+    offered = before.appraise(request)
+    for bid_micros in bids:
+        auctioneer = copy.deepcopy(before)
+        appraisal = auctioneer.appraise(request)
+        award = auctioneer.decide(bid_micros, request, appraisal)
+        assert (appraisal.schedule, appraisal.price) == (offered.schedule, offered.price)
+        assert (award is not None) == (offered.price is not None and bid_micros > offered.price.micros)
+        assert award is None or award.charge.micros <= bid_micros
+
+
+def test_classes_of_equal_speed_are_searched_as_one():
+    # Four tariffs of one GPU type: counting each by itself would make 144^3 / 6 combinations of counts.
+    of = fleet(*[(25, 24_000.0, 78.0)] * 4)
+    rng = np.random.default_rng(4)
+    costs = rng.integers(1, 10**6, (144, 4))
+    market = Market(of, 144, 0, lambda index, slot: float(costs[slot, index]))
+    wanted = demand(of, 157_777, [1_119] * 4, 8.0)
+    window = Window.of(market, wanted, NO_VENDOR, 0, 143)
+    assert window is not None
+    found = best_schedule(market, wanted, window, room_only=True)
+    assert found is not None
+    assert (found.gap_micros, found.search_steps < 5_000) == (0, True)
+    cheapest = np.sort(window.operational.min(axis=1))[: math.ceil(157_777 / 1_119)]
+    assert found.operational_micros == cheapest.sum()
