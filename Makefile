@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test storm golden bench bench-auction lint lock schemas clean
+.PHONY: demo test storm disturbances golden bench bench-auction lint lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,11 @@ test: lint
 # 2,000 bids, and the worker killed 20 times, which takes minutes: `make storm MILLRACE_STORM_KILLS=50`
 storm: $(STAMP)
 	MILLRACE_STORM_KILLS=$(or $(MILLRACE_STORM_KILLS),20) $(BIN)/python -m pytest -m storm
+
+# A whole deployment with executors: the worker stopped for 30 s and for 5 minutes, the broker for 30 s, a flood of
+# 60,000 bids, 20 kills, and a node that really stops. Half an hour.
+disturbances: $(STAMP)
+	MILLRACE_DISTURBANCES=long $(BIN)/python -m pytest tests/integration/test_disturbances.py
 
 # After a change of decisions that is meant: the ledger and the chain that a test compares with.
 golden: $(STAMP)

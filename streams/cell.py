@@ -85,6 +85,10 @@ class Cell:
         """Nodes that were heard and are not lost: whoever watches them says when they fall silent."""
         return [node for zone in self.zones.values() for node in zone.watched_nodes()]
 
+    def has_node(self, node: str) -> bool:
+        """Whether a zone has this node."""
+        return node in self._zone_of_node
+
     def awaits_node(self, node: str) -> bool:
         """Whether a sign of life of this node would be news."""
         zone = self._zone_of_node.get(node)

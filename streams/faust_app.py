@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import faust
 from faust.streams import Stream
-from faust.types import StreamT
+from faust.types import TP, StreamT
 from faust.types.tables import TableT
 from yarl import URL
 
@@ -58,7 +58,7 @@ class CellsApp:
             self._publisher,
             consumer,
             self._cells,
-            LedgerBacklog(),
+            LedgerBacklog(time.monotonic, lambda number: TP(ledger, number) in consumer.assignment()),
             IntakeQueue(1 / settings.intake_writer_events_per_s),
             settings.intake_waiting_mib * 2**20,
             settings.intake_buffer_events,

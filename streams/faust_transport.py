@@ -50,8 +50,8 @@ class ExactConsumer(Consumer):
         Returns:
             None where records are known to be on their way, or nothing is known.
         """
-        consumer = self._thread._consumer
-        assignment = consumer and consumer._subscription.subscription.assignment
+        subscription = self._thread._consumer and self._thread._consumer._subscription.subscription
+        assignment = subscription and subscription.assignment
         if assignment is None or tp not in assignment.tps or last_offset < self._returned.get(tp, -1):
             return None
         state = assignment.state_value(tp)

@@ -64,12 +64,12 @@ class Intake:
     def claim(self, record: ReadRecord) -> Claim | None:
         """Whose event a record says it is, for its place among those that wait: far cheaper than `admit`.
 
-        None where it does not say so plainly, in binary mode, or is of no cell that is served: then there is
-        nothing to wait for.
+        None where it does not say so plainly, in binary mode, does not belong on its topic, or is of no cell
+        that is served: `admit` says what it is then.
         """
         kind = next((value for name, value in record.headers if name == "ce_type"), None)
         model = EVENT_TYPES.get((kind or b"").decode(errors="replace"))
-        if model is None or len(record.value or b"") > MAX_VALUE_BYTES:
+        if model not in self.inputs[record.topic].events or len(record.value or b"") > MAX_VALUE_BYTES:
             return None
         try:
             fields: Any = from_json(record.value or b"")

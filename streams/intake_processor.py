@@ -17,7 +17,7 @@ from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.fleet import FleetEvent, NodeHeard, NodeHeartbeat, NodeSilent
 from schemas.registry import writer_of
-from schemas.topics import FLEET, JOBS
+from schemas.topics import FLEET
 from streams.cell import Cell
 from streams.faust_records import read_record
 from streams.intake import Accepted, Claim, Intake
@@ -32,7 +32,7 @@ SOURCE = "millrace/intake"
 """The CloudEvents source of what intake itself says."""
 
 _REPORT_WRITERS = f"{FLEET}/"
-_READ_AT_ONCE = 64
+_READ_AT_ONCE = 16
 """Records are read in such portions, and others get their turn between them."""
 _LOOK_AGAIN_S = 0.1
 """After so long it is looked again whether a tick may enter the ledger."""
@@ -108,6 +108,10 @@ class _Acknowledgements:
         if last >= 0:
             self._acknowledge(tp, last)
 
+    def fullest(self) -> TP | None:
+        """The partition of which most records are not done."""
+        return max(self._open, key=lambda tp: len(self._open[tp]), default=None)
+
     def forget(self) -> None:
         self._open.clear()
         self.taken.clear()
@@ -132,12 +136,13 @@ class IntakeProcessor:
         """Describe a processor.
 
         Args:
-            most_waiting_bytes: while so much waits no more bids are read, until half of it has gone on.
+            most_waiting_bytes: while so much waits, the partition that most of it came from is read no
+            further,
+                until half of it has gone on.
             most_unconfirmed: so many records may be on their way to the broker.
         """
         self._intake = intake
         self._fleet = f"{topic_prefix}.{FLEET}"
-        self._jobs = f"{topic_prefix}.{JOBS}"
         self._publisher = publisher
         self._consumer = consumer
         self._cells = cells
@@ -153,7 +158,7 @@ class IntakeProcessor:
         self._unconfirmed: asyncio.Queue[tuple[Waiting | ReadRecord, Confirmation]] = asyncio.Queue(
             most_unconfirmed
         )
-        self._paused: list[TP] = []
+        self._paused: set[TP] = set()
         self._changed = asyncio.Event()
         """Something waits, or there is room for it."""
 
@@ -171,7 +176,7 @@ class IntakeProcessor:
     async def send_on(self) -> None:
         """Send waiting events to the ledger, as fast as their cells fold them. Never returns."""
         while True:
-            waiting = self._queue.take(self._may_tick) if self._backlog.has_room() else None
+            waiting = self._queue.take(self._may_tick, self._has_room)
             if waiting is not None:
                 await self._send(waiting)
                 continue
@@ -249,9 +254,7 @@ class IntakeProcessor:
         unix_s = self._clocks.unix_s()
         time_s = self._times.of(record.topic, record.partition, record.timestamp_ms, unix_s)
         self._wait(claim, time_s, record)
-        if self._queue.size_bytes > self._most_waiting_bytes and not self._paused:
-            self._paused = [tp for tp in self._consumer.assignment() if tp.topic == self._jobs]
-            self._consumer.pause_partitions(self._paused)
+        self._pause_reading()
 
     def _wait(self, claim: Claim, time_s: float, record: ReadRecord | SentRecord) -> None:
         waiting = Waiting(
@@ -278,7 +281,7 @@ class IntakeProcessor:
                 # The report itself tells its cell that the node is there.
                 self._note_sign(judged.event)
             sent = judged.record
-        self._backlog.sent()
+        self._backlog.sent(self._intake.partition_of(waiting.cell))
         await self._unconfirmed.put((waiting, await self._publisher.send(sent)))
 
     def _may_tick(self, tick: Waiting) -> bool:
@@ -303,8 +306,10 @@ class IntakeProcessor:
         return True
 
     def _note_sign(self, event: FleetEvent) -> None:
-        partition = self._intake.partition_of(event.cell)
-        self._monitor.hear(partition, event.cell, event.node, self._clocks.monotonic_s())
+        cell = self._cells.cell(event.cell)
+        if cell is not None and cell.has_node(event.node):
+            partition = self._intake.partition_of(event.cell)
+            self._monitor.hear(partition, event.cell, event.node, self._clocks.monotonic_s())
 
     def _say(self, event: NodeHeard | NodeSilent) -> None:
         """Let the ledger know, behind what the node itself has reported."""
@@ -318,7 +323,19 @@ class IntakeProcessor:
         claim = Claim(event.cell, f"{_REPORT_WRITERS}{event.node}", type(event))
         self._wait(claim, unix_s, self._intake.ledger_record(envelope))
 
+    def _has_room(self, cell: str) -> bool:
+        return self._backlog.has_room(self._intake.partition_of(cell))
+
+    def _pause_reading(self) -> None:
+        """While too much waits, read no more of the partition that most of it came from."""
+        if self._queue.size_bytes <= self._most_waiting_bytes:
+            return
+        fullest = self._acknowledgements.fullest()
+        if fullest is not None and fullest not in self._paused:
+            self._paused.add(fullest)
+            self._consumer.pause_partitions([fullest])
+
     def _resume_reading(self) -> None:
         if self._paused and self._queue.size_bytes < self._most_waiting_bytes / 2:
             self._consumer.resume_partitions(self._paused)
-            self._paused = []
+            self._paused.clear()

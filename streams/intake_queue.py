@@ -150,14 +150,21 @@ class IntakeQueue:
         self._cells[waiting.cell].put(waiting)
         self.size_bytes += waiting.size_bytes
 
-    def take(self, may_tick: Callable[[Waiting], bool]) -> Waiting | None:
+    def take(
+        self,
+        may_tick: Callable[[Waiting], bool],
+        has_room: Callable[[str], bool] = lambda _cell: True,
+    ) -> Waiting | None:
         """The event that enters next; None if none may.
 
         Args:
             may_tick: whether a tick may enter now.
+            has_room: whether anything of a cell may enter now.
         """
         for cell in list(self._cells):
             self._cells.move_to_end(cell)
+            if not has_room(cell):
+                continue
             waiting = self._cells[cell].take(may_tick)
             if waiting is not None:
                 self.size_bytes -= waiting.size_bytes

@@ -1,23 +1,31 @@
 """How many events are on their way from intake to their cells: intake sends no more than are folded soon.
 
 What waits in the ledger is decided in its order, whoever sent it. So whatever is to wait its turn must wait
-before the ledger, and the ledger is kept short.
+before the ledger, and the ledger is kept short. Of partitions that another worker folds nothing is known
+here: events go there at a pace that leaves room for that worker's own.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 _LONGEST_S = 0.25
 """So long, as far as known, the events on their way may take to be folded."""
 _LEAST_EVENTS = 8
 _MOST_EVENTS = 512
+_ELSEWHERE_EVERY_S = 0.01
 _MEMORY = 0.05
 """Of the mean time of a fold: the part that the newest one counts for."""
 
 
 class LedgerBacklog:
-    """Counts the events that this worker has sent to ledger partitions whose cells it folds itself."""
+    """Counts the events that this worker has sent to ledger partitions."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic_s: Callable[[], float], folds_here: Callable[[int], bool]) -> None:
+        """`folds_here`: whether this worker folds the cells of a partition."""
+        self._monotonic_s = monotonic_s
+        self._folds_here = folds_here
+        self._elsewhere_from_s = 0.0
+        """When the next event may go to a partition that another worker folds."""
         self._unconfirmed = 0
         self._confirmed: dict[int, deque[int]] = {}
         """By partition, the offsets of events that are not folded yet, ascending."""
@@ -25,19 +33,23 @@ class LedgerBacklog:
         """By partition, the offset that was folded last."""
         self._fold_s = 0.001
 
-    def has_room(self) -> bool:
-        """Whether another event may be sent."""
+    def has_room(self, partition: int) -> bool:
+        """Whether another event may be sent to a partition."""
+        if not self._folds_here(partition):
+            return self._monotonic_s() >= self._elsewhere_from_s
         waiting = self._unconfirmed + sum(map(len, self._confirmed.values()))
         return waiting < min(max(_LONGEST_S / self._fold_s, _LEAST_EVENTS), _MOST_EVENTS)
 
-    def sent(self) -> None:
-        """Note an event that is sent."""
+    def sent(self, partition: int) -> None:
+        """Note an event that is sent to a partition."""
         self._unconfirmed += 1
+        if not self._folds_here(partition):
+            self._elsewhere_from_s = self._monotonic_s() + _ELSEWHERE_EVERY_S
 
     def confirmed(self, partition: int, offset: int) -> None:
         """Note where the broker has put an event that was sent; events of a partition in their order."""
         self._unconfirmed -= 1
-        if offset > self._folded.get(partition, -1):
+        if self._folds_here(partition) and offset > self._folded.get(partition, -1):
             self._confirmed.setdefault(partition, deque()).append(offset)
 
     def folded(self, partition: int, offset: int, fold_s: float) -> None:

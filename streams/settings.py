@@ -42,7 +42,8 @@ class WorkerSettings(ServiceSettings):
     intake_buffer_events: Annotated[int, Field(ge=1, le=100_000)] = 4_096
     """Records on their way from intake to the broker's confirmation; more wait."""
     intake_waiting_mib: Annotated[int, Field(ge=1, le=65_536)] = 192
-    """Memory for events that wait for their turn; while it is full no more bids are read."""
+    """Memory for events that wait for their turn; while it is full, the partition that most of them came from
+    is read no further."""
     intake_writer_events_per_s: Annotated[float, Field(gt=0, le=1e6)] = 100.0
     """Up to this rate a writer's events enter the ledger by their times; faster ones let other writers'
     pass."""

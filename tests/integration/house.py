@@ -77,9 +77,9 @@ class House:
     def flush(self) -> None:
         self._publisher.flush()
 
-    def keep_busy(self, jobs: int, deadline_in_s: float) -> list[str]:
+    def keep_busy(self, jobs: int, work_samples: int, deadline_in_s: float) -> list[str]:
         """Give both nodes work for some slots, and wait until they train."""
-        ids = [self.submit("ada", 300, deadline_in_s) for _ in range(jobs)]
+        ids = [self.submit("ada", work_samples, deadline_in_s) for _ in range(jobs)]
         self.flush()
         since = time.time()
         until(lambda: self.training_since(since) == set(NODES), "both nodes train")

@@ -17,8 +17,9 @@ from tests.integration.house import House, admitted, house, stopped
 LONG = os.environ.get("MILLRACE_DISTURBANCES") == "long"
 WORKER_STOPS_S = (30.0, 300.0) if LONG else (12.0,)
 BROKER_STOP_S = 30.0 if LONG else 12.0
-FLOOD_BIDS = 60_000 if LONG else 4_000
-KILLS = 20 if LONG else 2
+FLOOD_BIDS = 60_000 if LONG else 3_000
+KILLS = 20 if LONG else 1
+JOBS, WORK_SAMPLES = (4, 300) if LONG else (2, 150)
 SEED = 7
 NODE_TIMEOUT_S = 8.0
 NOTICE_S = 3.0
@@ -35,7 +36,7 @@ def living(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 def disturbed(living: House, for_s: float) -> tuple[list[str], int]:
     """Jobs under way, with time to be finished after a disturbance, and where the decisions stand."""
-    return living.keep_busy(4, deadline_in_s=for_s + 240.0), len(living.decisions())
+    return living.keep_busy(JOBS, WORK_SAMPLES, deadline_in_s=for_s + 240.0), len(living.decisions())
 
 
 def assert_unharmed(living: House, jobs: list[str], since: int) -> None:

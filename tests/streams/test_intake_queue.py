@@ -75,6 +75,14 @@ def test_a_tick_that_must_wait_is_waited_for_by_all_but_reports():
     assert order([tick, before, behind, report, other], may_tick=lambda _: False) == [before, other, report]
 
 
+def test_a_cell_without_room_keeps_no_other_cell_waiting():
+    queue = IntakeQueue(INTERVAL_S)
+    for cell in ("full", "free"):
+        queue.put(event("jobs/ada", 0.0, cell))
+    taken = [queue.take(lambda _: True, lambda cell: cell == "free") for _ in range(2)]
+    assert [one and one.cell for one in taken] == ["free", None]
+
+
 def test_an_empty_queue_remembers_nothing_of_a_flood():
     queue = IntakeQueue(INTERVAL_S)
     for _ in range(1_000):

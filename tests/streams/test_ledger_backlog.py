@@ -2,28 +2,35 @@
 
 from streams.ledger_backlog import LedgerBacklog
 
+HERE, ELSEWHERE = 0, 1
+
+
+def new_backlog(now_s: float = 0.0) -> LedgerBacklog:
+    """Of a worker that folds one partition, at a moment that does not pass."""
+    return LedgerBacklog(lambda: now_s, lambda partition: partition == HERE)
+
 
 def filled(backlog: LedgerBacklog) -> int:
     """How many events more it has room for, all of which are sent."""
     count = 0
-    while backlog.has_room():
-        backlog.sent()
+    while backlog.has_room(HERE):
+        backlog.sent(HERE)
         count += 1
     return count
 
 
 def test_room_comes_back_as_events_are_folded():
-    backlog = LedgerBacklog()
+    backlog = new_backlog()
     room = filled(backlog)
     for offset in range(room):
         backlog.confirmed(0, offset)
-    assert not backlog.has_room(), "confirmed is not folded"
+    assert not backlog.has_room(HERE), "confirmed is not folded"
     backlog.folded(0, 9, fold_s=0.001)
     assert filled(backlog) == 10
 
 
 def test_an_event_that_is_folded_before_its_confirmation_is_seen_counts_once():
-    backlog = LedgerBacklog()
+    backlog = new_backlog()
     room = filled(backlog)
     backlog.folded(0, 4, fold_s=0.001)
     for offset in range(5):
@@ -33,7 +40,7 @@ def test_an_event_that_is_folded_before_its_confirmation_is_seen_counts_once():
 
 
 def test_events_that_take_long_leave_room_for_few():
-    backlog = LedgerBacklog()
+    backlog = new_backlog()
     quick = filled(backlog)
     for offset in range(quick):
         backlog.confirmed(0, offset)
@@ -42,9 +49,33 @@ def test_events_that_take_long_leave_room_for_few():
 
 
 def test_a_new_assignment_waits_for_nothing_of_the_old_one_but_confirmations():
-    backlog = LedgerBacklog()
+    backlog = new_backlog()
     room = filled(backlog)
     for offset in range(room - 3):
         backlog.confirmed(0, offset)
     backlog.forget()
     assert filled(backlog) == room - 3
+
+
+def test_events_for_another_workers_partition_go_at_a_pace_and_wait_for_none_of_ours():
+    now_s = [100.0]
+    backlog = LedgerBacklog(lambda: now_s[0], lambda partition: partition == HERE)
+    filled(backlog)
+    sent = 0
+    while now_s[0] < 101.0:
+        while backlog.has_room(ELSEWHERE):
+            backlog.sent(ELSEWHERE)
+            sent += 1
+        now_s[0] += 0.001
+    assert 90 <= sent <= 101
+
+
+def test_events_of_another_workers_partition_are_not_waited_for():
+    backlog = new_backlog(now_s=100.0)
+    room = filled(backlog)
+    for offset in range(room):
+        backlog.confirmed(HERE, offset)
+        backlog.folded(HERE, offset, fold_s=0.001)
+    backlog.sent(ELSEWHERE)
+    backlog.confirmed(ELSEWHERE, 7)
+    assert filled(backlog) == room
