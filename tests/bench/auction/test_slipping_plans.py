@@ -6,8 +6,8 @@ from infra.workloads.bids import TimedBid
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
 
 SMALL = PaperSetting(nodes=4, slots=30, arrivals_per_slot=4.0, work_scale=0.25, deadlines="loose")
-SEED = 22
-JOB = "task-00002"
+SEED = 15
+JOB = "task-00039"
 
 
 def outcome(factor: int, pace: float) -> tuple[str, int]:
