@@ -25,6 +25,7 @@ from tests.support.cells import (
     finished,
     online,
     progressed,
+    silent,
     solved,
     started,
     tick,
@@ -160,7 +161,7 @@ def test_a_node_that_falls_silent_is_shown_down_and_idle():
     bench = Bench.configured()
     bench.send(online("a1"), online("a2"), online("b1"), tick(0), tick(0.5))
     assert {node.status for node in board(bench).nodes.values()} == {"up"}
-    bench.send(tick(2.5))
+    bench.send(silent("a1"), silent("a2"), silent("b1"))
     assert {node.status for node in board(bench).nodes.values()} == {"down"}
 
 
