@@ -6,14 +6,11 @@ from schemas.cells import CellConfigured
 
 _TICKS_PER_SLOT = 5
 _LONGEST_INTERVAL_S = 10.0
-_TICKS_PER_NODE_TIMEOUT = 4
 
 
 def tick_interval_s(cell: CellConfigured) -> float:
-    """Seconds between two ticks: some per slot, and some before a silent node counts as lost."""
-    return min(
-        cell.slot_s / _TICKS_PER_SLOT, cell.node_timeout_s / _TICKS_PER_NODE_TIMEOUT, _LONGEST_INTERVAL_S
-    )
+    """Seconds between two ticks: some per slot."""
+    return min(cell.slot_s / _TICKS_PER_SLOT, _LONGEST_INTERVAL_S)
 
 
 def next_tick_s(cell: CellConfigured, interval_s: float, now_s: float) -> float:
