@@ -9,6 +9,7 @@ import pytest
 from executors.lora.default_base import default_base_directory
 from infra.topics import ensure_topics
 from schemas.fleet import NodeOffline, NodeOnline, RunFailed, RunProgressed, RunStarted
+from schemas.kafka_connection import KafkaConnection
 from schemas.topics import topics
 from tests.support.executor_processes import Executors, executors
 from tests.support.executors import TINY_RECIPE, order, write_dataset
@@ -32,9 +33,10 @@ def fleet(
     monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "datasets").mkdir()
     write_dataset(tmp_path / "datasets" / "pairs.jsonl")
-    ensure_topics(kafka, topics(topic_prefix, partitions=1, command_partitions=1))
+    connection = KafkaConnection(bootstrap_servers=kafka)
+    ensure_topics(connection, topics(topic_prefix, partitions=1, command_partitions=1))
     base = default_base_directory(TINY_RECIPE)
-    with executors(kafka, topic_prefix, tmp_path, base) as fleet:
+    with executors(connection, topic_prefix, tmp_path, base) as fleet:
         yield fleet
 
 

@@ -196,8 +196,9 @@ def test_an_export_has_each_decision_once_in_order_and_hides_nothing(
     assert (ledger.read_bytes(), decisions.read_bytes()) == whole
 
     def with_a_lie(records: list[ReadRecord]) -> list[ReadRecord]:
-        lie = (records[7].value or b"").replace(b'"reason":"', b'"reason":"x', 1)
-        return [*records, replace(records[7], value=lie), replace(records[7], value=b"no decision")]
+        true = next(record for record in records if b'"reason":"' in (record.value or b""))
+        lie = (true.value or b"").replace(b'"reason":"', b'"reason":"x', 1)
+        return [*records, replace(true, value=lie), replace(true, value=b"no decision")]
 
     assert exported(copied(deployment, "lied", with_a_lie)).difference_count == 2
     found = verify_files(ledger, decisions)
