@@ -1,5 +1,6 @@
 """A file system that is really full when it is full."""
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -21,11 +22,18 @@ class SmallDisk:
         return self.folder / "filler"
 
     def fill(self, leave_bytes: int) -> None:
-        """Take all space but so much."""
-        status = os.statvfs(self.folder)
+        """Take all space but so much, though others may be writing too."""
         with self._filler.open("ab") as file:
-            size = file.tell() + status.f_bavail * status.f_frsize - leave_bytes
-            os.posix_fallocate(file.fileno(), 0, size)
+            while (left_bytes := self._free_bytes() - leave_bytes) > 0:
+                try:
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, left_bytes)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+
+    def _free_bytes(self) -> int:
+        status = os.statvfs(self.folder)
+        return status.f_bavail * status.f_frsize
 
     def clear(self) -> None:
         """Give the space back."""
