@@ -32,7 +32,7 @@ SOURCE = "millrace/intake"
 """The CloudEvents source of what intake itself says."""
 
 _REPORT_WRITERS = f"{FLEET}/"
-_READ_AT_ONCE = 16
+_READ_AT_ONCE = 48
 """Records are read in such portions, and others get their turn between them."""
 _LOOK_AGAIN_S = 0.1
 """After so long it is looked again whether a tick may enter the ledger."""

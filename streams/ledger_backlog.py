@@ -8,7 +8,7 @@ here: events go there at a pace that leaves room for that worker's own.
 from collections import deque
 from collections.abc import Callable
 
-_LONGEST_S = 0.25
+_LONGEST_S = 0.1
 """So long, as far as known, the events on their way may take to be folded."""
 _LEAST_EVENTS = 8
 _MOST_EVENTS = 512
