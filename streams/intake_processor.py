@@ -136,9 +136,7 @@ class IntakeProcessor:
         """Describe a processor.
 
         Args:
-            most_waiting_bytes: while so much waits, the partition that most of it came from is read no
-            further,
-                until half of it has gone on.
+            most_waiting_bytes: while so much waits, the partition that most of it came from is not read.
             most_unconfirmed: so many records may be on their way to the broker.
         """
         self._intake = intake
