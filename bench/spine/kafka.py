@@ -224,7 +224,7 @@ def _measure(quick: bool, seed: int, secure: bool) -> Result:
     rng = random.Random(seed)
     burst = 3_000 if quick else 15_000
     paced = 1_000 if quick else 6_000
-    with pipeline(configuration(NODES), secure) as line, line.worker():
+    with pipeline(configuration(NODES), secure=secure) as line, line.worker():
         decisions = line.open()
         bids = [bid(rng, f"burst{number}", now_s=0.0) for number in range(burst)]
         start = time.monotonic()

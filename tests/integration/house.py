@@ -1,5 +1,6 @@
 """A whole deployment with real executors, to be disturbed, and what its log then says of everybody."""
 
+import itertools
 import os
 import signal
 import threading
@@ -30,6 +31,8 @@ from tests.integration.deployment import DEMO_CELLS, until
 
 CELL = "demo"
 NODES = ("node-a100", "node-a40")
+SPEEDS = {"A100": 24.0, "A40": 12.0}
+"""Of such tasks, as the cell's file has them."""
 HORIZON_SLOTS = 150
 READY_S = 120.0
 """Torch and the base model take that long on a busy machine."""
@@ -53,8 +56,15 @@ class House:
 
     # Doing
 
-    def submit(self, user: str, work_samples: int, deadline_in_s: float, bid_micros: int = 10**12) -> str:
-        """Send a bid and return its job's id."""
+    def submit(
+        self,
+        user: str,
+        work_samples: int,
+        deadline_in_s: float,
+        bid_micros: int = 10**12,
+        gpu_type: str | None = None,
+    ) -> str:
+        """Send a bid, for one type of GPU or for any, and return its job's id."""
         self._jobs += 1
         job_id = f"{user}-{self._jobs}"
         self._publisher.publish(
@@ -69,6 +79,7 @@ class House:
                     deadline_s=time.time() + deadline_in_s,
                     dataset=self._datasets[self._jobs % len(self._datasets)],
                     hyperparameters=LoraHyperparameters(rank=8, batch_size=8, sequence_length=32),
+                    speed_samples_per_s=None if gpu_type is None else {gpu_type: SPEEDS[gpu_type]},
                 ),
             )
         )
@@ -79,7 +90,11 @@ class House:
 
     def keep_busy(self, jobs: int, work_samples: int, deadline_in_s: float) -> list[str]:
         """Give both nodes work for some slots, and wait until they train."""
-        ids = [self.submit("ada", work_samples, deadline_in_s) for _ in range(jobs)]
+        types = itertools.cycle(SPEEDS)
+        ids = [
+            self.submit("ada", work_samples, deadline_in_s, gpu_type=gpu_type)
+            for gpu_type in itertools.islice(types, jobs)
+        ]
         self.flush()
         since = time.time()
         until(lambda: self.training_since(since) == set(NODES), "both nodes train")
