@@ -55,6 +55,8 @@ class TopicSpec:
     cleanup_policy: Literal["delete", "compact"] = "delete"
     compression_type: Literal["producer", "uncompressed"] = "producer"
     retention_bytes: int = FOR_EVER
+    timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    """Whether a record's timestamp is its producer's word or the moment in which the broker took it."""
 
     def __post_init__(self) -> None:
         if not _LEGAL_NAME.fullmatch(self.name):
@@ -70,6 +72,7 @@ class TopicSpec:
             "retention.bytes": str(self.retention_bytes),
             "max.message.bytes": str(self.max_message_bytes),
             "compression.type": self.compression_type,
+            "message.timestamp.type": self.timestamp_type,
         }
 
 
@@ -108,6 +111,8 @@ def _input(name: str, partitions: int) -> TopicSpec:
         partitions,
         retention_ms=_INPUT_RETENTION_MS,
         max_message_bytes=INPUT_MAX_MESSAGE_BYTES,
+        # Events enter the ledger by these times: no producer may choose its place by a stamp of its own.
+        timestamp_type="LogAppendTime",
         # The broker itself expands what comes compressed, and refuses what is then too large: no consumer
         # ever expands a bomb.
         compression_type="uncompressed",

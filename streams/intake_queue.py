@@ -44,9 +44,9 @@ class Waiting:
 class RecordTimes:
     """The times of records as the queue counts them.
 
-    A record's timestamp is its producer's word. It counts for no later than now, and for no more than a
-    second before the latest time that its partition had before: nobody gets ahead of others by an old stamp,
-    or holds a place by a future one.
+    Input topics bear the broker's times. Where a topic is set otherwise, a timestamp is its producer's word:
+    it counts for no later than now, and for no more than a second before the latest time that its partition
+    had before: nobody gets ahead of others by an old stamp, or holds a place by a future one.
     """
 
     def __init__(self) -> None:
