@@ -35,7 +35,7 @@ class LedgerBacklog:
 
     def has_room(self, partition: int) -> bool:
         """Whether another event may be sent to a partition."""
-        if not self._folds_here(partition):
+        if not self._is_ours(partition):
             return self._monotonic_s() >= self._elsewhere_from_s
         waiting = self._unconfirmed + sum(map(len, self._confirmed.values()))
         return waiting < min(max(_LONGEST_S / self._fold_s, _LEAST_EVENTS), _MOST_EVENTS)
@@ -43,14 +43,17 @@ class LedgerBacklog:
     def sent(self, partition: int) -> None:
         """Note an event that is sent to a partition."""
         self._unconfirmed += 1
-        if not self._folds_here(partition):
+        if not self._is_ours(partition):
             self._elsewhere_from_s = self._monotonic_s() + _ELSEWHERE_EVERY_S
 
     def confirmed(self, partition: int, offset: int) -> None:
         """Note where the broker has put an event that was sent; events of a partition in their order."""
         self._unconfirmed -= 1
-        if self._folds_here(partition) and offset > self._folded.get(partition, -1):
+        if self._is_ours(partition) and offset > self._folded.get(partition, -1):
             self._confirmed.setdefault(partition, deque()).append(offset)
+
+    def _is_ours(self, partition: int) -> bool:
+        return partition in self._folded or self._folds_here(partition)
 
     def folded(self, partition: int, offset: int, fold_s: float) -> None:
         """Note that a cell has taken an event, and how long that took."""
