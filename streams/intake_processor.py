@@ -193,6 +193,7 @@ class IntakeProcessor:
             offset = await confirmation
             if isinstance(source, Waiting):
                 self._backlog.confirmed(self._intake.partition_of(source.cell), offset)
+                self._changed.set()
             record = source.record if isinstance(source, Waiting) else source
             if isinstance(record, ReadRecord):
                 self._acknowledgements.done(TP(record.topic, record.partition), record.offset)
