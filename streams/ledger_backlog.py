@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 _LONGEST_S = 0.1
 """So long, as far as known, the events on their way may take to be folded."""
-_LEAST_EVENTS = 8
+_LEAST_EVENTS = 64
 _MOST_EVENTS = 512
 _ELSEWHERE_EVERY_S = 0.01
 _MEMORY = 0.05
