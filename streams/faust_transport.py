@@ -4,15 +4,29 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, ClassVar
 
-from aiokafka import TopicPartition
-from faust.transport.drivers.aiokafka import Consumer, Transport
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 from faust.types import TP
 from faust.types.tuples import Message
 from mode.services import WaitResults
 
 MOST_RECORDS_AT_ONCE = 500
+LONGEST_ANSWER_S = 0.05
+"""How long the broker waits for records before it answers a fetch.
+
+aiokafka has one fetch under way to a broker at a time. It leaves out the partitions of which something is
+still to be taken, and new records of those must wait until it is answered.
+"""
 _LONGEST_FETCH_S = 0.2
 """How long a fetch waits for records: so long may a seek, and thus a worker that takes over, wait for it."""
+
+
+class _PromptThread(AIOKafkaConsumerThread):
+    def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
+        consumer = super()._create_worker_consumer(transport)
+        # Faust has no setting for it, and waits for 1.5 s.
+        consumer._fetch_max_wait_ms = int(LONGEST_ANSWER_S * 1_000)
+        return consumer
 
 
 class ExactConsumer(Consumer):
@@ -59,6 +73,10 @@ class ExactConsumer(Consumer):
             return None
         return float(state.timestamp) / 1_000
 
+    def deep(self) -> set[TP]:
+        """Partitions of which much was left to read when they were read last."""
+        return self._deep
+
     def ack(self, message: Message) -> bool:  # noqa: ARG002 -- Faust's signature
         """Do nothing: this is called by Faust's streams alone."""
         return False
@@ -81,6 +99,9 @@ class ExactConsumer(Consumer):
         for other in waited[1:]:
             other.close()
         return WaitResults([first], [first.result()], self.should_stop)
+
+    def _new_consumer_thread(self) -> _PromptThread:
+        return _PromptThread(self, loop=self.loop, beacon=self.beacon)
 
     async def perform_seek(self) -> None:
         """Go back to the group's offsets, and to the beginning of each partition that has none yet.

@@ -22,7 +22,7 @@ from streams.cell import Cell
 from streams.faust_records import read_record
 from streams.intake import Accepted, Claim, Intake
 from streams.intake_queue import IntakeQueue, RecordTimes, Waiting
-from streams.ledger_backlog import LedgerBacklog
+from streams.ledger_backlog import LONGEST_S, LedgerBacklog
 from streams.liveness import GRACE_S, LivenessMonitor
 from streams.publisher import Confirmation, Publisher
 from streams.records import ReadRecord, SentRecord
@@ -39,6 +39,9 @@ _LOOK_AGAIN_S = 0.1
 _WATCH_EVERY_S = 0.25
 _CURRENT_S = 3.0
 """The broker answers each fetch within 1.5 s: what it said longer ago is not the present."""
+_BEHIND_S = 0.02
+"""While much is left to read, the events on their way to their cells may take no longer than this: reading
+goes before deciding, since what is fair is known only of what has been read."""
 _SAY_AGAIN_S = 10.0
 """What was said of a node is said again only after so long: its cell may not have folded it yet."""
 
@@ -53,7 +56,8 @@ class Consumer(Protocol):
         """Up to which moment (Unix time) a partition is read, where `last_offset` was the last taken of it,
         or -1; None where records are on their way."""
 
-    def assignment(self) -> Iterable[TP]: ...
+    def deep(self) -> Iterable[TP]:
+        """Partitions of which much was left to read when they were read last."""
 
     def pause_partitions(self, tps: Iterable[TP]) -> None: ...
 
@@ -323,7 +327,8 @@ class IntakeProcessor:
         self._wait(claim, unix_s, self._intake.ledger_record(envelope))
 
     def _has_room(self, cell: str) -> bool:
-        return self._backlog.has_room(self._intake.partition_of(cell))
+        behind = any(tp.topic in self._intake.inputs for tp in self._consumer.deep())
+        return self._backlog.has_room(self._intake.partition_of(cell), _BEHIND_S if behind else LONGEST_S)
 
     def _pause_reading(self) -> None:
         """While too much waits, read no more of the partition that most of it came from."""

@@ -8,10 +8,12 @@ here: events go there at a pace that leaves room for that worker's own.
 from collections import deque
 from collections.abc import Callable
 
-_LONGEST_S = 0.1
+LONGEST_S = 0.1
 """So long, as far as known, the events on their way may take to be folded."""
-_LEAST_EVENTS = 64
-_MOST_EVENTS = 512
+_LEAST_EVENTS_PER_S = 80.0
+_MOST_EVENTS_PER_S = 5_120.0
+"""However slow or quick folding is, so many may be on their way for each second that they may take: the way
+through Kafka takes its time as well."""
 _ELSEWHERE_EVERY_S = 0.01
 _MEMORY = 0.05
 """Of the mean time of a fold: the part that the newest one counts for."""
@@ -33,12 +35,17 @@ class LedgerBacklog:
         """By partition, the offset that was folded last."""
         self._fold_s = 0.001
 
-    def has_room(self, partition: int) -> bool:
-        """Whether another event may be sent to a partition."""
+    def has_room(self, partition: int, longest_s: float = LONGEST_S) -> bool:
+        """Whether another event may be sent to a partition.
+
+        Args:
+            longest_s: so long the events on their way may take to be folded.
+        """
         if not self._is_ours(partition):
             return self._monotonic_s() >= self._elsewhere_from_s
         waiting = self._unconfirmed + sum(map(len, self._confirmed.values()))
-        return waiting < min(max(_LONGEST_S / self._fold_s, _LEAST_EVENTS), _MOST_EVENTS)
+        folds_per_s = min(max(1 / self._fold_s, _LEAST_EVENTS_PER_S), _MOST_EVENTS_PER_S)
+        return waiting < longest_s * folds_per_s
 
     def sent(self, partition: int) -> None:
         """Note an event that is sent to a partition."""

@@ -44,6 +44,7 @@ def measure_flood(quick: bool, seed: int) -> Result:
         (
             Measurement("flood_delay_s", max(there), f"in another partition: {setting}", bids),
             Measurement("flood_delay_same_partition_s", max(here), f"in the same cell: {setting}", bids),
+            Measurement("flood_bids_per_s", bids / flooded_s, f"of the flood itself: {setting}", bids),
         ),
         (Table("flood", ("bid", "same_cell_s", "other_partition_s"), rows),),
     )

@@ -17,7 +17,7 @@ from tests.integration.house import House, admitted, house, stopped
 LONG = os.environ.get("MILLRACE_DISTURBANCES") == "long"
 WORKER_STOPS_S = (30.0, 300.0) if LONG else (12.0,)
 BROKER_STOP_S = 30.0 if LONG else 12.0
-FLOOD_BIDS = 60_000 if LONG else 3_000
+FLOOD_BIDS = 60_000 if LONG else 6_000
 KILLS = 20 if LONG else 1
 JOBS, WORK_SAMPLES = (4, 300) if LONG else (2, 150)
 SEED = 7

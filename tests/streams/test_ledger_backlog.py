@@ -45,7 +45,17 @@ def test_events_that_take_long_leave_room_for_few():
     for offset in range(quick):
         backlog.confirmed(0, offset)
         backlog.folded(0, offset, fold_s=0.1)
-    assert filled(backlog) == 64 < quick
+    assert filled(backlog) == 8 < quick / 10
+
+
+def test_less_is_on_its_way_while_it_may_take_less_time():
+    backlog = new_backlog()
+    count = 0
+    while backlog.has_room(HERE, longest_s=0.02):
+        backlog.sent(HERE)
+        count += 1
+    assert count == 20
+    assert filled(backlog) == 80
 
 
 def test_a_new_assignment_waits_for_nothing_of_the_old_one_but_confirmations():
