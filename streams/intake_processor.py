@@ -20,6 +20,7 @@ from schemas.registry import writer_of
 from schemas.topics import FLEET
 from streams.cell import Cell
 from streams.faust_records import read_record
+from streams.faust_transport import LONGEST_ANSWER_S
 from streams.intake import Accepted, Claim, Intake
 from streams.intake_queue import IntakeQueue, RecordTimes, Waiting
 from streams.ledger_backlog import LONGEST_S, LedgerBacklog
@@ -37,8 +38,10 @@ _READ_AT_ONCE = 48
 _LOOK_AGAIN_S = 0.1
 """After so long it is looked again whether a tick may enter the ledger."""
 _WATCH_EVERY_S = 0.25
-_CURRENT_S = 3.0
-"""The broker answers each fetch within 1.5 s: what it said longer ago is not the present."""
+_APPENDED = 1
+"""The type of a timestamp that the broker has set."""
+_CURRENT_S = 20 * LONGEST_ANSWER_S
+"""What the broker said longer ago is not the present."""
 _BEHIND_S = 0.02
 """While much is left to read, the events on their way to their cells may take no longer than this: reading
 goes before deciding, since what is fair is known only of what has been read."""
@@ -170,6 +173,8 @@ class IntakeProcessor:
         async for event in stream.noack().events():
             message = event.message
             if self._acknowledgements.take(message.tp, message.offset):
+                if message.topic == self._fleet and message.timestamp_type == _APPENDED:
+                    self._monitor.read(message.partition, message.timestamp)
                 await self._take(read_record(message))
             count += 1
             if count % _READ_AT_ONCE == 0:
@@ -196,7 +201,7 @@ class IntakeProcessor:
             source, confirmation = await self._unconfirmed.get()
             offset = await confirmation
             if isinstance(source, Waiting):
-                self._backlog.confirmed(self._intake.partition_of(source.cell), offset)
+                self._backlog.confirmed(self._intake.partition_of(source.cell), offset, source)
                 self._changed.set()
             record = source.record if isinstance(source, Waiting) else source
             if isinstance(record, ReadRecord):
@@ -209,8 +214,9 @@ class IntakeProcessor:
             await asyncio.sleep(_WATCH_EVERY_S)
             for name in self._cells.names():
                 cell, partition = self._cells.cell(name), self._intake.partition_of(name)
-                if cell is None or cell.configuration is None or not self._listens(partition):
+                if cell is None or cell.configuration is None:
                     continue
+                self._listens(partition)
                 timeout_s = cell.configuration.node_timeout_s
                 for node in cell.watched_nodes():
                     silence_s = self._monitor.silence_s(partition, name, node)
@@ -220,7 +226,9 @@ class IntakeProcessor:
 
     def folded(self, partition: int, offset: int, fold_s: float) -> None:
         """Note that an event of the ledger has been folded."""
-        self._backlog.folded(partition, offset, fold_s)
+        folded = self._backlog.folded(partition, offset, fold_s)
+        if folded is not None:
+            self._queue.charge(folded, fold_s)
         self._changed.set()
 
     def release(self) -> None:
@@ -294,10 +302,15 @@ class IntakeProcessor:
         if now_s - tick.read_s >= GRACE_S:
             return True
         partition = self._intake.partition_of(tick.cell)
-        if not self._listens(partition):
+        if not (self._listens(partition) or self._has_passed(partition, tick)):
             return False
         cell = self._cells.cell(tick.cell)
         return self._monitor.settled(partition, tick.cell, cell.watched_nodes() if cell else (), now_s)
+
+    def _has_passed(self, partition: int, tick: Waiting) -> bool:
+        """Whether a later record than a tick has been read of `fleet`."""
+        timestamp_ms = tick.record.timestamp_ms if isinstance(tick.record, ReadRecord) else None
+        return timestamp_ms is not None and self._monitor.has_read_until(partition, timestamp_ms / 1_000)
 
     def _listens(self, partition: int) -> bool:
         """Whether everything that the nodes of a partition's cells have sent is read, as of now."""

@@ -1,9 +1,10 @@
 """The order in which waiting events enter the ledger: by time, and fair between those who wrote them. Pure.
 
 Each event has a tag, and the least tag goes first. The tag is the event's time, but at least `interval_s`
-after the tag of the event before it from the same writer. So events of all who write at an ordinary pace
-enter in the order of their times, whichever topic they came on and however late they are read; whoever writes
-many at once falls behind with them, and delays the others by no more than its share.
+after the tag of the event before it from the same writer, and later still where its events took long to be
+decided. So events of all who write at an ordinary pace enter in the order of their times, whichever topic
+they came on and however late they are read; whoever writes many at once, or what is slow to decide, falls
+behind with it and delays the others by no more than its share.
 """
 
 import heapq
@@ -17,6 +18,8 @@ from streams.records import ReadRecord, SentRecord
 _OVERHEAD_BYTES = 1_500
 """What a waiting record takes besides its value: headers, place and objects."""
 _BACK_IN_TIME_S = 1.0
+_SHARE = 0.1
+"""Of a worker's time: whose events take more of it to be decided falls behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ class _FairQueue:
         self._heads: list[tuple[float, int, str]] = []
         """Heap of the writers by the tag of their first event, and the order in which they came to wait."""
         self._order = itertools.count()
+        self._charges_s: dict[str, float] = {}
+        """By writer, what its next tag is to be later by than by the interval."""
 
     def put(self, waiting: Waiting) -> None:
         events = self._writers.get(waiting.writer)
@@ -97,11 +102,17 @@ class _FairQueue:
         events = self._writers[writer]
         events.popleft()
         if events:
-            tag_s = max(events[0].time_s, tag_s + self._interval_s)
+            tag_s = max(events[0].time_s, tag_s + self._interval_s + self._charges_s.pop(writer, 0.0))
             heapq.heapreplace(self._heads, (tag_s, next(self._order), writer))
         else:
             del self._writers[writer]
+            self._charges_s.pop(writer, None)
             heapq.heappop(self._heads)
+
+    def charge(self, writer: str, decided_in_s: float) -> None:
+        charge_s = decided_in_s / _SHARE - self._interval_s
+        if writer in self._writers and charge_s > 0:
+            self._charges_s[writer] = self._charges_s.get(writer, 0.0) + charge_s
 
 
 class _CellQueue:
@@ -128,6 +139,10 @@ class _CellQueue:
             return None
         self._reports.pop()
         return report[1]
+
+    def charge(self, event: Waiting, decided_in_s: float) -> None:
+        if not event.is_tick:
+            (self._reports if event.is_report else self._others).charge(event.writer, decided_in_s)
 
     def __bool__(self) -> bool:
         return self._reports.first() is not None or self._others.first() is not None
@@ -172,6 +187,11 @@ class IntakeQueue:
                     del self._cells[cell]
                 return waiting
         return None
+
+    def charge(self, event: Waiting, decided_in_s: float) -> None:
+        """Note how long it took to decide an event that entered: its writer's next ones stand back for it."""
+        if event.cell in self._cells:
+            self._cells[event.cell].charge(event, decided_in_s)
 
     def clear(self) -> None:
         """Forget everything that waits."""

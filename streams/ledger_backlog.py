@@ -8,6 +8,8 @@ here: events go there at a pace that leaves room for that worker's own.
 from collections import deque
 from collections.abc import Callable
 
+from streams.intake_queue import Waiting
+
 LONGEST_S = 0.1
 """So long, as far as known, the events on their way may take to be folded."""
 _LEAST_EVENTS_PER_S = 80.0
@@ -29,8 +31,8 @@ class LedgerBacklog:
         self._elsewhere_from_s = 0.0
         """When the next event may go to a partition that another worker folds."""
         self._unconfirmed = 0
-        self._confirmed: dict[int, deque[int]] = {}
-        """By partition, the offsets of events that are not folded yet, ascending."""
+        self._confirmed: dict[int, deque[tuple[int, Waiting]]] = {}
+        """By partition, the events that are not folded yet and their offsets, ascending."""
         self._folded: dict[int, int] = {}
         """By partition, the offset that was folded last."""
         self._fold_s = 0.001
@@ -53,22 +55,28 @@ class LedgerBacklog:
         if not self._is_ours(partition):
             self._elsewhere_from_s = self._monotonic_s() + _ELSEWHERE_EVERY_S
 
-    def confirmed(self, partition: int, offset: int) -> None:
+    def confirmed(self, partition: int, offset: int, event: Waiting) -> None:
         """Note where the broker has put an event that was sent; events of a partition in their order."""
         self._unconfirmed -= 1
         if self._is_ours(partition) and offset > self._folded.get(partition, -1):
-            self._confirmed.setdefault(partition, deque()).append(offset)
+            self._confirmed.setdefault(partition, deque()).append((offset, event))
 
     def _is_ours(self, partition: int) -> bool:
         return partition in self._folded or self._folds_here(partition)
 
-    def folded(self, partition: int, offset: int, fold_s: float) -> None:
-        """Note that a cell has taken an event, and how long that took."""
+    def folded(self, partition: int, offset: int, fold_s: float) -> Waiting | None:
+        """Note that a cell has taken an event, and how long that took.
+
+        Returns:
+            The event, where its confirmation was seen before.
+        """
         self._folded[partition] = offset
         self._fold_s += _MEMORY * (fold_s - self._fold_s)
         waiting = self._confirmed.get(partition)
-        while waiting and waiting[0] <= offset:
-            waiting.popleft()
+        event = None
+        while waiting and waiting[0][0] <= offset:
+            event = waiting.popleft()
+        return event[1] if event is not None and event[0] == offset else None
 
     def forget(self) -> None:
         """Begin anew: partitions are assigned anew. What is unconfirmed will still be confirmed."""

@@ -1,18 +1,21 @@
 """Which nodes are alive, judged where late reading is known.
 
 A node is silent when it was not heard for longer than its cell waits, counted in time in which somebody
-listened: in which everything that the broker has of the `fleet` partition had been read. A worker that stood
-still, lags behind or has no broker does not listen, and that time counts for no node. So late reading delays
-the finding of a dead node; it never makes a living one look dead.
+listened. There are two ways to listen:
 
-Times are seconds of a clock that never goes back; none of them comes from a record.
+- Everything that the broker has of the `fleet` partition has been read: time passes as on the reader's clock.
+- There is more to read: time passes as between the records, by the times at which the broker appended them.
+
+A worker that stood still or has no broker does not listen, and that time counts for no node. So late reading
+delays the finding of a dead node; it never makes a living one look dead.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 LONGEST_STEP_S = 4.0
-"""Between two moments of listening: a longer pause is time in which nobody listened."""
+"""Between two moments of listening: a longer pause is time in which nobody listened, or no broker took
+anything."""
 GRACE_S = 3.0
 """After a pause, so long is waited for nodes whose reports are on their way still."""
 
@@ -27,6 +30,10 @@ class _Listening:
     """When the last pause began."""
     last_s: float
     listened_s: float = 0.0
+    read_s: float = 0.0
+    """How much of it was listened behind `last_s`."""
+    appended_s: float | None = None
+    """When the newest record behind `last_s` was appended, by the broker's clock."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class LivenessMonitor:
         """By cell and node."""
 
     def listen(self, partition: int, now_s: float) -> None:
-        """Note that everything that a partition holds now has been read."""
+        """Note that everything that a partition holds now has been read; `now_s` never goes back."""
         listening = self._listening.get(partition)
         if listening is None:
             self._listening[partition] = _Listening(now_s, self._began_s, now_s)
@@ -55,8 +62,27 @@ class LivenessMonitor:
         if step_s > LONGEST_STEP_S:
             listening.paused_s, listening.resumed_s = listening.last_s, now_s
         else:
-            listening.listened_s += step_s
-        listening.last_s = now_s
+            listening.listened_s += max(0.0, step_s - listening.read_s)
+        listening.last_s, listening.read_s, listening.appended_s = now_s, 0.0, None
+
+    def read(self, partition: int, appended_s: float) -> None:
+        """Note that the next record of a partition has been read, and when the broker appended it."""
+        listening = self._listening.get(partition)
+        if listening is None:
+            return
+        if listening.appended_s is not None:
+            step_s = appended_s - listening.appended_s
+            if 0 < step_s <= LONGEST_STEP_S:
+                listening.listened_s += step_s
+                listening.read_s += step_s
+            appended_s = max(appended_s, listening.appended_s)
+        listening.appended_s = appended_s
+
+    def has_read_until(self, partition: int, appended_s: float) -> bool:
+        """Whether what the broker had appended to a partition by then has been read, as far as its records
+        tell."""
+        listening = self._listening.get(partition)
+        return listening is not None and (listening.appended_s or 0.0) >= appended_s
 
     def hear(self, partition: int, cell: str, node: str, now_s: float) -> None:
         """Note a sign of life."""

@@ -96,6 +96,48 @@ def test_an_empty_queue_remembers_nothing_of_a_flood():
     assert [queue.take(lambda _: True), queue.take(lambda _: True)] == [late, other]
 
 
+def waits_s(decided_in_s: float, until_s: float = 60.0) -> list[float]:
+    """How long an honest bid each second waits beside a user who always has bids waiting, in a queue that is
+    served by one worker. `decided_in_s`: how long a bid of that user takes; an honest one takes 1 ms."""
+    queue = IntakeQueue(INTERVAL_S)
+    flood = [event("jobs/slow", 0.0) for _ in range(int(until_s / decided_in_s))]
+    honest = [event("jobs/ada", float(second)) for second in range(1, int(until_s))]
+    for one in flood:
+        queue.put(one)
+    now_s, waits, unread = 0.0, [], honest
+    while unread or queue.size_bytes:
+        while unread and unread[0].time_s <= now_s:
+            queue.put(unread.pop(0))
+        taken = queue.take(lambda _: True)
+        if taken is None:
+            now_s = unread[0].time_s
+            continue
+        is_honest = taken.writer == "jobs/ada"
+        now_s += 0.001 if is_honest else decided_in_s
+        queue.charge(taken, 0.001 if is_honest else decided_in_s)
+        if is_honest:
+            waits.append(now_s - taken.time_s)
+    return waits
+
+
+def test_whoever_sends_what_is_slow_to_decide_falls_behind_with_it():
+    assert max(waits_s(0.05)) < 0.3
+    assert max(waits_s(0.5)) < 1.5
+
+
+def test_ticks_are_not_charged_for():
+    queue = IntakeQueue(INTERVAL_S)
+    ticks = [event("clock", float(second), tick=True) for second in range(3)]
+    bid = event("jobs/ada", 1.5)
+    for one in [*ticks, bid]:
+        queue.put(one)
+    taken = []
+    while (one := queue.take(lambda _: True)) is not None:
+        taken.append(one)
+        queue.charge(one, 5.0)
+    assert taken == [*ticks[:2], bid, ticks[2]]
+
+
 def test_what_is_cleared_is_gone():
     queue = IntakeQueue(INTERVAL_S)
     queue.put(event("jobs/ada", 0.0))

@@ -1,8 +1,11 @@
 """The ledger is kept short: no more is sent than is folded soon."""
 
+from streams.intake_queue import Waiting
 from streams.ledger_backlog import LedgerBacklog
+from streams.records import SentRecord
 
 HERE, ELSEWHERE = 0, 1
+EVENT = Waiting("c", "jobs/ada", 0.0, 0.0, SentRecord("ledger", b"c", b""))
 
 
 def new_backlog(now_s: float = 0.0) -> LedgerBacklog:
@@ -23,7 +26,7 @@ def test_room_comes_back_as_events_are_folded():
     backlog = new_backlog()
     room = filled(backlog)
     for offset in range(room):
-        backlog.confirmed(0, offset)
+        backlog.confirmed(0, offset, EVENT)
     assert not backlog.has_room(HERE), "confirmed is not folded"
     backlog.folded(0, 9, fold_s=0.001)
     assert filled(backlog) == 10
@@ -34,7 +37,7 @@ def test_an_event_that_is_folded_before_its_confirmation_is_seen_counts_once():
     room = filled(backlog)
     backlog.folded(0, 4, fold_s=0.001)
     for offset in range(5):
-        backlog.confirmed(0, offset)
+        backlog.confirmed(0, offset, EVENT)
     assert filled(backlog) == 5
     assert room >= 5
 
@@ -43,7 +46,7 @@ def test_events_that_take_long_leave_room_for_few():
     backlog = new_backlog()
     quick = filled(backlog)
     for offset in range(quick):
-        backlog.confirmed(0, offset)
+        backlog.confirmed(0, offset, EVENT)
         backlog.folded(0, offset, fold_s=0.1)
     assert filled(backlog) == 8 < quick / 10
 
@@ -62,7 +65,7 @@ def test_a_new_assignment_waits_for_nothing_of_the_old_one_but_confirmations():
     backlog = new_backlog()
     room = filled(backlog)
     for offset in range(room - 3):
-        backlog.confirmed(0, offset)
+        backlog.confirmed(0, offset, EVENT)
     backlog.forget()
     assert filled(backlog) == room - 3
 
@@ -84,8 +87,20 @@ def test_events_of_another_workers_partition_are_not_waited_for():
     backlog = new_backlog(now_s=100.0)
     room = filled(backlog)
     for offset in range(room):
-        backlog.confirmed(HERE, offset)
+        backlog.confirmed(HERE, offset, EVENT)
         backlog.folded(HERE, offset, fold_s=0.001)
     backlog.sent(ELSEWHERE)
-    backlog.confirmed(ELSEWHERE, 7)
+    backlog.confirmed(ELSEWHERE, 7, EVENT)
     assert filled(backlog) == room
+
+
+def test_what_was_folded_is_told_where_its_confirmation_was_seen_before():
+    backlog = new_backlog()
+    for _ in range(3):
+        backlog.sent(HERE)
+    backlog.confirmed(HERE, 7, EVENT)
+    assert backlog.folded(HERE, 6, fold_s=0.001) is None
+    assert backlog.folded(HERE, 7, fold_s=0.001) is EVENT
+    assert backlog.folded(HERE, 8, fold_s=0.001) is None
+    backlog.confirmed(HERE, 8, EVENT)
+    assert backlog.folded(HERE, 9, fold_s=0.001) is None

@@ -70,6 +70,54 @@ def test_a_node_that_was_never_heard_here_is_silent_after_its_timeout_of_listeni
     assert listener.silent("unheard")
 
 
+def flood(listener: Listener, for_s: float, reads_for_s: float, heard: tuple[str, ...] = ()) -> None:
+    """Read records that were appended in `for_s`, one every 10 ms, without ever having read all."""
+    broker_s = 9_000.0 + listener.now_s
+    count = round(for_s / 0.01)
+    for number in range(count):
+        listener.now_s += reads_for_s / count
+        listener.monitor.read(0, broker_s + number * 0.01)
+        if number % 200 == 0:
+            for node in heard:
+                listener.monitor.hear(0, "c", node, listener.now_s)
+
+
+def test_a_dead_node_is_found_behind_a_flood_that_never_ends():
+    listener = Listener()
+    listener.listen(5.0, heard=("dead", "lives"))
+    flood(listener, TIMEOUT_S + 1.0, reads_for_s=20.0, heard=("lives",))
+    assert (listener.silent("dead"), listener.silent("lives")) == (True, False)
+
+
+def test_time_that_was_listened_behind_a_flood_counts_once():
+    listener = Listener()
+    listener.listen(5.0, heard=("n",))
+    for _ in range(10):
+        flood(listener, 1.0, reads_for_s=1.0)
+        listener.monitor.listen(0, listener.now_s)
+    assert 9.8 < listener.monitor.silence_s(0, "c", "n") < 10.2
+
+
+def test_what_a_broker_that_stood_still_could_not_take_counts_for_no_node():
+    listener = Listener()
+    listener.listen(5.0, heard=("n",))
+    listener.monitor.read(0, 9_000.0)
+    listener.monitor.read(0, 9_060.0)
+    assert listener.monitor.silence_s(0, "c", "n") < 1.0
+
+
+def test_records_tell_how_far_has_been_read_until_all_is():
+    listener = Listener()
+    assert not listener.monitor.has_read_until(0, 9_000.0)
+    listener.listen(1.0)
+    listener.monitor.read(0, 9_000.0)
+    listener.monitor.read(0, 8_999.0)
+    assert listener.monitor.has_read_until(0, 9_000.0)
+    assert not listener.monitor.has_read_until(0, 9_000.1)
+    listener.listen(1.0)
+    assert not listener.monitor.has_read_until(0, 9_000.0)
+
+
 def test_nothing_is_silent_where_nobody_listens():
     assert not Listener().silent("n")
 
@@ -115,18 +163,22 @@ def test_an_assignment_begins_anew():
 
 
 @given(
-    steps=st.lists(st.tuples(st.floats(0.01, 30.0), st.booleans()), max_size=60),
+    steps=st.lists(
+        st.tuples(st.floats(0.01, 30.0), st.sampled_from(["listen", "read", "away"])), max_size=60
+    ),
     heard_every=st.integers(1, 5),
 )
 def test_a_node_that_is_heard_with_every_few_steps_is_never_silent_for_more_than_those(
-    steps: list[tuple[float, bool]], heard_every: int
+    steps: list[tuple[float, str]], heard_every: int
 ) -> None:
     """Whatever the pauses: what counts between two signs is at most the steps of listening between them."""
     monitor, now_s = LivenessMonitor(0.0), 0.0
-    for number, (step_s, listens) in zip(itertools.count(), steps, strict=False):
+    for number, (step_s, what) in zip(itertools.count(), steps, strict=False):
         now_s += step_s
+        if what == "read":
+            monitor.read(0, 9_000.0 + now_s)
         if number % heard_every == 0:
             monitor.hear(0, "c", "n", now_s)
-        if listens:
+        if what == "listen":
             monitor.listen(0, now_s)
         assert monitor.silence_s(0, "c", "n") <= (heard_every + 1) * LONGEST_STEP_S
