@@ -20,9 +20,10 @@ from schemas.codec import Envelope
 from schemas.jobs import Dataset, JobSubmitted, Task
 from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorQuoted
-from solvers.auction.demand import Demand, UnjudgeableError
-from solvers.auction.search import best_schedule
-from solvers.auction.window import VendorOption, Window
+from solvers.auction.cells import additive_costs
+from solvers.auction.certificate import CERTIFICATE_BUDGET_STEPS
+from solvers.auction.demand import UnjudgeableError
+from solvers.auction.pricing import cheapest_plan
 from streams.auction.zone import AuctionZone
 from streams.cell import Cell, LedgerEvent
 
@@ -169,7 +170,7 @@ def random_market(rng: random.Random, seed: int) -> MarketShape:
         tariffs=max(1, 4 // gpu_types) if rng.random() < 0.7 else 1,
         nodes=min(rng.choice((20, 100, 400, 1_000)), MAX_NODE_SLOTS // slots),
         slots=slots,
-        bids_before=rng.choice((0, 500, 2_000)),
+        bids_before=rng.choice((0, 500, 2_000, 8_000)),
         seed=seed,
     )
 
@@ -197,7 +198,7 @@ def random_task(rng: random.Random, market: MarketShape) -> TaskShape:
 
 def changed(rng: random.Random, task: TaskShape, market: MarketShape) -> TaskShape:
     """A neighbour of a task."""
-    what = rng.randrange(4)
+    what = rng.randrange(5)
     if what == 0:
         at = rng.randrange(len(task.speeds))
         speed = max(1, task.speeds[at] + rng.choice((-100, -10, -1, 1, 10, 100)))
@@ -206,6 +207,8 @@ def changed(rng: random.Random, task: TaskShape, market: MarketShape) -> TaskSha
         return replace(task, work_samples=max(1, int(task.work_samples * rng.uniform(0.8, 1.25))))
     if what == 2:
         return replace(task, slots=min(market.slots, max(1, int(task.slots * rng.uniform(0.7, 1.4)) + 1)))
+    if what == 3:
+        return replace(task, needs_preprocessing=not task.needs_preprocessing)
     return replace(task, memory_gib=rng.choice((0.5, 1.0, 2.0, 4.0, 8.0, 20.0)))
 
 
@@ -246,17 +249,28 @@ class Market:
             self._send(bid_for(f"before{number}", _usual(rng, shape), _worth_micros(rng)))
 
     def steps(self, task: TaskShape) -> int:
-        """What the search for the task's plan counts."""
+        """What the searches for the task's plan and for its part of the certificate count together."""
         zone = cast(AuctionZone, self._cell.zones[ZONE])
         event = bid_for("sought", task, 0)
         try:
-            demand = Demand.of(event.task, event.task.work_samples, zone.zone, zone.fleet, SLOT_S)
+            request = zone.request(event.job_id, event.task)
         except UnjudgeableError:
             return 0
-        market = zone.auctioneer.market
-        window = Window.of(market, demand, [VendorOption(None, 0, 0)], 0, task.slots - 1)
-        found = window and best_schedule(market, demand, window, room_only=True)
-        return found.search_steps if found else 0
+        appraisal = zone.auctioneer.appraise(request)
+        window, demand = appraisal.window, request.demand
+        if window is None:
+            return 0
+        cells = zone.auctioneer.market.cells(window.columns.start, window.columns.stop)
+        cheapest = cheapest_plan(
+            additive_costs(cells, demand, window.operational),
+            demand.samples,
+            demand.work_samples,
+            window.delays_slots,
+            window.prices_micros,
+            float(_DEAR_MICROS),
+            CERTIFICATE_BUDGET_STEPS,
+        )
+        return cheapest.steps + (appraisal.schedule.search_steps if appraisal.schedule else 0)
 
     def time_s(self, job_id: str, task: TaskShape, bid_micros: int) -> float:
         """What the cell takes to handle a bid for the task."""

@@ -28,6 +28,8 @@ class Plan(NamedTuple):
     """-1 without a plan."""
     chosen: Ints
     """(slots,) classes or `NO_CHOICE`."""
+    steps: int
+    """What the search took."""
 
 
 @kernel
@@ -80,7 +82,7 @@ def cheapest_plan(
                 best, best_option, best_chosen = price + cover_cost, option, chosen
         if cover_bound < (min(best, cutoff) - price) * (1.0 - EQUAL):
             open_bound = min(open_bound, price + cover_bound)
-    return Plan(min(best, open_bound), best, best_option, best_chosen)
+    return Plan(min(best, open_bound), best, best_option, best_chosen, steps)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from solvers.auction.market import Market, Placement, placement_of
 from solvers.auction.window import VendorOption, Window
 from solvers.compiled import kernel
 
-SEARCH_BUDGET_STEPS = 5_000_000
+SEARCH_BUDGET_STEPS = 4_000_000
 """Of one search for a schedule: a rule of the auction, as decisions follow from it. Counted are slots times
 classes of every box, combinations of counts, and labels of covers."""
 

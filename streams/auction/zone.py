@@ -159,7 +159,7 @@ class AuctionZone:
 
     def _bid(self, event: JobSubmitted) -> Iterator[Outcome]:
         try:
-            request = self._request(event.job_id, event.task)
+            request = self.request(event.job_id, event.task)
         except UnjudgeableError as error:
             # No scheduler could have found it a plan, so nothing is added to the bound.
             yield self._verdicts.rejected(event, error.reason, error.detail, None)
@@ -173,7 +173,7 @@ class AuctionZone:
     def _quote(self, event: JobQuoteRequested) -> JobQuoted:
         found: Appraisal | UnjudgeableError
         try:
-            found = self.auctioneer.appraise(self._request(event.quote_id, event.task))
+            found = self.auctioneer.appraise(self.request(event.quote_id, event.task))
         except UnjudgeableError as error:
             found = error
         return self._verdicts.quoted(event, found, self.judge.quote_remark)
@@ -232,7 +232,12 @@ class AuctionZone:
         yield NodeStatusChanged(zone=self.zone.id, node=node, status="down", reason=reason, detail=detail)
         yield from self.book.lose_node(row)
 
-    def _request(self, id: str, task: Task) -> Request:
+    def request(self, id: str, task: Task) -> Request:
+        """What the auctioneer is asked for a task.
+
+        Raises:
+            UnjudgeableError: if no plan could be looked for.
+        """
         return Request(
             id=id,
             demand=Demand.of(task, task.work_samples, self.zone, self.fleet, self.calendar.slot_s),
