@@ -17,6 +17,8 @@ _MOST_EVENTS_PER_S = 5_120.0
 """However slow or quick folding is, so many may be on their way for each second that they may take: the way
 through Kafka takes its time as well."""
 _ELSEWHERE_EVERY_S = 0.01
+_ELSEWHERE_AT_ONCE_S = 0.2
+"""Of that time's worth of events may go elsewhere at once, as who sends them looks only now and then."""
 _MEMORY = 0.05
 """Of the mean time of a fold: the part that the newest one counts for."""
 
@@ -53,7 +55,8 @@ class LedgerBacklog:
         """Note an event that is sent to a partition."""
         self._unconfirmed += 1
         if not self._is_ours(partition):
-            self._elsewhere_from_s = self._monotonic_s() + _ELSEWHERE_EVERY_S
+            earliest_s = self._monotonic_s() - _ELSEWHERE_AT_ONCE_S
+            self._elsewhere_from_s = max(self._elsewhere_from_s, earliest_s) + _ELSEWHERE_EVERY_S
 
     def confirmed(self, partition: int, offset: int, event: Waiting) -> None:
         """Note where the broker has put an event that was sent; events of a partition in their order."""

@@ -184,8 +184,9 @@ class Deployment:
             if worker.running:
                 worker.kill()
 
-    def send(self, events: Iterable[Event], name: str = "e") -> list[str]:
-        """Send each event to the topic it belongs on; return the ids, in order."""
+    def send(self, events: Iterable[Event], name: str = "e", partition: int = -1) -> list[str]:
+        """Send each event to the topic it belongs on, by default to its cell's partition; return the ids, in
+        order."""
         ids = []
         for event in events:
             id = f"{name}{len(self._sent)}"
@@ -193,7 +194,11 @@ class Deployment:
             self._sent.append(id)
             ids.append(id)
             self.send_raw(
-                TOPIC_BY_EVENT[type(event)], envelope.value, envelope.headers(), event.cell.encode()
+                TOPIC_BY_EVENT[type(event)],
+                envelope.value,
+                envelope.headers(),
+                event.cell.encode(),
+                partition,
             )
         self._producer.flush()
         return ids

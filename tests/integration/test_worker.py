@@ -334,29 +334,6 @@ def test_broker_killed_and_started_again(topic_prefix: str, tmp_path: Path) -> N
             deployment.stop_workers()
 
 
-def test_cells_move_when_their_worker_dies(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
-    cells = [f"cell-{number}" for number in range(6)]
-    deployment = Deployment(kafka, topic_prefix, tmp_path, cells, partitions=4)
-    try:
-        first = deployment.start_worker()
-        deployment.configure(*cells)
-        second = deployment.start_worker()
-        deployment.await_members(2)
-        for cell in cells:
-            deployment.send(events.stream(20, cell)[1:])
-        deployment.proven()
-
-        first.kill()
-        for cell in cells:
-            deployment.send(events.stream(30, cell)[20:])
-
-        assert deployment.proven().cells == len(cells)
-        assert second.running, second.output
-        until(lambda: deployment.committed_lag() == 0, "everything acknowledged")
-    finally:
-        deployment.stop_workers()
-
-
 def test_web_pages_are_for_this_machine_alone(deployment: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -1,0 +1,82 @@
+"""Two workers on real Kafka: cells move between them, and events reach those that the other one holds."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from schemas.partitions import key_partition
+from tests.integration.deployment import Deployment, until
+from tests.streams import events
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 2
+NEAR, FAR = "north", "south"
+"""Cells of different partitions."""
+FLOOD_BIDS = 2_000
+
+
+@pytest.fixture
+def deployment(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Deployment]:
+    deployment = Deployment(kafka, topic_prefix, tmp_path, [NEAR, FAR], partitions=PARTITIONS)
+    yield deployment
+    deployment.stop_workers()
+
+
+def test_cells_move_when_their_worker_dies(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    cells = [f"cell-{number}" for number in range(6)]
+    deployment = Deployment(kafka, topic_prefix, tmp_path, cells, partitions=4)
+    try:
+        first = deployment.start_worker()
+        deployment.configure(*cells)
+        second = deployment.start_worker()
+        deployment.await_members(2)
+        for cell in cells:
+            deployment.send(events.stream(20, cell)[1:])
+        deployment.proven()
+
+        first.kill()
+        for cell in cells:
+            deployment.send(events.stream(30, cell)[20:])
+
+        assert deployment.proven().cells == len(cells)
+        assert second.running, second.output
+        until(lambda: deployment.committed_lag() == 0, "everything acknowledged")
+    finally:
+        deployment.stop_workers()
+
+
+def test_bids_that_lie_in_the_other_workers_partition_are_decided_and_hold_up_nobody(
+    deployment: Deployment,
+) -> None:
+    workers = [deployment.start_worker()]
+    deployment.configure(NEAR, FAR)
+    workers.append(deployment.start_worker())
+    deployment.await_members(2)
+    astray = [events.bid(number, FAR) for number in range(600)]
+    deployment.send(astray, "astray", partition=key_partition(NEAR, PARTITIONS))
+    own = set(deployment.send([events.bid(number, NEAR) for number in range(200)], "own"))
+
+    until(lambda: own <= set(deployment.ledger_ids()), "the bids in the right partition in the ledger")
+    overtaken = [id for id in deployment.ledger_ids() if id.startswith("astray")]
+
+    assert len(overtaken) < len(astray), "they go at the pace that leaves the other worker room"
+    assert deployment.proven().duplicates == 0
+    assert all(worker.running for worker in workers)
+
+
+def test_a_worker_that_dies_amid_a_flood_leaves_nothing_undecided(deployment: Deployment) -> None:
+    workers = [deployment.start_worker()]
+    deployment.configure(NEAR, FAR)
+    workers.append(deployment.start_worker())
+    deployment.await_members(2)
+    for cell in (NEAR, FAR):
+        deployment.send([events.bid(number, cell) for number in range(FLOOD_BIDS)], f"{cell}-")
+    until(lambda: deployment.count("ledger") > FLOOD_BIDS / 4, "a part of the flood in the ledger")
+    assert deployment.count("ledger") < 2 * FLOOD_BIDS
+
+    workers[0].kill()
+
+    assert deployment.proven(120.0).cells == 2
+    assert workers[1].running, workers[1].output
