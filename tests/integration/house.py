@@ -23,7 +23,7 @@ from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, NodeStatusChanged
 from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
 from schemas.kafka_connection import KafkaConnection
-from schemas.registry import Outcome
+from schemas.registry import Event, Outcome
 from schemas.topics import DECISIONS, topic_name
 from streams.kafka_reader import KafkaReader, ReadError
 from streams.replay_sources import verify_kafka
@@ -56,6 +56,21 @@ class House:
 
     # Doing
 
+    def publish(self, event: Event) -> None:
+        """Send an event, as whoever may write its topic."""
+        self._publisher.publish(event)
+
+    def task(self, work_samples: int, deadline_in_s: float, gpu_type: str | None = None) -> Task:
+        """A task for one type of GPU or for any."""
+        return Task(
+            zone="tiny",
+            work_samples=work_samples,
+            deadline_s=time.time() + deadline_in_s,
+            dataset=self._datasets[self._jobs % len(self._datasets)],
+            hyperparameters=LoraHyperparameters(rank=8, batch_size=8, sequence_length=32),
+            speed_samples_per_s=None if gpu_type is None else {gpu_type: SPEEDS[gpu_type]},
+        )
+
     def submit(
         self,
         user: str,
@@ -67,22 +82,8 @@ class House:
         """Send a bid, for one type of GPU or for any, and return its job's id."""
         self._jobs += 1
         job_id = f"{user}-{self._jobs}"
-        self._publisher.publish(
-            JobSubmitted(
-                cell=CELL,
-                job_id=job_id,
-                user=user,
-                bid_micros=bid_micros,
-                task=Task(
-                    zone="tiny",
-                    work_samples=work_samples,
-                    deadline_s=time.time() + deadline_in_s,
-                    dataset=self._datasets[self._jobs % len(self._datasets)],
-                    hyperparameters=LoraHyperparameters(rank=8, batch_size=8, sequence_length=32),
-                    speed_samples_per_s=None if gpu_type is None else {gpu_type: SPEEDS[gpu_type]},
-                ),
-            )
-        )
+        task = self.task(work_samples, deadline_in_s, gpu_type)
+        self.publish(JobSubmitted(cell=CELL, job_id=job_id, user=user, bid_micros=bid_micros, task=task))
         return job_id
 
     def flush(self) -> None:

@@ -6,13 +6,18 @@ The quick forms run with all tests; `make disturbances` runs the long ones.
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from schemas.clock import ClockTicked
 from schemas.decisions import JobAdmitted, JobCompleted, JobRejected, NodeStatusChanged
+from schemas.fleet import NodeHeartbeat
+from schemas.jobs import JobQuoteRequested, JobWithdrawalRequested
+from schemas.quotes import VendorQuoted
+from schemas.registry import Event
 from tests.integration.deployment import until
-from tests.integration.house import House, admitted, house, stopped
+from tests.integration.house import CELL, NODES, House, admitted, house, stopped
 
 LONG = os.environ.get("MILLRACE_DISTURBANCES") == "long"
 WORKER_STOPS_S = (30.0, 300.0) if LONG else (12.0,)
@@ -57,6 +62,14 @@ def test_a_worker_that_stands_still(living: House, stop_s: float) -> None:
     assert_unharmed(living, jobs, since)
 
 
+@pytest.mark.skipif(not LONG, reason="it belongs to `make disturbances`")
+def test_a_clock_that_stands_still(living: House) -> None:
+    jobs, since = disturbed(living, 30.0)
+    with stopped(living.deployment.clock.pid):
+        time.sleep(30.0)
+    assert_unharmed(living, jobs, since)
+
+
 def test_a_broker_that_stands_still(living: House) -> None:
     jobs, since = disturbed(living, BROKER_STOP_S)
     with stopped(living.broker.pid):
@@ -76,6 +89,46 @@ def test_a_flood_of_bids_by_one_user(living: House) -> None:
     assert still_waiting > FLOOD_BIDS / 4, f"decided after {delay_s:.1f} s, ahead of most of the flood"
     assert_unharmed(living, [*jobs, honest], since)
     until(lambda: len(decided(living, *flood)) == FLOOD_BIDS, "every bid of the flood decided", 600.0)
+
+
+def quote_requests(living: House, number: int) -> Event:
+    task = living.task(300, 300.0)
+    return JobQuoteRequested(cell=CELL, quote_id=f"flood-{number}", user="flooder", task=task)
+
+
+def withdrawals(_living: House, number: int) -> Event:
+    return JobWithdrawalRequested(cell=CELL, job_id=f"flooder-{number}", user="flooder")
+
+
+def vendor_quotes(_living: House, number: int) -> Event:
+    return VendorQuoted(
+        cell=CELL,
+        vendor="couriers",
+        fixed_price_micros=number,
+        price_per_thousand_samples_micros=10,
+        fixed_delay_s=0.0,
+        delay_per_thousand_samples_s=1.0,
+    )
+
+
+def ticks(_living: House, _number: int) -> Event:
+    return ClockTicked(cell=CELL, time_s=time.time())
+
+
+def heartbeats(_living: House, _number: int) -> Event:
+    return NodeHeartbeat(cell=CELL, node=NODES[0])
+
+
+@pytest.mark.parametrize("flood", [quote_requests, withdrawals, vendor_quotes, ticks, heartbeats])
+@pytest.mark.skipif(not LONG, reason="it belongs to `make disturbances`")
+def test_a_flood_of_another_topic(living: House, flood: Callable[[House, int], Event]) -> None:
+    jobs, since = disturbed(living, 120.0)
+    for number in range(FLOOD_BIDS):
+        living.publish(flood(living, number))
+    honest = living.submit("bob", 96, 240.0)
+    living.flush()
+    until(lambda: bool(decided(living, honest)), "the honest bid decided", 30.0)
+    assert_unharmed(living, [*jobs, honest], since)
 
 
 def decided(living: House, *jobs: str) -> set[str]:
