@@ -44,9 +44,9 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
         case "users":  # bid, ask for quotes, withdraw; see what is decided, why a record is refused, prices
             yield "WRITE", (JOBS,)
             yield "READ", (DECISIONS, dead_letter_name(JOBS), PRICES, JOBS_STATE)
-        case "vendors":  # quote, and see in the ledger that the quote holds
+        case "vendors":  # quote, and see that the quote holds
             yield "WRITE", (QUOTES,)
-            yield "READ", (LEDGER, dead_letter_name(QUOTES))
+            yield "READ", (DECISIONS, dead_letter_name(QUOTES))
         case "operators":  # make topics, configure cells, tell the time, look after what was refused
             yield "WRITE", (CELLS, CLOCK)
             yield "READ", (LEDGER, DECISIONS, *_DEAD_LETTERS)

@@ -320,6 +320,15 @@ class CellAccepted(Record):
     zones: tuple[Identifier, ...]
 
 
+class QuoteAccepted(Record):
+    """A labour vendor's standing quote holds from here on, or is taken back: every later bid meets it so."""
+
+    TYPE: ClassVar = "millrace.vendor.quote_accepted.v1"
+
+    vendor: Identifier
+    reason: Literal["quoted", "left"]
+
+
 class EventIgnored(Record):
     """An event of the ledger changed nothing, for this reason."""
 

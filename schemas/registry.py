@@ -16,6 +16,7 @@ from schemas.decisions import (
     JobReplanned,
     JobWithdrawn,
     NodeStatusChanged,
+    QuoteAccepted,
     ZonePriced,
 )
 from schemas.fleet import (
@@ -63,6 +64,7 @@ Outcome = (
     | JobReplanned
     | JobWithdrawn
     | NodeStatusChanged
+    | QuoteAccepted
     | ZonePriced
     | SolveRequested
     | SlotAssigned

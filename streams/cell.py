@@ -14,7 +14,7 @@ import msgpack
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
-from schemas.decisions import CellAccepted, EventIgnored, JobQuoted, JobRejected
+from schemas.decisions import CellAccepted, EventIgnored, JobQuoted, JobRejected, QuoteAccepted
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, RejectionReason
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event, Outcome, writer_of
@@ -169,7 +169,7 @@ class Cell:
             case JobWithdrawalRequested():
                 yield from self._withdraw(event)
             case VendorQuoted() | VendorLeft():
-                yield from self._quote(event)
+                yield self._quote(event)
             case SolveFinished():
                 yield from self._solved(event)
             case CellConfigured():
@@ -222,13 +222,20 @@ class Cell:
         else:
             yield from zone.on_job(event)
 
-    def _quote(self, event: VendorQuoted | VendorLeft) -> Iterator[Outcome]:
+    def _quote(self, event: VendorQuoted | VendorLeft) -> Outcome:
         assert self.configuration is not None
-        if event.vendor not in self.configuration.vendors:
-            yield EventIgnored(reason="unknown_vendor", detail=f"cell {self.name} knows no {event.vendor}")
-            return
+        vendors = self.configuration.vendors
+        if event.vendor not in vendors:
+            known = ", ".join(vendors) or "none"
+            return EventIgnored(
+                reason="unknown_vendor",
+                detail=f"cell {self.name} has no vendor {event.vendor}: its vendors are {known}",
+            )
         for zone in self.zones.values():
-            yield from zone.on_quote(event)
+            zone.on_quote(event)
+        return QuoteAccepted(
+            vendor=event.vendor, reason="quoted" if isinstance(event, VendorQuoted) else "left"
+        )
 
     def _solved(self, event: SolveFinished) -> Iterator[Outcome]:
         zone = self.zones.get(event.zone)

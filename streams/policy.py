@@ -19,7 +19,7 @@ class ZonePolicy(Protocol):
     def on_job(self, event: JobEvent) -> Iterator[Outcome]:
         """A bid, a withdrawal or a request for a quote."""
 
-    def on_quote(self, event: VendorQuoted | VendorLeft) -> Iterator[Outcome]:
+    def on_quote(self, event: VendorQuoted | VendorLeft) -> None:
         """A labour vendor's standing quote."""
 
     def on_fleet(self, event: FleetEvent) -> Iterator[Outcome]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from infra.errors import CommandError
-from infra.log.answers import Acceptance, Answers, Refusal
+from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
 from schemas.codec import Decision
@@ -21,23 +21,21 @@ def ask(
     events: Iterable[Asked],
     name_of: Callable[[Asked], str],
     timeout_s: float,
-    decided: bool = True,
-) -> Iterator[tuple[Asked, Decision | Acceptance]]:
-    """Send events and return each with its answer, as these come.
+) -> Iterator[tuple[Asked, Decision]]:
+    """Send events and return each with the decision about it, as these come.
 
     Args:
         topic: the input topic that the events go to, without the prefix.
         source: the CloudEvents source of the events.
         name_of: what errors call an event.
         timeout_s: how long to wait for the next answer.
-        decided: whether a decision is the answer; else it is that the ledger has the event.
 
     Raises:
         CommandError: one is refused, or the answers do not come.
         PublishError: the broker does not take an event.
         ReadError: the log cannot be read.
     """
-    with Answers(target, topic, decided) as answers:
+    with Answers(target, topic) as answers:
         with EventPublisher(target, source) as publisher:
             waiting = {publisher.publish(event).id: event for event in events}
         for event_id, answer in answers.to(dict(waiting), timeout_s):

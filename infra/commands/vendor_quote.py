@@ -7,9 +7,6 @@ import typer
 from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, Timeout, TopicPrefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from infra.log.target import Target
     from schemas.quotes import VendorLeft, VendorQuoted
 
 _SOURCE = "millrace/vendor-quote"
@@ -30,33 +27,20 @@ def vendor_quote(
     from infra.commands.asking import ask
     from infra.commands.options import target_of
     from infra.commands.output import print_json, say
+    from infra.errors import CommandError
     from infra.vendor_quotes_file import read_vendor_quotes
+    from schemas.decisions import EventIgnored
     from schemas.topics import QUOTES
 
     quotes = read_vendor_quotes(file, cell)
     target = target_of(bootstrap_servers, topic_prefix, "vendors")
-    _check_vendors(target, quotes)
-    # A quote calls for no decision: from its place in the ledger on, every bid meets it.
-    for quote, _ in ask(target, QUOTES, _SOURCE, quotes, _name, timeout_s, decided=False):
+    for quote, decision in ask(target, QUOTES, _SOURCE, quotes, _name, timeout_s):
+        if isinstance(decision.outcome, EventIgnored):
+            raise CommandError(decision.outcome.detail)
         if json:
             print_json({"type": quote.TYPE, **quote.model_dump(mode="json")})
         else:
             say(f"{_name(quote)}: {_text(quote)}")
-
-
-def _check_vendors(target: "Target", quotes: "Iterable[VendorQuoted | VendorLeft]") -> None:
-    """A cell ignores the quote of a vendor that its configuration lacks: say so before anything is sent."""
-    from infra.deployment.configuring import ledger_configurations
-    from infra.errors import CommandError
-
-    configured = ledger_configurations(target, {quote.cell for quote in quotes})
-    for quote in quotes:
-        if quote.cell not in configured:
-            raise CommandError(f"the ledger has no cell {quote.cell}")
-        vendors = configured[quote.cell].vendors
-        if quote.vendor not in vendors:
-            known = ", ".join(vendors) or "none"
-            raise CommandError(f"cell {quote.cell} has no vendor {quote.vendor}: its vendors are {known}")
 
 
 def _name(quote: "VendorQuoted | VendorLeft") -> str:

@@ -13,7 +13,7 @@ from schemas.dead_letters import REASON_HEADER
 from schemas.decisions import JobAdmitted, JobRejected, JobWithdrawn
 from schemas.jobs import JobSubmitted
 from schemas.registry import Event
-from schemas.topics import DECISIONS, LEDGER
+from schemas.topics import DECISIONS
 from streams.records import ReadRecord
 
 _POLL_S = 0.5
@@ -27,30 +27,16 @@ class Refusal:
     reason: str
 
 
-@dataclass(frozen=True)
-class Acceptance:
-    """An event is in the ledger."""
-
-    event_id: str
-
-
-Answer = Decision | Refusal | Acceptance
+Answer = Decision | Refusal
 
 
 class Answers:
     """Listens from its making on, so that no answer to an event sent afterwards is missed."""
 
-    def __init__(self, target: Target, input_topic: str, decided: bool = True) -> None:
-        """Listen for the dead letters of the input topic that the events go to, and for decisions.
-
-        Args:
-            decided: False for events that call for no decision: that the ledger has them is the answer.
-        """
+    def __init__(self, target: Target, input_topic: str) -> None:
+        """Listen for the dead letters of the input topic that the events go to, and for decisions."""
         self._dead_letters = target.dead_letters(input_topic)
-        self._ledger = target.topic(LEDGER)
-        self._reader = LogReader(
-            target, [target.topic(DECISIONS) if decided else self._ledger, self._dead_letters], "end"
-        )
+        self._reader = LogReader(target, [target.topic(DECISIONS), self._dead_letters], "end")
 
     def to(
         self,
@@ -95,8 +81,6 @@ class Answers:
     def _answer(self, record: ReadRecord) -> Answer | None:
         headers = {name: value or b"" for name, value in record.headers}
         event_id = headers.get("ce_id", b"").decode(errors="replace")
-        if record.topic == self._ledger:
-            return Acceptance(event_id)
         if record.topic == self._dead_letters:
             return Refusal(
                 event_id,

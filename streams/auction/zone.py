@@ -88,12 +88,11 @@ class AuctionZone:
             case JobWithdrawalRequested():
                 yield from self._withdraw(event)
 
-    def on_quote(self, event: VendorQuoted | VendorLeft) -> Iterator[Outcome]:
+    def on_quote(self, event: VendorQuoted | VendorLeft) -> None:
         if isinstance(event, VendorQuoted):
             self._quotes[event.vendor] = event
         else:
             self._quotes.pop(event.vendor, None)
-        yield from ()
 
     def on_fleet(self, event: FleetEvent) -> Iterator[Outcome]:
         if isinstance(event, NodeOnline):

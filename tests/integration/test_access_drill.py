@@ -48,8 +48,8 @@ quotes                -     w       -         -     r      -      r
 fleet                 -     -       -         w     r      -      r
 clock                 -     -       w         -     r      -      r
 solves.finished       -     -       -         -     r      w      r
-ledger                -     r       r         -     rw     -      r
-decisions             r     -       r         -     w      r      r
+ledger                -     -       r         -     rw     -      r
+decisions             r     r       r         -     w      r      r
 commands              -     -       -         r     w      -      r
 prices                r     -       -         -     w      -      r
 jobs.state            r     -       -         -     w      -      r

@@ -190,10 +190,10 @@ def ended(connection: KafkaConnection, folder: Path) -> dict[str, tuple[int, str
 
 # Who tries, and what it is that the principal may not do.
 DENIED = {
-    "submit": ("vendors", "user vendors may not read topic locked.decisions"),
+    "submit": ("vendors", "user vendors may not read topic locked.jobs.dlt"),
     "submit --no-wait": ("vendors", "user vendors may not write topic locked.jobs"),
     "quote": ("auditor", "user auditor may not write any topic"),
-    "vendor-quote": ("users", "user users may not read topic locked.ledger"),
+    "vendor-quote": ("users", "user users may not read topic locked.quotes.dlt"),
     "watch": ("users", "user users may not read topic locked.ledger"),
     "explain": ("nodes", "user nodes may not read topic locked.ledger"),
     "replay": ("solver", "user solver may not read topic locked.ledger"),

@@ -26,6 +26,7 @@ from schemas.decisions import (
     JobReplanned,
     JobWithdrawn,
     NodeStatusChanged,
+    QuoteAccepted,
     ZonePriced,
 )
 from schemas.fleet import (
@@ -95,8 +96,8 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     JobSubmitted: ((JobAdmitted, JobRejected), True),
     JobQuoteRequested: ((JobQuoted,), False),
     JobWithdrawalRequested: ((JobWithdrawn, EventIgnored), False),
-    VendorQuoted: ((EventIgnored,), True),
-    VendorLeft: ((EventIgnored,), True),
+    VendorQuoted: ((QuoteAccepted, EventIgnored), False),
+    VendorLeft: ((QuoteAccepted, EventIgnored), False),
     NodeOnline: ((NodeStatusChanged, *SETBACKS), True),
     NodeHeard: ((NodeStatusChanged, EventIgnored), True),
     NodeSilent: ((NodeStatusChanged, *SETBACKS), True),
