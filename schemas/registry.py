@@ -20,6 +20,7 @@ from schemas.decisions import (
     ZonePriced,
 )
 from schemas.fleet import (
+    FleetEvent,
     NodeHeard,
     NodeHeartbeat,
     NodeOffline,
@@ -42,15 +43,7 @@ Event = (
     | JobQuoteRequested
     | VendorQuoted
     | VendorLeft
-    | NodeOnline
-    | NodeHeartbeat
-    | NodeOffline
-    | NodeHeard
-    | NodeSilent
-    | RunStarted
-    | RunProgressed
-    | RunFinished
-    | RunFailed
+    | FleetEvent
     | SolveFinished
 )
 Outcome = (
