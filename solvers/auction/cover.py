@@ -117,11 +117,7 @@ def _searched(
         ways = _ways(costs, samples, relaxed, slot, limit - least, delta_samples, delta_cost, choice)
         size = sums.size * ways
         if steps + _LABEL_STEPS * size > limit_steps or size > MAX_LABELS or changes + size > MAX_CHANGES:
-            for label in range(sums.size):
-                missing = needed - sums[label]
-                open_bound = min(
-                    open_bound, relaxed.cost + _least_beyond(spent[label], missing, rate, core, turn)
-                )
+            open_bound = _open_bound(sums, spent, needed, relaxed, core, turn)
             break
         steps += _LABEL_STEPS * size
         while changes + size > before.size:
@@ -133,6 +129,7 @@ def _searched(
         cheapest = np.inf
         place[:ways] = 0
         while True:
+            # As a kernel of its own, which takes the arrays each time, this choice makes searches half slower.
             way = -1
             for other in range(ways):
                 if place[other] == sums.size:
@@ -326,6 +323,16 @@ def _ways(
         delta_cost[ways] = cost - (0.0 if held == NO_CHOICE else costs[slot, held])
         ways += 1
     return ways
+
+
+@kernel
+def _open_bound(sums: Ints, spent: Floats, needed: int, relaxed: _Relaxed, core: _Core, turn: int) -> float:
+    """What no cover costs less than that any of the labels might still lead to."""
+    bound = np.inf
+    for label in range(sums.size):
+        beyond = _least_beyond(spent[label], needed - sums[label], relaxed.rate, core, turn)
+        bound = min(bound, relaxed.cost + beyond)
+    return bound
 
 
 @kernel
