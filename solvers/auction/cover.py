@@ -129,7 +129,7 @@ def _searched(
         cheapest = np.inf
         place[:ways] = 0
         while True:
-            # As a kernel of its own, which takes the arrays each time, this choice makes searches half slower.
+            # As a kernel of its own, which is given the arrays anew, this choice takes half as long again.
             way = -1
             for other in range(ways):
                 if place[other] == sums.size:

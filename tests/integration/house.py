@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,6 +53,10 @@ class House:
         self.folders = Folders(root)
         self._datasets = datasets
         self._jobs = 0
+        self._decisions: dict[bytes, Decision] = {}
+        """By their bytes: a worker that was killed leaves repetitions."""
+        self._read_until: dict[int, int] = {}
+        """By partition, the offset up to which decisions have been read."""
         self._publisher = EventPublisher(self.target, "tests")
 
     # Doing
@@ -109,20 +114,24 @@ class House:
     # Seeing
 
     def decisions(self) -> list[Decision]:
-        """Every decision so far, each once: a worker that was killed leaves repetitions."""
-        found: list[dict[bytes, None]] = []
+        """Every decision so far, each once."""
 
         def read() -> bool:
             try:
                 with KafkaReader(self.target.kafka) as reader:
-                    records = reader.read(reader.slice(topic_name(self.target.prefix, DECISIONS)))
-                    found.append(dict.fromkeys(record.value or b"" for record in records))
+                    whole = reader.slice(topic_name(self.target.prefix, DECISIONS))
+                    unread = replace(whole, low={**whole.low, **self._read_until})
+                    for record in reader.read(unread):
+                        value = record.value or b""
+                        if value not in self._decisions:
+                            self._decisions[value] = decode_decision(value)
+                        self._read_until[record.partition] = record.offset + 1
             except ReadError:
                 return False  # the broker is about to be back
             return True
 
         until(read, "the broker's answer")
-        return [decode_decision(value) for value in found[-1]]
+        return list(self._decisions.values())
 
     def outcomes(self, kind: type[_Outcome]) -> list[_Outcome]:
         return [d.outcome for d in self.decisions() if isinstance(d.outcome, kind)]
