@@ -121,16 +121,18 @@ def acls(
 
     groups = {"worker": worker_group, "solver": solver_group}
     wanted = grants(topic_prefix, _principals(principal or []), groups)
+    remarks: list[str] = []
+    if apply:
+        kafka = target_of(bootstrap_servers, topic_prefix, "admin").kafka
+        others = apply_grants(kafka, wanted)
+        remarks += [f"{len(wanted)} rights are given at {kafka.bootstrap_servers}"]
+        remarks += [f"also there: {line}" for line in others]
     if json:
         print_json([asdict(grant) for grant in wanted])
     else:
         _print_grants(wanted)
-    if apply:
-        target = target_of(bootstrap_servers, topic_prefix, "admin")
-        others = apply_grants(target.kafka, wanted)
-        remark(f"{len(wanted)} rights are given at {target.kafka.bootstrap_servers}")
-        for line in others:
-            remark(f"also there: {line}")
+    for line in remarks:
+        remark(line)
 
 
 def _principals(given: list[str]) -> "dict[Role, str]":
