@@ -55,7 +55,9 @@ def _fields(entry: Entry, now_s: float, default_cell: str | None) -> dict[str, A
         if "deadline_s" in task:
             raise entry.fault(("task", "deadline_in_s"), "give either deadline_in_s or deadline_s")
         seconds = task.pop("deadline_in_s")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or abs(seconds) > MAX_TIME_S:
-            raise entry.fault(("task", "deadline_in_s"), f"not a number of seconds up to {MAX_TIME_S:.0f}")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_TIME_S:
+            raise entry.fault(
+                ("task", "deadline_in_s"), f"not a positive number of seconds up to {MAX_TIME_S:.0f}"
+            )
         fields["task"] = {**task, "deadline_s": now_s + seconds}
     return fields

@@ -204,10 +204,11 @@ class Cell:
 
     def _judge(self, event: JobSubmitted | JobQuoteRequested) -> Iterator[Outcome]:
         zone = self.zones.get(event.task.zone)
-        if zone is None:
-            yield _refused(event, "unknown_zone", f"cell {self.name} has no zone {event.task.zone}")
-        elif isinstance(event, JobSubmitted) and self._zone_that_knows(event):
+        # Before all else: no refusal may be taken for the end of another job under this id.
+        if isinstance(event, JobSubmitted) and self._zone_that_knows(event):
             yield _refused(event, "duplicate_job", f"job {event.job_id} was decided before")
+        elif zone is None:
+            yield _refused(event, "unknown_zone", f"cell {self.name} has no zone {event.task.zone}")
         else:
             yield from zone.on_job(event)
 

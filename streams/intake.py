@@ -93,15 +93,19 @@ class Intake:
         try:
             envelope = self._judge(record, topic)
         except InvalidRecordError as refusal:
-            return dead_letter(record, topic.dead_letters, str(refusal))
+            return self.refuse(record, str(refusal))
         except Exception as error:  # one hostile record must not stop the others
-            return dead_letter(record, topic.dead_letters, f"unexpected {type(error).__name__}: {error}")
+            return self.refuse(record, f"unexpected {type(error).__name__}: {error}")
         traced = [
             (name, value)
             for name, value in record.headers
             if name in TRACE_HEADERS and value is not None and len(value) <= MAX_HEADER_BYTES
         ]
         return Accepted(envelope.event, self.ledger_record(envelope, traced))
+
+    def refuse(self, record: ReadRecord, reason: str) -> SentRecord:
+        """The dead letter of a record of an input topic."""
+        return dead_letter(record, self.inputs[record.topic].dead_letters, reason)
 
     def ledger_record(self, envelope: Envelope, further_headers: SentHeaders | None = None) -> SentRecord:
         """An event as the ledger has it."""
@@ -135,8 +139,8 @@ class Intake:
     def _refuse_future(self, time_s: float, timestamp_ms: int | None) -> None:
         """A cell's clock never goes back: one tick from a far future would pass every deadline for good.
 
-        The timestamp is the producer's, so a simulated clock may run ahead of the wall's as long as it stamps
-        its records accordingly. No timestamp counts as none at all, which nothing may be ahead of.
+        The timestamp is the broker's, as input topics are set. Workers of a simulated clock, which may run
+        ahead of the wall's, are started without a limit. No timestamp counts as 0.
         """
         ahead_s = time_s - (timestamp_ms or 0) / 1_000
         if ahead_s > self.max_tick_ahead_s:

@@ -183,7 +183,7 @@ class IntakeProcessor:
     async def send_on(self) -> None:
         """Send waiting events to the ledger, as fast as their cells fold them. Never returns."""
         while True:
-            waiting = self._queue.take(self._may_tick, self._has_room)
+            waiting = self._queue.take(self._clocks.monotonic_s(), self._may_tick, self._has_room)
             if waiting is not None:
                 await self._send(waiting)
                 continue
@@ -247,21 +247,26 @@ class IntakeProcessor:
         await self._unconfirmed.join()
 
     async def _take(self, record: ReadRecord) -> None:
-        claim = self._intake.claim(record)
+        claim, heartbeat = self._intake.claim(record), None
         if claim is None or claim.type is NodeHeartbeat:
             judged = self._intake.admit(record)
             if not isinstance(judged, Accepted):
-                await self._unconfirmed.put((record, await self._publisher.send(judged)))
+                await self._send_dead_letter(record, judged)
                 return
             event = judged.event
-            if isinstance(event, NodeHeartbeat):
-                self._note_sign(event)
-                cell = self._cells.cell(event.cell)
-                if cell is not None and cell.awaits_node(event.node):
-                    self._say(NodeHeard(cell=event.cell, node=event.node))
-                self._acknowledgements.done(TP(record.topic, record.partition), record.offset)
-                return
             claim = Claim(event.cell, writer_of(event), type(event))
+            heartbeat = event if isinstance(event, NodeHeartbeat) else None
+        if self._is_of_unknown_node(claim):
+            reason = f"cell {claim.cell} has no node {claim.writer.removeprefix(_REPORT_WRITERS)}"
+            await self._send_dead_letter(record, self._intake.refuse(record, reason))
+            return
+        if heartbeat is not None:
+            self._note_sign(heartbeat)
+            cell = self._cells.cell(heartbeat.cell)
+            if cell is not None and cell.awaits_node(heartbeat.node):
+                self._say(NodeHeard(cell=heartbeat.cell, node=heartbeat.node))
+            self._acknowledgements.done(TP(record.topic, record.partition), record.offset)
+            return
         unix_s = self._clocks.unix_s()
         time_s = self._times.of(record.topic, record.partition, record.timestamp_ms, unix_s)
         self._wait(claim, time_s, record)
@@ -286,7 +291,7 @@ class IntakeProcessor:
         if isinstance(sent, ReadRecord):
             judged = self._intake.admit(sent)
             if not isinstance(judged, Accepted):
-                await self._unconfirmed.put((sent, await self._publisher.send(judged)))
+                await self._send_dead_letter(sent, judged)
                 return
             if isinstance(judged.event, FleetEvent):
                 # The report itself tells its cell that the node is there.
@@ -294,6 +299,16 @@ class IntakeProcessor:
             sent = judged.record
         self._backlog.sent(self._intake.partition_of(waiting.cell))
         await self._unconfirmed.put((waiting, await self._publisher.send(sent)))
+
+    async def _send_dead_letter(self, record: ReadRecord, letter: SentRecord) -> None:
+        await self._unconfirmed.put((record, await self._publisher.send(letter)))
+
+    def _is_of_unknown_node(self, claim: Claim) -> bool:
+        """Whether a report is of a node that its cell lacks: it is nobody's, and would fill the ledger."""
+        cell = self._cells.cell(claim.cell) if claim.writer.startswith(_REPORT_WRITERS) else None
+        if cell is None or cell.configuration is None:
+            return False
+        return not cell.has_node(claim.writer.removeprefix(_REPORT_WRITERS))
 
     def _may_tick(self, tick: Waiting) -> bool:
         """Whether what the cell's nodes reported before a tick has been read, or was waited for long

@@ -5,6 +5,9 @@ after the tag of the event before it from the same writer, and later still where
 decided. So events of all who write at an ordinary pace enter in the order of their times, whichever topic
 they came on and however late they are read; whoever writes many at once, or what is slow to decide, falls
 behind with it and delays the others by no more than its share.
+
+The clock and the nodes must not be late, whatever waits: jobs that were promised room depend on them. So they
+wait for others a second at most, even where those are so many writers that each is within its share.
 """
 
 import heapq
@@ -18,6 +21,8 @@ from streams.records import ReadRecord, SentRecord
 _OVERHEAD_BYTES = 1_500
 """What a waiting record takes besides its value: headers, place and objects."""
 _BACK_IN_TIME_S = 1.0
+LONGEST_WAIT_S = 1.0
+"""How long ticks and reports wait, from when they were read, for events of others with lower tags."""
 _SHARE = 0.1
 """Of a worker's time: whose events take more of it to be decided falls behind."""
 
@@ -31,7 +36,7 @@ class Waiting:
     time_s: float
     """See `RecordTimes`."""
     read_s: float
-    """When it was read."""
+    """When it was read, on a clock that never goes back."""
     record: ReadRecord | SentRecord
     """As it came on an input topic, not judged yet, or as the ledger is to have it."""
     is_tick: bool = False
@@ -89,18 +94,19 @@ class _FairQueue:
         self._writers[waiting.writer] = deque([waiting])
         heapq.heappush(self._heads, (waiting.time_s, next(self._order), waiting.writer))
 
-    def first(self) -> tuple[float, Waiting] | None:
+    def __bool__(self) -> bool:
+        return bool(self._heads)
+
+    def first(self) -> tuple[float, Waiting]:
         """The tag of the event that goes first, and the event."""
-        if not self._heads:
-            return None
         tag_s, _, writer = self._heads[0]
         return tag_s, self._writers[writer][0]
 
-    def pop(self) -> None:
-        """Take out what `first` gave."""
+    def pop(self) -> Waiting:
+        """Take out the event that goes first."""
         tag_s, _, writer = self._heads[0]
         events = self._writers[writer]
-        events.popleft()
+        event = events.popleft()
         if events:
             tag_s = max(events[0].time_s, tag_s + self._interval_s + self._charges_s.pop(writer, 0.0))
             heapq.heapreplace(self._heads, (tag_s, next(self._order), writer))
@@ -108,6 +114,7 @@ class _FairQueue:
             del self._writers[writer]
             self._charges_s.pop(writer, None)
             heapq.heappop(self._heads)
+        return event
 
     def charge(self, writer: str, decided_in_s: float) -> None:
         charge_s = decided_in_s / _SHARE - self._interval_s
@@ -123,29 +130,40 @@ class _CellQueue:
     """
 
     def __init__(self, interval_s: float) -> None:
+        self._ticks = _FairQueue(interval_s)
         self._reports = _FairQueue(interval_s)
         self._others = _FairQueue(interval_s)
 
     def put(self, waiting: Waiting) -> None:
-        (self._reports if waiting.is_report else self._others).put(waiting)
+        self._lane(waiting).put(waiting)
 
-    def take(self, may_tick: Callable[[Waiting], bool]) -> Waiting | None:
-        report, other = self._reports.first(), self._others.first()
-        others_turn = other is not None and (report is None or other[0] < report[0])
-        if other is not None and others_turn and (not other[1].is_tick or may_tick(other[1])):
-            self._others.pop()
-            return other[1]
-        if report is None:
-            return None
-        self._reports.pop()
-        return report[1]
+    def take(self, may_tick: Callable[[Waiting], bool], now_s: float) -> Waiting | None:
+        turn = min(
+            (lane for lane in (self._ticks, self._reports, self._others) if lane),
+            key=lambda lane: (lane is self._others or not _is_overdue(lane, now_s), lane.first()[0]),
+            default=None,
+        )
+        if turn is self._ticks and not may_tick(turn.first()[1]):
+            turn = self._reports
+        return turn.pop() if turn else None
 
     def charge(self, event: Waiting, decided_in_s: float) -> None:
         if not event.is_tick:
-            (self._reports if event.is_report else self._others).charge(event.writer, decided_in_s)
+            self._lane(event).charge(event.writer, decided_in_s)
+
+    def _lane(self, event: Waiting) -> _FairQueue:
+        if event.is_tick:
+            return self._ticks
+        return self._reports if event.is_report else self._others
 
     def __bool__(self) -> bool:
-        return self._reports.first() is not None or self._others.first() is not None
+        return any((self._ticks, self._reports, self._others))
+
+
+def _is_overdue(lane: _FairQueue, now_s: float) -> bool:
+    """Whether the first event of a lane has waited for long, and not because its own writer sends many."""
+    tag_s, event = lane.first()
+    return now_s - event.read_s > LONGEST_WAIT_S and tag_s - event.time_s <= LONGEST_WAIT_S
 
 
 class IntakeQueue:
@@ -167,12 +185,14 @@ class IntakeQueue:
 
     def take(
         self,
+        now_s: float,
         may_tick: Callable[[Waiting], bool],
         has_room: Callable[[str], bool] = lambda _cell: True,
     ) -> Waiting | None:
         """The event that enters next; None if none may.
 
         Args:
+            now_s: on the clock of `Waiting.read_s`.
             may_tick: whether a tick may enter now.
             has_room: whether anything of a cell may enter now.
         """
@@ -180,7 +200,7 @@ class IntakeQueue:
             self._cells.move_to_end(cell)
             if not has_room(cell):
                 continue
-            waiting = self._cells[cell].take(may_tick)
+            waiting = self._cells[cell].take(may_tick, now_s)
             if waiting is not None:
                 self.size_bytes -= waiting.size_bytes
                 if not self._cells[cell]:

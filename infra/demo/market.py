@@ -121,7 +121,7 @@ class Market:
         if completed < _COMPLETED_BEFORE_KILL or not training:
             return
         node = max(sorted(set(training)), key=training.count)
-        pid = self.deployment.executors[node].pid
+        pid = self.deployment.executors[self.board.cell, node].pid
         if pid is not None:
             self.show.say(
                 f"*** SIGKILL to the executor of {node} (process {pid}), which trains {training.count(node)}"

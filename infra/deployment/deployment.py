@@ -63,20 +63,20 @@ class Deployment:
     clock: Service = field(init=False)
     solvers: list[Service] = field(default_factory=list)
     """One where a zone's bids are decided by solves."""
-    executors: dict[str, Service] = field(default_factory=dict)
-    """By node."""
-    _retry_s: dict[str, float] = field(default_factory=dict)
-    """Nodes whose executors are left out until then, by the monotonic clock."""
+    executors: dict[tuple[str, str], Service] = field(default_factory=dict)
+    """By cell and node."""
+    _retry_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Executors that are left out until then, by the monotonic clock."""
 
     @property
     def services(self) -> list[Service]:
         """In the order of their start."""
-        return [self.worker, *self.solvers, *self.executors.values(), self.clock]
+        return [self.worker, *self.solvers, self.clock, *self.executors.values()]
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run for the length of the block: topics, worker, cells, where a zone is under `titan` a solver,
-        executors and clock; stopped in reverse.
+        clock and executors. The clock is stopped first, so that nothing comes due while the others stop.
 
         Raises:
             CellsFileError: the file describes no valid cells.
@@ -96,14 +96,14 @@ class Deployment:
             if any(isinstance(zone.policy, TitanPolicy) for cell in self.cells for zone in cell.zones):
                 self._start_solver(stack)
             stack.callback(self._stop_executors)
-            if layout.run_executors:
-                self._start_executors()
             self.clock = self._service(
                 "clock", "operators", ["infra.cli", "clock", str(layout.cells_file)], {}
             )
             stack.callback(self.clock.stop)
             self.clock.start()
             self.say("clock runs")
+            if layout.run_executors:
+                self._start_executors()
             stack.callback(self.say, "stopping")
             yield
 
@@ -116,27 +116,27 @@ class Deployment:
         for service in (self.worker, *self.solvers, self.clock):
             if service.keep_running():
                 self.say(f"{service.name} died and is started again")
-        for node, executor in self.executors.items():
-            if self._retry_s.get(node, 0.0) > time.monotonic():
+        for place, executor in self.executors.items():
+            if self._retry_s.get(place, 0.0) > time.monotonic():
                 continue
             try:
                 if executor.keep_running():
                     self.say(f"{executor.name} died and is started again")
             except (CommandError, OSError) as error:
-                self._leave_out(node, error)
+                self._leave_out(place, error)
 
-    def _leave_out(self, node: str, error: Exception) -> None:
+    def _leave_out(self, place: tuple[str, str], error: Exception) -> None:
         """Let the others go on without an executor; the cell plans without a node that is silent.
 
         Raises:
             CommandError: there are no others.
         """
         now_s = time.monotonic()
-        if all(self._retry_s.get(other, 0.0) > now_s for other in self.executors if other != node):
+        if all(self._retry_s.get(other, 0.0) > now_s for other in self.executors if other != place):
             raise CommandError(str(error)) from None
-        self._retry_s[node] = now_s + EXECUTOR_RETRY_S
+        self._retry_s[place] = now_s + EXECUTOR_RETRY_S
         self.say(f"{error}; the others go on, and it is tried again in {EXECUTOR_RETRY_S:.0f} s")
-        self.executors[node].forgive()
+        self.executors[place].forgive()
 
     def _configure(self) -> None:
         layout = self.layout
@@ -167,10 +167,11 @@ class Deployment:
                 for node in zone.nodes:
                     environment = self._executor_environment(cell, zone.base_model)
                     arguments = ["executors.service", "--node", node.id]
-                    service = self._service(f"executor-{node.id}", "nodes", arguments, environment)
-                    self.executors[node.id] = service
+                    name = f"executor-{cell.cell}-{node.id}"
+                    service = self._service(name, "nodes", arguments, environment)
+                    self.executors[cell.cell, node.id] = service
                     service.start()
-                    self.say(f"executor of {node.id} ({node.gpu_type}) starts")
+                    self.say(f"executor of {node.id} ({node.gpu_type}) in cell {cell.cell} starts")
 
     def _executor_environment(self, cell: CellConfigured, base_model: str) -> dict[str, str]:
         folders = self.layout.folders

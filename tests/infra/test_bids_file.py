@@ -99,11 +99,20 @@ BAD = {
     ),
     "both amounts": (GOOD.replace("bid: 12.5", "bid: 1\n  bid_micros: 5"), 4, "either bid or bid_micros"),
     "both deadlines": (GOOD.replace("in_s: 60", "in_s: 60\n    deadline_s: 5.0"), 8, "either deadline_in_s"),
-    "a deadline that is no number": (GOOD.replace("in_s: 60", "in_s: soon"), 8, "not a number of seconds"),
+    "a deadline that is over": (
+        GOOD.replace("in_s: 60", "in_s: -5"),
+        8,
+        "not a positive number of seconds",
+    ),
+    "a deadline that is no number": (
+        GOOD.replace("in_s: 60", "in_s: soon"),
+        8,
+        "not a positive number of seconds",
+    ),
     "a deadline beyond all floats": (
         GOOD.replace("in_s: 60", "in_s: " + "9" * 60),
         8,
-        "not a number of seconds up to",
+        "not a positive number of seconds up to",
     ),
     "an amount of 5,000 digits": (GOOD.replace("12.5", "0x" + "f" * 5_000), 4, "a number of 5002 characters"),
     "a key that is a list": (GOOD.replace("  user: ann\n", "  ? [user]\n  : ann\n"), 3, "must be a word"),

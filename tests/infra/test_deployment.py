@@ -28,7 +28,7 @@ class Services(Deployment):
             for name, program in programs.items()
         }
         self.worker, self.clock = made.pop("worker"), made.pop("clock")
-        self.executors = made
+        self.executors = {("c", name): service for name, service in made.items()}
         for service in self.services:
             service.start()
 
@@ -64,7 +64,7 @@ def test_the_others_go_on_without_an_executor_that_cannot_run(running: Services,
     running.keep_running()
 
     assert len(said) == lines
-    assert running.executors["n2"].pid is not None
+    assert running.executors["c", "n2"].pid is not None
 
 
 def test_it_is_tried_again_after_a_while(
@@ -81,7 +81,7 @@ def test_it_is_tried_again_after_a_while(
 
     keep_running_until(running, said, "n1 died and is started again")
 
-    assert running.executors["n1"].pid is not None
+    assert running.executors["c", "n1"].pid is not None
 
 
 def test_a_deployment_none_of_whose_executors_can_run_ends(running: Services, said: list[str]) -> None:

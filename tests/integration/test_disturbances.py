@@ -151,7 +151,7 @@ def test_a_storm_of_kills_of_the_worker(living: House) -> None:
 
 def test_a_node_that_does_stop_is_found_within_its_timeout(living: House) -> None:
     since = len(living.decisions())
-    with stopped(living.deployment.executors["node-a40"].pid):
+    with stopped(living.deployment.executors[CELL, "node-a40"].pid):
         stopped_s = time.monotonic()
         changes = until(
             lambda: [

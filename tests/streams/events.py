@@ -61,7 +61,7 @@ def stream(count: int, cell: str = "alpha") -> list[Event]:
     for number in range(count - 2):
         match number % 10:
             case 3:
-                node = f"{cell}-n{number % 3}"
+                node = f"{cell}-n{number % 2}"
                 events.append(
                     RunStarted(cell=cell, node=node, slot=0, job_id=f"job-{number - 1}", samples_done=0)
                 )

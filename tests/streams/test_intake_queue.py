@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.intake_queue import IntakeQueue, RecordTimes, Waiting
+from streams.intake_queue import LONGEST_WAIT_S, IntakeQueue, RecordTimes, Waiting
 from streams.records import SentRecord
 
 INTERVAL_S = 1 / 128
+NOW_S = 0.0
+"""Long before anything is overdue."""
 
 
 def event(
@@ -23,7 +25,7 @@ def order(events: Iterable[Waiting], may_tick: Callable[[Waiting], bool] = lambd
     queue = IntakeQueue(INTERVAL_S)
     for one in events:
         queue.put(one)
-    return list(iter(lambda: queue.take(may_tick), None))
+    return list(iter(lambda: queue.take(NOW_S, may_tick), None))
 
 
 def test_events_of_different_topics_enter_by_their_times_however_they_were_read():
@@ -79,7 +81,7 @@ def test_a_cell_without_room_keeps_no_other_cell_waiting():
     queue = IntakeQueue(INTERVAL_S)
     for cell in ("full", "free"):
         queue.put(event("jobs/ada", 0.0, cell))
-    taken = [queue.take(lambda _: True, lambda cell: cell == "free") for _ in range(2)]
+    taken = [queue.take(NOW_S, lambda _: True, lambda cell: cell == "free") for _ in range(2)]
     assert [one and one.cell for one in taken] == ["free", None]
 
 
@@ -87,13 +89,13 @@ def test_an_empty_queue_remembers_nothing_of_a_flood():
     queue = IntakeQueue(INTERVAL_S)
     for _ in range(1_000):
         queue.put(event("jobs/flooder", 0.0))
-    while queue.take(lambda _: True):
+    while queue.take(NOW_S, lambda _: True):
         pass
     assert queue.size_bytes == 0
     late, other = event("jobs/flooder", 1.0), event("jobs/ada", 1.001)
     queue.put(other)
     queue.put(late)
-    assert [queue.take(lambda _: True), queue.take(lambda _: True)] == [late, other]
+    assert [queue.take(NOW_S, lambda _: True), queue.take(NOW_S, lambda _: True)] == [late, other]
 
 
 def waits_s(decided_in_s: float, until_s: float = 60.0) -> list[float]:
@@ -108,7 +110,7 @@ def waits_s(decided_in_s: float, until_s: float = 60.0) -> list[float]:
     while unread or queue.size_bytes:
         while unread and unread[0].time_s <= now_s:
             queue.put(unread.pop(0))
-        taken = queue.take(lambda _: True)
+        taken = queue.take(NOW_S, lambda _: True)
         if taken is None:
             now_s = unread[0].time_s
             continue
@@ -125,6 +127,38 @@ def test_whoever_sends_what_is_slow_to_decide_falls_behind_with_it():
     assert max(waits_s(0.5)) < 1.5
 
 
+def test_the_clock_and_the_nodes_are_not_held_back_however_many_names_a_flood_has():
+    queue = IntakeQueue(INTERVAL_S)
+    for number in range(30_000):
+        queue.put(event(f"jobs/name{number}", 0.0))
+    unread = [event("clock", float(second), tick=True) for second in range(1, 20)]
+    unread += [event("fleet/n1", second + 0.5, report=True) for second in range(1, 20)]
+    unread.sort(key=lambda one: one.time_s)
+    now_s, waits = 0.0, []
+    while unread:
+        while unread and unread[0].time_s <= now_s:
+            queue.put(unread.pop(0))
+        taken = queue.take(now_s, lambda _: True)
+        assert taken is not None
+        now_s += 0.001
+        if taken.is_tick or taken.is_report:
+            waits.append(now_s - taken.time_s)
+    assert max(waits) < LONGEST_WAIT_S + 0.01
+
+
+def test_what_is_overdue_keeps_its_order_and_a_node_that_floods_passes_nobody_by_it():
+    tick, report = event("clock", 1.0, tick=True), event("fleet/n1", 1.5, report=True)
+    flood = [event("fleet/flooder", 0.5, report=True) for _ in range(1_000)]
+    bids = [event(f"jobs/name{number}", 0.6) for number in range(500)]
+    queue = IntakeQueue(INTERVAL_S)
+    for one in [*flood, *bids, report, tick]:
+        queue.put(one)
+    late_s = 10.0
+    taken = list(iter(lambda: queue.take(late_s, lambda _: True), None))
+    assert taken.index(tick) < taken.index(report) < taken.index(bids[0])
+    assert sum(one in flood for one in taken[: taken.index(bids[-1])]) < 250
+
+
 def test_ticks_are_not_charged_for():
     queue = IntakeQueue(INTERVAL_S)
     ticks = [event("clock", float(second), tick=True) for second in range(3)]
@@ -132,7 +166,7 @@ def test_ticks_are_not_charged_for():
     for one in [*ticks, bid]:
         queue.put(one)
     taken = []
-    while (one := queue.take(lambda _: True)) is not None:
+    while (one := queue.take(NOW_S, lambda _: True)) is not None:
         taken.append(one)
         queue.charge(one, 5.0)
     assert taken == [*ticks[:2], bid, ticks[2]]
@@ -142,7 +176,7 @@ def test_what_is_cleared_is_gone():
     queue = IntakeQueue(INTERVAL_S)
     queue.put(event("jobs/ada", 0.0))
     queue.clear()
-    assert (queue.take(lambda _: True), queue.size_bytes) == (None, 0)
+    assert (queue.take(NOW_S, lambda _: True), queue.size_bytes) == (None, 0)
 
 
 WRITERS = ("jobs/a", "jobs/b", "fleet/n", "clock")
@@ -164,9 +198,9 @@ def test_everything_comes_out_once_and_each_writer_in_its_own_order(
         one = event(writer, time_s, cell, writer == "clock", writer.startswith("fleet"), str(number))
         queue.put(one)
         put.append(one)
-        if take and (next_one := queue.take(lambda _: True)) is not None:
+        if take and (next_one := queue.take(NOW_S, lambda _: True)) is not None:
             taken.append(next_one)
-    taken += iter(lambda: queue.take(lambda _: True), None)
+    taken += iter(lambda: queue.take(NOW_S, lambda _: True), None)
     assert sorted(put, key=id) == sorted(taken, key=id)
     assert queue.size_bytes == 0
     for cell in "xy":

@@ -143,6 +143,13 @@ def test_it_ignores(bench, events, reason):
     assert outcome.reason == reason
 
 
+def test_a_bid_under_the_id_of_a_live_job_is_a_duplicate_whatever_else_is_wrong_with_it(bench):
+    bench.send(tick(0), bid("j", units=90.0))
+    by_another = bid("j", user="mallory", zone="nowhere")
+    (refused,) = bench.send(by_another)
+    assert (type(refused), refused.reason) == (JobRejected, "duplicate_job")
+
+
 def test_a_snapshot_goes_on_as_if_nothing_had_happened(bench):
     bench.send(online("a1"), vendor("slow", 1.0, 20.0), bid("j1"), tick(0), bid("j2", units=9.0))
     twin = Cell.restore(bench.cell.snapshot())
