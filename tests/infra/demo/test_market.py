@@ -101,7 +101,7 @@ class Stage:
             self.board.take_event(fresh(event))
         collaborators: Any = {
             "deployment": SimpleNamespace(
-                executors={NODE: SimpleNamespace(pid=7)}, keep_running=self._keep_running
+                executors={("c", NODE): SimpleNamespace(pid=7)}, keep_running=self._keep_running
             ),
             "follower": self.follower,
             "publisher": SimpleNamespace(publish=self._publish),
