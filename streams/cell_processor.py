@@ -133,7 +133,8 @@ class CellProcessor:
                 await confirmation
             self._refuse_after_suspension()
             await self._confirm(snapshots)
-            # Not before: a coverage record claims snapshots that must be there, whatever becomes of this one.
+            self._refuse_after_suspension()
+            # Not together with the snapshots: a coverage whose snapshot was refused would end every later start.
             await self._confirm(coverages)
             for record in (*snapshots, *coverages):
                 assert record.key is not None

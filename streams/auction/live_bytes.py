@@ -1,6 +1,7 @@
-"""How much of its cell's snapshot the live jobs take: a cell keeps no more of them than Kafka will.
+"""How much of its cell's snapshot the live jobs take: a cell admits no more of them than a snapshot holds.
 
-A job is counted by a bound on what its state ever takes, so that a running total is enough.
+Each job is counted by an upper bound on its packed state, which is known without packing it, and the sum is
+kept up with every change. It is no part of the state: who restores jobs counts them again.
 """
 
 from collections import Counter
@@ -76,4 +77,4 @@ class LiveBytes:
 def _refuse(whose: str, held: int, more: int, limit: int) -> str | None:
     if held + more <= limit:
         return None
-    return f"{whose} hold {held} of {limit} bytes, and this one takes {more}: bid again when some are over"
+    return f"{whose} hold {held} of {limit} bytes, and {more} more find no room until some are over"
