@@ -134,7 +134,7 @@ class CellProcessor:
             self._refuse_after_suspension()
             await self._confirm(snapshots)
             self._refuse_after_suspension()
-            # Not together with the snapshots: a coverage whose snapshot was refused would end every later start.
+            # Not together: coverage of a snapshot that was refused would end every later start.
             await self._confirm(coverages)
             for record in (*snapshots, *coverages):
                 assert record.key is not None
