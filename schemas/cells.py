@@ -24,12 +24,26 @@ MAX_NODE_CLASSES = 4
 """The unlike speeds of many classes have more combinations than the schedule search gets through."""
 BYTES_PER_NODE_SLOT = 32
 """Two prices and the room for two resources."""
-MAX_NODE_SLOTS = 2**20
-"""Horizon x nodes over all zones of a cell: 32 MiB of prices and room, of which a snapshot of at most 32 MiB
-takes some 21 at worst. A hundred nodes for ten thousand slots, a thousand for a week of ten minutes each."""
+MAX_NODE_SLOTS = 2**19
+"""Horizon x nodes over all zones of a cell: 16 MiB of prices and room. Fifty nodes for ten thousand slots,
+five hundred for a week of ten minutes each."""
+BYTES_PER_REMEMBERED_ID = 40
+"""With its writer, where each has one of its own."""
 MAX_REMEMBERED_IDS = 2**18
-"""Ids of events in a cell and of bids in each of its zones. With its writer, an id takes up to 40 bytes: 10
-MiB of a snapshot."""
+"""Ids of events in a cell and of bids in each of its zones: 10 MiB."""
+MAX_SNAPSHOT_BYTES = 32 * 2**20
+"""Kafka is set up for snapshots of cells up to this size. Nothing is hoped for from their compression: who
+floods a cell chooses the bytes."""
+LEAST_LIVE_JOBS_BYTES = 4 * 2**20
+"""A configuration must leave so much of a snapshot to live jobs: at the least some 2,500 of usual size."""
+_CONFIGURATION_BYTES = 2**20 + 2**17
+"""The largest event, and what compression and Kafka may add to a snapshot."""
+_BYTES_PER_NODE = 270
+"""Whether it is up, and its id where it was heard and where it is barred."""
+_BYTES_PER_QUOTE = 512
+"""A vendor's standing quote in a zone."""
+_BYTES_PER_ZONE = 16 * 1_024
+"""Sums, and what learned steepness has counted."""
 MAX_HORIZON_COST_MICROS = 8 * MAX_MICROS
 """What a node may cost over its zone's horizon, so that sums over any plan stay exact in floats."""
 
@@ -181,6 +195,21 @@ class CellConfigured(Record):
         self._refuse_costs_beyond_exact_sums()
         return self
 
+    @property
+    def live_jobs_bytes(self) -> int:
+        """What a snapshot has room for besides everything that does not depend on the live jobs."""
+        zones = len(self.zones)
+        return MAX_SNAPSHOT_BYTES - sum(
+            (
+                _CONFIGURATION_BYTES,
+                BYTES_PER_NODE_SLOT * sum(zone.horizon_slots * len(zone.nodes) for zone in self.zones),
+                _BYTES_PER_NODE * sum(len(zone.nodes) for zone in self.zones),
+                BYTES_PER_REMEMBERED_ID * self.duplicate_window_events * (1 + zones),
+                _BYTES_PER_QUOTE * len(self.vendors) * zones,
+                _BYTES_PER_ZONE * zones,
+            )
+        )
+
     def _refuse_more_state_than_a_snapshot_holds(self) -> None:
         sizes = {zone.id: zone.horizon_slots * len(zone.nodes) for zone in self.zones}
         node_slots = sum(sizes.values())
@@ -197,6 +226,12 @@ class CellConfigured(Record):
             raise ValueError(
                 f"cell {self.cell}: duplicate_window_events {self.duplicate_window_events} for the cell and "
                 f"each of {len(self.zones)} zones is {remembered} ids, at most {MAX_REMEMBERED_IDS} are held"
+            )
+        if self.live_jobs_bytes < LEAST_LIVE_JOBS_BYTES:
+            raise ValueError(
+                f"cell {self.cell}: {node_slots} node-slots, {remembered} ids, {len(self.zones)} zones and "
+                f"{len(self.vendors)} vendors with a quote in each leave {self.live_jobs_bytes} bytes of a "
+                f"snapshot to live jobs, at least {LEAST_LIVE_JOBS_BYTES} are needed: make a second cell"
             )
 
     def _refuse_costs_beyond_exact_sums(self) -> None:

@@ -111,4 +111,5 @@ RejectionReason = Literal[
     "not_in_schedule",
     "solver_found_nothing",
     "plan_not_feasible",
+    "cell_full",
 ]

@@ -19,6 +19,7 @@ from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event, Outcome, writer_of
 from schemas.solves import SolveFinished
+from streams.auction.live_bytes import LiveBytes
 from streams.auction.zone import AuctionZone
 from streams.policy import ZonePolicy
 from streams.recent_ids import RecentIds
@@ -187,8 +188,9 @@ class Cell:
         self.configuration = configuration
         window = configuration.duplicate_window_events
         self._recent = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
+        live = LiveBytes(configuration.live_jobs_bytes)
         for zone in configuration.zones:
-            self.zones[zone.id] = _POLICIES[zone.policy.kind](configuration, zone)
+            self.zones[zone.id] = _POLICIES[zone.policy.kind](configuration, zone, live)
             for node in zone.nodes:
                 self._zone_of_node[node.id] = zone.id
 

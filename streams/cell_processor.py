@@ -119,22 +119,27 @@ class CellProcessor:
                     return
                 folded = sorted({message.partition for message in progress.messages})
                 captures = [(number, self._partitions[number].capture()) for number in folded]
-            captured = {number: await asyncio.to_thread(capture.records) for number, capture in captures}
+            snapshots: list[SentRecord] = []
+            coverages: list[SentRecord] = []
+            changelog = self._snapshots.changelog_topic.get_topic_name()
+            for number, capture in captures:
+                *cells, coverage = [
+                    SentRecord(changelog, key, value, partition=number)
+                    for key, value in await asyncio.to_thread(capture.records)
+                ]
+                snapshots += cells
+                coverages.append(coverage)
             for confirmation in progress.confirmations:
                 await confirmation
             self._refuse_after_suspension()
-            changelog = self._snapshots.changelog_topic.get_topic_name()
-            # Through the table itself nobody could wait for the broker.
-            sent = [
-                await self._publisher.send(SentRecord(changelog, key, value, partition=number))
-                for number, records in captured.items()
-                for key, value in records
-            ]
-            for confirmation in sent:
-                await confirmation
-            for records in captured.values():
-                for key, value in records:
-                    self._snapshots.data[key] = value
+            await self._confirm(snapshots)
+            self._refuse_after_suspension()
+            # Not together: coverage of a snapshot that was refused would end every later start.
+            await self._confirm(coverages)
+            for record in (*snapshots, *coverages):
+                assert record.key is not None
+                assert record.value is not None
+                self._snapshots.data[record.key] = record.value
             for message in progress.messages:
                 self._acknowledge(message.tp, message.offset)
 
@@ -191,6 +196,11 @@ class CellProcessor:
         for decision in decisions:
             for sent in self._publication.records(decision):
                 await self._send(sent)
+
+    async def _confirm(self, records: list[SentRecord]) -> None:
+        """Send records and wait for the broker: through the table itself nobody could."""
+        for confirmation in [await self._publisher.send(record) for record in records]:
+            await confirmation
 
     async def _send(self, record: SentRecord) -> None:
         self._progress.confirmations.append(await self._publisher.send(record))

@@ -9,12 +9,14 @@ from schemas.jobs import JobEvent
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Outcome
 from schemas.solves import SolveFinished
+from streams.auction.live_bytes import LiveBytes
 
 
 class ZonePolicy(Protocol):
     """Decides for one zone. Every method is deterministic, takes no time but the cell's, and does no I/O."""
 
-    def __init__(self, cell: CellConfigured, zone: Zone) -> None: ...
+    def __init__(self, cell: CellConfigured, zone: Zone, live: LiveBytes) -> None:
+        """`live` counts what the live jobs of all zones of the cell take in its snapshot."""
 
     def on_job(self, event: JobEvent) -> Iterator[Outcome]:
         """A bid, a withdrawal or a request for a quote."""

@@ -3,9 +3,10 @@
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from schemas.access import use_of_topics
+from schemas.cells import MAX_SNAPSHOT_BYTES
 from schemas.topics import COMMANDS, INPUTS, LEDGER, topic_name
 from streams.kafka.administration import Administration
-from streams.settings import LARGEST_RECORD_BYTES, MAX_SNAPSHOT_BYTES, WorkerSettings
+from streams.settings import LARGEST_RECORD_BYTES, WorkerSettings
 
 _SEGMENT_MS = 10 * 60 * 1000
 

@@ -7,12 +7,11 @@ from platformdirs import user_data_path
 from pydantic import Field
 
 from schemas.base import Identifier
+from schemas.cells import MAX_SNAPSHOT_BYTES
 from schemas.service_settings import LogLevel, ServiceSettings
 
-MAX_SNAPSHOT_BYTES = 32 * 1024 * 1024
-"""The largest snapshot of a cell: the snapshots topic and both of the worker's clients are sized for it."""
 LARGEST_RECORD_BYTES = MAX_SNAPSHOT_BYTES + 1024 * 1024
-"""With what Kafka and the headers may add."""
+"""Both of the worker's clients are sized for a snapshot, and what Kafka and the headers may add."""
 
 
 class WorkerSettings(ServiceSettings):

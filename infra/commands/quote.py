@@ -55,6 +55,8 @@ def _lines(quoted: "JobQuoted") -> list[str]:
 
     if quoted.offer is None or quoted.offer.price is None:
         lines = [f"{quoted.quote_id}: no price ({quoted.reason}): {quoted.detail}"]
+    elif quoted.reason != "plan_found":
+        lines = [f"{quoted.quote_id}: no bid wins now ({quoted.reason}): {quoted.detail}"]
     else:
         lines = [f"{quoted.quote_id}: a bid of {units(quoted.offer.lowest_winning_bid_micros)} wins now"]
     if quoted.offer is not None:

@@ -10,20 +10,24 @@ from typing import Any
 
 from schemas.cells import Zone
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, JobWithdrawn
-from schemas.jobs import JobSubmitted, JobWithdrawalRequested, RejectionReason
+from schemas.jobs import JobSubmitted, JobWithdrawalRequested, RejectionReason, Task
 from schemas.policies import TitanPolicy
 from schemas.registry import Outcome
 from schemas.solves import SolvedPlan, SolveFinished
 from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.calendar import Calendar
 from solvers.auction.mechanism import Request
-from solvers.auction.search import describe
+from solvers.auction.search import Schedule, describe
 from solvers.auction.vendor_choice import drawn_vendor, in_time
 from streams.auction.judge import unknown_job, unknown_solve
+from streams.auction.live_bytes import LiveBytes, kept_bytes
 from streams.auction.offers import certificate_of
 from streams.auction.solves import batch_request, placement_of_plan, slots_for
 from streams.auction.verdicts import Verdicts, why_not
 from streams.auction.waiting import WaitingBid, packed, unpacked
+
+_Fault = tuple[RejectionReason, str]
+"""Why a solver's plan is not applied."""
 
 
 class BatchJudge:
@@ -32,7 +36,13 @@ class BatchJudge:
     quote_remark = "this is what a bid alone would meet now: the bids of a slot are decided together"
 
     def __init__(
-        self, zone: Zone, policy: TitanPolicy, auctioneer: Auctioneer, calendar: Calendar, verdicts: Verdicts
+        self,
+        zone: Zone,
+        policy: TitanPolicy,
+        auctioneer: Auctioneer,
+        calendar: Calendar,
+        verdicts: Verdicts,
+        live: LiveBytes,
     ) -> None:
         self._zone = zone
         self._policy = policy
@@ -40,6 +50,7 @@ class BatchJudge:
         self._market = auctioneer.market
         self._calendar = calendar
         self._verdicts = verdicts
+        self._live = live
         self._waiting: dict[str, WaitingBid] = {}
         """Bids since the last request, by job."""
         self._asked: dict[str, dict[str, WaitingBid]] = {}
@@ -57,10 +68,19 @@ class BatchJudge:
         option = drawn_vendor(request, slots_for(request, self._market))
         if option is None:
             yield self._verdicts.rejected(event, *why_not(appraisal, event.bid_micros), appraisal)
+            return
+        state_bytes = kept_bytes(event.task)
+        full = self._live.refuse_waiting(event.user, state_bytes)
+        if full is not None:
+            yield self._verdicts.rejected(event, "cell_full", full, appraisal)
         else:
             horizon_end = self._market.first_slot + self._market.horizon_slots - 1
             request = replace(request, options=[option], last_slot=min(request.last_slot, horizon_end))
-            self._waiting[event.job_id] = WaitingBid(event, request, gain_micros)
+            self._waiting[event.job_id] = WaitingBid(event, request, gain_micros, state_bytes)
+            self._live.add_waiting(event.user, state_bytes)
+
+    def full(self, user: str, task: Task, schedule: Schedule) -> str | None:  # noqa: ARG002
+        return self._live.refuse_waiting(user, kept_bytes(task))
 
     def has(self, job_id: str) -> bool:
         return any(job_id in bids for bids in (self._waiting, *self._asked.values()))
@@ -76,7 +96,7 @@ class BatchJudge:
         if bid.event.user != event.user:
             yield EventIgnored(reason="not_the_owner", detail=f"job {event.job_id} is of another user")
             return
-        del held[event.job_id]
+        self._forget(held, bid)
         self._auctioneer.dual_bound.take_back(bid.gain_micros)
         yield JobWithdrawn(
             job_id=event.job_id,
@@ -109,6 +129,8 @@ class BatchJudge:
         if bids is None:
             yield unknown_solve(event)
             return
+        for bid in bids.values():
+            self._live.add_waiting(bid.event.user, -bid.state_bytes)
         plans: dict[str, list[SolvedPlan]] = {}
         for plan in event.plans:
             plans.setdefault(plan.job_id, []).append(plan)
@@ -117,7 +139,7 @@ class BatchJudge:
                 reason="unknown_job",
                 detail=f"request {event.request_id} has no such bids any more: {', '.join(strangers)}",
             )
-        faults: dict[str, str | None] = {}
+        faults: dict[str, _Fault | None] = {}
         for job_id, bid in bids.items():
             verdict = self._apply(bid, plans.get(job_id, []))
             if isinstance(verdict, JobAdmitted):
@@ -136,12 +158,16 @@ class BatchJudge:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._waiting = unpacked(state["waiting"], self._zone, self._market.fleet, self._calendar)
-        self._asked = {
-            id: unpacked(bids, self._zone, self._market.fleet, self._calendar) for id, bids in state["asked"]
-        }
+        self._waiting = self._unpacked(state["waiting"])
+        self._asked = {id: self._unpacked(bids) for id, bids in state["asked"]}
         self._requests = state["requests"]
         self._asked_slot = state["asked_slot"]
+
+    def _unpacked(self, state: list[list[Any]]) -> dict[str, WaitingBid]:
+        bids = unpacked(state, self._zone, self._market.fleet, self._calendar)
+        for bid in bids.values():
+            self._live.add_waiting(bid.event.user, bid.state_bytes)
+        return bids
 
     def _ask(self, slot: int) -> Iterator[Outcome]:
         yield from self._reject_late(self._waiting)
@@ -158,7 +184,7 @@ class BatchJudge:
         for bid in list(bids.values()):
             request = self._present(bid)
             if not in_time(request, slots_for(request, self._market)):
-                del bids[bid.event.job_id]
+                self._forget(bids, bid)
                 appraisal = self._auctioneer.appraise(request)
                 yield self._verdicts.rejected(bid.event, *why_not(appraisal, bid.event.bid_micros), appraisal)
 
@@ -166,32 +192,40 @@ class BatchJudge:
         """A bid's request, of the slots that are left: its vendor begins when it is admitted."""
         return replace(bid.request, first_slot=self._market.first_slot)
 
-    def _apply(self, bid: WaitingBid, plans: list[SolvedPlan]) -> JobAdmitted | str | None:
+    def _apply(self, bid: WaitingBid, plans: list[SolvedPlan]) -> JobAdmitted | _Fault | None:
         """Admit a bid with its plan; else what is wrong with that, or None where there is none."""
         if not plans:
             return None
         if len(plans) > 1:
-            return "it is planned more than once"
+            return _infeasible("it is planned more than once")
         request = self._present(bid)
         placement = placement_of_plan(plans[0], request, self._market)
         if isinstance(placement, str):
-            return placement
+            return _infeasible(placement)
         schedule = describe(self._market, request.demand, request.options[0], placement)
         appraisal = self._auctioneer.appraise_plan(request, schedule)
         price = appraisal.price
         assert price is not None, "there is a plan"
         if bid.event.bid_micros <= price.micros:
-            return f"it costs {price.micros:.0f} micros, which the bid of {bid.event.bid_micros} is not above"
+            return _infeasible(
+                f"it costs {price.micros:.0f} micros, which the bid of {bid.event.bid_micros} is not above"
+            )
+        full = self._live.refuse_job(kept_bytes(bid.event.task, len(placement.slots)))
+        if full is not None:
+            return "cell_full", full
         award = self._auctioneer.award(bid.event.bid_micros, request.demand, schedule, price, bid.gain_micros)
         if award is None:
-            return "its cells have not the room any more"
+            return _infeasible("its cells have not the room any more")
         return self._verdicts.admitted(bid.event, request, appraisal, award)
 
-    def _rejected(self, bid: WaitingBid, fault: str | None, solve: SolveFinished) -> JobRejected:
+    def _forget(self, bids: dict[str, WaitingBid], bid: WaitingBid) -> None:
+        del bids[bid.event.job_id]
+        self._live.add_waiting(bid.event.user, -bid.state_bytes)
+
+    def _rejected(self, bid: WaitingBid, fault: _Fault | None, solve: SolveFinished) -> JobRejected:
         appraisal = self._auctioneer.appraise(self._present(bid))
         if fault is not None:
-            reason: RejectionReason = "plan_not_feasible"
-            detail = f"the solver's plan does not hold: {fault}"
+            reason, detail = fault
         elif appraisal.price is None or bid.event.bid_micros <= appraisal.price.micros:
             reason, detail = why_not(appraisal, bid.event.bid_micros)
         elif solve.status == "none":
@@ -199,3 +233,7 @@ class BatchJudge:
         else:
             reason, detail = "not_in_schedule", "the best schedule found for the slot's bids leaves it out"
         return self._verdicts.rejected(bid.event, reason, detail, appraisal)
+
+
+def _infeasible(fault: str) -> _Fault:
+    return "plan_not_feasible", f"the solver's plan does not hold: {fault}"

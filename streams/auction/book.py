@@ -14,6 +14,7 @@ from solvers.auction.calendar import Calendar
 from solvers.auction.demand import Demand
 from solvers.auction.speeds import counted_speeds
 from streams.auction.job import Job
+from streams.auction.live_bytes import CELL_BYTES, LiveBytes
 from streams.auction.offers import certificate_of, plan_of
 
 Setback = Literal["node_lost", "behind_plan", "run_failed"]
@@ -25,8 +26,9 @@ Fault = Literal["run_failed", "slower_than_declared", "dataset_size_misstated"]
 class JobBook:
     """Jobs by id in the order of their admission."""
 
-    def __init__(self, zone: Zone, auctioneer: Auctioneer, calendar: Calendar) -> None:
+    def __init__(self, zone: Zone, auctioneer: Auctioneer, calendar: Calendar, live: LiveBytes) -> None:
         self.jobs: dict[str, Job] = {}
+        self._live = live
         self._zone = zone
         self._auctioneer = auctioneer
         self._market = auctioneer.market
@@ -38,6 +40,11 @@ class JobBook:
     def present_slot(self) -> int:
         """The slot whose commands are out; -1 before the first."""
         return self._market.first_slot - 1
+
+    def add(self, job: Job) -> None:
+        """Keep a job that was admitted."""
+        self.jobs[job.job_id] = job
+        self._live.add(job.state_bytes)
 
     def assignments(self) -> Iterator[SlotAssigned]:
         """What each node trains in the present slot, for the nodes that train anything."""
@@ -132,7 +139,7 @@ class JobBook:
     def complete(self, job: Job, report: RunFinished) -> Iterator[Outcome]:
         """Close a job whose work is done and free what it did not need."""
         self._welfare.finished_early_micros += self._give_up_cells(job)
-        del self.jobs[job.job_id]
+        self._remove(job)
         yield JobCompleted(
             job_id=job.job_id,
             user=job.user,
@@ -153,7 +160,7 @@ class JobBook:
         self._welfare.withdrawn_micros += self._give_up_cells(job) - job.bid_micros + job.welfare_micros
         self._welfare.planned_micros -= job.welfare_micros
         self._auctioneer.dual_bound.take_back(job.gain_micros)
-        del self.jobs[job.job_id]
+        self._remove(job)
         yield JobWithdrawn(
             job_id=job.job_id,
             user=job.user,
@@ -170,7 +177,8 @@ class JobBook:
 
     def restore(self, state: list[bytes]) -> None:
         """Take the jobs that `state` was taken of."""
-        self.jobs = {job.job_id: job for job in map(Job.unpack, state)}
+        for job in map(Job.unpack, state):
+            self.add(job)
 
     def _spare_samples(self, job: Job) -> int:
         """What a job's cells are still expected to train beyond its work; negative where they fall short."""
@@ -222,8 +230,8 @@ class JobBook:
             max(first_slot, job.ready_slot),
             job.last_slot,
         )
+        self._forget_ahead(job)
         if schedule is None:
-            job.forget(first_slot)
             self._welfare.refunded_micros += before
             late = job.last_slot < first_slot
             yield from self._refund(
@@ -232,8 +240,16 @@ class JobBook:
                 f"{missing} samples are left and no plan trains them by slot {job.last_slot} ({setback})",
             )
             return
-        job.forget(first_slot)
+        full = self._live.refuse_growth(CELL_BYTES * len(schedule.placement.slots))
+        if full is not None:
+            self._market.release(schedule.placement, demand)
+            self._welfare.refunded_micros += before
+            detail = f"{missing} samples are left and their plan is too long to keep ({setback}): {full}"
+            yield from self._refund(job, setback, detail)
+            return
+        bytes_before = job.state_bytes
         job.plan(schedule.placement, demand, self._fleet.class_of_row)
+        self._live.add(job.state_bytes - bytes_before)
         extra = schedule.operational_micros - before
         self._welfare.replanned_micros -= extra
         yield self._replanned(job, setback, missing, plan_of(schedule, self._fleet.nodes), extra)
@@ -274,7 +290,7 @@ class JobBook:
         refund_micros: int,
         cancel: bool,
     ) -> Iterator[Outcome]:
-        del self.jobs[job.job_id]
+        self._remove(job)
         yield JobRefunded(
             job_id=job.job_id,
             user=job.user,
@@ -303,5 +319,14 @@ class JobBook:
         saved_micros = self._operational_ahead_micros(job)
         first_slot = self._market.first_slot
         self._market.release(job.ahead(first_slot), job.demand)
-        job.forget(first_slot)
+        self._forget_ahead(job)
         return saved_micros
+
+    def _forget_ahead(self, job: Job) -> None:
+        bytes_before = job.state_bytes
+        job.forget(self._market.first_slot)
+        self._live.add(job.state_bytes - bytes_before)
+
+    def _remove(self, job: Job) -> None:
+        del self.jobs[job.job_id]
+        self._live.add(-job.state_bytes)

@@ -9,6 +9,7 @@ import numpy as np
 from schemas.jobs import Task
 from solvers.auction.demand import Demand
 from solvers.auction.market import Placement
+from streams.auction.live_bytes import PRICED_BYTES, ROW_AND_QUOTA_BYTES, kept_bytes
 
 
 @dataclass
@@ -51,6 +52,15 @@ class Job:
     """What was done when it did."""
     _packed: bytes | None = None
     """See `packed`; None after a change."""
+
+    def __post_init__(self) -> None:
+        self._bytes_without_plan = kept_bytes(self.task)
+
+    @property
+    def state_bytes(self) -> int:
+        """What it takes in a snapshot, at most."""
+        plan_bytes = ROW_AND_QUOTA_BYTES * len(self.rows) + PRICED_BYTES * len(self.priced)
+        return self._bytes_without_plan + plan_bytes
 
     @property
     def remaining_samples(self) -> int:

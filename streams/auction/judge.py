@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from schemas.decisions import EventIgnored
-from schemas.jobs import JobSubmitted, JobWithdrawalRequested
+from schemas.jobs import JobSubmitted, JobWithdrawalRequested, Task
 from schemas.registry import Outcome
 from schemas.solves import SolveFinished
 from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.mechanism import Request
+from solvers.auction.search import Schedule
+from streams.auction.live_bytes import LiveBytes, kept_bytes
 from streams.auction.verdicts import Verdicts, why_not
 
 
@@ -20,6 +22,9 @@ class Judge(Protocol):
 
     def bid(self, event: JobSubmitted, request: Request) -> Iterator[Outcome]:
         """A bid whose task can be judged."""
+
+    def full(self, user: str, task: Task, schedule: Schedule) -> str | None:
+        """Why the cell could not keep a bid of this user with this plan; None where it could."""
 
     def has(self, job_id: str) -> bool:
         """Whether a bid of this id waits for its decision."""
@@ -45,17 +50,29 @@ class ImmediateJudge:
 
     quote_remark = "this is what a bid would meet now"
 
-    def __init__(self, auctioneer: Auctioneer, verdicts: Verdicts) -> None:
+    def __init__(self, auctioneer: Auctioneer, verdicts: Verdicts, live: LiveBytes) -> None:
         self._auctioneer = auctioneer
         self._verdicts = verdicts
+        self._live = live
 
     def bid(self, event: JobSubmitted, request: Request) -> Iterator[Outcome]:
         appraisal = self._auctioneer.appraise(request)
+        schedule, price = appraisal.schedule, appraisal.price
+        if schedule is not None and price is not None and event.bid_micros > price.micros:
+            full = self.full(event.user, event.task, schedule)
+            if full is not None:
+                # It had a plan, so it belongs into the bound.
+                self._auctioneer.judge(event.bid_micros, request, appraisal)
+                yield self._verdicts.rejected(event, "cell_full", full, appraisal)
+                return
         award = self._auctioneer.decide(event.bid_micros, request, appraisal)
         if award is None:
             yield self._verdicts.rejected(event, *why_not(appraisal, event.bid_micros), appraisal)
         else:
             yield self._verdicts.admitted(event, request, appraisal, award)
+
+    def full(self, user: str, task: Task, schedule: Schedule) -> str | None:  # noqa: ARG002
+        return self._live.refuse_job(kept_bytes(task, len(schedule.placement.slots)))
 
     def has(self, job_id: str) -> bool:  # noqa: ARG002
         return False

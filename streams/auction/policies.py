@@ -24,6 +24,7 @@ from solvers.auction.steepness import LearnedSteepness
 from solvers.auction.vendor_choice import drawn_vendor, fastest_vendor
 from streams.auction.batch_judge import BatchJudge
 from streams.auction.judge import ImmediateJudge, Judge
+from streams.auction.live_bytes import LiveBytes
 from streams.auction.verdicts import Verdicts
 
 
@@ -87,8 +88,10 @@ def _declared_rises(policy: AuctionPolicy) -> PriceRises:
     )
 
 
-def judge_of(zone: Zone, auctioneer: Auctioneer, calendar: Calendar, verdicts: Verdicts) -> Judge:
+def judge_of(
+    zone: Zone, auctioneer: Auctioneer, calendar: Calendar, verdicts: Verdicts, live: LiveBytes
+) -> Judge:
     """Whether bids are judged at once or a slot's together."""
     if isinstance(zone.policy, TitanPolicy):
-        return BatchJudge(zone, zone.policy, auctioneer, calendar, verdicts)
-    return ImmediateJudge(auctioneer, verdicts)
+        return BatchJudge(zone, zone.policy, auctioneer, calendar, verdicts, live)
+    return ImmediateJudge(auctioneer, verdicts, live)

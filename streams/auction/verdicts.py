@@ -45,7 +45,7 @@ class Verdicts:
             demand=request.demand,
         )
         job.plan(schedule.placement, request.demand, self._fleet.class_of_row)
-        self._book.jobs[job.job_id] = job
+        self._book.add(job)
         return JobAdmitted(
             job_id=event.job_id,
             user=event.user,
@@ -72,14 +72,24 @@ class Verdicts:
             certificate=certificate_of(self._auctioneer),
         )
 
-    def quoted(self, event: JobQuoteRequested, found: Appraisal | UnjudgeableError, remark: str) -> JobQuoted:
-        """The answer to a request for a quote; `remark` says what a plan that was found means."""
+    def quoted(
+        self, event: JobQuoteRequested, found: Appraisal | UnjudgeableError, remark: str, full: str | None
+    ) -> JobQuoted:
+        """The answer to a request for a quote.
+
+        Args:
+            remark: what a plan that was found means.
+            full: why a bid with that plan could not be kept, if it could not.
+        """
         reason: RejectionReason | Literal["plan_found"]
         if isinstance(found, UnjudgeableError):
             offer, reason, detail = None, found.reason, found.detail
         else:
             offer = self._offer(event.task, found)
-            reason, detail = ("plan_found", remark) if found.schedule is not None else why_not(found, 0)
+            if found.schedule is None:
+                reason, detail = why_not(found, 0)
+            else:
+                reason, detail = ("plan_found", remark) if full is None else ("cell_full", full)
         return JobQuoted(
             quote_id=event.quote_id, zone=self._zone.id, reason=reason, detail=detail, offer=offer
         )

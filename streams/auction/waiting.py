@@ -11,6 +11,7 @@ from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet
 from solvers.auction.mechanism import Request
 from solvers.auction.window import VendorOption
+from streams.auction.live_bytes import kept_bytes
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class WaitingBid:
     """As it was when the bid came, with the vendor that was drawn as its only option."""
     gain_micros: int
     """mu_il, which the dual bound has already."""
+    state_bytes: int
+    """What it takes in a snapshot, at most."""
 
 
 def packed(bids: Mapping[str, WaitingBid]) -> list[list[Any]]:
@@ -54,5 +57,6 @@ def unpacked(state: list[list[Any]], zone: Zone, fleet: Fleet, calendar: Calenda
                 last_slot=last_slot,
             ),
             int(gain_micros),
+            kept_bytes(task),
         )
     return bids

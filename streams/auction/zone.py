@@ -27,6 +27,7 @@ from solvers.auction.mechanism import Request
 from solvers.auction.vendors import vendor_options
 from streams.auction.book import JobBook
 from streams.auction.judge import unknown_job
+from streams.auction.live_bytes import LiveBytes
 from streams.auction.nodes import NodeWatch
 from streams.auction.policies import judge_of, market_of, mechanism_of, opening_of, steepness_of
 from streams.auction.prices import priced
@@ -42,7 +43,7 @@ _ANYBODY = ""
 class AuctionZone:
     """See `ZonePolicy`."""
 
-    def __init__(self, cell: CellConfigured, zone: Zone) -> None:
+    def __init__(self, cell: CellConfigured, zone: Zone, live: LiveBytes) -> None:
         self.zone = zone
         self.calendar = Calendar(cell.epoch_s, cell.slot_s)
         self.fleet = Fleet.of(cell, zone)
@@ -56,10 +57,11 @@ class AuctionZone:
         self.auctioneer = Auctioneer(
             market, mechanism_of(zone.policy), steepness_of(zone.policy, zone.horizon_slots)
         )
-        self.book = JobBook(zone, self.auctioneer, self.calendar)
+        self.book = JobBook(zone, self.auctioneer, self.calendar, live)
         self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.calendar)
-        self.judge = judge_of(zone, self.auctioneer, self.calendar, self._verdicts)
+        self.judge = judge_of(zone, self.auctioneer, self.calendar, self._verdicts, live)
         self.watch = NodeWatch()
+        self.live = live
         self._quotes: dict[str, VendorQuoted] = {}
         window = -(-cell.duplicate_window_events // 2)
         self._won = RecentIds(window, window)
@@ -171,11 +173,15 @@ class AuctionZone:
 
     def _quote(self, event: JobQuoteRequested) -> JobQuoted:
         found: Appraisal | UnjudgeableError
+        full = None
         try:
             found = self.auctioneer.appraise(self.request(event.quote_id, event.task))
         except UnjudgeableError as error:
             found = error
-        return self._verdicts.quoted(event, found, self.judge.quote_remark)
+        else:
+            if found.schedule is not None:
+                full = self.judge.full(event.user, event.task, found.schedule)
+        return self._verdicts.quoted(event, found, self.judge.quote_remark, full)
 
     def _withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
         job = self.book.jobs.get(event.job_id)

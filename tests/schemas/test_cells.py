@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from schemas.cells import CellConfigured
+from schemas.cells import LEAST_LIVE_JOBS_BYTES, CellConfigured
 from tests.schemas.samples import CONFIGURED
 
 Change = Callable[[dict[str, Any]], object]
@@ -122,7 +122,7 @@ def test_a_zone_of_more_cells_than_a_snapshot_holds_is_refused_with_its_size_and
     with pytest.raises(ValidationError) as refusal:
         configured(zone(lambda zone: zone.update(horizon_slots=10_000, nodes=nodes(10_000))))
     assert (
-        "cell cell-1: horizon_slots x nodes is 100000000 over all zones (3052 MiB), at most 1048576 (32 MiB) "
+        "cell cell-1: horizon_slots x nodes is 100000000 over all zones (3052 MiB), at most 524288 (16 MiB) "
         "are held: zone zone-1 has 10000 slots x 10000 nodes = 100000000"
     ) in str(refusal.value)
 
@@ -136,15 +136,32 @@ def test_zones_are_held_together() -> None:
 
         return change
 
-    assert configured(two(512))
-    with pytest.raises(ValidationError, match="is 1050624 over all zones"):
-        configured(two(513))
+    assert configured(two(256))
+    with pytest.raises(ValidationError, match="is 526336 over all zones"):
+        configured(two(257))
 
 
 def test_more_ids_than_a_snapshot_holds_are_refused() -> None:
     assert configured(lambda cell: cell.update(duplicate_window_events=131_072))
     with pytest.raises(ValidationError, match="of 1 zones is 262146 ids, at most 262144 are held"):
         configured(lambda cell: cell.update(duplicate_window_events=131_073))
+
+
+def test_a_cell_that_leaves_no_room_for_live_jobs_is_refused_with_what_takes_it() -> None:
+    def large(vendors: int) -> Change:
+        def change(cell: dict[str, Any]) -> None:
+            second_zone(cell)
+            for index, one in enumerate(cell["zones"]):
+                one |= {"horizon_slots": 512, "nodes": nodes(512, first=512 * index)}
+            cell["duplicate_window_events"] = 87_381
+            cell["vendors"] = [f"v{number}" for number in range(vendors)]
+
+        return change
+
+    assert configured(large(500)).live_jobs_bytes >= LEAST_LIVE_JOBS_BYTES
+    message = r"524288 node-slots, 262143 ids, 2 zones and 1000 vendors .* at least 4194304 are needed"
+    with pytest.raises(ValidationError, match=message):
+        configured(large(1_000))
 
 
 def test_a_node_whose_costs_cannot_be_added_up_exactly_is_refused_by_name() -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
+import msgpack
 import numpy as np
 
 from schemas.base import MAX_MICROS
@@ -13,11 +14,15 @@ from schemas.decisions import Certificate, JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
 from schemas.policies import NoMergingPolicy
 from solvers.auction.price_order import PriceOrder
+from streams.auction.live_bytes import kept_bytes
 from streams.auction.zone import AuctionZone
 from streams.cell import Cell, LedgerEvent
 
 GRACE_SLOTS = 1
 """The report of a job's last slot is waited for until the slot after it is over."""
+
+_EMPTY_BYTES = 64
+"""Of a few empty lists."""
 
 Prices = tuple[int, np.ndarray, np.ndarray]
 """First slot of the window, and prices of compute and memory by (slot, node row)."""
@@ -33,6 +38,7 @@ def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
     bid = event.envelope.event if isinstance(event.envelope.event, JobSubmitted) else None
     rewound = cell.snapshot() if bid is not None else b""
     decisions = cell.handle(event)
+    check_live_bytes(cell)
     for id, zone in cell.zones.items():
         check_zone(zone)
         if id in before:
@@ -44,6 +50,28 @@ def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
         if bid is not None and isinstance(decision.outcome, JobAdmitted | JobRejected):
             check_offer_knows_no_bid(rewound, event, bid, decision.outcome)
     return decisions
+
+
+def check_live_bytes(cell: Cell) -> None:
+    """What live jobs are counted for is no less than they take in a snapshot, and no more than there is.
+
+    Raises:
+        AssertionError: naming what does not hold.
+    """
+    if cell.configuration is None:
+        return
+    counted = taken = 0
+    for zone in cell.zones.values():
+        judge = zone.judge.state()
+        batches = [judge.get("waiting", []), *(bids for _, bids in judge.get("asked", []))]
+        waiting = [JobSubmitted.model_validate_json(text) for bids in batches for text, *_ in bids]
+        counted += sum(job.state_bytes for job in zone.book.jobs.values())
+        counted += sum(kept_bytes(event.task) for event in waiting)
+        taken += len(msgpack.packb([zone.book.state(), batches]))
+    total = zone.live.total
+    assert total == counted, "the running total is not the sum over the live jobs"
+    assert taken <= total + _EMPTY_BYTES, "live jobs take more of a snapshot than they are counted for"
+    assert total <= cell.configuration.live_jobs_bytes
 
 
 def check_zone(zone: AuctionZone) -> None:

@@ -1,0 +1,126 @@
+"""What the processor of the cells sends, and what it waits for before it sends more."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streams.cell_processor import CellProcessor
+from streams.publication import Publication
+from streams.records import SentRecord
+from tests.streams import events
+
+CHANGELOG = "t.snapshots"
+
+
+class RefusedError(Exception):
+    """What the broker says of a record that is too large."""
+
+
+class Broker:
+    """Takes records, and says nothing of snapshots until it is told to."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[tuple[bytes, asyncio.Future[int]]] = []
+        """Key and confirmation, in the order in which they were sent."""
+
+    async def send(self, record: SentRecord) -> asyncio.Future[int]:
+        confirmation: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if record.topic == CHANGELOG:
+            assert record.key is not None
+            self.snapshots.append((record.key, confirmation))
+        else:
+            confirmation.set_result(0)
+        return confirmation
+
+    async def sent(self, count: int) -> list[bytes]:
+        """The keys of all snapshots sent, `count` or more, and whatever follows without the broker's word."""
+        while len(self.snapshots) < count:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        return [key for key, _ in self.snapshots]
+
+
+class Ledger:
+    """A stream of the events of two cells in partition 0 and one in partition 1."""
+
+    def noack(self) -> "Ledger":
+        return self
+
+    async def events(self) -> AsyncIterator[Any]:
+        for partition, cells in ((0, ("alpha", "beta")), (1, ("gamma",))):
+            for offset, cell in enumerate(cells):
+                envelope = events.envelope(events.configuration(cell), f"{cell}-{offset}")
+                yield SimpleNamespace(
+                    message=SimpleNamespace(
+                        topic="t.ledger",
+                        partition=partition,
+                        offset=offset,
+                        tp=SimpleNamespace(topic="t.ledger", partition=partition),
+                        timestamp=None,
+                        key=cell.encode(),
+                        value=envelope.value,
+                        headers=tuple(envelope.headers()),
+                    )
+                )
+
+
+async def folded(broker: Broker) -> tuple[CellProcessor, dict[bytes, bytes], list[tuple[int, int]]]:
+    """A processor that has folded the ledger, its table of snapshots, and what it acknowledges."""
+    table: dict[bytes, bytes] = {}
+    acknowledged: list[tuple[int, int]] = []
+    topic = SimpleNamespace(get_topic_name=lambda: CHANGELOG)
+    processor = CellProcessor(
+        SimpleNamespace(data=table, changelog_topic=topic),
+        broker,
+        lambda tp, offset: acknowledged.append((tp.partition, offset)),
+        Publication("t", {}),
+        "t.ledger.dlt",
+        snapshot_every_events=1_000,
+        suspension_limit_s=60.0,
+        partition_of=lambda cell: 1 if cell == "gamma" else 0,
+        on_folded=lambda partition, offset, took_s: None,
+    )
+    await processor.run(Ledger())
+    return processor, table, acknowledged
+
+
+def test_coverage_is_sent_when_every_snapshot_is_confirmed_and_acknowledged_after_it() -> None:
+    async def run() -> None:
+        broker = Broker()
+        processor, table, acknowledged = await folded(broker)
+        snapshot = asyncio.create_task(processor.snapshot())
+        cells = [b"alpha", b"beta", b"gamma"]
+        assert await broker.sent(3) == cells
+        for _, confirmation in broker.snapshots[:2]:
+            confirmation.set_result(0)
+        assert await broker.sent(3) == cells, "one snapshot is not confirmed yet"
+        broker.snapshots[2][1].set_result(0)
+        assert await broker.sent(5) == [*cells, b"/0", b"/1"]
+        assert (table, acknowledged) == ({}, [])
+        for _, confirmation in broker.snapshots[3:]:
+            confirmation.set_result(0)
+        await snapshot
+        assert sorted(table) == [b"/0", b"/1", *cells]
+        assert acknowledged == [(0, 0), (0, 1), (1, 0)]
+
+    asyncio.run(run())
+
+
+def test_a_refused_snapshot_leaves_no_coverage_that_claims_it() -> None:
+    async def run() -> None:
+        broker = Broker()
+        processor, table, acknowledged = await folded(broker)
+        snapshot = asyncio.create_task(processor.snapshot())
+        await broker.sent(3)
+        broker.snapshots[0][1].set_result(0)
+        broker.snapshots[1][1].set_exception(RefusedError("too large"))
+        broker.snapshots[2][1].set_result(0)
+        with pytest.raises(RefusedError):
+            await snapshot
+        assert await broker.sent(3) == [b"alpha", b"beta", b"gamma"]
+        assert (table, acknowledged) == ({}, [])
+
+    asyncio.run(run())

@@ -1,0 +1,229 @@
+"""A cell keeps no more live jobs than a snapshot has room for, and one user's flood costs others little."""
+
+import random
+import string
+from typing import Any
+
+import pytest
+
+from bench.spine.cells import bid as usual_bid
+from bench.spine.cells import configuration as usual_configuration
+from schemas.cells import LEAST_LIVE_JOBS_BYTES, MAX_SNAPSHOT_BYTES, Node
+from schemas.decisions import JobAdmitted, JobQuoted, JobRefunded, JobRejected
+from schemas.jobs import Dataset, LoraHyperparameters
+from schemas.policies import TitanPolicy
+from schemas.quotes import VendorQuoted
+from schemas.solves import SolvedPlan
+from streams.auction.live_bytes import LiveBytes, kept_bytes
+from streams.cell import Cell
+from tests.support.cells import (
+    EPOCH_S,
+    UNIT,
+    Bench,
+    ask,
+    bid,
+    heard,
+    nodes_by_slot,
+    offline,
+    online,
+    solved,
+    tick,
+    withdraw,
+    zone,
+)
+from tests.support.invariants import check_live_bytes
+
+LONGEST_ID = 128
+LARGEST_EVENT_BYTES = 2**20
+NODES = tuple(Node(id=f"n{n:d}".ljust(LONGEST_ID, "x"), gpu_type="fast", tariff="t") for n in range(512))
+LARGEST: dict[str, Any] = {
+    "duplicate_window_events": 131_072,
+    "vendors": tuple(f"v{number}".ljust(LONGEST_ID, "x") for number in range(1_000)),
+}
+"""With `NODES` for 1,024 slots, a cell that leaves little to live jobs."""
+
+
+def largest_zone(**changes: Any) -> Any:
+    return zone(nodes=NODES, horizon_slots=1_024, **changes)
+
+
+def letters(rng: random.Random) -> str:
+    return "".join(rng.choices(string.ascii_letters + string.digits, k=LONGEST_ID))
+
+
+def largest(rng: random.Random) -> dict[str, Any]:
+    """A task of some 10 KB that no compression makes smaller, and that any node has room for."""
+    return {
+        "hyperparameters": LoraHyperparameters(target_modules=tuple(letters(rng) for _ in range(64))),
+        "dataset": Dataset(
+            path="".join(chr(rng.randrange(0x10000, 0x11000)) for _ in range(512)), samples=10**12
+        ),
+        "memory_gib": 2.0**-10,
+        "work_samples": 3,
+        "speed_samples_per_s": {"fast": 0.1, "slow": 0.1},
+    }
+
+
+def largest_bid(rng: random.Random, user: str | None = None) -> Any:
+    return bid(letters(rng), user=user or letters(rng), **largest(rng))
+
+
+def test_the_largest_state_of_a_large_cell_fits_into_a_snapshot() -> None:
+    rng = random.Random(1)
+    bench = Bench.configured(zones=(largest_zone(),), **LARGEST)
+    configuration = bench.cell.configuration
+    assert configuration is not None
+    assert LEAST_LIVE_JOBS_BYTES <= configuration.live_jobs_bytes < 1.1 * LEAST_LIVE_JOBS_BYTES
+    for node in NODES[256:]:
+        bench.send(online(node.id, "other"))
+    for name in configuration.vendors:
+        bench.send(
+            VendorQuoted(
+                cell="c",
+                vendor=name,
+                fixed_price_micros=10**15,
+                price_per_thousand_samples_micros=10**15,
+                fixed_delay_s=1.2345678901234567e-300,
+                delay_per_thousand_samples_s=1.2345678901234567e-300,
+            )
+        )
+    while isinstance((outcome := bench.send(largest_bid(rng)))[0], JobAdmitted):
+        pass
+    (rejected,) = outcome
+    assert isinstance(rejected, JobRejected)
+    assert (rejected.reason, "hold" in rejected.detail) == ("cell_full", True)
+    check_live_bytes(bench.cell)
+    seven_eighths = 7 * configuration.live_jobs_bytes // 8
+    assert bench.zone.live.total > seven_eighths - 2 * kept_bytes(largest_bid(rng).task)
+    for window in (bench.cell._recent, bench.zone._won, bench.zone._lost):
+        for number in range(132_000):
+            window.note(f"writer{number}", "id")
+    unfilled = LARGEST_EVENT_BYTES - len(configuration.model_dump_json())
+    grown = configuration.live_jobs_bytes // 8
+    packed = len(bench.cell.packed()) + unfilled + grown
+    assert packed > 0.95 * MAX_SNAPSHOT_BYTES
+    # The rest is for what compression and Kafka may add, see tests/integration/test_largest_snapshot.py.
+    assert packed <= MAX_SNAPSHOT_BYTES - 2**17
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """A large cell in which a few hundred of the largest bids fit."""
+    return Bench.configured(zones=(largest_zone(),), **LARGEST)
+
+
+def fill(bench: Bench, rng: random.Random) -> list[str]:
+    """Bid until the cell is full; the ids of the jobs admitted."""
+    admitted = []
+    while isinstance((outcome := bench.send(largest_bid(rng, "u")))[0], JobAdmitted):
+        admitted.append(outcome[0].job_id)
+    return admitted
+
+
+def test_a_full_cell_says_so_to_bids_and_quotes_and_takes_bids_again_when_jobs_are_over(bench: Bench) -> None:
+    rng = random.Random(2)
+    jobs = fill(bench, rng)
+    task = largest(rng)
+    rejected, quoted = bench.send(bid("late", **task), ask(**task))
+    assert isinstance(rejected, JobRejected)
+    assert isinstance(quoted, JobQuoted)
+    assert rejected.reason == quoted.reason == "cell_full"
+    assert rejected.offer == quoted.offer
+    (cheap,) = bench.send(bid("cheap", units=0.0, **task))
+    assert cheap.reason == "price_not_below_bid", "it would have lost in an empty cell too"
+    bench.send(withdraw(jobs[0]), withdraw(jobs[1]))
+    quoted, admitted = bench.send(ask(**task), bid("later", **task))
+    assert quoted.reason == "plan_found"
+    assert isinstance(admitted, JobAdmitted)
+
+
+def test_a_bid_that_finds_the_cell_full_counts_in_the_bound(bench: Bench) -> None:
+    rng = random.Random(3)
+    fill(bench, rng)
+    before = bench.zone.auctioneer.dual_bound.micros
+    (rejected,) = bench.send(largest_bid(rng))
+    assert rejected.reason == "cell_full"
+    assert bench.zone.auctioneer.dual_bound.micros > before + 40 * UNIT
+
+
+def test_a_restored_cell_counts_the_same(bench: Bench) -> None:
+    rng = random.Random(4)
+    fill(bench, rng)
+    restored = Cell.restore(bench.cell.snapshot())
+    check_live_bytes(restored)
+    assert restored.zones["z"].live.total == bench.zone.live.total
+
+
+def test_a_plan_that_is_made_again_has_room_where_a_bid_has_none_but_not_without_end() -> None:
+    bench = Bench.configured()
+    (admitted,) = bench.send(tick(0), bid())[-1:]
+    live, configuration = bench.zone.live, bench.cell.configuration
+    assert configuration is not None
+    others = configuration.live_jobs_bytes * 15 // 16 - live.total
+    live.add(others)
+    assert bench.send(bid("k"))[0].reason == "cell_full"
+    node = nodes_by_slot(admitted)[1]
+    assert "millrace.job.replanned.v1" in {outcome.TYPE for outcome in bench.send(heard(node), offline(node))}
+    live.add(configuration.live_jobs_bytes - live.total)
+    node = next(iter(bench.zone.fleet.nodes[row] for row in bench.zone.book.jobs["j"].rows.values()))
+    refunded = next(outcome for outcome in bench.send(offline(node)) if isinstance(outcome, JobRefunded))
+    assert (refunded.reason, refunded.refund_micros) == ("node_lost", admitted.payment_micros)
+    assert "their plan is too long to keep (node_lost): the live jobs of the cell hold" in refunded.detail
+    market = bench.zone.auctioneer.market
+    assert (market.free_samples[:, 2] == 50).all(), "its new plan is given up too"
+
+
+@pytest.fixture
+def waiting() -> Bench:
+    bench = Bench.configured(zones=(largest_zone(policy=TitanPolicy(kind="titan")),), **LARGEST)
+    bench.send(tick(0))
+    return bench
+
+
+def test_waiting_bids_of_one_user_take_a_part_and_leave_others_theirs(waiting: Bench) -> None:
+    rng = random.Random(5)
+    kept = 0
+    while not (outcome := waiting.send(largest_bid(rng, "flood"))):
+        kept += 1
+    assert (outcome[0].reason, kept > 10) == ("cell_full", True)
+    task = largest(rng)
+    (quoted,) = waiting.send(ask(**task).model_copy(update={"user": "flood"}))
+    assert quoted.reason == "cell_full"
+    assert waiting.send(ask(**task))[0].reason == "plan_found"
+    assert waiting.send(largest_bid(rng, "other")) == [], "it waits"
+    (withdrawn,) = waiting.send(withdraw(next(iter(waiting.zone.judge._waiting)), "flood"))
+    assert withdrawn.returned_micros == 0
+    assert waiting.send(largest_bid(rng, "flood")) == []
+    check_live_bytes(waiting.cell)
+
+
+def test_waiting_bids_of_all_users_leave_half_to_jobs(waiting: Bench) -> None:
+    rng = random.Random(6)
+    while not waiting.send(largest_bid(rng)):
+        pass
+    assert waiting.cell.configuration is not None
+    limit = waiting.cell.configuration.live_jobs_bytes // 2
+    assert limit - 20_000 < waiting.zone.live.total <= limit
+    (requested,) = waiting.send(tick(0.6))
+    assert len(waiting.send(solved(requested, status="feasible"))) == len(requested.bids)
+    assert waiting.zone.live.total == 0
+
+
+def test_a_solved_bid_that_finds_the_cell_full_is_told_so(waiting: Bench) -> None:
+    task = largest(random.Random(7))
+    waiting.send(bid("j", deadline_s=EPOCH_S + 60.0, **task))
+    (requested,) = waiting.send(tick(0.6))
+    assert waiting.cell.configuration is not None
+    waiting.zone.live.add(waiting.cell.configuration.live_jobs_bytes * 7 // 8 - waiting.zone.live.total)
+    plan = SolvedPlan(job_id="j", cells=tuple((slot, NODES[0].id) for slot in range(1, 4)))
+    (rejected,) = waiting.send(solved(requested, plan))
+    assert rejected.reason == "cell_full"
+
+
+def test_ten_thousand_jobs_of_usual_size_fit() -> None:
+    live = LiveBytes(usual_configuration(200).live_jobs_bytes)
+    rng = random.Random(8)
+    for number in range(10_000):
+        count = kept_bytes(usual_bid(rng, f"job{number}", now_s=0.0).task, plan_cells=10)
+        assert live.refuse_job(count) is None
+        live.add(count)
