@@ -49,6 +49,9 @@ class Job:
     """The last slot whose run was reported to have started."""
     run_base_samples: int = 0
     """What was done when it did."""
+    runs: dict[int, int | None] = field(default_factory=dict)
+    """The runs that were ordered and whose end was not reported, by slot: a node may hold them still. What
+    was done when the run began; None where no start is known, or the executor was lost since."""
     _packed: bytes | None = None
     """See `packed`; None after a change."""
 
@@ -57,10 +60,28 @@ class Job:
         """Work not yet reported done."""
         return max(self.task.work_samples - self.samples_done, 0)
 
+    def order_run(self, slot: int) -> None:
+        """A node is told to train this slot's part."""
+        self.runs[slot] = None
+        self._packed = None
+
+    def end_run(self, slot: int) -> None:
+        """No node holds this slot's run any more."""
+        self.runs.pop(slot, None)
+        self._packed = None
+
+    def lose_executor(self, row: int) -> None:
+        """A node's executor has begun anew, or is gone: what its runs have had of the node is not known."""
+        for slot in self.runs:
+            if self.rows[slot] == row:
+                self.runs[slot] = None
+                self._packed = None
+
     def start_run(self, slot: int, samples_done: int) -> None:
         """A run of this slot has begun at `samples_done`, which may be less than what was reported before."""
         self.samples_done = self.run_base_samples = self._unfinished(samples_done)
         self.run_slot = slot
+        self.runs[slot] = self.run_base_samples
         self._packed = None
 
     def report(self, slot: int, samples_done: int, slot_complete: bool) -> None:
@@ -113,6 +134,7 @@ class Job:
                     "task": self.task.model_dump_json(),
                     "rows": list(self.rows.items()),
                     "quotas": list(self.quotas.items()),
+                    "runs": list(self.runs.items()),
                     "priced": sorted(self.priced),
                     "demand": [
                         self.demand.work_samples,
@@ -135,6 +157,7 @@ class Job:
             task=Task.model_validate_json(state["task"]),
             rows=dict(state["rows"]),
             quotas=dict(state["quotas"]),
+            runs=dict(state["runs"]),
             priced={(slot, row) for slot, row in state["priced"]},
             demand=Demand(
                 work_samples=work_samples,
