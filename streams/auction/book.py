@@ -84,7 +84,17 @@ class JobBook:
 
     def check(self, job: Job, setback: Setback) -> Iterator[Outcome]:
         """Plan the rest of a job again if the cells ahead of it no longer suffice."""
-        if self._spare_samples(job) < 0 and not (setback == "behind_plan" and self._awaits_evidence(job)):
+        short = -self._spare_samples(job)
+        if short <= 0 or (setback == "behind_plan" and self._awaits_evidence(job)):
+            return
+        if setback == "behind_plan" and 2 * job.lacking_samples > short:
+            # A step that outlasts its slot takes the time of the next ones, which then begin late or never.
+            detail = (
+                f"the plan is short of {short} samples, and its runs trained {job.lacking_samples} less than "
+                "the declared speed promises for the time that they had"
+            )
+            yield from self._end_at_fault(job, "slower_than_declared", detail)
+        else:
             yield from self._replan(job, setback)
 
     def start(self, job: Job, report: RunStarted) -> Iterator[Outcome]:
@@ -108,6 +118,7 @@ class JobBook:
             return
         lacking = self._lacking_samples(job, report)
         job.end_run(report.slot)
+        job.owe(lacking)
         if lacking > max(expected, 0) and self._spare_samples(job) < 0:
             yield from self._end_as_too_slow(job, report, lacking)
         else:

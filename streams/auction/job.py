@@ -49,6 +49,9 @@ class Job:
     """The last slot whose run was reported to have started."""
     run_base_samples: int = 0
     """What was done when it did."""
+    lacking_samples: int = 0
+    """What its runs trained less than its user's word promises for the time that they had, as far as it was
+    not made up for, and since the last new plan."""
     runs: dict[int, int | None] = field(default_factory=dict)
     """The runs that were ordered and whose end was not reported, by slot: a node may hold them still. What
     was done when the run began; None where no start is known, or the executor was lost since."""
@@ -59,6 +62,11 @@ class Job:
     def remaining_samples(self) -> int:
         """Work not yet reported done."""
         return max(self.task.work_samples - self.samples_done, 0)
+
+    def owe(self, lacking_samples: int) -> None:
+        """A run has trained so much less than promised, or more if negative."""
+        self.lacking_samples = max(self.lacking_samples + lacking_samples, 0)
+        self._packed = None
 
     def order_run(self, slot: int) -> None:
         """A node is told to train this slot's part."""
@@ -81,6 +89,9 @@ class Job:
         """A run of this slot has begun at `samples_done`, which may be less than what was reported before."""
         self.samples_done = self.run_base_samples = self._unfinished(samples_done)
         self.run_slot = slot
+        # A node that begins a run has ended the one before, whether it said so or not.
+        for held in [held for held in self.runs if held < slot and self.rows[held] == self.rows[slot]]:
+            del self.runs[held]
         self.runs[slot] = self.run_base_samples
         self._packed = None
 
@@ -103,6 +114,7 @@ class Job:
     def plan(self, placement: Placement, demand: Demand, class_of_row: tuple[int, ...]) -> None:
         """Hold a placement for the slots ahead, reserved with `demand`."""
         self.demand = demand
+        self.lacking_samples = 0
         self._packed = None
         for slot, row in placement.cells():
             self.rows[slot] = row
@@ -184,4 +196,5 @@ _PLAIN_FIELDS = (
     "reported_slot",
     "run_slot",
     "run_base_samples",
+    "lacking_samples",
 )
