@@ -12,7 +12,7 @@ from schemas.registry import Outcome
 from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.calendar import Calendar
 from solvers.auction.demand import Demand
-from solvers.auction.speeds import counted_speeds
+from solvers.auction.speeds import rests_on_declaration
 from streams.auction.job import Job
 from streams.auction.offers import certificate_of, plan_of
 
@@ -225,13 +225,8 @@ class JobBook:
 
     def _speed_is_declared(self, job: Job, row: int) -> bool:
         """Whether the user answers for the job's speed on a node."""
-        if job.task.speed_samples_per_s is None:
-            return False
         gpu_type = self._fleet.classes[self._fleet.class_of_row[row]].gpu_type
-        return any(
-            speed.gpu_type == gpu_type and speed.source == "declared"
-            for speed in counted_speeds(job.task, self._zone)
-        )
+        return rests_on_declaration(job.task, self._zone, gpu_type)
 
     def _awaits_evidence(self, job: Job) -> bool:
         """Whether a run is out whose late report will tell by whose fault it is late.
@@ -252,16 +247,21 @@ class JobBook:
 
     def _expected_spare_samples(self, job: Job, slot: int) -> int:
         """What a job would have to spare if the run of a slot had trained its quota, and no more is known."""
-        return self._spare_samples(job) + (job.quotas[slot] if self._is_late(slot) else 0)
+        return self._spare_samples(job) + (self._expected(job, slot) if self._is_late(slot) else 0)
 
     def _in_flight(self, job: Job) -> int:
         """Samples of the present and the last slot that are planned and not yet reported."""
-        expected = 0
-        for slot in (self.present_slot - 1, self.present_slot):
-            if slot > job.reported_slot:
-                done = job.samples_done - job.run_base_samples if slot == job.run_slot else 0
-                expected += max(job.quotas.get(slot, 0) - done, 0)
-        return expected
+        return sum(
+            self._expected(job, slot)
+            for slot in (self.present_slot - 1, self.present_slot)
+            if slot > job.reported_slot
+        )
+
+    @staticmethod
+    def _expected(job: Job, slot: int) -> int:
+        """What is left of a slot's quota."""
+        done = job.samples_done - job.run_base_samples if slot == job.run_slot else 0
+        return max(job.quotas.get(slot, 0) - done, 0)
 
     def _replan(self, job: Job, setback: Setback) -> Iterator[Outcome]:
         first_slot = self._market.first_slot

@@ -66,6 +66,10 @@ def test_the_offer_says_what_speeds_it_counts_with_and_by_whose_word(declared, r
     (admitted,) = bench.send(bid(speed_samples_per_s=declared))
     assert [(s.gpu_type, s.samples_per_s, s.source) for s in admitted.offer.speeds] == counted
     assert quoted.offer.speeds == admitted.offer.speeds
+    first, node = min(nodes_by_slot(admitted).items())
+    assigned = next(o for o in bench.send(*map(tick, range(first + 1))) if isinstance(o, SlotAssigned))
+    source = {speed.gpu_type: speed.source for speed in admitted.offer.speeds}
+    assert assigned.runs[0].speed_is_declared == (source["slow" if node == "b1" else "fast"] == "declared")
 
 
 def test_a_memory_bound_task_that_claims_ten_times_its_speed_pays_what_an_honest_one_pays():
@@ -209,6 +213,8 @@ def test_a_step_that_outlasts_its_slots_and_the_deadline_is_held_against_the_cla
     admitted, nodes = late_claim(bench)
     for slot in range(1, 5):
         assert [o for o in bench.send(tick(slot)) if not isinstance(o, SlotAssigned | ZonePriced)] == []
+    # A report of progress that comes just before the last one changes nothing.
+    assert bench.send(progressed(nodes[0], 0, 128, complete=False, node_s=44.0)) == []
     refunded, *cancelled = bench.send(progressed(nodes[0], 0, 128, node_s=45.0))
     assert (refunded.reason, refunded.refund_micros) == ("slower_than_declared", 0)
     assert refunded.retained_micros == admitted.payment_micros
