@@ -24,6 +24,9 @@ class RunOrder(Record):
     """What the cell knows to be done; a checkpoint at least this far is expected."""
     dataset: Dataset
     hyperparameters: LoraHyperparameters
+    speed_is_declared: bool = False
+    """Whether the user answers for the speed: the first step of the run is taken alone, so that its time is
+    known whoever shares the later ones."""
 
 
 class SlotAssigned(Record):
@@ -42,7 +45,7 @@ class SlotAssigned(Record):
 
 
 class RunCancelled(Record):
-    """A job that the node may hold is over (refunded): stop it if it runs here."""
+    """A job that the node may hold is over (refunded): stop it if it runs here, and publish nothing of it."""
 
     TYPE: ClassVar = "millrace.run.cancelled.v1"
 

@@ -9,6 +9,8 @@ changes what is accepted after it, so that none makes the node deaf.
 import logging
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from executors.service.command_log import CommandRecord
@@ -77,6 +79,18 @@ class Acceptance:
             return None
         _log.info("command accepted id=%s offset=%d type=%s", decision.id, record.offset, command.TYPE)
         return AcceptedCommand(key, command)
+
+    def cancelled_jobs(self, records: Iterable[CommandRecord]) -> Iterator[str]:
+        """The jobs that some of these records cancel on this node."""
+        for record in records:
+            with suppress(InvalidRecordError):
+                decision = _decode(record.value)
+                cancelled = decision.outcome
+                if isinstance(cancelled, RunCancelled) and (decision.cell, cancelled.node) == (
+                    self._cell,
+                    self._node,
+                ):
+                    yield cancelled.job_id
 
     def _reason(self, command: Command, journal: Journal, now_s: float) -> str | None:
         """Why a command is out of date, if it is.

@@ -1,5 +1,6 @@
 """Finished adapters: where users find them, in PEFT's own format."""
 
+import shutil
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -43,6 +44,10 @@ class AdapterOutput:
             write_folder(folder, files)
         digest = blake2b(files[ADAPTER_TENSORS], digest_size=32).hexdigest()
         return PublishedAdapter(path, digest)
+
+    def withdraw(self, adapter: PublishedAdapter) -> None:
+        """Delete an adapter whose job was over for its user when it was published."""
+        shutil.rmtree(self._root / adapter.path, ignore_errors=True)
 
 
 def _content(path: Path) -> bytes | None:

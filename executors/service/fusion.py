@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from executors.lora.engine import FusedEngine
 from executors.lora.task import JobId
@@ -25,18 +25,26 @@ class FusedSteps:
             something per task, that is no more than the task's step would have taken alone.
     """
 
-    def __init__(self, engine: FusedEngine, clock: Clock) -> None:
+    def __init__(self, engine: FusedEngine, clock: Clock, timed_alone: Collection[JobId] = ()) -> None:
+        """Take the first step of each of `timed_alone` by itself: what it takes is known to be theirs."""
         self._engine = engine
+        self._untimed = set(timed_alone)
         self._clock = clock
         self._apart = False
         self.node_s: defaultdict[JobId, float] = defaultdict(float)
 
     def step(self, job_ids: Sequence[JobId]) -> Mapping[JobId, Outcome]:
-        """Advance each task by one micro-batch. A task that fails has learned nothing from it.
+        """Advance each task by one micro-batch, or one of those that are timed alone, and no other. A task
+        that fails has learned nothing from it.
 
         Raises:
             torch.AcceleratorError: the device is lost.
         """
+        untimed = [job_id for job_id in job_ids if job_id in self._untimed]
+        if untimed:
+            # The caller looks at the time between two of them.
+            self._untimed.remove(untimed[0])
+            return {untimed[0]: self._step_alone(untimed[0])}
         if self._apart or len(job_ids) == 1:
             return {job_id: self._step_alone(job_id) for job_id in job_ids}
         before = {job_id: self._engine.samples_done(job_id) for job_id in job_ids}

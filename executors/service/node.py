@@ -158,6 +158,9 @@ class Node:
     def _apply(self, records: list[CommandRecord]) -> None:
         """Apply commands in their order; their position is committed only when all their reports are out."""
         shortage = None
+        for job_id in self._acceptance.cancelled_jobs(records):
+            # A slot among these commands ends the runs before it, and what ends may be published.
+            self._cancel(job_id)
         for record in records:
             accepted = self._accept(record)
             if accepted is not None:
@@ -183,10 +186,14 @@ class Node:
         match command:
             case SlotAssigned():
                 self._begin_slot(command)
-            case RunCancelled(job_id=job_id) if self._runner is None:
-                self._workshop.checkpoints.remove(job_id)
             case RunCancelled(job_id=job_id):
-                self._runner.cancel(job_id)
+                self._cancel(job_id)
+
+    def _cancel(self, job_id: str) -> None:
+        if self._runner is None:
+            self._workshop.checkpoints.remove(job_id)
+        else:
+            self._runner.cancel(job_id)
 
     def _begin_slot(self, assignment: SlotAssigned) -> None:
         if self._runner is not None:

@@ -23,6 +23,11 @@ Activity = Literal["training", "waiting", "idle"]
 CloseReason = Literal["slot_end", "newer_slot", "node_stops", "no_room"]
 
 _CHECKPOINT_POLL_S = 0.25
+_PUBLISHING_SLOTS = 1
+"""So long after its slot a run may still publish: then the cell counts the slot as lost, and has planned the
+job again or given it up."""
+_RECENT_SLOTS = 2
+"""A job that was finished in one of so many slots may cross its own cancellation on the way."""
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +80,11 @@ class SlotRunner:
         self._workshop = workshop
         self._clock = workshop.clock
         self._report = report
-        self._steps = FusedSteps(workshop.engine, workshop.clock)
+        self._steps = FusedSteps(
+            workshop.engine,
+            workshop.clock,
+            [order.job_id for order in assignment.runs if order.speed_is_declared],
+        )
         self._waiting = {order.job_id: order for order in assignment.runs if order.job_id not in self.over}
         self._training: dict[str, Run] = {}
         self._has_room = False
@@ -93,6 +102,9 @@ class SlotRunner:
         """
         if self._clock.time_s() >= self.assignment.slot_end_s:
             self.close("slot_end")
+        # Not behind the step: what was cancelled while it took its time is known by now.
+        for run in [run for run in self._training.values() if run.samples_done >= run.goal_samples]:
+            self._end_part(run, "quota")
         self._begin_runs()
         if self._training:
             self._step()
@@ -102,11 +114,25 @@ class SlotRunner:
         return "waiting" if self._waiting else "idle"
 
     def cancel(self, job_id: str) -> None:
-        """Stop a job that is over for its user; nothing is reported or kept."""
+        """Stop a job that is over for its user; nothing is reported or kept, an adapter that was published
+        when it was already over included."""
         if job_id in self._training or job_id in self._waiting:
             self._drop(job_id)
             self._say("run cancelled", job_id)
+        self._withdraw_adapter(job_id)
         self._workshop.checkpoints.remove(job_id)
+
+    def _withdraw_adapter(self, job_id: str) -> None:
+        newest = self._workshop.checkpoints.newest(job_id)
+        if newest is None or newest.slot < self.assignment.slot - _RECENT_SLOTS:
+            return
+        try:
+            finished = self._workshop.checkpoints.finished(newest)
+        except ValueError:
+            return
+        if finished is not None:
+            self._workshop.adapters.withdraw(finished.adapter)
+            self._say("adapter withdrawn", job_id)
 
     def close(self, reason: CloseReason) -> None:
         """End every run where it is: checkpointed, then reported.
@@ -251,8 +277,6 @@ class SlotRunner:
                 self._fail_training(run, outcome)
                 continue
             run.advance(self._workshop.engine.samples_done(job_id), outcome)
-            if run.samples_done >= run.goal_samples:
-                self._end_part(run, "quota")
 
     def _save_and_report(self) -> None:
         now_s = self._clock.time_s()
@@ -305,20 +329,28 @@ class SlotRunner:
     def _end_part(self, run: Run, reason: CloseReason | Literal["quota"]) -> None:
         """Checkpoint, then report: finished if the work is done, and else complete for this slot."""
         if run.loss is None:
-            # Killed or stopped before its first step of all: there is nothing to keep or to tell.
+            # Ended before its first step of all: there is nothing to keep.
+            if reason in ("slot_end", "newer_slot"):
+                self._fail(run.job_id, 0, TimeoutError("the slot was over before the run's first step"))
+                return
             self._drop(run.job_id)
             self._say("run stopped", run.job_id, reason=reason, samples_done=0)
             return
         saved = self._capture(run) if not run.unsaved_steps else self._save(run)
         if saved is None:
             return
-        if run.samples_done >= run.order.work_samples:
+        if run.samples_done >= run.order.work_samples and self._may_publish():
             self._finish(run, saved, run.loss)
             return
         self._drop(run.job_id)
         self._workshop.checkpoints.park(saved)
         self._report_progress(run, slot_complete=True)
         self._say("run stopped", run.job_id, reason=reason, samples_done=run.samples_done, loss=run.loss)
+
+    def _may_publish(self) -> bool:
+        """Whether the cell still waits for this slot; later, a run of a later slot publishes, if any does."""
+        length_s = self.assignment.slot_end_s - self.assignment.slot_start_s
+        return self._clock.time_s() < self.assignment.slot_end_s + _PUBLISHING_SLOTS * length_s
 
     def _finish(self, run: Run, saved: SavedRun, loss: float) -> None:
         """Write the adapter, give up the checkpoints, report.

@@ -20,6 +20,13 @@ def counted_speeds(task: Task, zone: Zone) -> tuple[CountedSpeed, ...]:
     )
 
 
+def rests_on_declaration(task: Task, zone: Zone, gpu_type: str) -> bool:
+    """Whether the user's word alone says how fast the task is on a type that it may run on: `declared`."""
+    return task.speed_samples_per_s is not None and all(
+        row.gpu_type != gpu_type for row in covering_rows(task.hyperparameters, zone)
+    )
+
+
 def _counted(gpu_type: str, declared: float, measured: float | None) -> CountedSpeed:
     if measured is None:
         return CountedSpeed(gpu_type=gpu_type, samples_per_s=declared, source="declared")

@@ -7,12 +7,12 @@ from typing import Literal
 from schemas.cells import Zone
 from schemas.commands import RunCancelled, RunOrder, SlotAssigned
 from schemas.decisions import JobCompleted, JobRefunded, JobReplanned, JobWithdrawn, Plan
-from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.registry import Outcome
 from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.calendar import Calendar
 from solvers.auction.demand import Demand
-from solvers.auction.speeds import counted_speeds
+from solvers.auction.speeds import rests_on_declaration
 from streams.auction.job import Job
 from streams.auction.live_bytes import CELL_BYTES, LiveBytes
 from streams.auction.offers import certificate_of, plan_of
@@ -21,6 +21,10 @@ Setback = Literal["node_lost", "behind_plan", "run_failed"]
 """Why a job's rest is planned again, at the provider's cost."""
 Fault = Literal["run_failed", "slower_than_declared", "dataset_size_misstated"]
 """What a job may end for by its own fault."""
+
+LATE_REPORT_SLOTS = 32
+"""So many slots the report of a run is waited for whose user answers for its speed, while nothing is heard of
+the run's executor but that it lives."""
 
 
 class JobBook:
@@ -53,6 +57,7 @@ class JobBook:
         for job in self.jobs.values():
             row = job.rows.get(slot)
             if row is not None and job.quotas[slot] and job.remaining_samples:
+                job.order_run(slot)
                 orders.setdefault(row, []).append(
                     RunOrder(
                         job_id=job.job_id,
@@ -61,6 +66,7 @@ class JobBook:
                         resume_samples=job.samples_done,
                         dataset=job.task.dataset,
                         hyperparameters=job.task.hyperparameters,
+                        speed_is_declared=self._speed_is_declared(job, row),
                     )
                 )
         for row in sorted(orders):
@@ -75,7 +81,8 @@ class JobBook:
             )
 
     def check_lapsed(self) -> Iterator[Outcome]:
-        """Plan again what slots before the last left undone; a slot's report is waited for one slot long."""
+        """Plan again what slots before the last left undone; a slot's report is waited for one slot long, or
+        until it comes where it may show that a declared speed is not there."""
         lapsed = self.present_slot - 1
         for job in list(self.jobs.values()):
             # The first condition is for speed: most jobs have reported their last slot.
@@ -84,7 +91,17 @@ class JobBook:
 
     def check(self, job: Job, setback: Setback) -> Iterator[Outcome]:
         """Plan the rest of a job again if the cells ahead of it no longer suffice."""
-        if self._spare_samples(job) < 0:
+        short = -self._spare_samples(job)
+        if short <= 0 or (setback == "behind_plan" and self._awaits_evidence(job)):
+            return
+        if setback == "behind_plan" and 2 * job.lacking_samples > short:
+            # A step that outlasts its slot takes the time of the next ones, which then begin late or never.
+            detail = (
+                f"the plan is short of {short} samples, and its runs trained {job.lacking_samples} less than "
+                "the declared speed promises for the time that they had"
+            )
+            yield from self._end_at_fault(job, "slower_than_declared", detail)
+        else:
             yield from self._replan(job, setback)
 
     def start(self, job: Job, report: RunStarted) -> Iterator[Outcome]:
@@ -95,31 +112,46 @@ class JobBook:
             detail = (
                 f"{job.task.dataset.path} holds {counted} samples, its vendor was paid to prepare {declared}"
             )
-            yield from self._end_at_fault(job, "dataset_size_misstated", detail, cancel=True)
+            yield from self._end_at_fault(job, "dataset_size_misstated", detail)
         else:
             yield from self.check(job, "behind_plan")
 
     def progress(self, job: Job, report: RunProgressed) -> Iterator[Outcome]:
         """Take note of how far a run is. What its part of the slot left undone is planned again, unless the
         task itself was slower than its user declared."""
-        spare = self._spare_samples(job)
+        expected = self._expected_spare_samples(job, report.slot)
         job.report(report.slot, report.samples_done, report.slot_complete)
         if not report.slot_complete:
             return
         lacking = self._lacking_samples(job, report)
-        if lacking > max(spare, 0):
-            detail = (
-                f"slot {report.slot}: {report.node_s:.1f} s of node {report.node} trained {lacking} samples "
-                "less than the declared speed promises, and the other cells do not make up for that"
-            )
-            yield from self._end_at_fault(job, "slower_than_declared", detail, cancel=True)
+        job.end_run(report.slot)
+        job.owe(lacking)
+        if lacking > max(expected, 0) and self._spare_samples(job) < 0:
+            yield from self._end_as_too_slow(job, report, lacking)
         else:
             yield from self.check(job, "behind_plan")
+
+    def overtake(self, job: Job, report: RunStarted | RunProgressed | RunFailed) -> Iterator[Outcome]:
+        """Take note of the end of a run that a later one has overtaken. What it has trained does not count,
+        but how long it took may show that the task is slower than its user declared."""
+        if isinstance(report, RunStarted) or (isinstance(report, RunProgressed) and not report.slot_complete):
+            return
+        lacking = self._lacking_samples(job, report) if isinstance(report, RunProgressed) else 0
+        expected = self._expected_spare_samples(job, report.slot)
+        job.end_run(report.slot)
+        if isinstance(report, RunProgressed) and lacking > max(expected, 0):
+            yield from self._end_as_too_slow(job, report, lacking)
+
+    def lose_executor(self, row: int) -> None:
+        """Of what is out on a node whose executor has begun anew, nobody is to answer for the time."""
+        for job in self.jobs.values():
+            job.lose_executor(row)
 
     def lose_node(self, row: int) -> Iterator[Outcome]:
         """Plan again every job with a cell on a node that is down, the present slot's included."""
         slot = self.present_slot
         for job in list(self.jobs.values()):
+            job.lose_executor(row)
             interrupted = job.rows.get(slot) == row and job.reported_slot < slot
             if interrupted:
                 job.lose_slot(slot)
@@ -131,8 +163,9 @@ class JobBook:
     def fail(self, job: Job, slot: int, error: str, permanent: bool) -> Iterator[Outcome]:
         """Count a slot's run as lost; give the job up if it can run nowhere."""
         job.lose_slot(slot)
+        job.end_run(slot)
         if permanent:
-            yield from self._end_at_fault(job, "run_failed", error, cancel=False)
+            yield from self._end_at_fault(job, "run_failed", error)
         else:
             yield from self.check(job, "run_failed")
 
@@ -191,24 +224,52 @@ class JobBook:
 
         0 where the zone itself knows how fast the task is, or where the run began is not known.
         """
-        if report.slot != job.run_slot:
+        base_samples = job.runs.get(report.slot)
+        if base_samples is None or not self._speed_is_declared(job, job.rows[report.slot]):
             return 0
-        gpu_type = self._fleet.classes[self._fleet.class_of_row[job.rows[report.slot]]].gpu_type
-        source = {speed.gpu_type: speed.source for speed in counted_speeds(job.task, self._zone)}
-        if source[gpu_type] != "declared":
-            return 0
-        part = min(report.node_s / self._calendar.slot_s, 1.0)
-        promised = math.floor(job.quotas[report.slot] * part)
-        return promised - (report.samples_done - job.run_base_samples)
+        # A step that outlasts the slot goes on to use the node.
+        promised = math.floor(job.quotas[report.slot] * (report.node_s / self._calendar.slot_s))
+        return promised - (report.samples_done - base_samples)
+
+    def _speed_is_declared(self, job: Job, row: int) -> bool:
+        """Whether the user answers for the job's speed on a node."""
+        gpu_type = self._fleet.classes[self._fleet.class_of_row[row]].gpu_type
+        return rests_on_declaration(job.task, self._zone, gpu_type)
+
+    def _awaits_evidence(self, job: Job) -> bool:
+        """Whether a run is out whose late report will tell by whose fault it is late.
+
+        It began, its executor has lived since, and its user answers for its speed.
+        """
+        return any(
+            base_samples is not None
+            and slot >= self.present_slot - LATE_REPORT_SLOTS
+            and self._is_late(slot)
+            and self._speed_is_declared(job, job.rows[slot])
+            for slot, base_samples in job.runs.items()
+        )
+
+    def _is_late(self, slot: int) -> bool:
+        """Whether a slot's report has been waited for long enough."""
+        return slot < self.present_slot - 1
+
+    def _expected_spare_samples(self, job: Job, slot: int) -> int:
+        """What a job would have to spare if the run of a slot had trained its quota, and no more is known."""
+        return self._spare_samples(job) + (self._expected(job, slot) if self._is_late(slot) else 0)
 
     def _in_flight(self, job: Job) -> int:
         """Samples of the present and the last slot that are planned and not yet reported."""
-        expected = 0
-        for slot in (self.present_slot - 1, self.present_slot):
-            if slot > job.reported_slot:
-                done = job.samples_done - job.run_base_samples if slot == job.run_slot else 0
-                expected += max(job.quotas.get(slot, 0) - done, 0)
-        return expected
+        return sum(
+            self._expected(job, slot)
+            for slot in (self.present_slot - 1, self.present_slot)
+            if slot > job.reported_slot
+        )
+
+    @staticmethod
+    def _expected(job: Job, slot: int) -> int:
+        """What is left of a slot's quota."""
+        done = job.samples_done - job.run_base_samples if slot == job.run_slot else 0
+        return max(job.quotas.get(slot, 0) - done, 0)
 
     def _replan(self, job: Job, setback: Setback) -> Iterator[Outcome]:
         first_slot = self._market.first_slot
@@ -273,14 +334,21 @@ class JobBook:
     ) -> Iterator[Outcome]:
         """Give a job up whose user is not to blame: all of the payment goes back."""
         self._welfare.refunded_micros += self._give_up_cells(job) - job.bid_micros
-        yield from self._end(job, reason, detail, job.payment_micros, cancel=True)
+        yield from self._end(job, reason, detail, job.payment_micros)
 
-    def _end_at_fault(self, job: Job, fault: Fault, detail: str, cancel: bool) -> Iterator[Outcome]:
+    def _end_as_too_slow(self, job: Job, report: RunProgressed, lacking: int) -> Iterator[Outcome]:
+        detail = (
+            f"slot {report.slot}: {report.node_s:.1f} s of node {report.node} trained {lacking} samples "
+            "less than the declared speed promises, and the other cells do not make up for that"
+        )
+        yield from self._end_at_fault(job, "slower_than_declared", detail)
+
+    def _end_at_fault(self, job: Job, fault: Fault, detail: str) -> Iterator[Outcome]:
         """Give a job up for what its task, its data or its declaration is: its user gets back no more than a
         withdrawal gives, or failing on purpose would be a free way out."""
         unspent_micros = self._unspent_micros(job)
         self._welfare.failed_micros += self._give_up_cells(job) - job.bid_micros
-        yield from self._end(job, fault, detail, unspent_micros, cancel)
+        yield from self._end(job, fault, detail, unspent_micros)
 
     def _end(
         self,
@@ -288,7 +356,6 @@ class JobBook:
         reason: Setback | Fault | Literal["deadline_passed"],
         detail: str,
         refund_micros: int,
-        cancel: bool,
     ) -> Iterator[Outcome]:
         self._remove(job)
         yield JobRefunded(
@@ -302,8 +369,9 @@ class JobBook:
             retained_micros=job.payment_micros - refund_micros,
             certificate=certificate_of(self._auctioneer),
         )
-        row = job.rows.get(self.present_slot)
-        if cancel and row is not None:
+        # The node of the last report keeps the job for its next part.
+        slots = sorted(slot for slot in {*job.runs, job.reported_slot} if slot in job.rows)
+        for row in dict.fromkeys(job.rows[slot] for slot in slots):
             yield RunCancelled(zone=self._zone.id, node=self._fleet.nodes[row], job_id=job.job_id)
 
     def _operational_ahead_micros(self, job: Job) -> int:

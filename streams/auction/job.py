@@ -9,7 +9,7 @@ import numpy as np
 from schemas.jobs import Task
 from solvers.auction.demand import Demand
 from solvers.auction.market import Placement
-from streams.auction.live_bytes import PRICED_BYTES, ROW_AND_QUOTA_BYTES, kept_bytes
+from streams.auction.live_bytes import HELD_CELL_BYTES, PRICED_BYTES, kept_bytes
 
 
 @dataclass
@@ -50,6 +50,12 @@ class Job:
     """The last slot whose run was reported to have started."""
     run_base_samples: int = 0
     """What was done when it did."""
+    lacking_samples: int = 0
+    """What its runs trained less than its user's word promises for the time that they had, as far as it was
+    not made up for, and since the last new plan."""
+    runs: dict[int, int | None] = field(default_factory=dict)
+    """The runs that were ordered and whose end was not reported, by slot: a node may hold them still. What
+    was done when the run began; None where no start is known, or the executor was lost since."""
     _packed: bytes | None = None
     """See `packed`; None after a change."""
 
@@ -59,7 +65,7 @@ class Job:
     @property
     def state_bytes(self) -> int:
         """What it takes in a snapshot, at most."""
-        plan_bytes = ROW_AND_QUOTA_BYTES * len(self.rows) + PRICED_BYTES * len(self.priced)
+        plan_bytes = HELD_CELL_BYTES * len(self.rows) + PRICED_BYTES * len(self.priced)
         return self._bytes_without_plan + plan_bytes
 
     @property
@@ -67,10 +73,36 @@ class Job:
         """Work not yet reported done."""
         return max(self.task.work_samples - self.samples_done, 0)
 
+    def owe(self, lacking_samples: int) -> None:
+        """A run has trained so much less than promised, or more if negative."""
+        self.lacking_samples = max(self.lacking_samples + lacking_samples, 0)
+        self._packed = None
+
+    def order_run(self, slot: int) -> None:
+        """A node is told to train this slot's part."""
+        self.runs[slot] = None
+        self._packed = None
+
+    def end_run(self, slot: int) -> None:
+        """No node holds this slot's run any more."""
+        self.runs.pop(slot, None)
+        self._packed = None
+
+    def lose_executor(self, row: int) -> None:
+        """A node's executor has begun anew, or is gone: what its runs have had of the node is not known."""
+        for slot in self.runs:
+            if self.rows[slot] == row:
+                self.runs[slot] = None
+                self._packed = None
+
     def start_run(self, slot: int, samples_done: int) -> None:
         """A run of this slot has begun at `samples_done`, which may be less than what was reported before."""
         self.samples_done = self.run_base_samples = self._unfinished(samples_done)
         self.run_slot = slot
+        # A node that begins a run has ended the one before, whether it said so or not.
+        for held in [held for held in self.runs if held < slot and self.rows[held] == self.rows[slot]]:
+            del self.runs[held]
+        self.runs[slot] = self.run_base_samples
         self._packed = None
 
     def report(self, slot: int, samples_done: int, slot_complete: bool) -> None:
@@ -92,6 +124,7 @@ class Job:
     def plan(self, placement: Placement, demand: Demand, class_of_row: tuple[int, ...]) -> None:
         """Hold a placement for the slots ahead, reserved with `demand`."""
         self.demand = demand
+        self.lacking_samples = 0
         self._packed = None
         for slot, row in placement.cells():
             self.rows[slot] = row
@@ -123,6 +156,7 @@ class Job:
                     "task": self.task.model_dump_json(),
                     "rows": list(self.rows.items()),
                     "quotas": list(self.quotas.items()),
+                    "runs": list(self.runs.items()),
                     "priced": sorted(self.priced),
                     "demand": [
                         self.demand.work_samples,
@@ -145,6 +179,7 @@ class Job:
             task=Task.model_validate_json(state["task"]),
             rows=dict(state["rows"]),
             quotas=dict(state["quotas"]),
+            runs=dict(state["runs"]),
             priced={(slot, row) for slot, row in state["priced"]},
             demand=Demand(
                 work_samples=work_samples,
@@ -171,4 +206,5 @@ _PLAIN_FIELDS = (
     "reported_slot",
     "run_slot",
     "run_base_samples",
+    "lacking_samples",
 )

@@ -10,11 +10,11 @@ from schemas.jobs import Task
 
 _BYTES_BESIDE_TASK_AND_PLAN = 768
 """Of a job or of a bid that waits, packed: three ids of 128 characters, names of fields, and numbers."""
-ROW_AND_QUOTA_BYTES = 32
-"""(slot, row) and (slot, quota), packed, of each cell of a plan."""
+HELD_CELL_BYTES = 48
+"""(slot, row), (slot, quota), and once its run is ordered (slot, samples), packed, of each cell of a plan."""
 PRICED_BYTES = 13
 """(slot, row), packed, of each cell whose prices a job has raised."""
-CELL_BYTES = ROW_AND_QUOTA_BYTES + PRICED_BYTES
+CELL_BYTES = HELD_CELL_BYTES + PRICED_BYTES
 """What each cell of a new plan adds to a job at most."""
 
 _FOR_LONGER_PLANS = 8

@@ -107,6 +107,7 @@ class AuctionZone:
                 if self.watch.lose(event.node):
                     yield from self._node_down(event.node, "offline")
                 return
+            self.book.lose_executor(self.fleet.row_of[event.node])
         if isinstance(event, NodeOffline | NodeSilent):
             if self.watch.lose(event.node):
                 if isinstance(event, NodeOffline):
@@ -211,6 +212,7 @@ class AuctionZone:
                 reason="stale_report",
                 detail=f"job {event.job_id} runs in slot {job.run_slot}, the report is of slot {event.slot}",
             )
+            yield from self.book.overtake(job, event)
             return
         match event:
             case RunStarted():

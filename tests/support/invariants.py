@@ -14,6 +14,7 @@ from schemas.decisions import Certificate, JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
 from schemas.policies import NoMergingPolicy
 from solvers.auction.price_order import PriceOrder
+from streams.auction.book import LATE_REPORT_SLOTS
 from streams.auction.live_bytes import kept_bytes
 from streams.auction.zone import AuctionZone
 from streams.cell import Cell, LedgerEvent
@@ -102,7 +103,9 @@ def check_zone(zone: AuctionZone) -> None:
     assert (market.price_order.rows == sorted_anew.rows).all(), "nodes are not in the order of prices"
     assert (market.price_order.memory_ahead == sorted_anew.memory_ahead).all()
     for job in zone.book.jobs.values():
-        assert zone.book.present_slot <= job.last_slot + GRACE_SLOTS, (
+        awaited = any(base_samples is not None for base_samples in job.runs.values())
+        grace_slots = LATE_REPORT_SLOTS if awaited else GRACE_SLOTS
+        assert zone.book.present_slot <= job.last_slot + grace_slots, (
             f"job {job.job_id} outlives its deadline"
         )
         assert all(slot <= job.last_slot for slot in job.rows), f"job {job.job_id} is planned too late"

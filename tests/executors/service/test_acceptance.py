@@ -67,6 +67,13 @@ def test_it_skips(skipped: CommandRecord) -> None:
     assert judged(skipped, present) is None
 
 
+def test_what_a_batch_of_records_cancels_here_is_known_before_any_is_applied() -> None:
+    others = [record(CANCELLED.model_copy(update={"node": "n2"})), record(CANCELLED, cell="d")]
+    batch = [record(SLOT), CommandRecord(7, b"{"), *others, record(CANCELLED)]
+    assert list(Acceptance(CELL, "n1").cancelled_jobs(batch)) == ["j"]
+    assert list(Acceptance(CELL, "n1").cancelled_jobs(batch[:-1])) == []
+
+
 def test_an_impossible_command_is_logged_with_its_place(caplog: pytest.LogCaptureFixture) -> None:
     judged(record(assignment(length_s=1e300)), Journal(topic="millrace.commands", partition=3))
 

@@ -70,6 +70,51 @@ def test_of_a_cancelled_job_nothing_is_kept(bench) -> None:
     assert bench.kept("j") == []
 
 
+def test_a_job_that_is_cancelled_during_its_last_step_publishes_nothing(bench) -> None:
+    runner = bench.runner(assignment(JOB))
+    for _ in range(4):
+        assert runner.advance() == "training"
+    assert bench.kept("j") == ["0-12"]
+    # The last step is done, and the commands that came meanwhile are read before the run ends.
+    runner.cancel("j")
+    assert runner.advance() == "idle"
+    assert [type(event) for event in bench.reports] == [RunStarted]
+    assert bench.kept("j") == []
+    assert not (bench.root / "adapters" / "c" / "j").exists()
+
+
+@pytest.mark.parametrize(("late_s", "publishes"), [(150.0, True), (200.0, False)])
+def test_a_run_publishes_only_while_the_cell_still_waits_for_its_slot(
+    bench, late_s: float, publishes: bool
+) -> None:
+    runner = bench.runner(assignment(JOB))
+    for _ in range(4):
+        runner.advance()
+    bench.clock.now_s += late_s
+    assert runner.advance() == "idle"
+    ended = bench.reports[-1]
+    assert isinstance(ended, RunFinished) is publishes
+    assert ended.samples_done == 14
+    assert (bench.root / "adapters" / "c" / "j").exists() is publishes
+    if not publishes:
+        assert ended.slot_complete
+        # Whoever is given the job's rest finds it done.
+        bench.carry_out(assignment(JOB.model_copy(update={"resume_samples": 13}), slot=3, start_s=1_300.0))
+        assert isinstance(bench.reports[-1], RunFinished)
+
+
+@pytest.mark.parametrize(("slot", "withdrawn"), [(1, True), (2, True), (3, False)])
+def test_an_adapter_that_crossed_its_cancellation_is_withdrawn_and_an_old_one_is_not(
+    bench, slot: int, withdrawn: bool
+) -> None:
+    bench.carry_out(assignment(JOB))
+    adapter = bench.root / "adapters" / "c" / "j"
+    assert adapter.exists()
+    later = bench.runner(assignment(order("other", 8), slot=slot))
+    later.cancel("j")
+    assert adapter.exists() is not withdrawn
+
+
 def kill_after(owner: type, method: str) -> Callable[[pytest.MonkeyPatch], None]:
     """Have this process killed as soon as a method has returned."""
 
@@ -112,7 +157,7 @@ def test_a_process_killed_when(
         # At its goal and not yet at its end, so that the process to be killed has nothing left to train.
         before_the_end.setattr(SlotRunner, "_finish", lambda *_: None)
         runner = bench.runner(assignment(JOB))
-        for _ in range(4):
+        for _ in range(5):
             runner.advance()
     assert bench.kept("j")[-1] == "0-14"
     pid = os.fork()

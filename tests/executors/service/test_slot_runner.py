@@ -8,7 +8,7 @@ import torch
 
 from executors.lora.engine import FusedEngine
 from executors.lora.task_state import TaskState
-from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from tests.support.executors import CELL, assignment, order, write_dataset
 
 SameTraining = Callable[[TaskState, TaskState], None]
@@ -116,6 +116,48 @@ def test_a_run_says_how_long_it_has_had_the_node(bench) -> None:
     assert 12.0 < told["small"].node_s < 12.0 + 3.0, "two steps alone, and of the first a part by its tokens"
 
 
+def test_the_first_step_of_a_run_of_declared_speed_is_its_own(bench) -> None:
+    class SlowEngine(FusedEngine):
+        def step(self, job_ids=None):
+            bench.clock.now_s += 40.0 if "slow" in job_ids else 1.0
+            return super().step(job_ids)
+
+    declared = {"speed_is_declared": True}
+    jobs = [
+        order("slow", 1_000, batch_size=8).model_copy(update=declared),
+        order("fast", 1_000, batch_size=8, seed=1).model_copy(update=declared),
+        order("known", 1_000, seed=2),
+    ]
+    runner = bench.runner(assignment(*jobs), bench.workshop(SlowEngine))
+    while runner.advance() == "training":
+        pass
+    node_s = {job_id: bench.told(job_id)[-1].node_s for job_id in ("slow", "fast", "known")}
+    # 40 s and 1 s alone, then two steps of 40 s that all three share.
+    assert node_s["slow"] > 40.0 + 80.0 / 4
+    assert 1.0 < node_s["fast"] <= 1.0 + 80.0 / 3
+    assert 0.0 < node_s["known"] < 80.0 / 4
+
+
+def test_a_run_that_another_left_no_time_for_a_step_says_so(bench) -> None:
+    class SlowEngine(FusedEngine):
+        def step(self, job_ids=None):
+            bench.clock.now_s += 400.0
+            return super().step(job_ids)
+
+    declared = {"speed_is_declared": True}
+    jobs = [
+        order(job_id, 1_000, seed=seed).model_copy(update=declared)
+        for seed, job_id in enumerate(("slow", "waiting"))
+    ]
+    runner = bench.runner(assignment(*jobs), bench.workshop(SlowEngine))
+    while runner.advance() == "training":
+        pass
+    slow, waited = bench.told("slow")[-1], bench.told("waiting")[-1]
+    assert (slow.node_s, slow.slot_complete) == (400.0, True)
+    assert isinstance(waited, RunFailed)
+    assert (waited.permanent, waited.error) == (False, "the slot was over before the run's first step")
+
+
 def test_a_run_says_how_many_records_its_data_have(bench) -> None:
     write_dataset(bench.datasets / "more.jsonl", records=61)
     bench.carry_out(assignment(order("j", 8, dataset="more.jsonl")))
@@ -184,7 +226,8 @@ def test_a_run_waits_for_its_predecessor_while_the_others_train(bench) -> None:
         pass
     assert successor.advance() == "waiting"
     assert bench.reports[-1].job_id == "k"
-    predecessor.advance()
+    while predecessor.advance() == "training":
+        pass
     bench.clock.now_s += 1
     while successor.advance() == "training":
         pass

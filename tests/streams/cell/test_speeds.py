@@ -6,7 +6,9 @@ import pytest
 
 from schemas.cells import ThroughputRow
 from schemas.commands import RunCancelled, SlotAssigned
-from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned, ZonePriced
+from streams.auction.book import LATE_REPORT_SLOTS
+from streams.cell import Cell
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,
@@ -14,10 +16,14 @@ from tests.support.cells import (
     CheckedBench,
     ask,
     bid,
+    failed,
     finished,
+    heard,
     nodes_by_slot,
     offline,
+    online,
     progressed,
+    silent,
     started,
     tick,
     vendor,
@@ -60,6 +66,10 @@ def test_the_offer_says_what_speeds_it_counts_with_and_by_whose_word(declared, r
     (admitted,) = bench.send(bid(speed_samples_per_s=declared))
     assert [(s.gpu_type, s.samples_per_s, s.source) for s in admitted.offer.speeds] == counted
     assert quoted.offer.speeds == admitted.offer.speeds
+    first, node = min(nodes_by_slot(admitted).items())
+    assigned = next(o for o in bench.send(*map(tick, range(first + 1))) if isinstance(o, SlotAssigned))
+    source = {speed.gpu_type: speed.source for speed in admitted.offer.speeds}
+    assert assigned.runs[0].speed_is_declared == (source["slow" if node == "b1" else "fast"] == "declared")
 
 
 def test_a_memory_bound_task_that_claims_ten_times_its_speed_pays_what_an_honest_one_pays():
@@ -188,6 +198,133 @@ def test_a_slot_before_that_is_not_reported_yet_is_not_held_against_a_claim(benc
     bench.send(tick(0), tick(1), started(nodes[1], 1, 0))
     (replanned,) = bench.send(progressed(nodes[1], 1, 50, node_s=SLOT_S))
     assert (replanned.reason, replanned.remaining_samples) == ("behind_plan", 150)
+
+
+def late_claim(bench, **changes):
+    """A task of one batch that claims 40 samples per second on a node of its own; its run has begun."""
+    task = {"work_samples": 128, "deadline_s": EPOCH_S + 20, "speed_samples_per_s": {"fast": 8.0}}
+    (admitted,) = bench.send(claim(**{**task, **changes}))
+    nodes = nodes_by_slot(admitted)
+    bench.send(tick(0), started(nodes[0], 0, 0))
+    return admitted, nodes
+
+
+def test_a_step_that_outlasts_its_slots_and_the_deadline_is_held_against_the_claim(bench):
+    admitted, nodes = late_claim(bench)
+    for slot in range(1, 5):
+        assert [o for o in bench.send(tick(slot)) if not isinstance(o, SlotAssigned | ZonePriced)] == []
+    # A report of progress that comes just before the last one changes nothing.
+    assert bench.send(progressed(nodes[0], 0, 128, complete=False, node_s=44.0)) == []
+    refunded, *cancelled = bench.send(progressed(nodes[0], 0, 128, node_s=45.0))
+    assert (refunded.reason, refunded.refund_micros) == ("slower_than_declared", 0)
+    assert refunded.retained_micros == admitted.payment_micros
+    assert {command.node for command in cancelled} == set(nodes.values())
+
+
+def test_a_claim_whose_step_is_out_is_not_planned_again_before_it_reports(bench):
+    (admitted,) = bench.send(claim(work_samples=100))
+    nodes = nodes_by_slot(admitted)
+    bench.send(tick(0), started(nodes[0], 0, 0))
+    late = [o for o in bench.send(tick(1), tick(2), tick(3)) if isinstance(o, JobReplanned | JobRefunded)]
+    assert late == []
+    (refunded, *_) = bench.send(progressed(nodes[0], 0, 8, node_s=3.5 * SLOT_S))
+    assert refunded.reason == "slower_than_declared"
+
+
+@pytest.mark.parametrize("done", [0, 4, 10], ids=["no step", "one step", "as declared"])
+def test_a_run_that_waited_for_anothers_long_step_is_planned_again_for_nothing(bench, done):
+    (admitted,) = bench.send(claim(work_samples=100))
+    nodes = nodes_by_slot(admitted)
+    bench.send(tick(0), started(nodes[0], 0, 0), tick(1), tick(2), tick(3))
+    # Of 30 s it had two itself at most; a run that was left no time for a step fails.
+    report = failed(nodes[0], 0, 0, False) if done == 0 else progressed(nodes[0], 0, done, node_s=done / 5.0)
+    (replanned,) = bench.send(report)
+    assert isinstance(replanned, JobReplanned)
+    assert replanned.remaining_samples == 100 - done
+
+
+@pytest.mark.parametrize("deadline_s", [20.0, 60.0])
+def test_a_run_that_waited_too_long_is_refunded_in_full(bench, deadline_s):
+    (admitted,) = bench.send(claim(work_samples=100, deadline_s=EPOCH_S + deadline_s))
+    nodes = nodes_by_slot(admitted)
+    bench.send(*[tick(0), started(nodes[0], 0, 0)], *map(tick, range(1, 9)))
+    refunded = bench.send(progressed(nodes[0], 0, 4, node_s=0.8))[0]
+    assert (refunded.reason, refunded.refund_micros) == ("deadline_passed", admitted.payment_micros)
+
+
+@pytest.mark.parametrize("lost", [silent, offline, online], ids=["silent", "left", "began anew"])
+def test_what_an_executor_that_was_lost_had_begun_is_the_providers(bench, lost):
+    admitted, nodes = late_claim(bench, deadline_s=EPOCH_S + 20)
+    outcomes = bench.send(heard(nodes[0]), lost(nodes[0]), tick(1), tick(2), tick(3))
+    (refunded,) = [outcome for outcome in outcomes if isinstance(outcome, JobRefunded)]
+    assert refunded.refund_micros == admitted.payment_micros
+    assert next(o.node for o in outcomes if isinstance(o, RunCancelled)) == nodes[0]
+
+
+def test_a_run_whose_start_is_not_known_is_not_waited_for(bench):
+    (admitted,) = bench.send(claim(deadline_s=EPOCH_S + 40))
+    outcomes = bench.send(tick(0), tick(1), tick(2))
+    (refunded,) = [outcome for outcome in outcomes if isinstance(outcome, JobRefunded)]
+    assert refunded.refund_micros == admitted.payment_micros
+
+
+def test_where_the_provider_answers_a_late_report_is_not_waited_for():
+    bench = bench_with(row("fast", 5.0))
+    (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 40))
+    node = nodes_by_slot(admitted)[0]
+    outcomes = bench.send(tick(0), started(node, 0, 0), tick(1), tick(2))
+    (refunded,) = [outcome for outcome in outcomes if isinstance(outcome, JobRefunded)]
+    assert refunded.refund_micros == admitted.payment_micros
+    assert node in [outcome.node for outcome in outcomes if isinstance(outcome, RunCancelled)]
+
+
+def test_an_executor_that_lives_and_never_reports_is_not_waited_for_for_ever(bench):
+    admitted, _ = late_claim(bench)
+    over = []
+    for slot in range(1, LATE_REPORT_SLOTS + 2):
+        over += [o for o in bench.send(tick(slot)) if isinstance(o, JobRefunded)]
+        assert bool(over) == (slot > LATE_REPORT_SLOTS)
+    assert over[0].refund_micros == admitted.payment_micros
+
+
+def test_a_late_run_that_another_has_overtaken_still_shows_what_the_claim_was_worth(bench):
+    other = {"work_samples": 100, "memory_gib": 8.0, "deadline_s": EPOCH_S + 10}
+    bench.send(bid("other", speed_samples_per_s={"fast": 10.0}, **other))
+    (admitted,) = bench.send(claim(deadline_s=EPOCH_S + 40))
+    nodes = nodes_by_slot(admitted)
+    assert nodes[0] != nodes[1]
+    bench.send(tick(0), started(nodes[0], 0, 0), tick(1), started(nodes[1], 1, 0), tick(2))
+    ignored, refunded, *cancelled = bench.send(progressed(nodes[0], 0, 8, node_s=25.0))
+    assert (ignored.reason, refunded.reason) == ("stale_report", "slower_than_declared")
+    assert [command.node for command in cancelled] == [nodes[1]]
+
+
+def test_a_late_step_that_the_other_cells_make_up_for_ends_nothing(bench):
+    # The plan has 40 samples to spare; the step of 15 s trained what the slot was to train.
+    (admitted,) = bench.send(claim(work_samples=160))
+    nodes = nodes_by_slot(admitted)
+    bench.send(tick(0), started(nodes[0], 0, 0), tick(1))
+    assert bench.send(progressed(nodes[0], 0, 50, node_s=15.0)) == []
+
+
+def test_a_step_that_takes_the_next_slots_time_too_is_held_against_the_claim(bench):
+    # One step of 64 samples takes 19 s where 50 samples in 10 s were promised, and slot 1 begins too late.
+    (admitted,) = bench.send(claim())
+    nodes = nodes_by_slot(admitted)
+    bench.send(tick(0), started(nodes[0], 0, 0), tick(1))
+    assert bench.send(progressed(nodes[0], 0, 64, node_s=19.0)) == []
+    bench.send(started(nodes[1], 1, 64), tick(2))
+    refunded, *_ = bench.send(progressed(nodes[1], 1, 64, node_s=0.0))
+    assert (refunded.reason, refunded.retained_micros) == ("slower_than_declared", 3 * UNIT // 2)
+
+
+def test_what_waits_for_a_late_report_goes_through_a_snapshot(bench):
+    admitted, nodes = late_claim(bench)
+    bench.send(tick(1), tick(2), tick(3))
+    bench.cell = Cell.restore(bench.cell.snapshot())
+    refunded, *_ = bench.send(progressed(nodes[0], 0, 128, node_s=35.0))
+    assert (refunded.reason, refunded.refund_micros) == ("slower_than_declared", 0)
+    assert refunded.retained_micros == admitted.payment_micros
 
 
 def trained(true_samples_per_s: float, declared: float, seed: int) -> int:
