@@ -19,8 +19,8 @@ from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event, Outcome, writer_of
 from schemas.solves import SolveFinished
-from streams.auction.live_bytes import LiveBytes
 from streams.auction.zone import AuctionZone
+from streams.live_bytes import LiveBytes
 from streams.policy import ZonePolicy
 from streams.recent_ids import RecentIds
 

@@ -9,7 +9,7 @@ from schemas.jobs import JobEvent
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Outcome
 from schemas.solves import SolveFinished
-from streams.auction.live_bytes import LiveBytes
+from streams.live_bytes import LiveBytes
 
 
 class ZonePolicy(Protocol):

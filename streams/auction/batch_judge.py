@@ -20,11 +20,11 @@ from solvers.auction.mechanism import Request
 from solvers.auction.search import Schedule, describe
 from solvers.auction.vendor_choice import drawn_vendor, in_time
 from streams.auction.judge import unknown_job, unknown_solve
-from streams.auction.live_bytes import LiveBytes, kept_bytes
 from streams.auction.offers import certificate_of
 from streams.auction.solves import batch_request, placement_of_plan, slots_for
 from streams.auction.verdicts import Verdicts, why_not
 from streams.auction.waiting import WaitingBid, packed, unpacked
+from streams.live_bytes import LiveBytes, kept_bytes
 
 _Fault = tuple[RejectionReason, str]
 """Why a solver's plan is not applied."""

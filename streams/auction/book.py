@@ -14,8 +14,8 @@ from solvers.auction.calendar import Calendar
 from solvers.auction.demand import Demand
 from solvers.auction.speeds import rests_on_declaration
 from streams.auction.job import Job
-from streams.auction.live_bytes import CELL_BYTES, LiveBytes
 from streams.auction.offers import certificate_of, plan_of
+from streams.live_bytes import CELL_BYTES, LiveBytes
 
 Setback = Literal["node_lost", "behind_plan", "run_failed"]
 """Why a job's rest is planned again, at the provider's cost."""

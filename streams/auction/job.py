@@ -9,7 +9,7 @@ import numpy as np
 from schemas.jobs import Task
 from solvers.auction.demand import Demand
 from solvers.auction.market import Placement
-from streams.auction.live_bytes import HELD_CELL_BYTES, PRICED_BYTES, kept_bytes
+from streams.live_bytes import HELD_CELL_BYTES, PRICED_BYTES, kept_bytes
 
 
 @dataclass

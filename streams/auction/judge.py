@@ -10,8 +10,8 @@ from schemas.solves import SolveFinished
 from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.mechanism import Request
 from solvers.auction.search import Schedule
-from streams.auction.live_bytes import LiveBytes, kept_bytes
 from streams.auction.verdicts import Verdicts, why_not
+from streams.live_bytes import LiveBytes, kept_bytes
 
 
 class Judge(Protocol):

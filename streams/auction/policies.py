@@ -24,8 +24,8 @@ from solvers.auction.steepness import LearnedSteepness
 from solvers.auction.vendor_choice import drawn_vendor, fastest_vendor
 from streams.auction.batch_judge import BatchJudge
 from streams.auction.judge import ImmediateJudge, Judge
-from streams.auction.live_bytes import LiveBytes
 from streams.auction.verdicts import Verdicts
+from streams.live_bytes import LiveBytes
 
 
 def mechanism_of(policy: Policy) -> Mechanism:

@@ -11,7 +11,7 @@ from solvers.auction.demand import Demand
 from solvers.auction.fleet import Fleet
 from solvers.auction.mechanism import Request
 from solvers.auction.window import VendorOption
-from streams.auction.live_bytes import kept_bytes
+from streams.live_bytes import kept_bytes
 
 
 @dataclass(frozen=True)

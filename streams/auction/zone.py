@@ -27,11 +27,11 @@ from solvers.auction.mechanism import Request
 from solvers.auction.vendors import vendor_options
 from streams.auction.book import JobBook
 from streams.auction.judge import unknown_job
-from streams.auction.live_bytes import LiveBytes
 from streams.auction.nodes import NodeWatch
 from streams.auction.policies import judge_of, market_of, mechanism_of, opening_of, steepness_of
 from streams.auction.prices import priced
 from streams.auction.verdicts import Verdicts
+from streams.live_bytes import LiveBytes
 from streams.recent_ids import RecentIds
 
 _WRITERS_AT_LEAST = 8

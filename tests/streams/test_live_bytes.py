@@ -14,8 +14,8 @@ from schemas.jobs import Dataset, LoraHyperparameters
 from schemas.policies import TitanPolicy
 from schemas.quotes import VendorQuoted
 from schemas.solves import SolvedPlan
-from streams.auction.live_bytes import LiveBytes, kept_bytes
 from streams.cell import Cell
+from streams.live_bytes import LiveBytes, kept_bytes
 from tests.support.cells import (
     EPOCH_S,
     UNIT,

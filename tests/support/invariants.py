@@ -15,9 +15,9 @@ from schemas.jobs import JobSubmitted
 from schemas.policies import NoMergingPolicy
 from solvers.auction.price_order import PriceOrder
 from streams.auction.book import LATE_REPORT_SLOTS
-from streams.auction.live_bytes import kept_bytes
 from streams.auction.zone import AuctionZone
 from streams.cell import Cell, LedgerEvent
+from streams.live_bytes import kept_bytes
 
 GRACE_SLOTS = 1
 """The report of a job's last slot is waited for until the slot after it is over."""
