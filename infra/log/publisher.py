@@ -1,5 +1,6 @@
 """Sending events to their input topics."""
 
+import logging
 import time
 import uuid
 from types import TracebackType
@@ -7,14 +8,17 @@ from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from infra.log.target import Target
+from infra.log.target import ANSWER_TIMEOUT_S, Target
 from schemas.codec import Envelope
 from schemas.registry import TOPIC_BY_EVENT, Event
+from streams.kafka.administration import Administration
 from streams.kafka.configuration import producer
 from streams.kafka.faults import denial, fatal_errors_told
 from streams.times import rfc3339
 
 DELIVERY_TIMEOUT_S = 30.0
+_SILENT = logging.Logger("silent", logging.CRITICAL + 1)
+"""For the client's own words: what they are about is raised, and told in one line."""
 
 
 class PublishError(RuntimeError):
@@ -32,6 +36,7 @@ class EventPublisher:
         self._target = target
         self._source = source
         self._fault: PublishError | None = None
+        self._may_write: set[str] = set()
         self._producer = Producer(
             {
                 **producer(
@@ -40,19 +45,21 @@ class EventPublisher:
                     delivery_timeout_s=DELIVERY_TIMEOUT_S,
                     linger_ms=5,
                 ),
-                "log_level": 0,
-            }
+            },
+            logger=_SILENT,
         )
 
     def publish(self, event: Event) -> Envelope:
         """Send an event and return it with its new id; `flush` waits for the broker.
 
         Raises:
+            BrokerError: the topic is missing, or we may not write it.
             PublishError: the broker refused an earlier event, or this one cannot be queued.
         """
         now = rfc3339(int(time.time() * 1_000))
         envelope = Envelope(str(uuid.uuid4()), self._source, now, event)
         topic = self._target.topic(TOPIC_BY_EVENT[type(event)])
+        self._require(topic)
         try:
             self._producer.produce(
                 topic,
@@ -95,6 +102,12 @@ class EventPublisher:
     ) -> None:
         if kind is None:
             self.flush()
+
+    def _require(self, topic: str) -> None:
+        """Ask before the first event to a topic: a producer without the right ends and does not name it."""
+        if topic not in self._may_write:
+            Administration(self._target.kafka, ANSWER_TIMEOUT_S).require({topic: ["WRITE"]})
+            self._may_write.add(topic)
 
     def _note(self, fault: KafkaError | None, message: Message) -> None:
         if fault is not None:

@@ -71,7 +71,7 @@ def fatal_errors_told() -> Iterator[None]:
     """Have an error that ends a producer come as itself out of `poll` or `flush`.
 
     The client raises it in the middle of serving callbacks; where one is called after that, Python finds an
-    exception that nobody has handled and raises SystemError because of it.
+    exception that nobody has handled and raises SystemError because of it, or loses it on the way.
 
     Raises:
         KafkaException: the error that ended the producer.
@@ -82,9 +82,9 @@ def fatal_errors_told() -> Iterator[None]:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, KafkaException):
             cause = cause.__cause__
-        if cause is None:
-            raise
-        raise cause from None
+        if cause is not None:
+            raise cause from None
+        raise KafkaException(KafkaError(KafkaError._FATAL, "the client has not said why")) from error
 
 
 def denial(connection: KafkaConnection, error: KafkaError, what: str) -> str | None:

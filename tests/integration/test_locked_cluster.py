@@ -114,7 +114,7 @@ def environment(connection: KafkaConnection, folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[[KafkaConnection, str], str]:
     """Runs a command that must fail soon, and returns the line that it says."""
 
@@ -124,7 +124,7 @@ def attempt(
         began_s = time.monotonic()
         status = run(arguments(COMMANDS[command], tmp_path))
         took_s = time.monotonic() - began_s
-        said = capsys.readouterr()
+        said = capfd.readouterr()
         assert (status, took_s < SOON_S) == (1, True), (command, took_s, said)
         assert said.err.startswith("millrace: "), (command, said)
         assert said.err.count("\n") == 1, (command, said)
@@ -192,7 +192,7 @@ def ended(connection: KafkaConnection, folder: Path) -> dict[str, tuple[int, str
 DENIED = {
     "submit": ("vendors", "user vendors may not read topic locked.jobs.dlt"),
     "submit --no-wait": ("vendors", "user vendors may not write topic locked.jobs"),
-    "quote": ("auditor", "user auditor may not write any topic"),
+    "quote": ("auditor", "user auditor may not write topic locked.jobs"),
     "vendor-quote": ("users", "user users may not read topic locked.quotes.dlt"),
     "watch": ("users", "user users may not read topic locked.ledger"),
     "explain": ("nodes", "user nodes may not read topic locked.ledger"),
