@@ -14,7 +14,7 @@ from schemas.base import (
     SamplesPerSecond,
     UnixTime,
 )
-from schemas.policies import AuctionPolicy, Policy
+from schemas.policies import AuctionPolicy, Policy, TitanPolicy
 
 LEAST_SLOT_S = 0.01
 MAX_SLOT_S = 86_400
@@ -27,6 +27,11 @@ BYTES_PER_NODE_SLOT = 32
 MAX_NODE_SLOTS = 2**19
 """Horizon x nodes over all zones of a cell: 16 MiB of prices and room. Fifty nodes for ten thousand slots,
 five hundred for a week of ten minutes each."""
+MAX_BATCH_NODE_SLOTS = 2**17
+"""Horizon x nodes of a zone whose bids are decided in batches: a solver is told the room of each node and
+slot, which is 5 MB of a decision, and Kafka takes decisions up to 8 MiB."""
+MAX_WAITING_BYTES = 3 * 2**20
+"""Of bids that wait: one request may be about all of them, and none takes more of that than it does here."""
 BYTES_PER_REMEMBERED_ID = 40
 """With its writer, where each has one of its own."""
 MAX_REMEMBERED_IDS = 2**18
@@ -136,6 +141,14 @@ class Zone(Record):
             if node.gpu_type not in types:
                 raise ValueError(
                     f"zone {self.id}: node {node.id} is of type {node.gpu_type}, which the zone lacks"
+                )
+        if isinstance(self.policy, TitanPolicy):
+            node_slots = self.horizon_slots * len(self.nodes)
+            if node_slots > MAX_BATCH_NODE_SLOTS:
+                raise ValueError(
+                    f"zone {self.id}: {self.horizon_slots} slots x {len(self.nodes)} nodes = {node_slots}, "
+                    f"but a solver is asked about at most {MAX_BATCH_NODE_SLOTS}: split the zone, or plan "
+                    "fewer slots ahead"
                 )
         if isinstance(self.policy, AuctionPolicy):
             named = [prices.gpu_type for prices in self.policy.opening_prices]

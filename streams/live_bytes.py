@@ -6,6 +6,7 @@ kept up with every change. It is no part of the state: who restores jobs counts 
 
 from collections import Counter
 
+from schemas.cells import MAX_WAITING_BYTES
 from schemas.jobs import Task
 
 _BYTES_BESIDE_TASK_AND_PLAN = 768
@@ -20,7 +21,8 @@ CELL_BYTES = HELD_CELL_BYTES + PRICED_BYTES
 _FOR_LONGER_PLANS = 8
 """This part of the limit is left for plans that grow when they are made again."""
 _FOR_WAITING = 2
-"""Bids that wait for a solver, which cost nothing, take at most this part of the limit."""
+"""Bids that wait for a solver, which cost nothing, take at most this part of the limit (and no more than a
+request to the solver has room for)."""
 _USERS_WAITING_AT_LEAST = 8
 """And those of one user at most this part of that."""
 
@@ -38,7 +40,7 @@ class LiveBytes:
         """Of jobs and of waiting bids."""
         self._limit = limit_bytes
         self._limit_admitted = limit_bytes - limit_bytes // _FOR_LONGER_PLANS
-        self._limit_waiting = limit_bytes // _FOR_WAITING
+        self._limit_waiting = min(limit_bytes // _FOR_WAITING, MAX_WAITING_BYTES)
         self._limit_waiting_of_user = self._limit_waiting // _USERS_WAITING_AT_LEAST
         self._waiting: Counter[str] = Counter()
         """Bytes of waiting bids by user; only of users who have any."""

@@ -8,12 +8,14 @@ import pytest
 
 from bench.spine.cells import bid as usual_bid
 from bench.spine.cells import configuration as usual_configuration
-from schemas.cells import LEAST_LIVE_JOBS_BYTES, MAX_SNAPSHOT_BYTES, Node
+from schemas.cells import LEAST_LIVE_JOBS_BYTES, MAX_BATCH_NODE_SLOTS, MAX_SNAPSHOT_BYTES, GpuType, Node
+from schemas.clock import ClockTicked
 from schemas.decisions import JobAdmitted, JobQuoted, JobRefunded, JobRejected
 from schemas.jobs import Dataset, LoraHyperparameters
 from schemas.policies import TitanPolicy
 from schemas.quotes import VendorQuoted
 from schemas.solves import SolvedPlan
+from schemas.topics import topics
 from streams.cell import Cell
 from streams.live_bytes import LiveBytes, kept_bytes
 from tests.support.cells import (
@@ -175,7 +177,11 @@ def test_a_plan_that_is_made_again_has_room_where_a_bid_has_none_but_not_without
 
 @pytest.fixture
 def waiting() -> Bench:
-    bench = Bench.configured(zones=(largest_zone(policy=TitanPolicy(kind="titan")),), **LARGEST)
+    """Besides the zone that decides in batches, another one leaves little of the cell to live jobs."""
+    batches = zone(nodes=NODES, horizon_slots=256, policy=TitanPolicy(kind="titan"))
+    others = tuple(node.model_copy(update={"id": node.id[::-1]}) for node in NODES)
+    beside = zone(id="y", nodes=others, horizon_slots=704)
+    bench = Bench.configured(zones=(batches, beside), **{**LARGEST, "duplicate_window_events": 87_000})
     bench.send(tick(0))
     return bench
 
@@ -207,6 +213,40 @@ def test_waiting_bids_of_all_users_leave_half_to_jobs(waiting: Bench) -> None:
     (requested,) = waiting.send(tick(0.6))
     assert len(waiting.send(solved(requested, status="feasible"))) == len(requested.bids)
     assert waiting.zone.live.total == 0
+
+
+def test_the_largest_request_for_a_solve_fits_into_a_decision() -> None:
+    """As many nodes with long names as a configuration holds, and counts of as many digits as can be."""
+    names = [f"n{number}".ljust(LONGEST_ID, "x") for number in range(6_000)]
+    types = ("fast", "slow", "third", "fourth")
+    largest_types = tuple(
+        GpuType(name=name, samples_per_s=1e9, memory_gib=1e6, power_kw=0.1234567890123456) for name in types
+    )
+    batches = zone(
+        nodes=tuple(Node(id=name, gpu_type=types[i % 4], tariff="t") for i, name in enumerate(names)),
+        gpu_types=largest_types,
+        horizon_slots=MAX_BATCH_NODE_SLOTS // len(names),
+        policy=TitanPolicy(kind="titan"),
+    )
+    bench = Bench.configured(zones=(batches,), slot_s=86_400.0)
+    assert len(bench.cell.configuration.model_dump_json()) > 0.9 * LARGEST_EVENT_BYTES
+    rng = random.Random(9)
+    task: dict[str, Any] = {
+        "work_samples": 10**12,
+        "memory_gib": 1_000.0,
+        "speed_samples_per_s": dict.fromkeys(types, 1000000000.0),
+        "deadline_s": EPOCH_S + 21 * 86_400.0,
+    }
+    bench.send(ClockTicked(cell="c", time_s=EPOCH_S))
+    waiting = 0
+    while not (outcome := bench.send(bid(letters(rng), units=10.0**9, user=letters(rng), **task))):
+        waiting += 1
+    assert (outcome[0].reason, waiting > 2_500) == ("cell_full", True)
+    (requested,) = bench.send(ClockTicked(cell="c", time_s=EPOCH_S + 60_000.0))
+    assert len(requested.bids) == waiting
+    (decisions,) = (topic for topic in topics() if topic.name.endswith(".decisions"))
+    size = len(requested.model_dump_json())
+    assert 0.5 * decisions.max_message_bytes < size < 0.95 * decisions.max_message_bytes
 
 
 def test_a_solved_bid_that_finds_the_cell_full_is_told_so(waiting: Bench) -> None:
