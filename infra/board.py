@@ -75,8 +75,10 @@ class Board:
     revenue_micros: int = 0
     certificates: dict[str, Certificate] = field(default_factory=dict)
     """The latest of each zone."""
-    _bids: set[str] = field(default_factory=set)
-    """Ids of the events that brought them; a cell passes over a bid under an id that it has met before."""
+    _read: set[tuple[str, str]] = field(default_factory=set)
+    """Users and ids of the events that brought bids; a cell passes over what it has met before."""
+    _bids: dict[tuple[str, str], JobSubmitted] = field(default_factory=dict)
+    """The first of each user under each job's id, which is the one that counts."""
 
     @property
     def realised_welfare_micros(self) -> int:
@@ -101,12 +103,12 @@ class Board:
                 self._configure(event)
             case ClockTicked():
                 self.time_s = max(self.time_s or 0.0, event.time_s)
-            case JobSubmitted() if envelope.id not in self._bids:
-                self._bids.add(envelope.id)
+            case JobSubmitted() if (event.user, envelope.id) not in self._read:
+                self._read.add((event.user, envelope.id))
+                self._bids.setdefault((event.user, event.job_id), event)
                 row = self._row(event.job_id)
-                if not row.work_samples:  # else another bid under the same id
-                    row.user, row.bid_micros = event.user, event.bid_micros
-                    row.work_samples, row.deadline_s = event.task.work_samples, event.task.deadline_s
+                if row.user in ("", event.user) or row.state == "rejected":
+                    self._take_bid(row, event.user)
             case NodeOnline():
                 row = self._node(event.node)
                 # Of a node that was lost, it is a decision that says when it is back.
@@ -138,7 +140,10 @@ class Board:
                 | JobWithdrawn()
                 | JobCompleted()
             ):
-                self._decide(self._row(outcome.job_id), outcome)
+                row = self._row(outcome.job_id)
+                self._decide(row, outcome)
+                if row.user != outcome.user and outcome.reason != "duplicate_job":
+                    self._take_bid(row, outcome.user)
 
     def _configure(self, cell: CellConfigured) -> None:
         for node in (node for zone in cell.zones for node in zone.nodes):
@@ -157,6 +162,16 @@ class Board:
     def _row(self, job_id: str) -> JobRow:
         """A decision may be read before the bid that it is about: two topics keep no common order."""
         return self.jobs.setdefault(job_id, JobRow(job_id))
+
+    def _take_bid(self, row: JobRow, user: str) -> None:
+        """The id, under which bids of other users have lost or will lose, is this user's job."""
+        row.user = user
+        bid = self._bids.get((user, row.job_id))
+        if bid is None:  # not read yet
+            row.work_samples, row.deadline_s = 0, 0.0
+        else:
+            row.bid_micros = bid.bid_micros
+            row.work_samples, row.deadline_s = bid.task.work_samples, bid.task.deadline_s
 
     def _decide(
         self,

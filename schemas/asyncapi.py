@@ -48,7 +48,7 @@ _KEYS = {
     SlotAssigned: "Id of the cell; on `commands`, id of the node.",
     RunCancelled: "Id of the cell; on `commands`, id of the node.",
     ZonePriced: "Id of the cell; on `prices`, `<cell>/<zone>`.",
-    JobState: "`<cell>/<job>`.",
+    JobState: "`<cell>/<user>/<job>`.",
 }
 
 

@@ -8,9 +8,10 @@ JobStateName = Literal["admitted", "rejected", "withdrawn", "refunded", "complet
 
 
 class JobState(Record):
-    """How a job stands after the latest decision about it: a record of `jobs.state`, under `<cell>/<job>`.
+    """How a job stands after the latest decision about it: a record of `jobs.state`.
 
-    It stands alone: what the user pays is in the record of every job that won, to its end.
+    Its key is `<cell>/<user>/<job>`: bids of several users may lose under the same id. It stands alone: what
+    the user pays is in the record of every job that won, to its end.
     """
 
     TYPE: ClassVar = "millrace.job.state.v1"

@@ -45,7 +45,7 @@ class Publication:
         if state is not None:
             yield SentRecord(
                 self._topic(JOBS_STATE),
-                f"{state.cell}/{state.job_id}".encode(),
+                f"{state.cell}/{state.user}/{state.job_id}".encode(),
                 state.model_dump_json().encode(),
                 [("content-type", b"application/json")],
             )

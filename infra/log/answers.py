@@ -53,7 +53,7 @@ class Answers:
         """
         waiting = set(events)
         bids = {
-            (bid.cell, bid.job_id): event_id
+            (bid.cell, bid.user, bid.job_id): event_id
             for event_id, bid in events.items()
             if isinstance(bid, JobSubmitted)
         }
@@ -92,8 +92,8 @@ class Answers:
             return None  # replay is who says so
 
 
-def _answered_by(answer: Answer, waiting: Collection[str], bids: Mapping[tuple[str, str], str]) -> str:
-    """The id of the event that an answer is about; `bids` has those of bids by cell and job."""
+def _answered_by(answer: Answer, waiting: Collection[str], bids: Mapping[tuple[str, str, str], str]) -> str:
+    """The id of the event that an answer is about; `bids` has those of bids by cell, user and job."""
     if not isinstance(answer, Decision):
         return answer.event_id
     if answer.cause in waiting:
@@ -101,6 +101,6 @@ def _answered_by(answer: Answer, waiting: Collection[str], bids: Mapping[tuple[s
     match answer.outcome:
         case JobRejected(reason="duplicate_job"):
             return answer.cause  # another bid for the same job
-        case JobAdmitted(job_id=job_id) | JobRejected(job_id=job_id) | JobWithdrawn(job_id=job_id):
-            return bids.get((answer.cell, job_id), answer.cause)
+        case JobAdmitted() | JobRejected() | JobWithdrawn() as decided:
+            return bids.get((answer.cell, decided.user, decided.job_id), answer.cause)
     return answer.cause

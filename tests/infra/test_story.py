@@ -92,6 +92,26 @@ def board(bench: Bench) -> Board:
     return seen
 
 
+def board_of_events_first(bench: Bench) -> Board:
+    seen = Board("c")
+    for entry in bench.ledger:
+        seen.take_event(entry.envelope)
+    for decision in bench.decisions:
+        seen.take_decision(decision)
+    return seen
+
+
+def test_an_id_that_has_lost_is_shown_as_the_job_of_the_user_who_wins_with_it():
+    bench = Bench.configured()
+    bench.send(
+        bid(units=1.0, user="ann", work_samples=100), bid(user="ben"), bid(user="ann", work_samples=50)
+    )
+    for seen in (board(bench), board_of_events_first(bench)):
+        row = seen.jobs["j"]
+        assert (row.user, row.state, row.work_samples) == ("ben", "admitted", 200)
+        assert row.bid_micros == 50 * UNIT
+
+
 def test_a_story_is_told_in_the_order_of_the_ledger(bench):
     told = story(bench, "j")
     kinds = [type(chapter.record) for chapter in told.chapters]

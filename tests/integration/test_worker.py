@@ -73,7 +73,9 @@ def test_events_become_decisions_and_views(deployment: Deployment) -> None:
     view = deployment.records("jobs.state")
     states = [JobState.model_validate_json(record.value or b"") for record in view]
     assert any(state.state == "rejected" and state.reason == "unknown_zone" for state in states)
-    assert [record.key for record in view] == [f"{state.cell}/{state.job_id}".encode() for state in states]
+    assert [record.key for record in view] == [
+        f"{state.cell}/{state.user}/{state.job_id}".encode() for state in states
+    ]
 
 
 def test_the_snapshots_are_not_taken_for_a_stream_that_hangs(

@@ -21,15 +21,19 @@ HISTORIES = {
 }
 
 
-def states(bench: Bench) -> list[JobState]:
-    """The records of `jobs.state`, in their order; each is valid under the published schema."""
+def view(bench: Bench) -> list[tuple[str, JobState]]:
+    """The records of `jobs.state` with their keys, in order; each is valid under the published schema."""
     publication = Publication("t", {})
     validator = Draft202012Validator(json_schemas()[JobState.TYPE])
     records = [record for decision in bench.decisions for record in publication.records(decision)]
-    values = [record.value for record in records if record.topic == "t.jobs.state"]
-    for value in values:
+    written = [(record.key, record.value) for record in records if record.topic == "t.jobs.state"]
+    for _, value in written:
         validator.validate(json.loads(value))
-    return [JobState.model_validate_json(value) for value in values]
+    return [(key.decode(), JobState.model_validate_json(value)) for key, value in written]
+
+
+def states(bench: Bench) -> list[JobState]:
+    return [state for _, state in view(bench)]
 
 
 @pytest.mark.parametrize(("state", "events"), HISTORIES.items(), ids=HISTORIES.keys())
@@ -47,6 +51,15 @@ def test_a_bid_that_loses_pays_nothing_and_says_why() -> None:
     (rejected,) = states(bench)
     assert (rejected.state, rejected.payment_micros) == ("rejected", None)
     assert rejected.detail
+
+
+def test_users_whose_bids_lose_under_the_same_id_each_keep_their_own_state() -> None:
+    bench = Bench.configured()
+    bench.send(bid(units=1.0, user="ann"), bid(units=2.0, user="ben"))
+    assert {key: state.bid_micros for key, state in view(bench)} == {
+        "c/ann/j": 1_000_000,
+        "c/ben/j": 2_000_000,
+    }
 
 
 def test_a_completed_job_says_where_its_adapter_is() -> None:
