@@ -22,8 +22,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# Integration tests run one after another: they hold services to times.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8
+	$(BIN)/python -m pytest -m "integration and not storm"
 
 # 2,000 bids, and the worker killed 20 times, which takes minutes: `make storm MILLRACE_STORM_KILLS=50`
 storm: $(STAMP)
