@@ -3,7 +3,10 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from schemas.base import HOURS_PER_DAY
+from solvers.arrays import Ints
 
 
 @dataclass(frozen=True)
@@ -17,9 +20,10 @@ class Calendar:
         """When a slot begins."""
         return self.epoch_s + slot * self.slot_s
 
-    def hour_of(self, slot: int) -> int:
-        """The hour of the day, in UTC, that a slot begins in."""
-        return int(self.start_s(slot) // 3_600) % HOURS_PER_DAY
+    def hours_of(self, slots: Ints, utc_offset_h: int = 0) -> Ints:
+        """The hour of the day that each slot begins in, in UTC or where clocks are ahead of it."""
+        starts_s = self.epoch_s + slots * self.slot_s
+        return ((starts_s // 3_600).astype(np.int64) + utc_offset_h) % HOURS_PER_DAY
 
     def slot_at(self, time_s: float) -> int:
         """The slot that `time_s` falls in; -1 or less before the epoch. Exact at the boundaries."""

@@ -4,8 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from schemas.base import HOURS_PER_DAY
+import numpy as np
+
 from schemas.cells import CellConfigured, GpuType, Tariff, Zone
+from solvers.arrays import Floats, Ints
+from solvers.auction.calendar import Calendar
 
 GIB_QUANTUM = 1024
 """Memory is counted in 1/1024 GiB, so that sums and differences of it are exact in floating point."""
@@ -37,10 +40,12 @@ class NodeClass:
     stop: int
     """Row after its last."""
 
-    def full_cost_micros(self, slot_start_s: float, slot_s: float) -> float:
-        """Operational cost of a fully used node in a slot, by the tariff of the hour it starts in."""
-        hour = (int(slot_start_s // 3_600) + self.tariff.utc_offset_h) % HOURS_PER_DAY
-        return self.tariff.micros_per_kwh[hour] * self.power_kw * slot_s / 3_600
+    def full_cost_micros(self, slots: Ints, calendar: Calendar) -> Floats:
+        """Operational cost of a fully used node in each slot, by the tariff of the hour it begins in."""
+        by_hour = np.array(self.tariff.micros_per_kwh)
+        hours = calendar.hours_of(slots, self.tariff.utc_offset_h)
+        costs: Floats = by_hour[hours] * self.power_kw * calendar.slot_s / 3_600
+        return costs
 
 
 @dataclass(frozen=True)

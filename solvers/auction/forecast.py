@@ -46,8 +46,9 @@ def _by_hour(
     """The mean price of a type per hour of the day; of hours that the day has not, the mean of all."""
     columns = [index for index, c in enumerate(fleet.classes) if c.gpu_type == gpu_type]
     by_hour: list[list[float]] = [[] for _ in range(HOURS_PER_DAY)]
-    for ahead, row in enumerate(prices[:, columns].tolist()):
-        by_hour[calendar.hour_of(first_slot + ahead)] += row
+    hours = calendar.hours_of(np.arange(first_slot, first_slot + len(prices)))
+    for hour, row in zip(hours.tolist(), prices[:, columns].tolist(), strict=True):
+        by_hour[hour] += row
     everything = [price for hour in by_hour for price in hour]
     return tuple(OPENING_PART * _mean(hour or everything) for hour in by_hour)
 

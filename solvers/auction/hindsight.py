@@ -79,16 +79,13 @@ class _Hindsight:
         first = min((task.first_slot for task in tasks), default=0)
         slots = range(first, max((task.last_slot for task in tasks), default=-1) + 1)
         classes = zone.fleet.classes
-        full_costs = [
-            [c.full_cost_micros(self._calendar.start_s(slot), self._calendar.slot_s) for c in classes]
-            for slot in slots
-        ]
+        full_costs = [c.full_cost_micros(np.arange(slots.start, slots.stop), self._calendar) for c in classes]
         samples = [classes[index].capacity_samples for index in zone.fleet.class_of_row]
         gib = [classes[index].capacity_gib for index in zone.fleet.class_of_row]
         return Instance(
             fleet=zone.fleet,
             first_slot=first,
-            full_costs=np.array(full_costs).reshape(len(slots), len(classes)),
+            full_costs=np.stack(full_costs, axis=1),
             free_samples=np.tile(np.array(samples), (len(slots), 1)),
             free_gib=np.tile(np.array(gib), (len(slots), 1)),
             tasks=tasks,

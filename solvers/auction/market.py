@@ -22,16 +22,16 @@ _HALVES = 2.0**27 + 1
 """Times this, a number splits into halves of 26 bits (T. J. Dekker, "A floating-point technique for extending
 the available precision", 1971)."""
 
-ClassSlotValue = Callable[[int, int], float]
-"""(class, slot) -> micros per node-slot."""
+ClassSlotValue = Callable[[int, Ints], Floats | float]
+"""(class, slots) -> micros per node-slot, of each slot or of all of them."""
 
 
 @dataclass(frozen=True)
 class Opening:
     """What a cell costs before anything of it is taken: a forecast of demand, or nothing."""
 
-    compute: ClassSlotValue = lambda _index, _slot: 0.0
-    memory: ClassSlotValue = lambda _index, _slot: 0.0
+    compute: ClassSlotValue = lambda _index, _slots: 0.0
+    memory: ClassSlotValue = lambda _index, _slots: 0.0
 
 
 @dataclass(frozen=True)
@@ -236,10 +236,10 @@ class Market:
         return np.ascontiguousarray(self._by_class(value, first_slot, slots)[:, self._class_of_row])
 
     def _by_class(self, value: ClassSlotValue, first_slot: int, slots: int) -> Floats:
-        classes = range(len(self.fleet.classes))
-        return np.array(
-            [[value(index, first_slot + ahead) for index in classes] for ahead in range(slots)], np.float64
-        ).reshape(slots, len(classes))
+        values = np.empty((slots, len(self.fleet.classes)))
+        for index in range(len(self.fleet.classes)):
+            values[:, index] = value(index, np.arange(first_slot, first_slot + slots))
+        return values
 
 
 _CELL_ARRAYS = ("compute_price", "memory_price", "free_samples", "free_gib")

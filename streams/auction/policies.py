@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import assert_never
 
+import numpy as np
+
 from schemas.cells import Zone
 from schemas.policies import (
     AuctionPolicy,
@@ -12,6 +14,7 @@ from schemas.policies import (
     Policy,
     TitanPolicy,
 )
+from solvers.arrays import Floats, Ints
 from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.baselines import EarliestFinish, FixedPrice
 from solvers.auction.calendar import Calendar
@@ -61,9 +64,9 @@ def opening_of(policy: Policy, fleet: Fleet, calendar: Calendar) -> Opening:
     forecasts = policy.opening_prices if isinstance(policy, AuctionPolicy) else ()
 
     def hourly(by_type: Mapping[str, tuple[float, ...]]) -> ClassSlotValue:
-        def price(index: int, slot: int) -> float:
+        def price(index: int, slots: Ints) -> Floats | float:
             prices = by_type.get(fleet.classes[index].gpu_type)
-            return 0.0 if prices is None else prices[calendar.hour_of(slot)]
+            return 0.0 if prices is None else np.array(prices)[calendar.hours_of(slots)]
 
         return price
 

@@ -19,6 +19,7 @@ from schemas.jobs import JobEvent, JobQuoteRequested, JobSubmitted, JobWithdrawa
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Outcome
 from schemas.solves import SolveFinished
+from solvers.arrays import Floats, Ints
 from solvers.auction.auctioneer import Appraisal, Auctioneer
 from solvers.auction.calendar import Calendar
 from solvers.auction.demand import Demand, UnjudgeableError
@@ -154,10 +155,8 @@ class AuctionZone:
         self._won.restore(state["won"])
         self._lost.restore(state["lost"])
 
-    def _full_cost(self, class_index: int, slot: int) -> float:
-        return self.fleet.classes[class_index].full_cost_micros(
-            self.calendar.start_s(slot), self.calendar.slot_s
-        )
+    def _full_cost(self, class_index: int, slots: Ints) -> Floats:
+        return self.fleet.classes[class_index].full_cost_micros(slots, self.calendar)
 
     def _bid(self, event: JobSubmitted) -> Iterator[Outcome]:
         try:

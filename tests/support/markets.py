@@ -52,7 +52,7 @@ def small_cases(
     of = fleet(*[(nodes, float(samples), float(gib)) for nodes, samples, gib in shapes])
     slots = draw(st.integers(1, 5))
     costs = draw(st.lists(st.integers(0, 9), min_size=slots * len(shapes), max_size=slots * len(shapes)))
-    market = Market(of, slots, 3, lambda index, slot: float(costs[(slot - 3) * len(shapes) + index]))
+    market = Market(of, slots, 3, lambda index, slots: np.array(costs)[(slots - 3) * len(shapes) + index])
     levels = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.5, 7.0])
     for slot in range(slots):
         for row, index in enumerate(of.class_of_row):

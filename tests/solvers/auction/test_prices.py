@@ -93,7 +93,7 @@ def test_the_dual_bound_is_never_below_the_offline_optimum(tasks, nodes, alpha):
     of = fleet((nodes, 6.0, 6.0))
 
     def build():
-        return Market(of, 2, 0, lambda _, slot: float(slot))
+        return Market(of, 2, 0, lambda _, slots: slots)
 
     auctioneer = Auctioneer(build(), PrimalDual("critical", PriceRises(alpha, alpha)))
     cases = []

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -101,8 +102,8 @@ def test_the_running_maximum_misses_the_optimum_that_the_exact_search_finds():
     # For one sample the table keeps slot 0 (price 2, no cost) and drops slot 1 (no price, cost 3), although
     # slot 1 wins once a second slot would have to pay the ceiling of slot 0 too.
     of = fleet((2, 10.0, 10.0))
-    costs = {0: 0.0, 1: 3.0, 2: 0.0}
-    market = Market(of, 3, 0, lambda _, slot: costs[slot] * 10)
+    costs = np.array([0.0, 3.0, 0.0])
+    market = Market(of, 3, 0, lambda _, slots: costs[slots] * 10)
     market.compute_price[0, :] = 20.0
     market.price_order.sort(0)
     wanted = demand(of, 2, [1], 1.0)
@@ -118,8 +119,8 @@ def test_the_running_maximum_misses_the_optimum_that_the_exact_search_finds():
 
 def test_a_dearer_and_slower_vendor_may_lead_past_the_mistake_of_the_table():
     of = fleet((2, 10.0, 10.0))
-    costs = {0: 0.0, 1: 30.0, 2: 0.0}
-    market = Market(of, 3, 0, lambda _, slot: costs[slot] * 10)
+    costs = np.array([0.0, 30.0, 0.0])
+    market = Market(of, 3, 0, lambda _, slots: costs[slots] * 10)
     market.compute_price[0, :] = 200.0
     market.price_order.sort(0)
     wanted = demand(of, 2, [1], 1.0)

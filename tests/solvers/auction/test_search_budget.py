@@ -70,7 +70,7 @@ def crowded_market(seed: int, slots: int) -> Market:
     rng = np.random.default_rng(seed)
     of = fleet((5, 4_000.0, 64.0), (5, 4_000.0, 48.0), (5, 3_000.0, 64.0), (5, 2_400.0, 64.0))
     costs = rng.integers(1, 10**6, (slots, 4))
-    market = Market(of, slots, 0, lambda index, slot: float(costs[slot, index]))
+    market = Market(of, slots, 0, lambda index, slots: costs[slots, index])
     market.compute_price[:] = rng.uniform(0, 10**6, market.compute_price.shape)
     market.memory_price[:] = rng.uniform(0, 10**6, market.memory_price.shape)
     market.free_samples *= rng.random(market.free_samples.shape) < 0.6
@@ -131,7 +131,7 @@ def test_classes_of_equal_speed_are_searched_as_one():
     of = fleet(*[(25, 24_000.0, 78.0)] * 4)
     rng = np.random.default_rng(4)
     costs = rng.integers(1, 10**6, (144, 4))
-    market = Market(of, 144, 0, lambda index, slot: float(costs[slot, index]))
+    market = Market(of, 144, 0, lambda index, slots: costs[slots, index])
     wanted = demand(of, 157_777, [1_119] * 4, 8.0)
     window = Window.of(market, wanted, NO_VENDOR, 0, 143)
     assert window is not None
