@@ -1,21 +1,21 @@
 """One slot on one node: its runs, from their orders to their last reports. Knows no broker."""
 
-import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from executors.lora.checkpoint_store import Checkpoint, StaleWriterError
 from executors.lora.engine import FusedEngine
 from executors.service.adapters import AdapterOutput
 from executors.service.checkpoints import FinishedRun, RunCheckpoints, RunProgress, SavedRun
 from executors.service.clock import Clock
-from executors.service.failures import TASK_FAILURES, describe, is_permanent, raise_if_device_is_lost
+from executors.service.failures import TASK_FAILURES, is_permanent, raise_if_device_is_lost
 from executors.service.fusion import FusedSteps
 from executors.service.room import NoRoomError, Room
 from executors.service.runs import Run, task_of
+from executors.service.slot_reports import SlotReports
 from schemas.commands import RunOrder, SlotAssigned
-from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, RunStarted
+from schemas.fleet import FleetEvent
 
 Activity = Literal["training", "waiting", "idle"]
 """Whether more can be done at once, or only after a while, or not at all."""
@@ -28,8 +28,6 @@ _PUBLISHING_SLOTS = 1
 job again or given it up."""
 _RECENT_SLOTS = 2
 """A job that was finished in one of so many slots may cross its own cancellation on the way."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class SlotRunner:
         self.over = set(over)
         self._workshop = workshop
         self._clock = workshop.clock
-        self._report = report
+        self._reports = SlotReports(workshop.cell, assignment.node, assignment.slot, report)
         self._steps = FusedSteps(
             workshop.engine,
             workshop.clock,
@@ -118,7 +116,7 @@ class SlotRunner:
         when it was already over included."""
         if job_id in self._training or job_id in self._waiting:
             self._drop(job_id)
-            self._say("run cancelled", job_id)
+            self._reports.say("run cancelled", job_id)
         self._withdraw_adapter(job_id)
         self._workshop.checkpoints.remove(job_id)
 
@@ -132,7 +130,7 @@ class SlotRunner:
             return
         if finished is not None:
             self._workshop.adapters.withdraw(finished.adapter)
-            self._say("adapter withdrawn", job_id)
+            self._reports.say("adapter withdrawn", job_id)
 
     def close(self, reason: CloseReason) -> None:
         """End every run where it is: checkpointed, then reported.
@@ -147,7 +145,7 @@ class SlotRunner:
             if newest is not None and newest.slot == self.assignment.slot:
                 self._begin(order, newest)
             else:
-                self._say("run never began", order.job_id, reason=reason)
+                self._reports.say("run never began", order.job_id, reason=reason)
         self._waiting.clear()
         for run in list(self._training.values()):
             self._end_part(run, reason)
@@ -159,7 +157,7 @@ class SlotRunner:
                 self._end_part(run, "no_room")
             except NoRoomError:
                 self._drop(run.job_id)
-                self._say("run lost since its checkpoint", run.job_id, samples_done=run.saved_samples)
+                self._reports.say("run lost since its checkpoint", run.job_id, samples_done=run.saved_samples)
         self.over.update(self._waiting)
         self._waiting.clear()
 
@@ -176,7 +174,7 @@ class SlotRunner:
             newest = self._workshop.checkpoints.newest(order.job_id)
             if newest is not None and newest.slot > self.assignment.slot:
                 self._drop(order.job_id)
-                self._say("run replaced", order.job_id, newest_slot=newest.slot)
+                self._reports.say("run replaced", order.job_id, newest_slot=newest.slot)
             elif now_s >= self._wait_until_s or not self._is_behind(order, newest):
                 self._begin(order, newest)
 
@@ -212,8 +210,8 @@ class SlotRunner:
             self._fail(job_id, known_samples, error.with_traceback(None))
             return
         if finished is not None:
-            self._report(RunStarted(**self._identity(job_id), samples_done=finished.samples_done))
-            self._report_finished(finished)
+            self._reports.started(job_id, finished.samples_done)
+            self._end_finished(finished)
         elif run is not None:
             self._start(run)
 
@@ -222,18 +220,15 @@ class SlotRunner:
         del self._waiting[job_id]
         self._training[job_id] = run
         if run.samples_done < order.resume_samples:
-            _log.warning(
-                "run behind job=%s slot=%d samples_done=%d resume_samples=%d: no newer checkpoint came",
-                *(job_id, self.assignment.slot, run.samples_done, order.resume_samples),
-            )
-        self._say("run started", job_id, samples_done=run.samples_done, goal_samples=run.goal_samples)
-        self._report(
-            RunStarted(
-                **self._identity(job_id),
+            self._reports.say(
+                "run behind",
+                job_id,
+                warning=True,
                 samples_done=run.samples_done,
-                dataset_samples=self._workshop.engine.dataset_records(job_id),
+                resume_samples=order.resume_samples,
             )
-        )
+        self._reports.say("run started", job_id, samples_done=run.samples_done, goal_samples=run.goal_samples)
+        self._reports.started(job_id, run.samples_done, self._workshop.engine.dataset_records(job_id))
         if run.samples_done >= run.goal_samples:
             self._end_part(run, "quota")
 
@@ -298,13 +293,13 @@ class SlotRunner:
             self._workshop.checkpoints.save(saved)
         except StaleWriterError as error:
             self._drop(run.job_id)
-            self._say("run replaced", run.job_id, error=error)
+            self._reports.say("run replaced", run.job_id, error=error)
             return None
         except OSError as error:
             self._give_way(run, error)
             return None
         run.mark_saved(self._clock.time_s())
-        self._say("run checkpointed", run.job_id, samples_done=run.samples_done, loss=run.loss)
+        self._reports.say("run checkpointed", run.job_id, samples_done=run.samples_done, loss=run.loss)
         return saved
 
     def _give_way(self, run: Run, error: OSError) -> None:
@@ -334,7 +329,7 @@ class SlotRunner:
                 self._fail(run.job_id, 0, TimeoutError("the slot was over before the run's first step"))
                 return
             self._drop(run.job_id)
-            self._say("run stopped", run.job_id, reason=reason, samples_done=0)
+            self._reports.say("run stopped", run.job_id, reason=reason, samples_done=0)
             return
         saved = self._capture(run) if not run.unsaved_steps else self._save(run)
         if saved is None:
@@ -345,7 +340,9 @@ class SlotRunner:
         self._drop(run.job_id)
         self._workshop.checkpoints.park(saved)
         self._report_progress(run, slot_complete=True)
-        self._say("run stopped", run.job_id, reason=reason, samples_done=run.samples_done, loss=run.loss)
+        self._reports.say(
+            "run stopped", run.job_id, reason=reason, samples_done=run.samples_done, loss=run.loss
+        )
 
     def _may_publish(self) -> bool:
         """Whether the cell still waits for this slot; later, a run of a later slot publishes, if any does."""
@@ -370,26 +367,16 @@ class SlotRunner:
             self._workshop.checkpoints.finish(finished)
         except StaleWriterError as error:
             self._drop(run.job_id)
-            self._say("run replaced", run.job_id, error=error)
+            self._reports.say("run replaced", run.job_id, error=error)
             return
         except OSError as error:
             self._give_way(run, error)
             return
-        self._report_finished(finished)
+        self._end_finished(finished)
 
-    def _report_finished(self, finished: FinishedRun) -> None:
-        job_id = finished.task.job_id
-        self._drop(job_id)
-        self._report(
-            RunFinished(
-                **self._identity(job_id),
-                samples_done=finished.samples_done,
-                loss=finished.loss,
-                adapter_path=finished.adapter.path,
-                adapter_digest=finished.adapter.digest,
-            )
-        )
-        self._say("run finished", job_id, samples_done=finished.samples_done, loss=finished.loss)
+    def _end_finished(self, finished: FinishedRun) -> None:
+        self._drop(finished.task.job_id)
+        self._reports.finished(finished)
 
     def _fail_training(self, run: Run, error: Exception) -> None:
         """Give a run up; one that may go on elsewhere is to find there what it has learned here."""
@@ -400,16 +387,7 @@ class SlotRunner:
     def _fail(self, job_id: str, samples_done: int, error: BaseException) -> None:
         self._workshop.checkpoints.forget(job_id)
         self._drop(job_id)
-        permanent = is_permanent(error)
-        self._report(
-            RunFailed(
-                **self._identity(job_id),
-                samples_done=samples_done,
-                error=describe(error),
-                permanent=permanent,
-            )
-        )
-        self._say("run failed", job_id, permanent=permanent, error=repr(describe(error)))
+        self._reports.failed(job_id, samples_done, error)
 
     def _drop(self, job_id: str) -> None:
         """Take a job off the device; its part of the slot is over."""
@@ -418,28 +396,5 @@ class SlotRunner:
             self._workshop.engine.detach(job_id)
         self.over.add(job_id)
 
-    # Telling
-
     def _report_progress(self, run: Run, slot_complete: bool) -> None:
-        if run.loss is not None:
-            self._report(
-                RunProgressed(
-                    **self._identity(run.job_id),
-                    samples_done=run.samples_done,
-                    loss=run.loss,
-                    node_s=self._steps.node_s[run.job_id],
-                    slot_complete=slot_complete,
-                )
-            )
-
-    def _identity(self, job_id: str) -> dict[str, Any]:
-        return {
-            "cell": self._workshop.cell,
-            "node": self.assignment.node,
-            "slot": self.assignment.slot,
-            "job_id": job_id,
-        }
-
-    def _say(self, what: str, job_id: str, **fields: object) -> None:
-        rest = "".join(f" {name}={value}" for name, value in fields.items())
-        _log.info("%s job=%s slot=%d%s", what, job_id, self.assignment.slot, rest)
+        self._reports.progressed(run, self._steps.node_s[run.job_id], slot_complete)
