@@ -16,6 +16,8 @@ class RunOrder(Record):
     """One job's part of a slot on one node."""
 
     job_id: Identifier
+    user: Identifier
+    """Whose job it is: adapters of each user lie apart."""
     work_samples: PositiveSamples
     """M_i: the job is finished when so many samples are trained, over all its slots."""
     quota_samples: PositiveSamples

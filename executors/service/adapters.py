@@ -25,20 +25,26 @@ class AdapterOutput:
     """Writes a cell's adapters of one base model below one folder."""
 
     def __init__(self, root: Path, cell: str, base: SharedBase) -> None:
-        """Write to `<root>/<cell>/<job_id>/`: jobs of two cells may have the same id."""
+        """Write to `<root>/<cell>/<user>/<job_id>/`: cells may have jobs of the same id, and over the years
+        users may.
+        """
         self._root = root
         self._cell = cell
         self._base = base
 
-    def publish(self, state: TaskState) -> PublishedAdapter:
-        """Write the adapter of a finished task; publishing the same one again changes nothing.
+    def path_of(self, user: str, job_id: str) -> str:
+        """Where the adapter of a user's job lies, relative to the output root."""
+        return f"{self._cell}/{user}/{job_id}"
+
+    def publish(self, state: TaskState, user: str) -> PublishedAdapter:
+        """Write the adapter of a user's finished task; publishing the same one again changes nothing.
 
         Raises:
             OSError: the disk failed.
         """
         encoded = encode_state(state, self._base)
         files = {name: encoded[name] for name in (ADAPTER_CONFIG, ADAPTER_TENSORS)}
-        path = f"{self._cell}/{state.task.job_id}"
+        path = self.path_of(user, state.task.job_id)
         folder = self._root / path
         if any(_content(folder / name) != content for name, content in files.items()):
             write_folder(folder, files)

@@ -235,8 +235,9 @@ class SlotRunner:
     def _finished_before(self, order: RunOrder, newest: Checkpoint) -> FinishedRun | None:
         """What is kept of a job that was finished by a process which could not report it."""
         finished = self._workshop.checkpoints.finished(newest)
-        if finished is not None and finished.task != task_of(order):
-            raise ValueError(f"{order.job_id}: was finished with other settings")
+        path = self._workshop.adapters.path_of(order.user, order.job_id)
+        if finished is not None and (finished.task != task_of(order) or finished.adapter.path != path):
+            raise ValueError(f"{order.job_id}: was finished for another user, or with other settings")
         if finished is not None:
             # What a crash has left is cleared away.
             self._workshop.checkpoints.finish(finished)
@@ -356,7 +357,7 @@ class SlotRunner:
         mended by any node that is given the job again.
         """
         try:
-            adapter = self._workshop.adapters.publish(saved.state)
+            adapter = self._workshop.adapters.publish(saved.state, run.order.user)
             finished = FinishedRun(
                 task=saved.state.task,
                 slot=saved.slot,

@@ -66,7 +66,7 @@ class VirtualExecutor:
                 **place,
                 samples_done=done,
                 loss=NO_LOSS,
-                adapter_path=f"{self.cell}/{order.job_id}",
+                adapter_path=f"{self.cell}/{order.user}/{order.job_id}",
                 adapter_digest=hashlib.blake2b(order.job_id.encode(), digest_size=32).hexdigest(),
             ),
         )

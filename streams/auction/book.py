@@ -72,6 +72,7 @@ class JobBook:
                 orders.setdefault(row, []).append(
                     RunOrder(
                         job_id=job.job_id,
+                        user=job.user,
                         work_samples=job.task.work_samples,
                         quota_samples=job.quotas[slot],
                         resume_samples=job.samples_done,

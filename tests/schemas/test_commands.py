@@ -12,6 +12,7 @@ LONGEST_NAME = "n" * 128
 LONGEST_FLOAT = 1.2345678901234567e-300
 LARGEST = RunOrder(
     job_id=LONGEST_NAME,
+    user=LONGEST_NAME,
     work_samples=10**12,
     quota_samples=10**12,
     resume_samples=10**12,

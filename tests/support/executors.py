@@ -46,12 +46,14 @@ def order(
     *,
     resume: int = 0,
     dataset: str = "pairs.jsonl",
+    user: str = "u",
     **hyperparameters: object,
 ) -> RunOrder:
     """A job's part of a slot."""
     fields = {"rank": 4, "batch_size": 4, "sequence_length": 24, "learning_rate": 1e-2} | hyperparameters
     return RunOrder(
         job_id=job_id,
+        user=user,
         work_samples=work,
         quota_samples=quota,
         resume_samples=resume,

@@ -42,14 +42,14 @@ def test_a_node_that_was_replaced_writes_nothing_over_a_finished_job(
     stale = bench.runner(assignment(JOB))
     stale.advance()
     bench.carry_out(assignment(JOB, node="n2", slot=1), bench.workshop())
-    shutil.rmtree(bench.root / "adapters" / "c" / "j")
+    shutil.rmtree(bench.root / "adapters" / "c" / "u" / "j")
     with caplog.at_level("INFO"):
         while stale.advance() == "training":
             pass
     assert "run replaced job=j slot=0" in caplog.text
     assert [event.node for event in bench.told("j")] == ["n1", "n2", "n2"]
     assert bench.kept("j") == [FINAL]
-    assert not (bench.root / "adapters" / "c" / "j").exists()
+    assert not (bench.root / "adapters" / "c" / "u" / "j").exists()
 
 
 def test_another_job_under_the_id_of_a_finished_one_fails_for_good(bench) -> None:
@@ -58,7 +58,17 @@ def test_another_job_under_the_id_of_a_finished_one_fails_for_good(bench) -> Non
     failed = bench.reports[-1]
     assert isinstance(failed, RunFailed)
     assert failed.permanent
-    assert failed.error == "j: was finished with other settings"
+    assert failed.error == "j: was finished for another user, or with other settings"
+
+
+def test_the_adapter_of_a_finished_job_is_not_anothers_who_asks_for_the_same(bench) -> None:
+    bench.carry_out(assignment(JOB))
+    before = {path: path.read_bytes() for path in (bench.root / "adapters").rglob("*.safetensors")}
+    bench.carry_out(assignment(JOB.model_copy(update={"user": "v"}), slot=1))
+    failed = bench.reports[-1]
+    assert isinstance(failed, RunFailed)
+    assert (failed.permanent, "another user" in failed.error) == (True, True)
+    assert before == {path: path.read_bytes() for path in (bench.root / "adapters").rglob("*.safetensors")}
 
 
 def test_of_a_cancelled_job_nothing_is_kept(bench) -> None:
@@ -80,7 +90,7 @@ def test_a_job_that_is_cancelled_during_its_last_step_publishes_nothing(bench) -
     assert runner.advance() == "idle"
     assert [type(event) for event in bench.reports] == [RunStarted]
     assert bench.kept("j") == []
-    assert not (bench.root / "adapters" / "c" / "j").exists()
+    assert not (bench.root / "adapters" / "c" / "u" / "j").exists()
 
 
 @pytest.mark.parametrize(("late_s", "publishes"), [(150.0, True), (200.0, False)])
@@ -95,7 +105,7 @@ def test_a_run_publishes_only_while_the_cell_still_waits_for_its_slot(
     ended = bench.reports[-1]
     assert isinstance(ended, RunFinished) is publishes
     assert ended.samples_done == 14
-    assert (bench.root / "adapters" / "c" / "j").exists() is publishes
+    assert (bench.root / "adapters" / "c" / "u" / "j").exists() is publishes
     if not publishes:
         assert ended.slot_complete
         # Whoever is given the job's rest finds it done.
@@ -108,7 +118,7 @@ def test_an_adapter_that_crossed_its_cancellation_is_withdrawn_and_an_old_one_is
     bench, slot: int, withdrawn: bool
 ) -> None:
     bench.carry_out(assignment(JOB))
-    adapter = bench.root / "adapters" / "c" / "j"
+    adapter = bench.root / "adapters" / "c" / "u" / "j"
     assert adapter.exists()
     later = bench.runner(assignment(order("other", 8), slot=slot))
     later.cancel("j")

@@ -39,8 +39,8 @@ def test_the_last_batch_of_all_is_cut_and_the_adapter_published(bench) -> None:
     state, loss = bench.trained_alone(job, 14)
     finished = bench.reports[-1]
     assert isinstance(finished, RunFinished)
-    assert (finished.samples_done, finished.loss, finished.adapter_path) == (14, loss, "c/j")
-    tensors = (bench.root / "adapters" / "c" / "j" / "adapter_model.safetensors").read_bytes()
+    assert (finished.samples_done, finished.loss, finished.adapter_path) == (14, loss, "c/u/j")
+    tensors = (bench.root / "adapters" / "c" / "u" / "j" / "adapter_model.safetensors").read_bytes()
     assert finished.adapter_digest == blake2b(tensors, digest_size=32).hexdigest()
     assert torch.equal(bench.adapter("j"), state.parameters)
 
