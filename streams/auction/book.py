@@ -81,12 +81,16 @@ class JobBook:
             )
 
     def check_lapsed(self) -> Iterator[Outcome]:
-        """Plan again what slots before the last left undone; a slot's report is waited for one slot long, or
-        until it comes where it may show that a declared speed is not there."""
+        """As a slot begins, plan again what slots before the last left undone, or end it.
+
+        Every job that has a slot behind it is looked at, whatever was reported of it and whatever it waited for:
+        reports and lost nodes may end a wait without a check, and only the clock is sure to go on. So a job
+        outlives its last slot by no more than one, and by no more than `LATE_REPORT_SLOTS` where a late report
+        is waited for.
+        """
         lapsed = self.present_slot - 1
         for job in list(self.jobs.values()):
-            # The first condition is for speed: most jobs have reported their last slot.
-            if job.reported_slot + 1 < lapsed and any(job.reported_slot < slot < lapsed for slot in job.rows):
+            if job.started(lapsed):
                 yield from self.check(job, "behind_plan")
 
     def check(self, job: Job, setback: Setback) -> Iterator[Outcome]:
