@@ -83,10 +83,9 @@ class JobBook:
     def check_lapsed(self) -> Iterator[Outcome]:
         """As a slot begins, plan again what slots before the last left undone, or end it.
 
-        Every job that has a slot behind it is looked at, whatever was reported of it and whatever it waited for:
-        reports and lost nodes may end a wait without a check, and only the clock is sure to go on. So a job
-        outlives its last slot by no more than one, and by no more than `LATE_REPORT_SLOTS` where a late report
-        is waited for.
+        Every job that has a slot behind it is looked at, whatever was reported of it: a wait for a late report
+        may end by another report, by news of a node or by nothing at all, and only the clock is sure to go on.
+        So no job outlives its last slot by more than one, or `LATE_REPORT_SLOTS` where it waits.
         """
         lapsed = self.present_slot - 1
         for job in list(self.jobs.values()):

@@ -20,8 +20,8 @@ from streams.cell import Cell, LedgerEvent
 from streams.live_bytes import kept_bytes
 
 GRACE_SLOTS = 1
-"""The report of a job's last slot is waited for until the slot after it is over. Where a late report may still tell
-whose fault it is that it is late, `LATE_REPORT_SLOTS` are."""
+"""The report of a job's last slot is waited for until the slot after it is over; for `LATE_REPORT_SLOTS`
+where it may show that a declared speed is not there."""
 
 _EMPTY_BYTES = 64
 """Of a few empty lists."""
@@ -114,7 +114,8 @@ def check_lifetimes(zone: AuctionZone, slot_began: bool) -> None:
     """No job outlives its last slot by more than is documented (docs/auction.md, "Where the report is late").
 
     Args:
-        slot_began: whether it did with the event. What an event in between ends the wait for is ended only then.
+        slot_began: whether one did with the event. Where an event in between ends a wait, the job ends only
+            when the next slot begins.
 
     Raises:
         AssertionError: naming what does not hold.

@@ -27,8 +27,8 @@ LAST_SLOT = 3
 
 
 def overtaken(bench: CheckedBench) -> dict[int, str]:
-    """Job "j" of 100 samples has two slots, 1 and its last, 3, on different nodes, and its user answers for its
-    speed. The run of slot 1 has begun and does not report; that of slot 3 has begun at 0 and trained its 50.
+    """Job "j" of 100 samples has two slots, 1 and its last, 3, on different nodes, and its user answers for
+    its speed. The run of slot 1 has begun and does not report; that of slot 3 began at 0 and trained its 50.
 
     Returns: its nodes by slot.
     """
@@ -62,6 +62,13 @@ def end_after(bench: CheckedBench, slot: int) -> tuple[int, JobRefunded]:
             (end,) = ends
             return ahead, end
     raise AssertionError("the job never ends")
+
+
+def test_a_run_that_hangs_is_waited_for_32_slots_and_no_longer(bench):
+    overtaken(bench)
+    slot, refunded = end_after(bench, LAST_SLOT)
+    assert slot == 1 + LATE_REPORT_SLOTS + 1
+    assert (refunded.reason, refunded.retained_micros) == ("deadline_passed", 0)
 
 
 @pytest.mark.parametrize(
