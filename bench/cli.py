@@ -28,11 +28,13 @@ def spine_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     from bench.spine.idle import measure_idle
     from bench.spine.kafka import measure_kafka
     from bench.spine.recovery import measure_recovery
+    from bench.spine.setbacks import measure_setbacks
     from bench.spine.slow_bids import measure_slow_bids
 
     for title, measure in (
         ("decisions", measure_decide),
         ("slow bids", measure_slow_bids),
+        ("setbacks", measure_setbacks),
         ("Kafka", measure_kafka),
         ("recovery", measure_recovery),
         ("flood", measure_flood),

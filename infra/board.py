@@ -140,10 +140,7 @@ class Board:
                 | JobWithdrawn()
                 | JobCompleted()
             ):
-                row = self._row(outcome.job_id)
-                self._decide(row, outcome)
-                if row.user != outcome.user and outcome.reason != "duplicate_job":
-                    self._take_bid(row, outcome.user)
+                self._decide(self._row(outcome.job_id), outcome)
 
     def _configure(self, cell: CellConfigured) -> None:
         for node in (node for zone in cell.zones for node in zone.nodes):
@@ -180,6 +177,7 @@ class Board:
     ) -> None:
         match outcome:
             case JobAdmitted():
+                self._take_bid(row, outcome.user)
                 row.state, row.price_micros, row.bid_micros = (
                     "admitted",
                     outcome.payment_micros,
@@ -189,6 +187,7 @@ class Board:
             case JobRejected(reason="duplicate_job"):
                 pass
             case JobRejected():
+                self._take_bid(row, outcome.user)
                 row.state, row.reason, row.bid_micros = "rejected", outcome.reason, outcome.bid_micros
                 row.price_micros = outcome.offer and outcome.offer.lowest_winning_bid_micros
             case JobReplanned():

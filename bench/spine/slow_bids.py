@@ -21,6 +21,7 @@ from schemas.codec import Envelope
 from schemas.jobs import Dataset, JobSubmitted, Task
 from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorQuoted
+from schemas.registry import Event
 from solvers.auction.cells import additive_costs
 from solvers.auction.certificate import CERTIFICATE_BUDGET_STEPS
 from solvers.auction.demand import UnjudgeableError
@@ -40,7 +41,7 @@ _TIMED = 10
 """Of each market, the bids with the most steps."""
 _TIMES = 3
 """How often each is timed: the middle one counts, since one time is at the mercy of the machine."""
-_DEAR_MICROS = 10**12
+DEAR_MICROS = 10**12
 """More than any price, so that the certificate's search is not cut off."""
 _SAMPLES_PER_SLOT = 24_000
 """Of a full node."""
@@ -57,7 +58,7 @@ def measure_slow_bids(quick: bool, seed: int) -> Result:
         sought = sorted(climbed(rng, market, tries), key=lambda found: -found[0])
         for place, (steps, task) in enumerate(sought[:_TIMED]):
             # The first has the least that stands in its way: each one that wins takes room and raises prices.
-            took_s = [market.time_s(f"slow{place}-{again}", task, _DEAR_MICROS) for again in range(_TIMES)]
+            took_s = [market.time_s(f"slow{place}-{again}", task, DEAR_MICROS) for again in range(_TIMES)]
             rows.append((market.shape.text, steps, 1_000 * statistics.median(took_s)))
     worst = max(rows, key=lambda row: row[2])
     sought_bids = tries * (QUICK_MARKETS if quick else MARKETS)
@@ -247,12 +248,17 @@ class Market:
         self.shape = shape
         self._cell = Cell(CELL)
         self._offset = 0
-        self._send(configuration(shape))
+        self.event_s(configuration(shape))
         rng = random.Random(shape.seed)
         for number in range(shape.vendors):
-            self._send(_vendor(rng, number, shape))
+            self.event_s(_vendor(rng, number, shape))
         for number in range(shape.bids_before):
-            self._send(bid_for(f"before{number}", _usual(rng, shape), _worth_micros(rng)))
+            self.event_s(bid_for(f"before{number}", _usual(rng, shape), _worth_micros(rng)))
+
+    @property
+    def live_jobs(self) -> int:
+        """How many jobs it has admitted that are not over."""
+        return len(cast(AuctionZone, self._cell.zones[ZONE]).book.jobs)
 
     def steps(self, task: TaskShape) -> int:
         """What the searches for the task's plan and for its part of the certificate count together."""
@@ -273,23 +279,22 @@ class Market:
             demand.work_samples,
             window.delays_slots,
             window.prices_micros,
-            float(_DEAR_MICROS),
+            float(DEAR_MICROS),
             CERTIFICATE_BUDGET_STEPS,
         )
         return cheapest.steps + (appraisal.schedule.search_steps if appraisal.schedule else 0)
 
     def time_s(self, job_id: str, task: TaskShape, bid_micros: int) -> float:
         """What the cell takes to handle a bid for the task."""
-        event = bid_for(job_id, task, bid_micros)
+        return self.event_s(bid_for(job_id, task, bid_micros))
+
+    def event_s(self, event: Event) -> float:
+        """What the cell takes to handle an event."""
         entry = LedgerEvent(self._offset, Envelope(f"event-{self._offset}", "bench", "", event))
         self._offset += 1
         start_s = time.perf_counter()
         self._cell.handle(entry)
         return time.perf_counter() - start_s
-
-    def _send(self, event: CellConfigured | VendorQuoted | JobSubmitted) -> None:
-        self._cell.handle(LedgerEvent(self._offset, Envelope(f"event-{self._offset}", "bench", "", event)))
-        self._offset += 1
 
 
 def _usual(rng: random.Random, market: MarketShape) -> TaskShape:

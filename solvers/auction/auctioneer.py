@@ -131,6 +131,7 @@ class Auctioneer:
         density_micros: float,
         first_slot: int,
         last_slot: int,
+        budget_steps: int,
     ) -> Schedule | None:
         """Plan the rest of an admitted task again, at no charge to its user.
 
@@ -144,6 +145,7 @@ class Auctioneer:
             priced: (slot, row) of the cells whose prices the task has raised already. It raises each only
                 once, or a node that comes and goes would drive prices up without any demand.
             density_micros: b-bar_il of the task's award.
+            budget_steps: see `best_schedule`.
 
         Returns:
             The new schedule, its room taken; None, with `held` given up all the same, if there is none.
@@ -151,7 +153,11 @@ class Auctioneer:
         self.market.release(held, held_demand)
         options = [VendorOption(None, 0, 0)]
         window = Window.of(self.market, demand, options, first_slot, last_slot)
-        schedule = None if window is None else best_schedule(self.market, demand, window, room_only=True)
+        schedule = (
+            None
+            if window is None
+            else best_schedule(self.market, demand, window, room_only=True, budget_steps=budget_steps)
+        )
         if schedule is None:
             return None
         self.market.reserve(schedule.placement, demand)

@@ -12,15 +12,22 @@ from schemas.registry import Outcome
 from solvers.auction.auctioneer import Auctioneer
 from solvers.auction.calendar import Calendar
 from solvers.auction.demand import Demand
+from solvers.auction.search import SEARCH_BUDGET_STEPS
 from solvers.auction.speeds import rests_on_declaration
-from streams.auction.job import Job
+from streams.auction.job import Job, Setback
 from streams.auction.offers import certificate_of, plan_of
 from streams.live_bytes import CELL_BYTES, LiveBytes
 
-Setback = Literal["node_lost", "behind_plan", "run_failed"]
-"""Why a job's rest is planned again, at the provider's cost."""
 Fault = Literal["run_failed", "slower_than_declared", "dataset_size_misstated"]
 """What a job may end for by its own fault."""
+
+REPLAN_STEPS_PER_EVENT = 16_000_000
+"""What is planned again because of one event, a node's loss or a tick, takes so many steps of search at most,
+give or take one job: what is left waits for the next tick."""
+_LEAST_STEPS = 250_000
+"""The share of one search in that, where thousands of jobs are due."""
+_STEPS_BESIDE_SEARCH = 50_000
+"""What a new plan counts for besides its search: the market is read, written and told of."""
 
 LATE_REPORT_SLOTS = 32
 """So many slots the report of a run is waited for whose user answers for its speed, while nothing is heard of
@@ -39,6 +46,8 @@ class JobBook:
         self._welfare = auctioneer.welfare
         self._fleet = auctioneer.market.fleet
         self._calendar = calendar
+        self._steps = 0
+        """What new plans have taken by now."""
 
     @property
     def present_slot(self) -> int:
@@ -56,7 +65,9 @@ class JobBook:
         orders: dict[int, list[RunOrder]] = {}
         for job in self.jobs.values():
             row = job.rows.get(slot)
-            if row is not None and job.quotas[slot] and job.remaining_samples:
+            if row is not None and not self._market.node_up[row]:
+                job.lose_slot(slot)  # its turn to be planned again has not come
+            elif row is not None and job.quotas[slot] and job.remaining_samples:
                 job.order_run(slot)
                 orders.setdefault(row, []).append(
                     RunOrder(
@@ -80,19 +91,36 @@ class JobBook:
                 runs=tuple(orders[row]),
             )
 
-    def check_lapsed(self) -> Iterator[Outcome]:
-        """As a slot begins, plan again what slots before the last left undone, or end it.
+    def note_lapsed(self) -> None:
+        """As a slot begins, have every job planned again, or ended, that is short of samples and waits for no
+        late report.
 
-        Every job that has a slot behind it is looked at, whatever was reported of it: a wait for a late report
-        may end by another report, by news of a node or by nothing at all, and only the clock is sure to go on.
-        So no job outlives its last slot by more than one, or `LATE_REPORT_SLOTS` where it waits.
+        Whatever was reported of a job that has a slot behind it, it is looked at: a wait may end by a report,
+        by news of a node or by nothing at all, and only the clock is sure to go on. So no job is left alone
+        for more than one slot after its last one, or `LATE_REPORT_SLOTS` where it waits.
         """
         lapsed = self.present_slot - 1
-        for job in list(self.jobs.values()):
-            if job.started(lapsed):
-                yield from self.check(job, "behind_plan")
+        for job in self.jobs.values():
+            if job.started(lapsed) and self._spare_samples(job) < 0 and not self._awaits_evidence(job):
+                job.set_back("behind_plan")
 
-    def check(self, job: Job, setback: Setback) -> Iterator[Outcome]:
+    def replan_due(self) -> Iterator[Outcome]:
+        """Plan the jobs again that were set back, in the order of their admission, as far as the steps of one
+        event lead."""
+        stop_steps = self._steps + REPLAN_STEPS_PER_EVENT
+        due = [(job, job.setback) for job in self.jobs.values() if job.setback is not None]
+        for number, (job, setback) in enumerate(due):
+            left_steps = stop_steps - self._steps
+            if left_steps <= 0:
+                return
+            share_steps = min(max(left_steps // (len(due) - number), _LEAST_STEPS), SEARCH_BUDGET_STEPS)
+            job.end_setback()
+            if all(self._market.node_up[row] for row in job.ahead(self._market.first_slot).rows):
+                yield from self.check(job, setback, share_steps)
+            else:
+                yield from self._replan(job, setback, share_steps)
+
+    def check(self, job: Job, setback: Setback, budget_steps: int = SEARCH_BUDGET_STEPS) -> Iterator[Outcome]:
         """Plan the rest of a job again if the cells ahead of it no longer suffice."""
         short = -self._spare_samples(job)
         if short <= 0 or (setback == "behind_plan" and self._awaits_evidence(job)):
@@ -105,7 +133,7 @@ class JobBook:
             )
             yield from self._end_at_fault(job, "slower_than_declared", detail)
         else:
-            yield from self._replan(job, setback)
+            yield from self._replan(job, setback, budget_steps)
 
     def start(self, job: Job, report: RunStarted) -> Iterator[Outcome]:
         """Take note of a run's start, where its checkpoint and its data are seen."""
@@ -150,18 +178,16 @@ class JobBook:
         for job in self.jobs.values():
             job.lose_executor(row)
 
-    def lose_node(self, row: int) -> Iterator[Outcome]:
-        """Plan again every job with a cell on a node that is down, the present slot's included."""
+    def lose_node(self, row: int) -> None:
+        """Have every job planned again with a cell on a node that is down, the present slot's included."""
         slot = self.present_slot
-        for job in list(self.jobs.values()):
+        for job in self.jobs.values():
             job.lose_executor(row)
             interrupted = job.rows.get(slot) == row and job.reported_slot < slot
             if interrupted:
                 job.lose_slot(slot)
-            if any(job.rows[ahead] == row for ahead in job.rows if ahead > slot):
-                yield from self._replan(job, "node_lost")
-            elif interrupted:
-                yield from self.check(job, "node_lost")
+            if interrupted or any(job.rows[ahead] == row for ahead in job.rows if ahead > slot):
+                job.set_back("node_lost")
 
     def fail(self, job: Job, slot: int, error: str, permanent: bool) -> Iterator[Outcome]:
         """Count a slot's run as lost; give the job up if it can run nowhere."""
@@ -274,7 +300,8 @@ class JobBook:
         done = job.samples_done - job.run_base_samples if slot == job.run_slot else 0
         return max(job.quotas.get(slot, 0) - done, 0)
 
-    def _replan(self, job: Job, setback: Setback) -> Iterator[Outcome]:
+    def _replan(self, job: Job, setback: Setback, budget_steps: int) -> Iterator[Outcome]:
+        self._steps += _STEPS_BESIDE_SEARCH
         first_slot = self._market.first_slot
         missing = job.remaining_samples - self._in_flight(job)
         if missing <= 0:
@@ -293,8 +320,10 @@ class JobBook:
             job.density_micros,
             max(first_slot, job.ready_slot),
             job.last_slot,
+            budget_steps,
         )
         self._forget_ahead(job)
+        self._steps += 0 if schedule is None else schedule.search_steps
         if schedule is None:
             self._welfare.refunded_micros += before
             late = job.last_slot < first_slot

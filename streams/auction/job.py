@@ -1,7 +1,7 @@
 """An admitted job, from its award to its end."""
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Literal, Self
 
 import msgpack
 import numpy as np
@@ -10,6 +10,9 @@ from schemas.jobs import Task
 from solvers.auction.demand import Demand
 from solvers.auction.market import Placement
 from streams.live_bytes import HELD_CELL_BYTES, PRICED_BYTES, kept_bytes
+
+Setback = Literal["node_lost", "behind_plan", "run_failed"]
+"""Why a job's rest is planned again, at the provider's cost."""
 
 
 @dataclass
@@ -56,6 +59,8 @@ class Job:
     runs: dict[int, int | None] = field(default_factory=dict)
     """The runs that were ordered and whose end was not reported, by slot: a node may hold them still. What
     was done when the run began; None where no start is known, or the executor was lost since."""
+    setback: Setback | None = None
+    """Why it is due to be planned again, as soon as its turn comes."""
     _packed: bytes | None = None
     """See `packed`; None after a change."""
 
@@ -76,6 +81,17 @@ class Job:
     def owe(self, lacking_samples: int) -> None:
         """A run has trained so much less than promised, or more if negative."""
         self.lacking_samples = max(self.lacking_samples + lacking_samples, 0)
+        self._packed = None
+
+    def set_back(self, setback: Setback) -> None:
+        """It is due to be planned again. The loss of a node is no reason to wait for its report."""
+        if self.setback is None or setback == "node_lost":
+            self.setback = setback
+            self._packed = None
+
+    def end_setback(self) -> None:
+        """It has been planned again, or its turn has come."""
+        self.setback = None
         self._packed = None
 
     def order_run(self, slot: int) -> None:
@@ -207,4 +223,5 @@ _PLAIN_FIELDS = (
     "run_slot",
     "run_base_samples",
     "lacking_samples",
+    "setback",
 )

@@ -126,9 +126,12 @@ class AuctionZone:
         slot = self.calendar.slot_at(time_s)
         if slot > self.book.present_slot:
             self.auctioneer.advance(slot + 1)
-            yield from self.book.check_lapsed()
+            self.book.note_lapsed()
+            yield from self.book.replan_due()
             yield from self.book.assignments()
             yield priced(self.zone.id, self.auctioneer, len(self.book.jobs))
+        else:
+            yield from self.book.replan_due()
         yield from self.judge.on_clock(time_s)
 
     def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
@@ -236,7 +239,8 @@ class AuctionZone:
         row = self.fleet.row_of[node]
         self.auctioneer.market.node_up[row] = False
         yield NodeStatusChanged(zone=self.zone.id, node=node, status="down", reason=reason, detail=detail)
-        yield from self.book.lose_node(row)
+        self.book.lose_node(row)
+        yield from self.book.replan_due()
 
     def request(self, id: str, task: Task) -> Request:
         """What the auctioneer is asked for a task.

@@ -1,5 +1,6 @@
 """A job's story and a watcher's board, folded from a cell's ledger and decisions."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,14 @@ from infra.commands.explain import describe
 from infra.story import Story
 from schemas.codec import InvalidRecordError
 from schemas.commands import SlotAssigned
-from schemas.decisions import JobAdmitted, JobCompleted, JobRejected, JobReplanned, Plan
+from schemas.decisions import (
+    JobAdmitted,
+    JobCompleted,
+    JobRefunded,
+    JobRejected,
+    JobReplanned,
+    Plan,
+)
 from schemas.fleet import RunFinished, RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.policies import TitanPolicy
@@ -21,6 +29,7 @@ from tests.support.cells import (
     UNIT,
     Bench,
     bid,
+    configuration,
     failed,
     finished,
     online,
@@ -32,6 +41,7 @@ from tests.support.cells import (
     withdraw,
     zone,
 )
+from tests.support.histories import recorded
 
 
 @pytest.fixture
@@ -110,6 +120,18 @@ def test_an_id_that_has_lost_is_shown_as_the_job_of_the_user_who_wins_with_it():
         row = seen.jobs["j"]
         assert (row.user, row.state, row.work_samples) == ("ben", "admitted", 200)
         assert row.bid_micros == 50 * UNIT
+
+
+def test_a_board_follows_jobs_whose_plans_fail_as_the_cell_does():
+    bench = Bench.configured()
+    for event in recorded(random.Random(3), configuration(), bids=60)[1:]:
+        bench.send(event)
+    kinds = {type(decision.outcome) for decision in bench.decisions}
+    assert {JobAdmitted, JobRejected, JobReplanned, JobRefunded, JobCompleted} <= kinds
+    live = set(bench.zone.book.jobs)
+    for seen in (board(bench), board_of_events_first(bench)):
+        assert {row.job_id for row in seen.jobs.values() if not row.is_over} == live
+        assert sum(row.replanned for row in seen.jobs.values()) > 0
 
 
 def test_a_story_is_told_in_the_order_of_the_ledger(bench):

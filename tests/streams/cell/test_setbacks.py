@@ -1,0 +1,102 @@
+"""A node's loss or a pause of the clock sets many jobs back: they are planned again a few at a time."""
+
+from typing import Any
+
+import pytest
+
+from schemas.commands import SlotAssigned
+from schemas.decisions import JobRefunded, JobReplanned
+from schemas.registry import Outcome
+from streams.auction import book
+from streams.cell import Cell
+from tests.support.cells import (
+    Bench,
+    CheckedBench,
+    bid,
+    heard,
+    nodes_by_slot,
+    online,
+    silent,
+    tick,
+    withdraw,
+)
+
+NODES = ("a1", "a2", "b1")
+JOBS = ("j1", "j2", "j3", "j4")
+EARLY, LATE = {1: 0, 2: 0}, {3: 0, 4: 0}
+
+
+@pytest.fixture(autouse=True)
+def steps_for_two_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book, "REPLAN_STEPS_PER_EVENT", 100_000)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """Four jobs of two slots each on node a1: two of them in the next slots, two in those after."""
+    bench = CheckedBench.configured()
+    bench.send(*map(online, NODES), tick(0), silent("a2"))
+    small: dict[str, Any] = {"work_samples": 4, "memory_gib": 1.0, "speed_samples_per_s": {"fast": 0.2}}
+    for job_id in JOBS:
+        bench.send(bid(job_id, units=1.0, **small))
+    bench.send(heard("a2"))
+    assert rows_of(bench) == {"j1": EARLY, "j2": LATE, "j3": EARLY, "j4": LATE}
+    return bench
+
+
+def rows_of(bench: Bench) -> dict[str, dict[int, int]]:
+    """Node rows by slot of each job; row 0 is node a1."""
+    return {job.job_id: job.rows for job in bench.zone.book.jobs.values()}
+
+
+def replanned(outcomes: list[Outcome]) -> list[str]:
+    assert not [outcome for outcome in outcomes if isinstance(outcome, JobRefunded)]
+    return [outcome.job_id for outcome in outcomes if isinstance(outcome, JobReplanned)]
+
+
+def test_jobs_that_an_event_has_no_steps_for_wait_for_the_next_ticks(bench: Bench) -> None:
+    assert replanned(bench.send(silent("a1"))) == ["j1", "j2"]
+    assert replanned(bench.send(tick(0.1))) == ["j3", "j4"]
+    assert replanned(bench.send(tick(0.2))) == []
+    assert not [rows for rows in rows_of(bench).values() if 0 in rows.values()]
+
+
+def test_a_restored_cell_goes_on_with_those_that_wait(bench: Bench) -> None:
+    bench.send(silent("a1"))
+    restored = Bench(Cell.restore(bench.cell.snapshot()), bench.ledger[:])
+    assert restored.send(tick(0.1)) == bench.send(tick(0.1))
+    assert restored.cell.packed() == bench.cell.packed()
+
+
+def test_a_job_that_waits_loses_the_slots_that_pass_and_the_lost_node_is_told_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book, "REPLAN_STEPS_PER_EVENT", 1)
+    assert replanned(bench.send(silent("a1"))) == ["j1"]
+    outcomes = bench.send(tick(1))
+    assert replanned(outcomes) == ["j2"]
+    assert {outcome.node for outcome in outcomes if isinstance(outcome, SlotAssigned)} == {"a2"}
+    (third,) = bench.send(tick(1.1))
+    assert (third.job_id, third.remaining_samples, min(nodes_by_slot(third))) == ("j3", 4, 2)
+    assert replanned(bench.send(tick(1.2))) == ["j4"]
+
+
+def test_a_node_that_comes_back_before_a_jobs_turn_leaves_it_its_plan(bench: Bench) -> None:
+    bench.send(silent("a1"))
+    assert replanned(bench.send(heard("a1"), tick(0.1))) == []
+    rows = rows_of(bench)
+    assert (rows["j3"], rows["j4"]) == (EARLY, LATE)
+
+
+def test_a_job_may_be_withdrawn_while_it_waits(bench: Bench) -> None:
+    bench.send(silent("a1"), withdraw("j3"))
+    assert replanned(bench.send(tick(0.1))) == ["j4"]
+
+
+def test_jobs_behind_after_a_pause_of_the_clock_are_planned_a_few_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book, "REPLAN_STEPS_PER_EVENT", 1)
+    assert replanned(bench.send(tick(3))) == ["j1"]
+    assert replanned(bench.send(tick(3.1))) == ["j3"]
+    assert replanned(bench.send(tick(3.2))) == []
