@@ -111,7 +111,7 @@ def check_zone(zone: AuctionZone) -> None:
 
 
 def check_lifetimes(zone: AuctionZone, slot_began: bool) -> None:
-    """No job outlives its last slot by more than is documented (docs/auction.md, "Where the report is late").
+    """No job outlives its last slot by more than is documented (docs/auction.md, "No wait is for ever").
 
     Args:
         slot_began: whether one did with the event. Where an event in between ends a wait, the job ends only
