@@ -93,12 +93,16 @@ class JobBook:
             )
 
     def note_lapsed(self) -> None:
-        """Have planned again what slots before the last left undone; a slot's report is waited for one slot
-        long, or until it comes where it may show that a declared speed is not there."""
+        """As a slot begins, have every job planned again, or ended, that is short of samples and waits for no
+        late report.
+
+        Whatever was reported of a job that has a slot behind it, it is looked at: a wait may end by a report,
+        by news of a node or by nothing at all, and only the clock is sure to go on. So no job is left alone
+        for more than one slot after its last one, or `LATE_REPORT_SLOTS` where it waits.
+        """
         lapsed = self.present_slot - 1
         for job in self.jobs.values():
-            # The first condition is for speed: most jobs have reported their last slot.
-            if job.reported_slot + 1 < lapsed and any(job.reported_slot < slot < lapsed for slot in job.rows):
+            if job.started(lapsed) and self._spare_samples(job) < 0 and not self._awaits_evidence(job):
                 job.set_back("behind_plan")
 
     def replan_due(self) -> Iterator[Outcome]:

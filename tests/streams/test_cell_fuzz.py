@@ -207,7 +207,7 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
     )
     seen: dict[type[Event], Event] = {type(event): event for event in rare}
     handled = Counter[type[Event]]()
-    coming = history(rng, bids=10_000)
+    coming = history(rng, bids=10_000, late_share=0.2)
     held, known = HeldCells(), 0
     event = next(coming)
     while handled.total() < MUTANTS_PER_SEED:

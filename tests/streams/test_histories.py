@@ -11,6 +11,8 @@ from tests.support.histories import history
 from tests.support.plans import HeldCells, held_cells
 
 BIDS = 60
+LATE_SHARES = (0.0, 0.3)
+"""Of the runs that begin: every second history has some that hang, or report when others have gone on."""
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -19,7 +21,7 @@ def test_every_bid_is_decided_and_every_admitted_job_ends_once(seed):
     restarts = random.Random(f"restarts/{seed}")
     bench = CheckedBench.configured()
     admitted, ended, judged = set(), set(), set()
-    coming = history(rng, BIDS)
+    coming = history(rng, BIDS, late_share=LATE_SHARES[seed % len(LATE_SHARES)])
     event = next(coming)
     held = HeldCells()
     while event is not None:

@@ -9,7 +9,9 @@ from typing import Any
 
 from schemas.cells import CellConfigured
 from schemas.commands import RunOrder, SlotAssigned
+from schemas.fleet import RunStarted
 from schemas.registry import Event, Outcome
+from streams.auction.book import LATE_REPORT_SLOTS
 from streams.cell import Cell
 from tests.support.cells import (
     EPOCH_S,
@@ -34,6 +36,9 @@ SMALL_FLEET = ("a1", "a2", "b1")
 SLOTS_TO_THE_END = 12
 """After the last bid: more than any deadline and its grace."""
 
+LateReports = dict[int, list[Event]]
+"""By the slot in which they come."""
+
 History = Generator[Event, list[Outcome], None]
 """Yields an event, and is sent what the cell decided because of it: executors do as they are told."""
 
@@ -45,6 +50,7 @@ def history(
     patience_slots: int = 9,
     nodes: Sequence[str] = SMALL_FLEET,
     ahead_share: float = 0.15,
+    late_share: float = 0.0,
 ) -> History:
     """Everything that happens to a configured cell from its first slot until its last job is over.
 
@@ -54,8 +60,10 @@ def history(
         patience_slots: how far ahead a deadline is at most.
         nodes: their names.
         ahead_share: how many runs train more than their quota, as whole batches may.
+        late_share: how many runs begin and do not report in their slot; half of them never do.
     """
     slot, sent = 0, 0
+    late: LateReports = {}
     while sent < bids:
         assigned = [o for o in (yield tick(slot)) if isinstance(o, SlotAssigned)]
         arrivals = [
@@ -66,10 +74,12 @@ def history(
         regrets = [withdraw(arrival.job_id) for arrival in arrivals if rng.random() < 0.15]
         reports = [report for command in assigned for report in _carry_out(rng, command, ahead_share)]
         asides = [*_of_users_and_vendors(rng, slot), *_of_nodes(rng, nodes)]
-        yield from _mixed(rng, [*arrivals, *regrets], reports, asides)
+        prompt = list(_held_back(rng, reports, late, late_share)) if late_share else reports
+        yield from _mixed(rng, [*arrivals, *regrets], prompt, late.pop(slot, []), asides)
         slot += 1
-    for ahead in range(slot, slot + SLOTS_TO_THE_END):
+    for ahead in range(slot, slot + SLOTS_TO_THE_END + (LATE_REPORT_SLOTS if late_share else 0)):
         yield tick(ahead)
+        yield from _mixed(rng, late.pop(ahead, []))
 
 
 def random_task(rng: random.Random, slot: int, patience_slots: int = 9) -> dict[str, Any]:
@@ -133,6 +143,22 @@ def _run(rng: random.Random, node: str, slot: int, order: RunOrder, ahead_share:
         yield finished(node, slot, done, order.job_id)
     else:
         yield progressed(node, slot, done, job_id=order.job_id, node_s=rng.choice([0.0, 0.5, 1.0]) * SLOT_S)
+
+
+def _held_back(
+    rng: random.Random, reports: list[Event], late: LateReports, late_share: float
+) -> Iterator[Event]:
+    """The reports of a slot without those that come late, which are put into `late`, or never come."""
+    fates: dict[str, int | None] = {}
+    for report in reports:
+        if isinstance(report, RunStarted):
+            yield report
+            if rng.random() < late_share:
+                fates[report.job_id] = rng.choice([None, report.slot + rng.randint(1, 6)])
+        elif report.job_id not in fates:
+            yield report
+        elif (slot := fates[report.job_id]) is not None:
+            late.setdefault(slot, []).append(report)
 
 
 def _of_users_and_vendors(rng: random.Random, slot: int) -> Iterator[Event]:
