@@ -13,6 +13,9 @@ from aiokafka.record.legacy_records import LegacyRecordBatch
 from aiokafka.record.memory_records import MemoryRecords, _MemoryRecordsPy
 
 _FIRST_MAGIC_WITH_HEADERS = 2
+_MOST_NAME_BYTES = 2_048
+"""Of a header's name that is not UTF-8: to escape millions of bytes takes a second, and intake refuses a
+record whose headers have so long a name."""
 
 
 def install() -> None:
