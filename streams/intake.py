@@ -25,8 +25,8 @@ MAX_USUAL_VALUE_BYTES = 128 * 1_024
 """Of any event that is not in `_LARGE_EVENTS`: several times the largest, which is a bid of some 18 KB, so
 that it may be written with spaces, and with every character escaped."""
 MAX_USUAL_MARKS = 4_096
-"""Commas and opening brackets in such a value, so that it has no more elements to look at. The largest event
-has 2,000 in a text, and some 100 between its fields."""
+"""Commas and opening brackets in such a value, so that it has no more elements to look at. The largest
+event has 2,000 in a text, and some 100 between its fields."""
 _LARGE_EVENTS = frozenset({CellConfigured, SolveFinished})
 """Operators and the solver alone may write them."""
 
@@ -50,8 +50,8 @@ class InputTopic:
         marks = sum(value.count(mark) for mark in (b",", b"[", b"{")) if usual else 0
         if marks > MAX_USUAL_MARKS:
             return (
-                f"the value has {marks} commas and opening brackets, at most {MAX_USUAL_MARKS} are read here: "
-                "no event has so many elements"
+                f"the value has {marks} commas and opening brackets, at most {MAX_USUAL_MARKS} are read "
+                "here: no event has so many elements"
             )
         return None
 
