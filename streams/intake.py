@@ -22,8 +22,8 @@ MAX_HEADERS = 256
 MAX_BESIDE_VALUE_BYTES = 64 * 1_024
 """Of a record's key and headers together."""
 MAX_USUAL_VALUE_BYTES = 128 * 1_024
-"""Of any event that is not in `_LARGE_EVENTS`: several times the largest, which is a bid of some 18 KB, so
-that it may be written with spaces, and with every character escaped."""
+"""Of any event that is not in `_LARGE_EVENTS`. The largest is a bid of 14 KB, or of 73 KB where every
+character of it is escaped."""
 MAX_USUAL_MARKS = 4_096
 """Commas and opening brackets in such a value, so that it has no more elements to look at. The largest
 event has 2,000 in a text, and some 100 between its fields."""

@@ -77,6 +77,7 @@ class _TolerantRecords(_MemoryRecordsPy):  # type: ignore[misc]
 
 class _TolerantBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
     _buffer: Any
+    _pos: int
 
     def is_crowded(self) -> bool:
         """Whether one of the records is. Input topics hold no compressed batches."""
