@@ -47,7 +47,9 @@ class InputTopic:
         most_bytes = MAX_USUAL_VALUE_BYTES if usual else MAX_VALUE_BYTES
         if len(value) > most_bytes:
             return f"the value has {len(value)} bytes, at most {most_bytes} are read here"
-        marks = sum(value.count(mark) for mark in (b",", b"[", b"{")) if usual else 0
+        if not usual or len(value) <= MAX_USUAL_MARKS:
+            return None
+        marks = sum(value.count(mark) for mark in (b",", b"[", b"{"))
         if marks > MAX_USUAL_MARKS:
             return (
                 f"the value has {marks} commas and opening brackets, at most {MAX_USUAL_MARKS} are read "

@@ -42,5 +42,7 @@ class SentRecord:
 
 
 def _size_bytes(record: ReadRecord | SentRecord) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers
+    size_bytes = len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size_bytes += len(name) + len(value or b"")
+    return size_bytes

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -306,6 +307,8 @@ def test_what_waits_counts_with_its_key_and_headers() -> None:
     waiting = Waiting("cell-1", "jobs/ada", 0.0, 0.0, heavy)
 
     assert waiting.size_bytes > len(bid()) + 60_000
+    many = Waiting("cell-1", "jobs/ada", 0.0, 0.0, record(bid(), [("h", b"")] * 200))
+    assert many.size_bytes > len(bid()) + 200 * sys.getsizeof(("h", b""))
 
 
 def test_an_ordinary_event_is_as_it_was() -> None:
