@@ -20,6 +20,11 @@ MAX_VALUE_BYTES = 1 << 20
 MAX_HEADER_BYTES = 1_024
 MAX_ATTRIBUTE_LENGTH = 256
 MAX_OFFSET = 10**18 - 1
+MAX_NAMES = 256
+"""In one JSON object: several times what any event or decision has. Each unknown one would be a fault to
+report, and a megabyte has room for 70,000."""
+_MAX_FAULTS = 10
+"""So many are described; of the others it is said how many they are."""
 SPECVERSION = "1.0"
 """The version of CloudEvents."""
 
@@ -211,12 +216,14 @@ def decode_decision(line: bytes | str) -> Decision:
 
 
 def describe(error: ValidationError) -> str:
-    """Every fault of a validation error on one line of bounded length."""
-    faults = (
+    """The first faults of a validation error on one line of bounded length, and how many more there are."""
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    first = "; ".join(
         f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}"
-        for fault in error.errors(include_url=False, include_input=False, include_context=False)
+        for fault in faults[:_MAX_FAULTS]
     )
-    return _one_line("; ".join(faults), 1_000)
+    further = len(faults) - _MAX_FAULTS
+    return _one_line(first, 1_000) + (f"; and {further} more" if further > 0 else "")
 
 
 def _one_line(text: str, length: int) -> str:
@@ -243,7 +250,8 @@ def _attributes(headers: Headers) -> dict[str, str]:
 
 
 def _json_object(line: bytes | str) -> dict[str, Any]:
-    """Read a JSON object more strictly than the standard library: UTF-8 only, and no name twice."""
+    """Read a JSON object more strictly than the standard library: UTF-8 only, no name twice, and not too many
+    names."""
     try:
         text = line if isinstance(line, str) else line.decode()
         fields = json.loads(text, object_pairs_hook=_distinct_names)
@@ -255,6 +263,8 @@ def _json_object(line: bytes | str) -> dict[str, Any]:
 
 
 def _distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_NAMES:
+        raise ValueError(f"an object has {len(pairs)} names, at most {MAX_NAMES} are read")
     fields = dict(pairs)
     if len(fields) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]

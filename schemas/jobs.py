@@ -30,7 +30,7 @@ class LoraHyperparameters(Record):
     rank: Annotated[int, Field(ge=1, le=4_096)] = 8
     alpha: Annotated[float, Field(gt=0, le=65_536)] = 16.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    target_modules: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=64)] = (
+    target_modules: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=64, fail_fast=True)] = (
         "q_proj",
         "v_proj",
     )

@@ -78,7 +78,7 @@ class SolvedPlan(Record):
     """A bid that the solution admits, and where it trains."""
 
     job_id: Identifier
-    cells: Annotated[tuple[PlannedCell, ...], Field(min_length=1, max_length=10_000)]
+    cells: Annotated[tuple[PlannedCell, ...], Field(min_length=1, max_length=10_000, fail_fast=True)]
     """Slot and node of each, ascending in slots."""
 
 
@@ -92,7 +92,7 @@ class SolveFinished(Record):
     request_id: Identifier
     status: Literal["optimal", "feasible", "none"]
     """Proven within the gap; the best found in time; nothing found."""
-    plans: Annotated[tuple[SolvedPlan, ...], Field(max_length=MAX_PLANS)]
+    plans: Annotated[tuple[SolvedPlan, ...], Field(max_length=MAX_PLANS, fail_fast=True)]
     bound_micros: Annotated[int, Field(ge=0, le=MAX_BOUND_MICROS)] | None
     """No schedule of the batch in the room that was offered has a higher welfare."""
     solve_s: Annotated[float, Field(ge=0, le=31_536_000)]

@@ -7,15 +7,28 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import MAX_HEADER_BYTES, MAX_VALUE_BYTES, Envelope, InvalidRecordError, decode_event
 from schemas.partitions import key_partition
 from schemas.registry import EVENT_TYPES, TOPIC_BY_EVENT, WRITER_FIELDS, Event
+from schemas.solves import SolveFinished
 from streams.dead_letters import dead_letter
 from streams.records import ReadRecord, SentHeaders, SentRecord
 from streams.times import rfc3339
 
 TRACE_HEADERS = ("traceparent", "tracestate")
+MAX_HEADERS = 256
+MAX_BESIDE_VALUE_BYTES = 64 * 1_024
+"""Of a record's key and headers together."""
+MAX_USUAL_VALUE_BYTES = 128 * 1_024
+"""Of any event that is not in `_LARGE_EVENTS`. The largest is a bid of 14 KB, or of 73 KB where every
+character of it is escaped."""
+MAX_USUAL_MARKS = 4_096
+"""Commas and opening brackets in such a value, so that it has no more elements to look at. The largest
+event has 2,000 in a text, and some 100 between its fields."""
+_LARGE_EVENTS = frozenset({CellConfigured, SolveFinished})
+"""Operators and the solver alone may write them."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +40,22 @@ class InputTopic:
     in_own_partition: bool = False
     """Whether its records must lie in the partition of their cell. What nodes and the clock say is set
     against each other, which one worker must do for all of a cell."""
+
+    def excess(self, value: bytes) -> str | None:
+        """What a value has too much of to be read: to refuse it in full takes the longer the more it has."""
+        usual = _LARGE_EVENTS.isdisjoint(self.events)
+        most_bytes = MAX_USUAL_VALUE_BYTES if usual else MAX_VALUE_BYTES
+        if len(value) > most_bytes:
+            return f"the value has {len(value)} bytes, at most {most_bytes} are read here"
+        if not usual or len(value) <= MAX_USUAL_MARKS:
+            return None
+        marks = sum(value.count(mark) for mark in (b",", b"[", b"{"))
+        if marks > MAX_USUAL_MARKS:
+            return (
+                f"the value has {marks} commas and opening brackets, at most {MAX_USUAL_MARKS} are read "
+                "here: no event has so many elements"
+            )
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +96,11 @@ class Intake:
         None where it does not say so plainly, in binary mode, does not belong on its topic, or is of no cell
         that is served: `admit` says what it is then.
         """
+        if self._excess(record) is not None:
+            return None
         kind = next((value for name, value in record.headers if name == "ce_type"), None)
         model = EVENT_TYPES.get((kind or b"").decode(errors="replace"))
-        if model not in self.inputs[record.topic].events or len(record.value or b"") > MAX_VALUE_BYTES:
+        if model not in self.inputs[record.topic].events:
             return None
         try:
             fields: Any = from_json(record.value or b"")
@@ -96,12 +127,12 @@ class Intake:
             return self.refuse(record, str(refusal))
         except Exception as error:  # one hostile record must not stop the others
             return self.refuse(record, f"unexpected {type(error).__name__}: {error}")
-        traced = [
-            (name, value)
+        traced = {
+            name: value
             for name, value in record.headers
             if name in TRACE_HEADERS and value is not None and len(value) <= MAX_HEADER_BYTES
-        ]
-        return Accepted(envelope.event, self.ledger_record(envelope, traced))
+        }
+        return Accepted(envelope.event, self.ledger_record(envelope, [*traced.items()]))
 
     def refuse(self, record: ReadRecord, reason: str) -> SentRecord:
         """The dead letter of a record of an input topic."""
@@ -117,7 +148,20 @@ class Intake:
         """The partition that everything of a cell lies in, where it is keyed as Kafka's own clients do."""
         return key_partition(cell, self.partitions)
 
+    def _excess(self, record: ReadRecord) -> str | None:
+        """What a record has too much of to be judged in full."""
+        if len(record.headers) > MAX_HEADERS:
+            return f"there are {len(record.headers)} headers, at most {MAX_HEADERS} are read"
+        value = record.value or b""
+        beside = record.size_bytes - len(value)
+        if beside > MAX_BESIDE_VALUE_BYTES:
+            return f"key and headers have {beside} bytes, at most {MAX_BESIDE_VALUE_BYTES} are read"
+        return self.inputs[record.topic].excess(value)
+
     def _judge(self, record: ReadRecord, topic: InputTopic) -> Envelope:
+        excess = self._excess(record)
+        if excess is not None:
+            raise InvalidRecordError(excess)
         envelope = decode_event(record.value, record.headers)
         event = envelope.event
         if not isinstance(event, topic.events):

@@ -34,7 +34,8 @@ SOURCE = "millrace/intake"
 
 _REPORT_WRITERS = f"{FLEET}/"
 _READ_AT_ONCE = 48
-"""Records are read in such portions, and others get their turn between them."""
+_READ_FOR_S = 0.02
+"""Records are read in such portions, or for so long, and others get their turn between them."""
 _LOOK_AGAIN_S = 0.1
 """After so long it is looked again whether a tick may enter the ledger."""
 _WATCH_EVERY_S = 0.25
@@ -169,7 +170,7 @@ class IntakeProcessor:
 
     async def run(self, stream: Stream[bytes]) -> None:
         """Let every event of `stream` wait its turn. Never returns."""
-        count = 0
+        count, since_s = 0, self._clocks.monotonic_s()
         async for event in stream.noack().events():
             message = event.message
             if self._acknowledgements.take(message.tp, message.offset):
@@ -177,8 +178,9 @@ class IntakeProcessor:
                     self._monitor.read(message.partition, message.timestamp)
                 await self._take(read_record(message))
             count += 1
-            if count % _READ_AT_ONCE == 0:
+            if count >= _READ_AT_ONCE or self._clocks.monotonic_s() - since_s > _READ_FOR_S:
                 await asyncio.sleep(0)
+                count, since_s = 0, self._clocks.monotonic_s()
 
     async def send_on(self) -> None:
         """Send waiting events to the ledger, as fast as their cells fold them. Never returns."""

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from streams.records import ReadRecord, SentRecord
 
 _OVERHEAD_BYTES = 1_500
-"""What a waiting record takes besides its value: headers, place and objects."""
+"""What a waiting record takes besides its bytes: place and objects."""
+_OVERHEAD_BYTES_PER_HEADER = 150
 _BACK_IN_TIME_S = 1.0
 LONGEST_WAIT_S = 1.0
 """How long ticks and reports wait, from when they were read, for events of others with lower tags."""
@@ -46,7 +47,8 @@ class Waiting:
     @property
     def size_bytes(self) -> int:
         """About what it takes in memory."""
-        return len(self.record.value or b"") + _OVERHEAD_BYTES
+        headers = _OVERHEAD_BYTES_PER_HEADER * len(self.record.headers)
+        return self.record.size_bytes + _OVERHEAD_BYTES + headers
 
 
 class RecordTimes:

@@ -19,6 +19,11 @@ class ReadRecord:
     value: bytes | None
     headers: ReadHeaders = ()
 
+    @property
+    def size_bytes(self) -> int:
+        """Of key, value and headers."""
+        return _size_bytes(self)
+
 
 @dataclass(frozen=True, slots=True)
 class SentRecord:
@@ -29,3 +34,15 @@ class SentRecord:
     value: bytes | None
     headers: SentHeaders = field(default_factory=list)
     partition: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of key, value and headers."""
+        return _size_bytes(self)
+
+
+def _size_bytes(record: ReadRecord | SentRecord) -> int:
+    size_bytes = len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size_bytes += len(name) + len(value or b"")
+    return size_bytes

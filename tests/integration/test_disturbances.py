@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Producer
 
 from schemas.clock import ClockTicked
 from schemas.decisions import JobAdmitted, JobCompleted, JobRejected, NodeStatusChanged
@@ -149,6 +150,31 @@ def test_a_flood_of_another_kind(living: House, flood: Callable[[House, int], Ev
     living.flush()
     until(lambda: bool(decided(living, honest)), "the honest bid decided", 120.0)
     assert_unharmed(living, [*jobs, honest], since)
+
+
+REFUSED: dict[str, tuple[bytes, list[tuple[str, bytes]]]] = {
+    "zeros": (b"{}", [("junk", b"\0" * 7_800_000)]),
+    "no UTF-8": (b"{}", [("junk", b"\xff\xfe" * 3_900_000)]),
+    "a long name": (b"{}", [("\u202e" * 2_500_000, b"x")]),
+    "many headers": (b"{}", [("h", b"\xff")] * 1_000_000),
+    "many elements": (b'{"cell":"%s","x":[%s0]}' % (CELL.encode(), b"{}," * 300_000), []),
+}
+
+
+def test_a_flood_of_records_that_are_refused(living: House) -> None:
+    producer = Producer(
+        {"bootstrap.servers": living.broker.bootstrap_servers, "message.max.bytes": 8 * 2**20, "linger.ms": 0}
+    )
+    since = len(living.decisions())
+    for value, junk in [*REFUSED.values()] * (10 if LONG else 4):
+        headers = [("ce_id", b"x"), ("ce_source", b"x"), ("ce_type", JobSubmitted.TYPE.encode()), *junk]
+        producer.produce(living.target.topic("jobs"), value, CELL.encode(), headers=headers)
+        producer.flush()
+    honest = living.submit("bob", 96, 240.0)
+    living.flush()
+    until(lambda: bool(decided(living, honest)), "the honest bid decided", 10.0)
+    living.await_over([honest], patience_s=60.0)
+    assert living.unjust(since) == []
 
 
 def decided(living: House, *jobs: str) -> set[str]:
