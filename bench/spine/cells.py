@@ -19,6 +19,8 @@ UNIT = 1_000_000
 SLOT_S = 600.0
 SLOTS = 144
 VENDORS = 5
+MOST_LIVE_JOBS = 8_000
+"""The cell is not to be full when bids are timed."""
 
 
 def configuration(nodes: int, slots: int = SLOTS) -> CellConfigured:
@@ -134,15 +136,16 @@ class Fed:
         return 1.0 - float(market.free_samples.sum()) / (capacity * market.horizon_slots)
 
 
-def half_full(nodes: int, seed: int, slots: int = SLOTS) -> tuple[Fed, random.Random, int]:
-    """A cell whose window is used to one half by admitted bids; with the number of bids that took."""
+def half_full(nodes: int, seed: int, slots: int = SLOTS) -> tuple[Fed, random.Random]:
+    """A cell whose window is used to one half by admitted bids, or as far as `MOST_LIVE_JOBS` lead; with what
+    further bids are drawn from."""
     rng = random.Random(seed)
     fed = Fed()
     fed.send(configuration(nodes, slots))
     for quote in vendor_quotes(rng):
         fed.send(quote)
     sent = 0
-    while sent % 50 or fed.used_share() < 0.5:
+    while sent % 50 or (fed.used_share() < 0.5 and len(fed.zone.book.jobs) < MOST_LIVE_JOBS):
         fed.send(bid(rng, f"fill{sent}", now_s=0.0, slots=slots))
         sent += 1
-    return fed, rng, sent
+    return fed, rng

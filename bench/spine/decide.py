@@ -29,7 +29,7 @@ def measure_decide(quick: bool, seed: int) -> Result:
     times_s: dict[int, list[float]] = {nodes: [] for nodes in sizes}
     numbers = count()
     for _ in range(ROUNDS):
-        for nodes, (fed, rng, _) in cells.items():
+        for nodes, (fed, rng) in cells.items():
             for _ in range(decisions // ROUNDS):
                 times_s[nodes].append(_time_one(fed, bid(rng, f"timed{next(numbers)}", now_s=0.0)))
     main = np.array(times_s[_FULL_SIZE]) * 1_000
@@ -39,7 +39,10 @@ def measure_decide(quick: bool, seed: int) -> Result:
         f"{_FULL_SIZE} nodes x {SLOTS} slots, two GPU types, five vendors, "
         f"{cells[_FULL_SIZE][0].used_share():.0%} of the compute taken, {main.size} bids, one thread"
     )
-    by_size = ", ".join(f"{n}: {m * 1_000:.2f} ms" for n, m in zip(sizes, medians, strict=True))
+    by_size = ", ".join(
+        f"{n}: {m * 1_000:.2f} ms ({cells[n][0].used_share():.0%} taken)"
+        for n, m in zip(sizes, medians, strict=True)
+    )
     rows = [(nodes, SLOTS, took_s * 1_000) for nodes in sizes for took_s in times_s[nodes]]
     return Result(
         (
