@@ -35,7 +35,7 @@ def measure_idle(quick: bool, _seed: int) -> Result:
         before = _ledger(line)
         sent = _speak(line, watched_s)
         added = _ledger(line)[len(before) :]
-    kept_bytes = sum(_size_bytes(record) for record in added)
+    kept_bytes = sum(record.size_bytes for record in added)
     note = (
         f"keys, values and headers of the ledger records of {watched_s:g} s, per day: {NODES} nodes with a "
         f"heartbeat every {HEARTBEAT_S:g} s and the clock ({sent} events sent, {len(added)} kept)"
@@ -65,8 +65,3 @@ def _speak(line: Pipeline, for_s: float) -> int:
 def _ledger(line: Pipeline) -> list[ReadRecord]:
     with KafkaReader(line.others) as reader:
         return list(reader.read(reader.slice(topic_name(PREFIX, LEDGER))))
-
-
-def _size_bytes(record: ReadRecord) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers
