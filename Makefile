@@ -39,6 +39,7 @@ disturbances: $(STAMP)
 # After a change of decisions that is meant: the ledger and the chain that a test compares with.
 golden: $(STAMP)
 	$(BIN)/python -m tests.streams.golden
+	$(BIN)/python -m tests.streams.outcomes
 
 # Both benchmarks against their gates; of the auction's the quick form, since the full one takes hours.
 bench: $(STAMP)

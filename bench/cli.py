@@ -1,4 +1,4 @@
-"""`millrace bench`: the command line finds it as a plug-in, since nothing below `bench` may import it."""
+"""`millrace bench`: the command line knows it by name, since nothing below `bench` may import it."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -11,24 +11,21 @@ from platformdirs import user_cache_path
 from rich.console import Console
 from rich.table import Table as ConsoleTable
 
-from bench.artefacts import kept_to_one_run, write_artefacts
-from bench.conditions import Conditions
-from bench.figures import Measurement, Part, Table
+from bench.figures import Conditions, Measurement, Part, Table
 from bench.goals import missed
-from bench.report import dumps, report
+from bench.report import dumps, kept_to_one_run, report, write_artefacts
 from infra.commands.options import Seed, bounded
 from infra.commands.output import console as standard_output
 
 
 def spine_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     """The parts of `millrace bench spine`, the quiet ones first."""
-    from bench.spine.decide import measure_decide
+    from bench.spine.decide import measure_decide, measure_setbacks
     from bench.spine.flood import measure_flood
     from bench.spine.fused import measure_fused_training
     from bench.spine.idle import measure_idle
     from bench.spine.kafka import measure_kafka
     from bench.spine.recovery import measure_recovery
-    from bench.spine.setbacks import measure_setbacks
     from bench.spine.slow_bids import measure_slow_bids
 
     for title, measure in (

@@ -1,9 +1,31 @@
-"""What a part of a benchmark saw: figures, and the tables behind them."""
+"""How a benchmark is asked for, and what a part of it saw: figures, and the tables behind them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
 
 from bench.charts import Chart, Curves
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the command line says of a run."""
+
+    quick: bool
+    seed: int
+    folder: Path
+    """Where rows are kept, and artefacts written."""
+    jobs: int
+    """Processes beside each other, where a benchmark has runs that may be."""
+    traces: Path
+    """Folder of the benchmark's own real traces."""
+    trace_files: tuple[Path, ...]
+    """Further real traces."""
+    console: Console = field(repr=False)
+    """For progress."""
+
 
 Value = float | str | None
 _RAW = Curves()

@@ -10,15 +10,14 @@ from tempfile import TemporaryDirectory
 from pydantic import ValidationError
 
 from infra.kafka.credentials import Credentials, Principal
-from infra.kafka.data_directory import DataDirectory
 from infra.kafka.docker import docker_answers, docker_kafka
-from infra.kafka.errors import BrokerError
 from infra.kafka.local import LocalKafka
 from infra.kafka.settings import BrokerSettings, broker_settings
+from infra.kafka.storage import DataDirectory
 from schemas.codec import describe
 from schemas.kafka_connection import KafkaConnection, KafkaSettings
 from streams.kafka.administration import Administration
-from streams.kafka.errors import UnansweredError
+from streams.kafka.faults import BrokerError, UnansweredError
 
 __all__ = ["BrokerError", "BrokerSettings", "LocalKafka", "RunningBroker", "broker", "watched_broker"]
 

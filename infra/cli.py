@@ -1,61 +1,98 @@
-"""The command line: `millrace`. Every command lives in a module of `infra.commands`.
+"""The command line: `millrace`. Every command lives in a module of `infra.commands`, but for `bench`.
 
 Whatever goes wrong is one line on standard error and a status that is not 0: 2 for a command line that
 cannot be understood, 1 for everything else, 130 after Ctrl-C.
 """
 
+import errno
 import os
 import sys
-from typing import NoReturn
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
 
 import typer
 
-from infra.commands import (
-    demo,
-    documents,
-    explain,
-    forecast,
-    quote,
-    replay,
-    services,
-    simulate,
-    submit,
-    topics,
-    up,
-    vendor_quote,
-    watch,
-)
-from infra.commands.faults import fault_line
-from infra.commands.plugins import add_plugins
+from schemas.errors import ReadableError
 from schemas.text import plain
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
-app = typer.Typer(
-    name="millrace",
-    help="A market and a scheduler for fine-tuning fleets, driven by events on Kafka.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+class Command(NamedTuple):
+    """Where a command is, and what `--help` says of it without importing it."""
+
+    place: str
+    """Module and attribute."""
+    help: str
+
+    def load(self) -> Any:
+        """A function with a command's options, or a `typer.Typer` with commands below it."""
+        module, attribute = self.place.split(":")
+        return getattr(import_module(module), attribute)
+
+
+COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
+    {
+        "up": Command(
+            "infra.commands.up:up",
+            "Run a whole deployment on this machine until Ctrl-C: broker, topics, worker, executors, clock.",
+        ),
+        "demo": Command(
+            "infra.commands.demo:demo",
+            "Show it all in four minutes: bids, prices, adapters trained, a crash, and the proof.",
+        ),
+        "submit": Command(
+            "infra.commands.asking:submit", "Submit bids and wait for what is decided about them."
+        ),
+        "watch": Command(
+            "infra.commands.watch:watch",
+            "Watch bids, prices, who runs, losses falling; `--json` streams every event and decision.",
+        ),
+        "explain": Command(
+            "infra.commands.explain:explain",
+            "Tell the whole story of one job, from the log: bid, price, plan, every slot, progress, result.",
+        ),
+        "quote": Command("infra.commands.asking:quote", "Ask what tasks would cost now, without buying."),
+        "vendor-quote": Command(
+            "infra.commands.asking:vendor_quote",
+            "Publish standing quotes of labour vendors, or take them back.",
+        ),
+        "replay": Command(
+            "infra.commands.replay:replay",
+            "Fold the ledger again and compare every decision, byte by byte and link by link.",
+        ),
+        "simulate": Command(
+            "infra.commands.simulate:simulate",
+            "Run a cell, unchanged, through a workload on virtual time: a drawn one, or a recorded ledger's.",
+        ),
+        "forecast": Command(
+            "infra.commands.forecast:forecast",
+            "Say what prices zones should open at, from what their bids offered: `opening_prices`.",
+        ),
+        "topics": Command(
+            "infra.commands.topics:app", "Create, list and check the topics, and who may do what with them."
+        ),
+        "schemas": Command(
+            "infra.commands.documents:app", "Print, write and check the schemas of everything that travels."
+        ),
+        "worker": Command(
+            "infra.commands.services:worker", "Run a worker; its settings are MILLRACE_* variables."
+        ),
+        "executor": Command(
+            "infra.commands.services:executor", "Run an executor; its settings are MILLRACE_* variables."
+        ),
+        "solver": Command(
+            "infra.commands.services:solver",
+            "Run a solver, which zones under policy titan need; its other settings are MILLRACE_* variables.",
+        ),
+        "clock": Command("infra.commands.services:clock", "Tell the cells of a file the time, until Ctrl-C."),
+        "bench": Command("bench.cli:bench", "Measure what Millrace is worth on this machine."),
+    }
 )
-app.command()(up.up)
-app.command()(demo.demo)
-app.command()(submit.submit)
-app.command()(watch.watch)
-app.command()(explain.explain)
-app.command()(quote.quote)
-app.command()(vendor_quote.vendor_quote)
-app.command()(replay.replay)
-app.command()(simulate.simulate)
-app.command()(forecast.forecast)
-app.add_typer(topics.app, name="topics")
-app.add_typer(documents.app, name="schemas")
-app.command()(services.worker)
-app.command()(services.executor)
-app.command()(services.solver)
-app.command()(services.clock)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -66,9 +103,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def run(arguments: list[str] | None = None) -> int:
     """Run a command and return its status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    add_plugins(app, arguments)
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     try:
-        return app(args=arguments, prog_name="millrace", standalone_mode=False) or 0
+        return app_with(asked)(args=arguments, prog_name="millrace", standalone_mode=False) or 0
     except typer.TyperException as error:
         if error.format_message():  # without any arguments, the help has been shown instead
             _say(error.format_message())
@@ -85,6 +122,46 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         _say(line)
         return EXIT_FAILED
+
+
+def app_with(*names: str | None) -> typer.Typer:
+    """The command line with these commands; of the others, it has no more than their help.
+
+    A command imports all that it needs, and no other has to wait for that.
+    """
+    app = typer.Typer(
+        name="millrace",
+        help="A market and a scheduler for fine-tuning fleets, driven by events on Kafka.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, command in COMMANDS.items():
+        if name not in names:
+            app.command(name, help=command.help)(_absent)
+            continue
+        loaded = command.load()
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=name)
+        else:
+            app.command(name)(loaded)
+    return app
+
+
+def _absent() -> None:
+    """A command that was not asked for."""
+
+
+def fault_line(error: Exception) -> str | None:
+    """The line for an error that a command may end with; None for one that is a fault of this program."""
+    if isinstance(error, OSError) and error.errno in _DISK_FAULTS:
+        return f"{error.filename or 'a file'} cannot be written: {error.strerror}"
+    if not isinstance(error, ReadableError):
+        return None
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    further = "" if len(lines) < 2 or error.ends_with_log else f" (and {len(lines) - 1} more lines)"
+    return (lines[0] if lines else type(error).__name__) + further
 
 
 def _say(line: str) -> None:

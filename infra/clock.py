@@ -6,9 +6,8 @@ import time
 from collections.abc import Iterable
 
 from infra.log.publisher import EventPublisher
-from infra.ticks import next_tick_s, tick_interval_s
 from schemas.cells import CellConfigured
-from schemas.clock import ClockTicked
+from schemas.clock import ClockTicked, next_tick_s, tick_interval_s
 
 
 def run_clock(

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from schemas.errors import ReadableError
 
-class CommandError(Exception):
+
+class CommandError(ReadableError):
     """A command cannot do what it was asked to. The message is one line that says why, and what to do."""
 
 

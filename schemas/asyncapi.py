@@ -5,7 +5,9 @@ from typing import Any, Literal
 from schemas import topics
 from schemas.codec import MAX_ATTRIBUTE_LENGTH, SPECVERSION
 from schemas.commands import RunCancelled, SlotAssigned
-from schemas.dead_letters import (
+from schemas.decisions import ZonePriced
+from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES, Event, Outcome
+from schemas.topics import (
     ESCAPED_HEADER_COUNT_HEADER,
     HEADER_COUNT_HEADER,
     OFFSET_HEADER,
@@ -14,8 +16,6 @@ from schemas.dead_letters import (
     TOPIC_HEADER,
     VALUE_BYTES_HEADER,
 )
-from schemas.decisions import ZonePriced
-from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES, Event, Outcome
 from schemas.views import JobState
 
 ASYNCAPI_VERSION = "3.0.0"

@@ -14,6 +14,7 @@ from schemas.base import (
     SamplesPerSecond,
     UnixTime,
 )
+from schemas.jobs import MAX_RANK
 from schemas.policies import AuctionPolicy, Policy, TitanPolicy
 
 LEAST_SLOT_S = 0.01
@@ -85,7 +86,7 @@ class ThroughputRow(Record):
     """One measured point: how fast a LoRA task of this shape trains on a GPU type, and what it holds."""
 
     gpu_type: Identifier
-    rank: Annotated[int, Field(ge=1, le=4_096)]
+    rank: Annotated[int, Field(ge=1, le=MAX_RANK)]
     batch_size: Annotated[int, Field(ge=1, le=65_536)]
     sequence_length: Annotated[int, Field(ge=1, le=1_048_576)]
     samples_per_s: SamplesPerSecond

@@ -1,8 +1,13 @@
-"""Events of the `clock` topic: time reaches a cell only here."""
+"""Events of the `clock` topic: time reaches a cell only here; and how often it does."""
 
+import math
 from typing import ClassVar
 
 from schemas.base import Identifier, Record, UnixTime
+from schemas.cells import CellConfigured
+
+_TICKS_PER_SLOT = 5
+_LONGEST_INTERVAL_S = 10.0
 
 
 class ClockTicked(Record):
@@ -12,3 +17,13 @@ class ClockTicked(Record):
 
     cell: Identifier
     time_s: UnixTime
+
+
+def tick_interval_s(cell: CellConfigured) -> float:
+    """Seconds between two ticks: some per slot."""
+    return min(cell.slot_s / _TICKS_PER_SLOT, _LONGEST_INTERVAL_S)
+
+
+def next_tick_s(cell: CellConfigured, interval_s: float, now_s: float) -> float:
+    """The next tick after `now_s`, on a grid through the cell's epoch: a slot opens with its first second."""
+    return cell.epoch_s + (math.floor((now_s - cell.epoch_s) / interval_s) + 1) * interval_s

@@ -7,7 +7,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
@@ -324,3 +325,13 @@ def _attribute(attributes: Mapping[str, Any], name: str, least_length: int) -> s
             "printable characters"
         )
     return text
+
+
+def rfc3339(timestamp_ms: int) -> str:
+    """A Unix time in milliseconds, in UTC."""
+    return f"{_second(timestamp_ms // 1_000)}.{timestamp_ms % 1_000:03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(timestamp_s: int) -> str:
+    return datetime.fromtimestamp(timestamp_s, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")

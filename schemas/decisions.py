@@ -24,8 +24,8 @@ Amount = Annotated[int, Field(ge=0)]
 class PriceParts(Record):
     """The critical value of a plan, q + e + resource prices (erratum P1), part by part.
 
-    A rival of the auction has no prices of resources; one that asks a fixed price for the work states that as
-    the price of compute, and no operational cost beside it.
+    A baseline of the auction has no prices of resources; one that asks a fixed price for the work states that
+    as the price of compute, and no operational cost beside it.
 
     The vendor and the operational cost are whole micros; the resource prices are not, and their sum is
     rounded up once, in the payment.
@@ -36,12 +36,13 @@ class PriceParts(Record):
     operational_micros: Amount
     """Sum of e_ikt over the plan."""
     compute_micros: float
-    """Highest compute price (lambda) over the plan's cells, times the plan's node-slots of compute."""
+    """Highest compute price (lambda) over the plan's node-slots, times the plan's node-slots of compute."""
     memory_micros: float
-    """Highest memory price (phi) over the plan's cells, times the plan's node-slots of memory."""
+    """Highest memory price (phi) over the plan's node-slots, times the plan's node-slots of memory."""
 
 
-PlannedCell = tuple[Slot, Identifier]
+NodeSlot = tuple[Slot, Identifier]
+"""A slot, and the node that is used in it: the unit of placement."""
 
 
 class Plan(Record):
@@ -49,24 +50,24 @@ class Plan(Record):
 
     vendor: Identifier | None
     """The labour vendor that prepares the data (z_in = 1)."""
-    cells: tuple[PlannedCell, ...]
+    node_slots: tuple[NodeSlot, ...]
     """Slot and node of each, ascending in slots (x_ikt = 1)."""
     samples: Samples
-    """What the plan's cells train together: at least the work that it was made for."""
+    """What the plan's node-slots train together: at least the work that it was made for."""
 
 
 class Room(Record):
-    """How the cells (node, slot) between arrival and deadline stand for a task, counted once each.
+    """How the node-slots between arrival and deadline stand for a task, counted once each.
 
-    Each cell without room is counted under the first that holds of: node down, too little compute, too
+    Each node-slot without room is counted under the first that holds of: node down, too little compute, too
     little memory.
     """
 
-    cells: int
-    cells_with_room: int
-    cells_node_down: int
-    cells_without_compute: int
-    cells_without_memory: int
+    node_slots: int
+    with_room: int
+    on_down_nodes: int
+    without_compute: int
+    without_memory: int
     binding: Literal["time", "nodes", "compute", "memory", "none"]
     """What most stands in the way of a plan; `none` where there is one."""
 
@@ -183,8 +184,8 @@ class JobQuoted(Record):
 class JobReplanned(Record):
     """The rest of an admitted job's work is planned again before its deadline, at no extra charge.
 
-    The job gives up all its cells from `first_slot` on and holds those of `plan` in their place. They may be
-    none: what its present runs have still to report then suffices.
+    The job gives up all its node-slots from `first_slot` on and holds those of `plan` in their place. They
+    may be none: what its present runs have still to report then suffices.
     """
 
     TYPE: ClassVar = "millrace.job.replanned.v1"
@@ -283,7 +284,7 @@ class NodeStatusChanged(Record):
 
 
 class ClassPrices(Record):
-    """The cells ahead of one class of nodes: how full they are, and what they cost on average."""
+    """The node-slots ahead of one class of nodes: how full they are, and what they cost on average."""
 
     gpu_type: Identifier
     tariff: Identifier
@@ -349,3 +350,7 @@ class EventIgnored(Record):
         "stale_report",
     ]
     detail: Detail
+
+
+Certified = JobAdmitted | JobRejected | JobReplanned | JobRefunded | JobWithdrawn | JobCompleted | ZonePriced
+"""What says how good the zone's decisions are by then."""

@@ -1,4 +1,5 @@
-"""The policies that a zone may run under: the auction, and the rivals it is compared with (section 5.1)."""
+"""The policies that a zone may run under: the auction, and the baselines it is compared with (section
+5.1)."""
 
 from typing import Annotated, Any, Literal, TypeAlias
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from schemas.base import MAX_MICROS, Identifier, Micros, PositiveSamples, Record, Samples, Slot
-from schemas.decisions import Amount, PlannedCell
+from schemas.decisions import Amount, NodeSlot
 
 MAX_PLANS = 100_000
 MAX_BOUND_MICROS = MAX_PLANS * MAX_MICROS
@@ -78,7 +78,7 @@ class SolvedPlan(Record):
     """A bid that the solution admits, and where it trains."""
 
     job_id: Identifier
-    cells: Annotated[tuple[PlannedCell, ...], Field(min_length=1, max_length=10_000, fail_fast=True)]
+    node_slots: Annotated[tuple[NodeSlot, ...], Field(min_length=1, max_length=10_000, fail_fast=True)]
     """Slot and node of each, ascending in slots."""
 
 

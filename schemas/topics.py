@@ -130,3 +130,19 @@ def _dead_letter(source: TopicSpec) -> TopicSpec:
         retention_ms=_DEAD_LETTER_RETENTION_MS,
         max_message_bytes=source.max_message_bytes + HEADERS_MAX_BYTES,
     )
+
+
+HEADER_PREFIX = "dlt_"
+"""Of the names below; a refused record's own headers of such names are left out."""
+
+TOPIC_HEADER = "dlt_topic"
+PARTITION_HEADER = "dlt_partition"
+OFFSET_HEADER = "dlt_offset"
+"""Where the record stood."""
+REASON_HEADER = "dlt_reason"
+VALUE_BYTES_HEADER = "dlt_value_bytes"
+"""Length of the value before it was cut."""
+HEADER_COUNT_HEADER = "dlt_header_count"
+"""Headers before some were left out."""
+ESCAPED_HEADER_COUNT_HEADER = "dlt_escaped_header_count"
+"""Kept headers in which characters were escaped, so that headers may be printed."""

@@ -1,14 +1,11 @@
-"""How the kernels of the solvers are compiled, and where the compiled code is kept between processes.
-
-To tell whether a function's compiled code is out of date, numba looks at its own file alone, not at those of
-the functions that it calls, which are compiled into it. Decisions must follow from the sources that are
-there: so the code is kept under a digest of all of them.
-"""
+"""How kernels are compiled, and the types of the arrays that they take."""
 
 import hashlib
 from pathlib import Path
 
+import numpy as np
 from numba import config, njit
+from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 _DIGEST_BYTES = 16
@@ -30,3 +27,8 @@ _keep_compiled_code(user_cache_path("millrace") / "kernels")
 
 kernel = njit(cache=True, nogil=True)
 """Decorates a function that is compiled on its first call, and then runs without holding the interpreter."""
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]

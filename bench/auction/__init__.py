@@ -1,1 +1,2 @@
-"""The auction against its rivals, the offline optimum and its own published form (section 5 of its paper)."""
+"""The auction against its baselines, the offline optimum and its own published form (section 5 of its
+paper)."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bench.auction.comparison import OURS, gain_pct
 from bench.auction.runs.contenders import ADDED, MISLED, REMOVED
-from bench.auction.runs.rows import Rows
+from bench.auction.runs.pool import Rows
 from bench.auction.runs.trial import Trial
 from bench.charts import Bars
 from bench.figures import Table
@@ -58,9 +58,9 @@ def ablation_table(ablation: Ablation, points: Sequence[Point], seeds: Sequence[
     """A row per point and improvement: gains in welfare and in revenue."""
     lines = []
     for point in points:
-        for name, (winner, rival) in ablation.pairs.items():
-            welfare = gain_pct(rows, point.setting, seeds, winner, rival)
-            revenue = gain_pct(rows, point.setting, seeds, winner, rival, "revenue_micros")
+        for name, (winner, baseline) in ablation.pairs.items():
+            welfare = gain_pct(rows, point.setting, seeds, winner, baseline)
+            revenue = gain_pct(rows, point.setting, seeds, winner, baseline, "revenue_micros")
             lines.append(
                 (point.label, name, welfare.mean, welfare.half_width, revenue.mean, revenue.half_width)
             )

@@ -1,24 +1,81 @@
-"""The welfare of the auction against that of each rival, on the same days, as in Figures 4 to 9."""
+"""The welfare of the auction against that of each baseline, on the same days, as in Figures 4 to 9."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from types import MappingProxyType
 
-from bench.auction.published import GainsPct
-from bench.auction.runs.rows import Rows
+from bench.auction.runs.pool import Rows
 from bench.auction.runs.trial import Trial
-from bench.auction.statistics import Interval, interval
 from bench.charts import Bars
 from bench.figures import Table
 from bench.workloads.figures import Point
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
 
+GainsPct = Mapping[tuple[str, str], float]
+"""Welfare of pdFTSP over a baseline's, by point and baseline."""
+
+PUBLISHED_GAINS_PCT: Mapping[int, GainsPct] = MappingProxyType(
+    {
+        4: {("50", "titan"): 30.78, ("50", "eft"): 137.35, ("50", "ntm"): 155.84},
+        8: {("high", "titan"): 48.99, ("high", "eft"): 151.57, ("high", "ntm"): 184.94},
+    }
+)
+"""By figure."""
+
+PUBLISHED_RATIO_AT_MOST = 3.0
+"""Of the offline optimum to pdFTSP, in all settings of Figure 12."""
+
+
+# Student's t at 0.975, by degrees of freedom from 1.
+_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+)  # fmt: skip
+MOST_VALUES = len(_T_975) + 1
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and half the width of its 95 % confidence interval; no width from a single value."""
+
+    mean: float
+    half_width: float | None
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Of independent values, by Student's t.
+
+    Raises:
+        ValueError: no values, or more than the table of t knows.
+    """
+    if not 1 <= len(values) <= MOST_VALUES:
+        raise ValueError(f"{len(values)} values, from 1 to {MOST_VALUES} are needed")
+    if len(values) == 1:
+        return Interval(values[0], None)
+    error = stdev(values) / math.sqrt(len(values))
+    return Interval(fmean(values), _T_975[len(values) - 2] * error)
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Least-squares slope of log y over log x: the power with which y grows."""
+    log_x, log_y = [math.log(value) for value in x], [math.log(value) for value in y]
+    centre_x, centre_y = fmean(log_x), fmean(log_y)
+    rise = math.fsum((a - centre_x) * (b - centre_y) for a, b in zip(log_x, log_y, strict=True))
+    return rise / math.fsum((a - centre_x) ** 2 for a in log_x)
+
+
 OURS = "pdftsp"
-RIVALS = ("published", "titan", "eft", "ntm", "fixed_price")
+BASELINES = ("published", "titan", "eft", "ntm", "fixed_price")
 
 
 def trials_of(settings: Iterable[PaperSetting], seeds: Sequence[int]) -> list[Trial]:
     """Every contender on every day."""
-    return [Trial(setting, seed, name) for setting in settings for seed in seeds for name in (OURS, *RIVALS)]
+    return [
+        Trial(setting, seed, name) for setting in settings for seed in seeds for name in (OURS, *BASELINES)
+    ]
 
 
 def gain_pct(
@@ -48,7 +105,7 @@ def comparison_table(
     """
     lines = []
     for point in points:
-        for contender in (OURS, *RIVALS):
+        for contender in (OURS, *BASELINES):
             part = interval(_ratios(rows, point.setting, seeds, contender, OURS, "welfare_micros"))
             gain = gain_pct(rows, point.setting, seeds, OURS, contender)
             lines.append(

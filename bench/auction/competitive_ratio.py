@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.auction.comparison import OURS
-from bench.auction.published import PUBLISHED_RATIO_AT_MOST
+from bench.auction.comparison import OURS, PUBLISHED_RATIO_AT_MOST
 from bench.auction.runs.measures import CLEARING_BOUND, OPTIMUM
-from bench.auction.runs.rows import Rows
+from bench.auction.runs.pool import Rows
 from bench.auction.runs.trial import Trial
 from bench.charts import Bars
 from bench.figures import Measurement, Result, Table

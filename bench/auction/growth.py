@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.auction.comparison import slope
 from bench.auction.runs.measures import DECISION_TIME
-from bench.auction.runs.rows import Rows
+from bench.auction.runs.pool import Rows
 from bench.auction.runs.trial import Trial
-from bench.auction.statistics import slope
 from bench.charts import Lines
 from bench.figures import Table
 from bench.workloads.paper import PaperSetting
@@ -27,7 +27,7 @@ def trials_of(axes: Sequence[Axis], seed: int) -> list[Trial]:
 
 def growth_table(axes: Sequence[Axis], seed: int, rows: Rows) -> Table:
     """A row per point, with the slope of log median over log size along its axis."""
-    lines = []
+    lines: list[tuple[float | str | None, ...]] = []
     for axis in axes:
         values = [rows.values(Trial(setting, seed, DECISION_TIME, alone=True)) for _, setting in axis.points]
         sizes = [size for size, _ in axis.points]

@@ -4,16 +4,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from bench.auction import ablations, comparison, competitive_ratio, growth, runtime
-from bench.auction.comparison import OURS, RIVALS, gain_pct
-from bench.auction.published import PUBLISHED_GAINS_PCT
+from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, gain_pct
 from bench.auction.runs.measures import CLEARING_BOUND
-from bench.auction.runs.pool import jobs_at_once, run_missing
-from bench.auction.runs.rows import Rows
-from bench.auction.runs.sources import digest_of_sources
+from bench.auction.runs.pool import Rows, digest_of_sources, jobs_at_once, run_missing
 from bench.auction.runs.trial import Trial
 from bench.auction.scope import SENSITIVITY_AXIS, Scope, full, quick
-from bench.conditions import Conditions
-from bench.figures import Measurement, Part, Result
+from bench.figures import Conditions, Measurement, Part, Result
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.figures import Figure
 
@@ -90,7 +86,7 @@ class AuctionBench:
                     f"{Trial(worst, seeds[0], OURS).setting_name}",
                     len(seeds) * len(over_published),
                 ),
-                *(self._over(rows, rival) for rival in RIVALS if rival != "published"),
+                *(self._over(rows, baseline) for baseline in BASELINES if baseline != "published"),
             ),
             tuple(
                 comparison.comparison_table(
@@ -119,11 +115,11 @@ class AuctionBench:
             (), tuple(ablations.ablation_table(each, points, seeds, rows) for each in ablations.ABLATIONS)
         )
 
-    def _over(self, rows: Rows, rival: str) -> Measurement:
+    def _over(self, rows: Rows, baseline: str) -> Measurement:
         high, seeds = self._scope.high, self._scope.seeds
-        gain = gain_pct(rows, high, seeds, OURS, rival)
+        gain = gain_pct(rows, high, seeds, OURS, baseline)
         note = f"mean of {len(seeds)} days, 95 % CI +- {gain.half_width:.3g}; {high.nodes} nodes, high load"
-        return Measurement(f"welfare_over_{rival}_pct", gain.mean, note, len(seeds))
+        return Measurement(f"welfare_over_{baseline}_pct", gain.mean, note, len(seeds))
 
     def _run(self, trials: Sequence[Trial]) -> Rows:
         if self._rows is None:

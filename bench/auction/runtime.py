@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bench.auction.comparison import OURS
 from bench.auction.runs.measures import TITANS_PROGRAM
-from bench.auction.runs.rows import Rows
+from bench.auction.runs.pool import Rows
 from bench.auction.runs.trial import Trial
 from bench.charts import Lines
 from bench.figures import Measurement, Result, Table

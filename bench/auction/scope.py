@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 from bench.auction.growth import Axis
 from bench.workloads.figures import (
@@ -118,7 +119,7 @@ def _sensitivity(setting: PaperSetting, deviations: tuple[float, ...]) -> tuple[
 
 
 def _axis(field: str, values: tuple[int, ...]) -> Axis:
-    return Axis(field, tuple((float(x), replace(_WHOLE_DAY, **{field: x})) for x in values))
+    return Axis(field, tuple((float(x), replace(_WHOLE_DAY, **{field: cast(Any, x)})) for x in values))
 
 
 def _shrunk(setting: PaperSetting) -> PaperSetting:

@@ -11,8 +11,8 @@ from schemas.jobs import Dataset, JobSubmitted, Task
 from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorQuoted
 from schemas.registry import Event
-from streams.auction.zone import AuctionZone
-from streams.cell import Cell, LedgerEvent
+from streams.cell.cell import Cell, LedgerEvent
+from streams.policies.auction.zone import AuctionZone
 
 CELL = "bench"
 UNIT = 1_000_000

@@ -8,7 +8,7 @@ from bench.spine.cells import CELL, bid, configuration
 from bench.spine.kafka import Decisions, Pipeline, pipeline
 from schemas.cells import CellConfigured
 from schemas.jobs import JobSubmitted
-from schemas.partitions import key_partition
+from streams.kafka.records import key_partition
 
 NODES = 100
 BIDS = 30_000

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from os import environ
 from pathlib import Path
+from typing import cast
 
 from bench.spine.fused_workload import make_engine
 
@@ -23,7 +24,7 @@ def measure_peaks_mib(
     command += map(str, adapters_by_process)
     environment = environ | {"PYTHONPATH": str(_ROOT)}
     output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
-    return json.loads(output.stdout)
+    return cast(list[float], json.loads(output.stdout))
 
 
 def train_and_measure(folder: Path, seed: int, base_directory: Path, adapters: int) -> float:

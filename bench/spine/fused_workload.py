@@ -12,7 +12,7 @@ from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
 from executors.lora.host_memory import keep_freed_memory
-from executors.lora.task import LoraTask
+from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 
 BATCH_SIZE = 2
 SEQUENCE_LENGTH = 64
@@ -50,7 +50,8 @@ def make_engine(folder: Path, adapters: int, seed: int, base_directory: Path | N
             sequence_length=SEQUENCE_LENGTH,
             seed=seed + k,
             dataset=_DATASET,
-            total_samples=1 << 40,
+            target_modules=LLAMA_TARGET_MODULES,
+            total_samples=10**12,
         )
         engine.attach(task)
     return engine

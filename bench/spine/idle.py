@@ -5,12 +5,11 @@ import time
 from bench.figures import Measurement, Result
 from bench.spine.cells import CELL, configuration
 from bench.spine.kafka import PREFIX, Pipeline, pipeline
-from infra.ticks import tick_interval_s
-from schemas.clock import ClockTicked
+from schemas.clock import ClockTicked, tick_interval_s
 from schemas.fleet import NodeHeartbeat, NodeOnline
 from schemas.topics import LEDGER, topic_name
-from streams.kafka_reader import KafkaReader
-from streams.records import ReadRecord
+from streams.kafka.reader import KafkaReader
+from streams.kafka.records import ReadRecord
 
 NODES = 100
 HEARTBEAT_S = 5.0

@@ -22,7 +22,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from bench.figures import Measurement, Result, Table
 from bench.spine.cells import bid, configuration, vendor_quotes
 from infra.broker import watched_broker
-from infra.deployment.principals import principals
+from infra.deployment.deployment import principals
 from infra.kafka.settings import broker_settings
 from infra.topics import ensure_topics
 from schemas.cells import CellConfigured
@@ -68,7 +68,7 @@ class Pipeline:
                     topic_name(PREFIX, TOPIC_BY_EVENT[type(event)]),
                     key=event.cell.encode(),
                     value=envelope.value,
-                    headers=envelope.headers(),
+                    headers=[*envelope.headers()],
                 )
                 break
             except BufferError:
@@ -154,7 +154,7 @@ class Decisions:
         if message is None or message.error() is not None:
             return {}
         now = time.monotonic()
-        document = json.loads(message.value())
+        document = json.loads(message.value() or b"")
         if document["type"] not in DECIDED:
             return {}
         self.seen += 1
@@ -165,7 +165,7 @@ class Decisions:
         message = self._consumer.poll(timeout_s)
         if message is None or message.error() is not None:
             return False
-        return bool(json.loads(message.value())["type"] == CellAccepted.TYPE)
+        return bool(json.loads(message.value() or b"")["type"] == CellAccepted.TYPE)
 
     def read(self, until: int, timeout_s: float) -> dict[str, tuple[str, float]]:
         """As `poll`, until there are so many.

@@ -22,12 +22,12 @@ from schemas.jobs import Dataset, JobSubmitted, Task
 from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorQuoted
 from schemas.registry import Event
-from solvers.auction.cells import additive_costs
-from solvers.auction.certificate import CERTIFICATE_BUDGET_STEPS
-from solvers.auction.demand import UnjudgeableError
-from solvers.auction.pricing import cheapest_plan
-from streams.auction.zone import AuctionZone
-from streams.cell import Cell, LedgerEvent
+from solvers.auction.market.demand import UnjudgeableError
+from solvers.auction.market.node_slots import additive_costs
+from solvers.auction.mechanism.certificate import CERTIFICATE_BUDGET_STEPS
+from solvers.auction.mechanism.pricing import cheapest_plan
+from streams.cell.cell import Cell, LedgerEvent
+from streams.policies.auction.zone import AuctionZone
 
 ZONE = "z"
 FOUR_TARIFFS_BIDS = 3_000
@@ -272,9 +272,9 @@ class Market:
         window, demand = appraisal.window, request.demand
         if window is None:
             return 0
-        cells = zone.auctioneer.market.cells(window.columns.start, window.columns.stop)
+        node_slots = zone.auctioneer.market.node_slots(window.columns.start, window.columns.stop)
         cheapest = cheapest_plan(
-            additive_costs(cells, demand, window.operational),
+            additive_costs(node_slots, demand, window.operational),
             demand.samples,
             demand.work_samples,
             window.delays_slots,

@@ -11,8 +11,7 @@ from typing import get_args
 
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.cell import Gpus
-from bench.workloads.deadlines import DEADLINE_RULES
-from bench.workloads.paper import PaperSetting
+from bench.workloads.paper import DEADLINE_RULES, PaperSetting
 
 BASE = PaperSetting()
 LOADS = {"light": 30.0, "medium": 50.0, "high": 80.0}

@@ -1,27 +1,53 @@
-"""The settings of section 5.1 of the auction's paper, and the workloads drawn from them.
-
-What differs between two settings is all that differs between their workloads: every aspect has seeded draws
-of its own, so more vendors or other nodes leave the bids as they are, to the byte. Another deadline rule
-moves deadlines, and with them the urgency that values hold; a value's other factors stay.
-"""
+"""The settings of section 5.1 of the auction's paper, and the workloads drawn from them."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
 from typing import get_args
 
 from bench.workloads.arrivals import JobsBefore, SlotArrival, TraceArrivals, poisson
 from bench.workloads.cell import CELL, SLOT_S, ZONE, Gpus, PolicyBounds, configuration
-from bench.workloads.deadlines import DEADLINE_RULES
 from bench.workloads.tasks import DrawnTask, ValueDensity, draw_tasks
 from bench.workloads.throughput import SEQUENCE_LENGTH, TARGET_MODULES, task_memory_gib, task_samples_per_s
 from bench.workloads.vendors import UNIT_MICROS, draw_quotes, shortest_delay_s
-from infra.workloads.bids import TimedBid
-from infra.workloads.workload import Workload
+from infra.workloads.bids import TimedBid, Workload
 from schemas.cells import CellConfigured
 from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
 from schemas.quotes import VendorQuoted
-from solvers.auction.calendar import Calendar
+from solvers.auction.market.fleet import Calendar
+
+DeadlineRule = Callable[[float, float, int], float]
+"""(uniform draw from 0 to 1, slots of work on the fastest type, slots left of the day) -> slots."""
+
+
+def proportional(draw: float, work_slots: float, _left_slots: int) -> float:
+    """Uniform from 1.2 to 5 times the work: who has more to do plans for longer."""
+    return work_slots * _between(1.2, 5.0, draw)
+
+
+def tight(draw: float, work_slots: float, _left_slots: int) -> float:
+    """Uniform from 1.05 to 2 times the work: an A40, 2.08 times as slow, is too slow for nearly all."""
+    return work_slots * _between(1.05, 2.0, draw)
+
+
+def loose(draw: float, work_slots: float, _left_slots: int) -> float:
+    """Uniform from 3 to 8 times the work: either type will do, and a night's tariff can be waited for."""
+    return work_slots * _between(3.0, 8.0, draw)
+
+
+def day(draw: float, work_slots: float, left_slots: int) -> float:
+    """Uniform from the work itself to the end of the day, whatever the work: small tasks can wait longest."""
+    return _between(work_slots, max(work_slots, float(left_slots)), draw)
+
+
+DEADLINE_RULES = MappingProxyType({"proportional": proportional, "tight": tight, "loose": loose, "day": day})
+
+
+def _between(least: float, most: float, draw: float) -> float:
+    return least + (most - least) * draw
+
 
 LEAST_VENDORS = 2
 """Whose delays the deadlines allow for: they are in every market, so a larger one changes no deadline."""

@@ -35,9 +35,9 @@ FLOPS_PER_S = {"A100": 312e12, "A40": 149.7e12}
 
 UTILISATION = 0.0275
 """Part of the published peak that is reached. Chosen, not measured: it makes the paper's arrival rates (30,
-50 and 80 per slot) load 100 mixed nodes to about 2, 3.2 and 5.2 times their compute, at which the rival that
-serves whom it can serves about as little of the value as in the paper (Figure 8). Well-tuned kernels reach
-many times as much, and would leave these fleets idle, with nothing to schedule."""
+50 and 80 per slot) load 100 mixed nodes to about 2, 3.2 and 5.2 times their compute, at which the baseline
+that serves whom it can serves about as little of the value as in the paper (Figure 8). Well-tuned kernels
+reach many times as much, and would leave these fleets idle, with nothing to schedule."""
 
 HALF_SPEED_SEQUENCES = 2.24
 """The fixed part of a step, in sequences: as measured for RoBERTa-base, a model of the same size."""
@@ -109,7 +109,7 @@ def task_samples_per_s(gpu_type: str, shape: Shape) -> float:
 
 
 def task_memory_gib(shape: Shape) -> float:
-    """r_i, counted as in solvers/auction/memory.py but for GPT-2's layers, plus what allocators waste.
+    """r_i, counted as in solvers/auction/market/memory.py but for GPT-2's layers, plus what allocators waste.
 
     Per token and layer: inputs of both norms, query and attention output (4 h), keys and values (2 h), and
     the inner layer before and after its activation (2 i); per token, the log-probabilities of all words.

@@ -38,7 +38,10 @@ class SharedBase:
         """Longest sequence that the model takes in whole."""
         config = self.model.config.get_text_config()
         # A sliding window changes nothing for sequences that fit into it, and longer ones are not supported.
-        limits = (config.max_position_embeddings, getattr(config, "sliding_window", None))
+        limits: tuple[int | None, ...] = (
+            config.max_position_embeddings,
+            getattr(config, "sliding_window", None),
+        )
         return min(limit for limit in limits if limit is not None)
 
 

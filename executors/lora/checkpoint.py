@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig
@@ -13,10 +13,8 @@ from torch import Tensor
 
 from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
-from executors.lora.checkpoint_store import CheckpointStore
 from executors.lora.dataset import Cursor
-from executors.lora.task import LoraTask
-from executors.lora.task_state import TaskState
+from executors.lora.task import LoraTask, TaskState
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_TENSORS = "adapter_model.safetensors"
@@ -40,35 +38,6 @@ class TrainingState(BaseModel):
     epoch: NonNegativeInt
     position: NonNegativeInt
     dataset_digest: str
-
-
-class TaskCheckpoints:
-    """Saves and loads the tasks of one base model. The write order is that of ``CheckpointStore``."""
-
-    def __init__(self, root: Path, base: SharedBase) -> None:
-        self._store = CheckpointStore(root)
-        self._base = base
-
-    def save(self, state: TaskState, slot: int) -> Path:
-        """Write a checkpoint and return its folder, which ``PeftModel.from_pretrained`` loads.
-
-        Args:
-            slot: the writer's fencing token.
-
-        Raises:
-            StaleWriterError: a higher token has written already.
-        """
-        files = encode_state(state, self._base)
-        return self._store.save(state.task.job_id, slot, state.samples_done, files)
-
-    def load(self, job_id: str) -> TaskState | None:
-        """Return the state in the newest checkpoint that verifies, or ``None`` if there is none.
-
-        Raises:
-            ValueError: the checkpoint is sound, but of another base model or format.
-        """
-        checkpoint = self._store.newest(job_id)
-        return None if checkpoint is None else decode_state(checkpoint.files, self._base)
 
 
 def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
@@ -125,7 +94,7 @@ def decode_state(files: Mapping[str, bytes], base: SharedBase) -> TaskState:
 def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dict[str, object]:
     config = LoraConfig(
         r=task.rank,
-        lora_alpha=task.alpha,
+        lora_alpha=cast(int, task.alpha),  # any number will do
         lora_dropout=task.dropout,
         target_modules=list(task.target_modules),
         fan_in_fan_out=any(base.sites[site].is_transposed for site in layout.sites),
@@ -133,7 +102,7 @@ def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dic
         base_model_name_or_path=str(base.directory),
         inference_mode=True,
     )
-    fields = config.to_dict()
+    fields: dict[str, Any] = config.to_dict()
     # PEFT keeps these as a set, whose order differs from process to process.
     fields["target_modules"] = sorted(fields["target_modules"])
     return fields

@@ -18,13 +18,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from executors.durable import sync_folder, write_to_disk
-from executors.lora.task import JobId
+from executors.files import sync_folder, write_to_disk
+from schemas.base import Identifier
 
 MANIFEST = "manifest.json"
 FINAL = "final"
 
 _FOLDER = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)")
+_NAME: TypeAdapter[str] = TypeAdapter(Identifier)
 _UNFINISHED_PREFIX = ".unfinished-"
 
 _log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    job_id: JobId
+    job_id: Identifier
     slot: int
     samples_done: int
     files: dict[str, FileEntry]
@@ -132,7 +133,7 @@ class CheckpointStore:
         return final or next(self._trustworthy(folder, job_id), None)
 
     def _job_folder(self, job_id: str) -> Path:
-        return self._root / TypeAdapter(JobId).validate_python(job_id)
+        return self._root / _NAME.validate_python(job_id)
 
     def _claimed_folder(self, job_id: str, slot: int) -> Path:
         """The folder of a job, for a writer that nobody has replaced."""

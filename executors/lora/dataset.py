@@ -76,7 +76,7 @@ class JsonlDataset:
         """Release the file."""
         self._file.close()
 
-    def _scan(self) -> tuple[array, str]:
+    def _scan(self) -> tuple["array[int]", str]:
         offsets = array("Q")
         digest = blake2b(digest_size=32)
         for line_number, offset, line in self._lines():

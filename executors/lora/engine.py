@@ -14,8 +14,7 @@ from executors.lora.dataset import DatasetRoot
 from executors.lora.fused_linear import SiteBatch
 from executors.lora.resident import ResidentTask, new_state
 from executors.lora.segment_products import SegmentProducts, choose_products, is_aligned_for_grouping
-from executors.lora.task import LoraTask
-from executors.lora.task_state import TaskState
+from executors.lora.task import LoraTask, TaskState
 
 
 class FusedEngine:
@@ -180,7 +179,8 @@ class FusedEngine:
             if not members:
                 continue
             adapters = tuple(residents[i].site_adapter(site, batch.task_rows[i]) for i in members)
-            aligned = is_aligned_for_grouping(*layer.weight.shape, layer.weight.dtype)
+            in_features, out_features = layer.weight.shape
+            aligned = is_aligned_for_grouping(in_features, out_features, layer.weight.dtype)
             if (members, aligned) not in chosen:
                 chosen[members, aligned] = choose_products(
                     [adapter.rows for adapter in adapters],

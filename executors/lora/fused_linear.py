@@ -106,7 +106,8 @@ class FusedLinear(nn.Module):
             RuntimeError: the rows are not those of the batch, as in an expert that a router feeds.
         """
         if self.batch is None:
-            return self.base_layer(inputs)
+            outputs: Tensor = self.base_layer(inputs)
+            return outputs
         if inputs.shape[:-1].numel() != self.batch.row_count:
             raise RuntimeError("an adapted layer must see every token of the batch exactly once")
         device_type = inputs.device.type
@@ -116,7 +117,8 @@ class FusedLinear(nn.Module):
         factors = [a.down for a in adapters] + [a.up for a in adapters]
         bias = self.base_layer.bias
         outputs = _FusedLinearFunction.apply(inputs.flatten(0, -2), self.weight, bias, self.batch, *factors)
-        return outputs.unflatten(0, inputs.shape[:-1])
+        shaped: Tensor = outputs.unflatten(0, inputs.shape[:-1])
+        return shaped
 
 
 class _FusedLinearFunction(torch.autograd.Function):
@@ -134,7 +136,8 @@ class _FusedLinearFunction(torch.autograd.Function):
         weight = weight.to(dtype)
         downs, ups = _halves([factor.to(dtype) for factor in factors])
         down, up = products.gather(downs), products.gather(ups)
-        mask = batch.draw_mask(*inputs.shape, inputs.device)
+        rows, columns = inputs.shape
+        mask = batch.draw_mask(rows, columns, inputs.device)
         narrow = products.narrow(products.parts(_kept(inputs, mask)), down)
         outputs = linear(inputs, weight, None if bias is None else bias.to(dtype))
         products.add_widened_(products.parts(outputs), narrow, up)

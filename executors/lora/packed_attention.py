@@ -43,8 +43,8 @@ def packed_causal_attention(
     parts = zip(sequence_runs, *(states[0].split(rows, dim=1) for states in (query, key, value)), strict=True)
     outputs = []
     for (tokens, count), *states in parts:
-        batched = (part.unflatten(1, (count, tokens)).transpose(0, 1) for part in states)
-        attended = scaled_dot_product_attention(*batched, is_causal=True, scale=scaling)
+        queries, keys, values = (part.unflatten(1, (count, tokens)).transpose(0, 1) for part in states)
+        attended = scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=scaling)
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs).unsqueeze(0), None
 

@@ -11,8 +11,7 @@ from executors.lora.dataset import Cursor, JsonlDataset, take
 from executors.lora.fused_linear import SiteAdapter
 from executors.lora.randomness import derive_seed
 from executors.lora.segment_products import Rows
-from executors.lora.task import LoraTask
-from executors.lora.task_state import TaskState
+from executors.lora.task import LoraTask, TaskState
 
 
 def new_state(task: LoraTask, layout: AdapterLayout, dataset_digest: str) -> TaskState:
@@ -113,8 +112,7 @@ class ResidentTask:
         A gradient that is not finite updates nothing.
         """
         vector = self._adapter.vector
-        limit = self.task.max_gradient_norm
-        norm = torch.nn.utils.clip_grad_norm_([vector], math.inf if limit is None else limit)
+        norm = torch.nn.utils.clip_grad_norm_([vector], self.task.max_gradient_norm)
         self.gradient_norm = float(norm)
         if math.isfinite(self.gradient_norm):
             self._optimizer.step()

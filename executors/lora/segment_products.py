@@ -88,7 +88,8 @@ class BatchedProducts:
         self._gains = torch.tensor(gains, device=device).view(-1, 1, 1)
 
     def parts(self, rows: Tensor) -> Tensor:
-        return rows[self._start : self._stop].unflatten(0, (self._count, -1))
+        parts: Tensor = rows[self._start : self._stop].unflatten(0, (self._count, -1))
+        return parts
 
     def gather(self, matrices: Sequence[Tensor]) -> Tensor:
         return torch.stack(tuple(matrices))

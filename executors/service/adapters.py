@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from executors.files import write_folder
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, encode_state
-from executors.lora.task_state import TaskState
-from executors.service.files import write_folder
+from executors.lora.task import TaskState
 
 
 @dataclass(frozen=True)

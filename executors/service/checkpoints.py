@@ -10,8 +10,7 @@ from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import decode_state, encode_state
 from executors.lora.checkpoint_store import Checkpoint, CheckpointStore
-from executors.lora.task import LoraTask
-from executors.lora.task_state import TaskState
+from executors.lora.task import LoraTask, TaskState
 from executors.service.adapters import PublishedAdapter
 from schemas.base import Slot
 from schemas.fleet import Loss

@@ -8,10 +8,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from executors.service.settings import ExecutorSettings
 from schemas.access import use_of_topics
-from schemas.partitions import key_partition
 from schemas.topics import COMMANDS, topic_name
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import reader
+from streams.kafka.records import key_partition
 
 _ANSWER_TIMEOUT_S = 30.0
 _MAX_RECORDS_AT_ONCE = 100
@@ -91,7 +91,9 @@ class CommandLog:
         while message is not None:
             error = message.error()
             if error is None:
-                records.append(CommandRecord(message.offset(), message.value()))
+                offset = message.offset()
+                assert offset is not None, "a record that was read has one"
+                records.append(CommandRecord(offset, message.value()))
             else:
                 self._on_error(error)
             if len(records) == _MAX_RECORDS_AT_ONCE:

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from executors.lora.engine import FusedEngine
-from executors.lora.task import JobId
 from executors.service.clock import Clock
 from executors.service.failures import TASK_FAILURES, DivergenceError, raise_if_device_is_lost
 
@@ -25,15 +24,15 @@ class FusedSteps:
             something per task, that is no more than the task's step would have taken alone.
     """
 
-    def __init__(self, engine: FusedEngine, clock: Clock, timed_alone: Collection[JobId] = ()) -> None:
+    def __init__(self, engine: FusedEngine, clock: Clock, timed_alone: Collection[str] = ()) -> None:
         """Take the first step of each of `timed_alone` by itself: what it takes is known to be theirs."""
         self._engine = engine
         self._untimed = set(timed_alone)
         self._clock = clock
         self._apart = False
-        self.node_s: defaultdict[JobId, float] = defaultdict(float)
+        self.node_s: defaultdict[str, float] = defaultdict(float)
 
-    def step(self, job_ids: Sequence[JobId]) -> Mapping[JobId, Outcome]:
+    def step(self, job_ids: Sequence[str]) -> Mapping[str, Outcome]:
         """Advance each task by one micro-batch, or one of those that are timed alone, and no other. A task
         that fails has learned nothing from it.
 
@@ -62,14 +61,14 @@ class FusedSteps:
         self._apart = not any(isinstance(outcome, Exception) for outcome in outcomes.values())
         return outcomes
 
-    def _step_alone(self, job_id: JobId) -> Outcome:
+    def _step_alone(self, job_id: str) -> Outcome:
         try:
             return self._judged(job_id, self._timed_step([job_id])[job_id])
         except TASK_FAILURES as error:
             raise_if_device_is_lost(error)
             return error.with_traceback(None)
 
-    def _timed_step(self, job_ids: Sequence[JobId]) -> Mapping[JobId, float]:
+    def _timed_step(self, job_ids: Sequence[str]) -> Mapping[str, float]:
         start_s = self._clock.time_s()
         losses = self._engine.step(job_ids)
         # The machine's clock may be set back meanwhile.
@@ -79,7 +78,7 @@ class FusedSteps:
             self.node_s[job_id] += took_s * min(tokens[job_id] / sum(tokens.values()), 1 / len(tokens))
         return losses
 
-    def _judged(self, job_id: JobId, loss: float) -> Outcome:
+    def _judged(self, job_id: str, loss: float) -> Outcome:
         """A finite loss says nothing of the gradient, without which a task uses up its samples in vain."""
         for name, value in (("loss", loss), ("gradient's norm", self._engine.gradient_norm(job_id))):
             if not math.isfinite(value):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from executors.service.files import write_file
+from executors.files import write_file
 from schemas import codec
 from schemas.commands import SlotAssigned
 

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from executors.service.clock import Clock, SystemClock
 from executors.service.command_log import CommandLog, CommandLogError
-from executors.service.heartbeat import Heartbeat
 from executors.service.journal import Journal, JournalError, JournalFile
-from executors.service.reports import FleetReports
+from executors.service.reports import FleetReports, Heartbeat
 from executors.service.room import NoRoomError, Room, is_for_want_of_room
 from executors.service.settings import ExecutorSettings
 from executors.service.stop_signal import StopRequestedError, StopSignal
 from schemas.fleet import NodeHeartbeat, NodeOffline, NodeOnline
-from schemas.service_log import begin_log
-from streams.kafka.errors import BrokerError, UnansweredError
+from schemas.services import begin_log
+from streams.kafka.faults import BrokerError, UnansweredError
 
 if TYPE_CHECKING:
     from executors.service.slot_runner import Workshop

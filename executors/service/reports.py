@@ -1,15 +1,17 @@
-"""What the node tells the cell: `fleet` events, none lost and none twice for a retry."""
+"""What the node tells the cell: `fleet` events, none lost or told twice for a retry; and that it lives."""
 
 import logging
 import threading
 from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from executors.service.clock import Clock
 from executors.service.settings import ExecutorSettings
 from schemas.codec import Envelope
-from schemas.fleet import FleetEvent
+from schemas.fleet import FleetEvent, NodeHeartbeat
 from schemas.topics import FLEET, topic_name
 from streams.kafka.configuration import producer
 from streams.kafka.faults import fatal_errors_told
@@ -60,7 +62,7 @@ class FleetReports:
                     self._topic,
                     envelope.value,
                     self._key,
-                    headers=envelope.headers(),
+                    headers=[*envelope.headers()],
                     on_delivery=self._on_delivery,
                 )
             except BufferError as error:
@@ -96,3 +98,33 @@ class FleetReports:
         if error is not None:
             self._failure = self._failure or f"{message.topic()}: {error.str()}"
             _log.error("report lost topic=%s error=%s", message.topic(), error.str())
+
+
+class Heartbeat:
+    """Beats for the length of the block. None comes after it: it would bring the node up again."""
+
+    def __init__(self, reports: FleetReports, beat: NodeHeartbeat, interval_s: float) -> None:
+        self._reports = reports
+        self._beat = beat
+        self._interval_s = interval_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            try:
+                self._reports.send(self._beat)
+            except ReportError as error:
+                # Whoever looks after the reports hears of it too, and ends the process.
+                _log.error("heartbeat stopped error=%s", error)
+                return

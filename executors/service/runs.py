@@ -47,24 +47,10 @@ class Run:
 
 
 def task_of(order: RunOrder) -> LoraTask:
-    """Return the order as the engine's task; the same for every slot and node of the job.
-
-    Raises:
-        ValueError: the engine has no such task: the rank is too large, say.
-    """
-    hyperparameters = order.hyperparameters
+    """Return the order as the engine's task; the same for every slot and node of the job."""
     return LoraTask(
         job_id=order.job_id,
-        rank=hyperparameters.rank,
-        alpha=hyperparameters.alpha,
-        dropout=hyperparameters.dropout,
-        target_modules=hyperparameters.target_modules,
-        learning_rate=hyperparameters.learning_rate,
-        weight_decay=hyperparameters.weight_decay,
-        batch_size=hyperparameters.batch_size,
-        sequence_length=hyperparameters.sequence_length,
-        max_gradient_norm=hyperparameters.max_gradient_norm,
-        seed=hyperparameters.seed,
         dataset=order.dataset.path,
         total_samples=order.work_samples,
+        **dict(order.hyperparameters),
     )

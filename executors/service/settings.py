@@ -7,7 +7,7 @@ from platformdirs import user_data_path
 from pydantic import Field
 
 from schemas.base import Identifier
-from schemas.service_settings import ServiceSettings
+from schemas.services import ServiceSettings
 
 
 class ExecutorSettings(ServiceSettings):

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from executors.service.checkpoints import FinishedRun
 from executors.service.failures import describe, is_permanent
@@ -17,7 +18,7 @@ class SlotReports:
     def __init__(self, cell: str, node: str, slot: int, report: Callable[[FleetEvent], None]) -> None:
         self._report = report
         self._slot = slot
-        self._place = {"cell": cell, "node": node, "slot": slot}
+        self._place: dict[str, Any] = {"cell": cell, "node": node, "slot": slot}
 
     def started(self, job_id: str, samples_done: int, dataset_samples: int | None = None) -> None:
         """A run begins; `dataset_samples` is what its data were counted to have, where they were read."""

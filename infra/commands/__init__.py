@@ -1,1 +1,1 @@
-"""The commands, one module each. A module imports at its head only what `millrace --help` can wait for."""
+"""The commands, one module each. `infra.cli` imports a module only when it is asked for."""

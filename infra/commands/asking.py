@@ -1,15 +1,33 @@
-"""Events that are sent for an answer: how `submit`, `quote` and `vendor-quote` wait for it."""
+"""`millrace submit`, `quote` and `vendor-quote`: events that are sent, and the answer that is waited for."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
+import typer
+
+from infra.commands.options import (
+    DEFAULT_PREFIX,
+    BootstrapServers,
+    CellName,
+    Json,
+    Timeout,
+    TopicPrefix,
+    target_of,
+)
+from infra.commands.output import print_json, say
 from infra.errors import CommandError
+from infra.files.bids import read_bids, read_quote_requests, read_vendor_quotes
 from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
+from infra.views.offers import describe_offer
+from infra.views.text import units
 from schemas.codec import Decision
+from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.quotes import VendorLeft, VendorQuoted
+from schemas.topics import JOBS, QUOTES
 
 Asked = TypeVar("Asked", JobSubmitted, JobQuoteRequested, VendorQuoted | VendorLeft)
 
@@ -48,3 +66,130 @@ def ask(
         raise CommandError(
             f"no answer about {first} ({len(waiting)} in all) within {timeout_s:g} s: does a worker run?"
         )
+
+
+def submit(
+    file: Annotated[
+        str, typer.Argument(help="Bids, as YAML or JSON lines; `-` is standard input.", metavar="FILE")
+    ],
+    cell: CellName = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the decisions.")] = False,
+    timeout_s: Timeout = 30.0,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Submit bids and wait for what is decided about them."""
+    bids = read_bids(file, time.time(), cell)
+    target = target_of(bootstrap_servers, topic_prefix, "users")
+    if no_wait:
+        with EventPublisher(target, "millrace/submit") as publisher:
+            for bid in bids:
+                publisher.publish(bid)
+        for bid in bids:
+            _show(json, {"job_id": bid.job_id, "state": "submitted"}, f"{bid.job_id}: submitted")
+        return
+    for bid, decision in ask(target, JOBS, "millrace/submit", bids, lambda bid: bid.job_id, timeout_s):
+        _tell(bid, decision, json)
+
+
+def _tell(bid: JobSubmitted, decision: Decision, json: bool) -> None:
+    outcome = decision.outcome
+    fields: dict[str, Any] = {"job_id": bid.job_id, "decision_id": decision.id}
+    match outcome:
+        case JobAdmitted():
+            node_slots = outcome.offer.plan.node_slots if outcome.offer.plan else ()
+            line = f"admitted: pays {units(outcome.payment_micros)} of {units(outcome.bid_micros)}"
+            if node_slots:
+                line += f", trains in slots {node_slots[0][0]} to {node_slots[-1][0]}"
+            fields |= {"state": "admitted", "payment_micros": outcome.payment_micros}
+        case JobRejected():
+            line = f"rejected ({outcome.reason}): {outcome.detail}"
+            fields |= {"state": "rejected", "reason": outcome.reason, "detail": outcome.detail}
+        case _:
+            raise CommandError(f"{bid.job_id}: not decided: {getattr(outcome, 'detail', outcome.TYPE)}")
+    _show(json, fields, f"{bid.job_id}: {line}")
+
+
+def _show(json: bool, fields: dict[str, Any], line: str) -> None:
+    if json:
+        print_json(fields)
+    else:
+        say(line)
+
+
+def quote(
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="The tasks to ask about, written as bids; `-` is standard input.", metavar="FILE"
+        ),
+    ],
+    cell: CellName = None,
+    timeout_s: Timeout = 30.0,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Ask what tasks would cost now, without buying."""
+    requests = read_quote_requests(file, time.time(), cell)
+    target = target_of(bootstrap_servers, topic_prefix, "users")
+    answers = ask(target, JOBS, "millrace/quote", requests, lambda request: request.quote_id, timeout_s)
+    for request, answer in answers:
+        if not isinstance(answer.outcome, JobQuoted):
+            detail = getattr(answer.outcome, "detail", answer.outcome.TYPE)
+            raise CommandError(f"{request.quote_id}: not answered: {detail}")
+        if json:
+            print_json(answer.outcome.model_dump(mode="json"))
+        else:
+            for line in _quote_lines(answer.outcome):
+                say(line)
+
+
+def _quote_lines(quoted: JobQuoted) -> list[str]:
+    if quoted.offer is None or quoted.offer.price is None:
+        lines = [f"{quoted.quote_id}: no price ({quoted.reason}): {quoted.detail}"]
+    elif quoted.reason != "plan_found":
+        lines = [f"{quoted.quote_id}: no bid wins now ({quoted.reason}): {quoted.detail}"]
+    else:
+        lines = [f"{quoted.quote_id}: a bid of {units(quoted.offer.lowest_winning_bid_micros)} wins now"]
+    if quoted.offer is not None:
+        lines += [f"  {line}" for line in describe_offer(quoted.offer)]
+    return lines
+
+
+def vendor_quote(
+    file: Annotated[
+        str,
+        typer.Argument(help="Standing quotes, as YAML or JSON lines; `-` is standard input.", metavar="FILE"),
+    ],
+    cell: CellName = None,
+    timeout_s: Timeout = 30.0,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Publish standing quotes of labour vendors, or take them back."""
+    quotes = read_vendor_quotes(file, cell)
+    target = target_of(bootstrap_servers, topic_prefix, "vendors")
+    for quote, decision in ask(target, QUOTES, "millrace/vendor-quote", quotes, _about, timeout_s):
+        if isinstance(decision.outcome, EventIgnored):
+            raise CommandError(decision.outcome.detail)
+        if json:
+            print_json({"type": quote.TYPE, **quote.model_dump(mode="json")})
+        else:
+            say(f"{_about(quote)}: {_vendor_line(quote)}")
+
+
+def _about(quote: VendorQuoted | VendorLeft) -> str:
+    return f"{quote.vendor} in cell {quote.cell}"
+
+
+def _vendor_line(quote: VendorQuoted | VendorLeft) -> str:
+    if isinstance(quote, VendorLeft):
+        return "takes its quote back"
+    return (
+        f"asks {units(quote.fixed_price_micros)} and {units(quote.price_per_thousand_samples_micros)} per "
+        f"thousand samples, and takes {quote.fixed_delay_s:g} s and {quote.delay_per_thousand_samples_s:g} s "
+        "per thousand"
+    )

@@ -2,14 +2,20 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from infra.commands.options import CELLS_DIRECTORY, Json, Seed, bounded
-
-if TYPE_CHECKING:
-    from infra.demo.demo import DemoResult
+from infra.commands.output import console, print_json
+from infra.commands.replay import verdict_line
+from infra.commands.simulate import arrivals_of
+from infra.demo.demo import DemoResult, run_demo
+from infra.demo.market import show
+from infra.deployment.deployment import interrupted_by_sigterm
+from infra.errors import CommandError
+from infra.views.tables import adapter_table, summary_table
 
 _TRACE = Path("../shared/traces/jobs_philly.csv.gz")
 
@@ -36,12 +42,6 @@ def demo(
 ) -> None:
     """Show it all in four minutes: bids, prices, adapters trained, a crash, and the proof."""
     started_s = time.monotonic()
-    from rich.console import Console
-
-    from infra.commands.simulate import arrivals_of
-    from infra.demo.demo import run_demo
-    from infra.demo.show import show
-    from infra.deployment.interrupts import interrupted_by_sigterm
 
     source = trace or (_TRACE if _TRACE.is_file() else None)
     arrivals = arrivals_of(source, bids, span_s, seed)
@@ -52,12 +52,7 @@ def demo(
     _tell(result, json)
 
 
-def _tell(result: "DemoResult", json: bool) -> None:
-    from infra.commands.output import console, print_json
-    from infra.commands.replay import verdict_line
-    from infra.commands.summaries import adapter_table, summary_table
-    from infra.errors import CommandError
-
+def _tell(result: DemoResult, json: bool) -> None:
     if json:
         print_json(
             {

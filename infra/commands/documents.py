@@ -1,8 +1,14 @@
 """`millrace schemas`."""
 
+import json
 from typing import Annotated
 
 import typer
+
+from infra.errors import CommandError
+from schemas.documents import SPEC, json_schemas
+from schemas.documents import check as check_documents
+from schemas.documents import write as write_documents
 
 app = typer.Typer(help="Print, write and check the schemas of everything that travels.", no_args_is_help=True)
 
@@ -17,11 +23,6 @@ def print_schema(
     ] = None,
 ) -> None:
     """Print a type's JSON Schema, or the list of types."""
-    import json
-
-    from infra.errors import CommandError
-    from schemas.documents import json_schemas
-
     schemas = json_schemas()
     if ce_type is None:
         for name in sorted(schemas):
@@ -35,9 +36,6 @@ def print_schema(
 @app.command()
 def write() -> None:
     """Write the committed documents anew from the models."""
-    from schemas.documents import SPEC
-    from schemas.documents import write as write_documents
-
     write_documents()
     typer.echo(f"written to {SPEC}")
 
@@ -45,9 +43,6 @@ def write() -> None:
 @app.command()
 def check() -> None:
     """Compare the committed documents with the models and with every release."""
-    from infra.errors import CommandError
-    from schemas.documents import check as check_documents
-
     faults = check_documents()
     if faults:
         raise CommandError(f"{faults[0]}" + (f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""))

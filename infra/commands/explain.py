@@ -1,15 +1,21 @@
 """`millrace explain`."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix
-
-if TYPE_CHECKING:
-    from infra.log.target import Target
-    from infra.story import Chapter, Story
+from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix, target_of
+from infra.commands.output import print_json, progress, say
+from infra.errors import CommandError
+from infra.log.reader import LogReader
+from infra.log.target import Target
+from infra.views.offers import describe_offer, describe_plan
+from infra.views.story import Chapter, Story
+from infra.views.text import units, written
+from schemas import commands, decisions, fleet, jobs, solves
+from schemas.codec import InvalidRecordError, decode_decision, decode_event
+from schemas.topics import DECISIONS, LEDGER
 
 
 def explain(
@@ -20,9 +26,6 @@ def explain(
     json: Json = False,
 ) -> None:
     """Tell the whole story of one job, from the log: bid, price, plan, every slot, progress, result."""
-    from infra.commands.options import target_of
-    from infra.errors import CommandError
-
     stories = _stories(target_of(bootstrap_servers, topic_prefix, "auditor"), job_id)
     if cell is not None:
         stories = {name: story for name, story in stories.items() if name == cell}
@@ -34,10 +37,8 @@ def explain(
     show(cell_name, story, json)
 
 
-def show(cell: str, story: "Story", json: bool) -> None:
+def show(cell: str, story: Story, json: bool) -> None:
     """Print a job's story."""
-    from infra.commands.output import print_json, say
-
     if json:
         print_json({"cell": cell, **story.as_json()})
         return
@@ -47,14 +48,8 @@ def show(cell: str, story: "Story", json: bool) -> None:
             say(line)
 
 
-def _stories(target: "Target", job_id: str) -> "dict[str, Story]":
+def _stories(target: Target, job_id: str) -> dict[str, Story]:
     """By cell, what its log says about the job."""
-    from infra.commands.output import progress
-    from infra.log.reader import LogReader
-    from infra.story import Story
-    from schemas.codec import InvalidRecordError, decode_decision, decode_event
-    from schemas.topics import DECISIONS, LEDGER
-
     ledger = target.topic(LEDGER)
     mention = job_id.encode()
     stories: dict[str, Story] = {}
@@ -77,9 +72,7 @@ def _stories(target: "Target", job_id: str) -> "dict[str, Story]":
     return {cell: story for cell, story in stories.items() if story.chapters}
 
 
-def _lines(chapter: "Chapter") -> Iterator[str]:
-    from infra.clock_times import written
-
+def _lines(chapter: Chapter) -> Iterator[str]:
     when = "before the first tick" if chapter.time in (None, "") else written(chapter.time)
     head, *details = describe(chapter.record)
     yield f"{when:>26}  {head}"
@@ -89,11 +82,6 @@ def _lines(chapter: "Chapter") -> Iterator[str]:
 
 def describe(record: Any) -> list[str]:
     """What happened, on a line, and the numbers behind it on further ones."""
-    from infra.clock_times import written
-    from infra.commands.offers import describe_offer, describe_plan
-    from infra.money import units
-    from schemas import commands, decisions, fleet, jobs, solves
-
     match record:
         case jobs.JobSubmitted():
             task = record.task
@@ -117,7 +105,7 @@ def describe(record: Any) -> list[str]:
             return [f"waits for a solver with the other bids of its slot{prepared}"]
         case solves.SolveFinished():
             (plan,) = record.plans
-            return [f"the solver ({record.status}) plans it in {len(plan.cells)} slots"]
+            return [f"the solver ({record.status}) plans it in {len(plan.node_slots)} slots"]
         case commands.SlotAssigned():
             (order,) = record.runs
             return [
@@ -137,7 +125,7 @@ def describe(record: Any) -> list[str]:
         case fleet.RunFailed():
             return [f"{record.node} fails at {record.samples_done} samples: {record.error}"]
         case decisions.JobReplanned():
-            if not record.plan.cells:
+            if not record.plan.node_slots:
                 return [f"planned again ({record.reason}): its present runs suffice, no more slots are held"]
             return [
                 f"planned again ({record.reason}): {record.remaining_samples} samples are left",

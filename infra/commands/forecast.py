@@ -4,8 +4,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 
-from infra.commands.options import CellName, ExpectHead, Json
+from infra.commands.options import CellName, ExpectHead, Json, kept_heads
+from infra.commands.output import print_json, progress, remark, say
+from infra.commands.what_if import check_ledger
+from infra.errors import CommandError
+from infra.simulation.price_forecast import forecast_from_ledger
+from infra.simulation.what_if import ledger_configuration
 
 
 def forecast(
@@ -19,16 +25,7 @@ def forecast(
     cell: CellName = None,
     json: Json = False,
 ) -> None:
-    """Say what prices zones should open at, from what their bids offered: a policy's `opening_prices`."""
-    import yaml
-
-    from infra.commands.ledger_check import check_ledger
-    from infra.commands.options import kept_heads
-    from infra.commands.output import print_json, progress, remark, say
-    from infra.errors import CommandError
-    from infra.simulation.price_forecast import forecast_from_ledger
-    from infra.simulation.what_if import ledger_configuration
-
+    """Say what prices zones should open at, from what their bids offered: `opening_prices`."""
     own = ledger_configuration(ledger, cell)
     with progress("folding the ledger again"):
         head, notes = check_ledger(ledger, own.cell, kept_heads(expect_head, cell))

@@ -8,8 +8,8 @@ from typing import Self
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.errors import disk_faults
 from schemas.codec import Decision
-from streams.cell import LedgerEvent
-from streams.replay_files import ledger_line
+from streams.cell.cell import LedgerEvent
+from streams.replay.files import ledger_line
 
 _UNFINISHED = ".unfinished"
 

@@ -2,17 +2,25 @@
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
-if TYPE_CHECKING:
-    from infra.kafka.credentials import Principal
-    from infra.log.target import Target
-    from schemas.cells import CellConfigured
-    from schemas.kafka_connection import KafkaConnection
-    from streams.heads import KeptHead
+from infra.deployment.folders import running_address
+from infra.errors import CommandError
+from infra.kafka.credentials import Credentials, Principal
+from infra.log.target import Target
+from schemas.cells import CellConfigured
+from schemas.codec import describe
+from schemas.kafka_connection import KafkaConnection, KafkaSettings
+from schemas.topics import TopicSpec
+from streams.replay.heads import KeptHead
+from streams.worker.cells_file import load_cells
 
 CELLS_DIRECTORY = Path(__file__).parents[1] / "cells"
 LARGEST_SEED = 2**31 - 1
@@ -75,7 +83,20 @@ CommandPartitions = Annotated[int, bounded(least=1, most=1_000, help="Of the com
 DEFAULT_PREFIX = "millrace"
 
 
-def target_of(bootstrap_servers: str | None, topic_prefix: str, principal: "Principal") -> "Target":
+@contextmanager
+def settings_faults() -> Iterator[None]:
+    """Settings that do not go together end the command.
+
+    Raises:
+        CommandError: in place of a `ValidationError`.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        raise CommandError(f"settings: {describe(error)}") from None
+
+
+def target_of(bootstrap_servers: str | None, topic_prefix: str, principal: Principal) -> Target:
     """The log to speak to, which answers.
 
     Args:
@@ -85,10 +106,6 @@ def target_of(bootstrap_servers: str | None, topic_prefix: str, principal: "Prin
         CommandError: the prefix is none, the settings are none, or no deployment is known.
         BrokerError: the cluster does not answer, or does not let us in.
     """
-    from infra.errors import CommandError
-    from infra.log.target import Target
-    from schemas.topics import TopicSpec
-
     try:
         TopicSpec(f"{topic_prefix}.jobs.state", 1, 1)
     except ValueError as error:
@@ -98,17 +115,12 @@ def target_of(bootstrap_servers: str | None, topic_prefix: str, principal: "Prin
     return target
 
 
-def kept_heads(texts: list[str] | None, cell: str | None) -> "list[KeptHead]":
+def kept_heads(texts: list[str] | None, cell: str | None) -> list[KeptHead]:
     """The heads of `--expect-head`; those that name no cell are of `cell`, if one was chosen.
 
     Raises:
         CommandError: one is no head.
     """
-    from dataclasses import replace
-
-    from infra.errors import CommandError
-    from streams.heads import KeptHead
-
     try:
         kept = [KeptHead.parse(text) for text in texts or []]
     except ValueError as error:
@@ -116,16 +128,8 @@ def kept_heads(texts: list[str] | None, cell: str | None) -> "list[KeptHead]":
     return [replace(each, cell=cell) if each.cell is None else each for each in kept]
 
 
-def _connection(bootstrap_servers: str | None, principal: "Principal") -> "KafkaConnection":
-    from pydantic import ValidationError
-
-    from infra.deployment.address import running_address
-    from infra.errors import CommandError
-    from infra.kafka.credentials import Credentials
-    from schemas.codec import describe
-    from schemas.kafka_connection import KafkaSettings
-
-    try:
+def _connection(bootstrap_servers: str | None, principal: Principal) -> KafkaConnection:
+    with settings_faults():
         if bootstrap_servers is not None:
             return KafkaSettings(bootstrap_servers=bootstrap_servers)
         address = running_address()
@@ -137,30 +141,24 @@ def _connection(bootstrap_servers: str | None, principal: "Principal") -> "Kafka
         if address.credentials is None or any(name.startswith("MILLRACE_KAFKA_") for name in os.environ):
             return KafkaSettings(bootstrap_servers=address.bootstrap_servers)
         return Credentials(address.credentials).connection(principal, address.bootstrap_servers)
-    except ValidationError as error:
-        raise CommandError(f"settings: {describe(error)}") from None
 
 
-def cells_of(path: Path, epoch_s: float) -> "tuple[CellConfigured, ...]":
+def cells_of(path: Path, epoch_s: float) -> tuple[CellConfigured, ...]:
     """The cells of a file; `epoch_s` stands in where it gives none.
 
     Raises:
         CellsFileError: the file describes no valid cells.
     """
-    from streams.cells_file import load_cells
-
     return load_cells(path, epoch_s)
 
 
-def cell_of(path: Path, epoch_s: float, name: str | None) -> "CellConfigured":
+def cell_of(path: Path, epoch_s: float, name: str | None) -> CellConfigured:
     """The cell of this name in a file, or its only one.
 
     Raises:
         CellsFileError: the file describes no valid cells.
         CommandError: it has no such cell, or several and no name was given.
     """
-    from infra.errors import CommandError
-
     cells = cells_of(path, epoch_s)
     names = ", ".join(cell.cell for cell in cells)
     if name is None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from schemas.text import plain
 
@@ -39,8 +40,6 @@ def remark(text: str) -> None:
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[float], None]]:
     """A progress bar on standard error, if that is a terminal; yields what takes the part that is done."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     stderr = Console(stderr=True)
     with Progress(
         TextColumn(what),

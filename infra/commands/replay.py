@@ -1,14 +1,28 @@
 """`millrace replay`."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, ExpectHead, Json, TopicPrefix
-
-if TYPE_CHECKING:
-    from streams.replay import Verdict
+from infra.commands.options import (
+    DEFAULT_PREFIX,
+    BootstrapServers,
+    CellName,
+    ExpectHead,
+    Json,
+    TopicPrefix,
+    kept_heads,
+    target_of,
+)
+from infra.commands.output import print_json, progress, say
+from infra.errors import CommandError, disk_faults
+from streams.replay.export import export
+from streams.replay.files import verify_files
+from streams.replay.heads import written
+from streams.replay.replay import LIVE, Verdict
+from streams.replay.sources import verify_kafka
 
 LEDGER_FILE = "ledger.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
@@ -48,14 +62,6 @@ def replay(
     json: Json = False,
 ) -> None:
     """Fold the ledger again and compare every decision, byte by byte and link by link."""
-    from infra.commands.options import kept_heads, target_of
-    from infra.commands.output import progress
-    from infra.errors import CommandError, disk_faults
-    from streams.replay import LIVE
-    from streams.replay_export import export
-    from streams.replay_files import verify_files
-    from streams.replay_sources import verify_kafka
-
     kept = kept_heads(expect_head, cell)
     if ledger is None and decisions is not None:
         raise CommandError("--decisions goes with --from")
@@ -80,7 +86,7 @@ def replay(
         raise CommandError(fault_of(verdict))
 
 
-def verdict_line(verdict: "Verdict") -> str:
+def verdict_line(verdict: Verdict) -> str:
     """A verdict in words."""
     found = "every decision is the one that the rules demand" if verdict.ok else "NOT VERIFIED"
     awaited = f", {verdict.awaited} more are awaited" if verdict.awaited else ""
@@ -90,7 +96,7 @@ def verdict_line(verdict: "Verdict") -> str:
     return f"{found}: {cells}, {verdict.events} events, {decisions}"
 
 
-def fault_of(verdict: "Verdict") -> str:
+def fault_of(verdict: Verdict) -> str:
     """The first thing that is wrong, and how much more is."""
     if verdict.first is not None:
         return f"replay: {verdict.difference_count} differences, the first {verdict.first}"
@@ -100,12 +106,7 @@ def fault_of(verdict: "Verdict") -> str:
     return f"replay: {verdict.head_faults[0]}"
 
 
-def _show(verdict: "Verdict", json: bool) -> None:
-    from dataclasses import asdict
-
-    from infra.commands.output import print_json, say
-    from streams.heads import written
-
+def _show(verdict: Verdict, json: bool) -> None:
     if json:
         print_json({"ok": verdict.ok, **asdict(verdict)})
         return

@@ -3,15 +3,27 @@
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, CellsFile, TopicPrefix, bounded
-
-if TYPE_CHECKING:
-    from infra.log.target import Target
-    from schemas.cells import CellConfigured
+from infra.clock import run_clock
+from infra.commands.options import (
+    DEFAULT_PREFIX,
+    BootstrapServers,
+    CellName,
+    CellsFile,
+    TopicPrefix,
+    bounded,
+    cells_of,
+    settings_faults,
+    target_of,
+)
+from infra.deployment.configuring import ledger_configurations
+from infra.errors import CommandError
+from infra.log.publisher import EventPublisher
+from infra.log.target import Target
+from schemas.cells import CellConfigured
 
 _CONFIGURATION_POLL_S = 1.0
 
@@ -27,17 +39,12 @@ def worker(
     ] = None,
 ) -> None:
     """Run a worker; its settings are MILLRACE_* variables."""
-    from pydantic import ValidationError
+    # Imported here, as below: each service loads its own libraries and no other's.
+    from streams.worker.settings import WorkerSettings
+    from streams.worker.worker import run_worker
 
-    from infra.errors import CommandError
-    from schemas.codec import describe
-    from streams.settings import WorkerSettings
-    from streams.worker import run_worker
-
-    try:
+    with settings_faults():
         settings = WorkerSettings() if cells is None else WorkerSettings(cells_file=cells)
-    except ValidationError as error:
-        raise CommandError(f"settings: {describe(error)}") from None
     run_worker(settings)
 
 
@@ -47,16 +54,10 @@ def executor(
     ] = None,
 ) -> None:
     """Run an executor; its settings are MILLRACE_* variables."""
-    from pydantic import ValidationError
-
     from executors.service import ExecutorSettings, main
-    from infra.errors import CommandError
-    from schemas.codec import describe
 
-    try:
+    with settings_faults():
         settings = ExecutorSettings() if node is None else ExecutorSettings(node=node)
-    except ValidationError as error:
-        raise CommandError(f"settings: {describe(error)}") from None
     main(settings)
 
 
@@ -65,19 +66,12 @@ def solver(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
     """Run a solver, which zones under policy titan need; its other settings are MILLRACE_* variables."""
-    from pydantic import ValidationError
-
-    from infra.commands.options import target_of
-    from infra.errors import CommandError
-    from schemas.codec import describe
     from streams.solver.process import run_solver
-    from streams.solver.settings import SolverSettings
+    from streams.solver.service import SolverSettings
 
     target = target_of(bootstrap_servers, topic_prefix, "solver")
-    try:
+    with settings_faults():
         settings = SolverSettings(**target.kafka.as_fields(), topic_prefix=target.prefix)
-    except ValidationError as error:
-        raise CommandError(f"settings: {describe(error)}") from None
     run_solver(settings)
 
 
@@ -98,11 +92,6 @@ def clock(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
     """Tell the cells of a file the time, until Ctrl-C."""
-    from infra.clock import run_clock
-    from infra.commands.options import cells_of, target_of
-    from infra.errors import CommandError
-    from infra.log.publisher import EventPublisher
-
     names = {configuration.cell for configuration in cells_of(cells, 0.0)}
     if cell is not None:
         if cell not in names:
@@ -118,10 +107,8 @@ def clock(
             run_clock(publisher, configurations, stop, interval_s)
 
 
-def _configurations(target: "Target", names: set[str], stop: threading.Event) -> "list[CellConfigured]":
+def _configurations(target: Target, names: set[str], stop: threading.Event) -> list[CellConfigured]:
     """The cells as their ledgers have them, by whose epoch slots begin; waits for those to come."""
-    from infra.deployment.configuring import ledger_configurations
-
     while True:
         found = ledger_configurations(target, names)
         if found.keys() == names:

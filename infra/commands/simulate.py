@@ -1,19 +1,34 @@
 """`millrace simulate`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from infra.commands.options import CELLS_DIRECTORY, CellName, ExpectHead, Json, Seed, bounded, is_given
+from infra.commands.log_files import LogFiles
+from infra.commands.options import (
+    CELLS_DIRECTORY,
+    CellName,
+    ExpectHead,
+    Json,
+    Seed,
+    bounded,
+    cell_of,
+    is_given,
+    kept_heads,
+)
+from infra.commands.output import console, print_json, progress, remark
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
-from infra.simulation.policy_name import PolicyName
-
-if TYPE_CHECKING:
-    from infra.simulation.simulator import SimulatedRun
-    from infra.workloads.arrivals import Arrival
-    from infra.workloads.workload import Workload
-    from schemas.cells import CellConfigured
+from infra.commands.what_if import show_what_if
+from infra.errors import CommandError
+from infra.simulation.alternative import Alternative, NodeAddition, PolicyName
+from infra.simulation.simulator import SimulatedRun, Simulation
+from infra.views.summary import summarise
+from infra.views.tables import summary_table
+from infra.workloads.arrivals import Arrival, cut_from_trace, generate
+from infra.workloads.bids import Demands, Workload, draw_workload
+from infra.workloads.trace import read_trace
+from schemas.cells import CellConfigured
 
 EPOCH_S = 1_704_067_200.0
 """2024-01-01: the virtual time at which a cell without an epoch of its own begins."""
@@ -87,14 +102,6 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Run a cell, unchanged, through a workload on virtual time: a drawn one, or a recorded ledger's."""
-    from infra.commands.options import cell_of, kept_heads
-    from infra.commands.output import remark
-    from infra.commands.what_if import show_what_if
-    from infra.errors import CommandError
-    from infra.simulation.alternative import Alternative, NodeAddition
-    from infra.workloads.bids import Demands
-    from infra.workloads.workload import draw_workload
-
     prices = {
         "money_unit_micros": money_unit_micros,
         "max_value_per_compute_micros": max_value_per_compute_micros,
@@ -127,14 +134,9 @@ def simulate(
 
 
 def _show(
-    cell: "CellConfigured", workload: "Workload", pace: float, seed: int, out: Path | None, json: bool
+    cell: CellConfigured, workload: Workload, pace: float, seed: int, out: Path | None, json: bool
 ) -> None:
     """Run the cell and print what came of it."""
-    from infra.commands.output import console, print_json, progress
-    from infra.commands.summaries import summary_table
-    from infra.simulation.simulator import Simulation
-    from infra.summary import summarise
-
     with progress("simulating") as done:
         run = Simulation(cell, workload.bids, workload.quotes, pace).run(done)
     summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)
@@ -148,8 +150,6 @@ def _show(
 
 def _refuse_what_draws(context: typer.Context) -> None:
     """A recorded ledger has its bids: options of drawn ones would do nothing."""
-    from infra.errors import CommandError
-
     for name in _OF_DRAWN_WORKLOADS:
         if is_given(context, name):
             raise CommandError(
@@ -157,26 +157,22 @@ def _refuse_what_draws(context: typer.Context) -> None:
             )
 
 
-def arrivals_of(trace: Path | None, jobs: int, span_s: float, seed: int) -> "list[Arrival]":
+def arrivals_of(trace: Path | None, jobs: int, span_s: float, seed: int) -> list[Arrival]:
     """Arrivals from a trace if one is given, else generated.
 
     Raises:
-        CommandError: the file is no trace, or too short a one.
+        CommandError: the trace is too short.
+        TraceError: the file is none.
     """
-    from infra.errors import CommandError
-    from infra.workloads.arrivals import cut_from_trace, generate
-    from infra.workloads.trace import read_trace
-
     if trace is None:
         return generate(jobs, span_s, seed)
+    traced = read_trace(trace)
     try:
-        return cut_from_trace(read_trace(trace), jobs, span_s, seed)
+        return cut_from_trace(traced, jobs, span_s, seed)
     except ValueError as error:
-        raise CommandError(str(error) if str(trace) in str(error) else f"{trace}: {error}") from None
+        raise CommandError(f"{trace}: {error}") from None
 
 
-def _write(run: "SimulatedRun", directory: Path) -> None:
-    from infra.commands.log_files import LogFiles
-
+def _write(run: SimulatedRun, directory: Path) -> None:
     with LogFiles(directory) as files:
         files.write(run.ledger, run.decisions)

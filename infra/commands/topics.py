@@ -1,9 +1,11 @@
 """`millrace topics`."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from itertools import groupby
+from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from infra.commands.options import (
     DEFAULT_PREFIX,
@@ -14,10 +16,11 @@ from infra.commands.options import (
     TopicPrefix,
     target_of,
 )
-
-if TYPE_CHECKING:
-    from infra.acls import Grant
-    from schemas.access import Role
+from infra.commands.output import console, print_json, remark
+from infra.errors import CommandError
+from infra.topics import Grant, apply_grants, describe_topics, ensure_topics, grants
+from schemas.access import ROLES, Role
+from schemas.topics import topics
 
 app = typer.Typer(
     help="Create, list and check the topics, and who may do what with them.", no_args_is_help=True
@@ -32,9 +35,6 @@ def create(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
     """Create the topics that are missing; none that exists is ever changed."""
-    from infra.topics import ensure_topics
-    from schemas.topics import topics
-
     target = target_of(bootstrap_servers, topic_prefix, "operators")
     specs = topics(topic_prefix, partitions, command_partitions)
     ensure_topics(target.kafka, specs)
@@ -46,11 +46,6 @@ def list_topics(
     bootstrap_servers: BootstrapServers = None, topic_prefix: TopicPrefix = DEFAULT_PREFIX, json: Json = False
 ) -> None:
     """List the topics as the broker has them."""
-    from rich.table import Table
-
-    from infra.commands.output import console, print_json
-    from infra.topics import describe_topics
-
     rows = describe_topics(target_of(bootstrap_servers, topic_prefix, "auditor").kafka, topic_prefix)
     if json:
         print_json([asdict(row) for row in rows])
@@ -77,10 +72,6 @@ def check(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
     """Check that every topic exists and is as specified; nothing is created."""
-    from infra.errors import CommandError
-    from infra.topics import describe_topics, ensure_topics
-    from schemas.topics import topics
-
     target = target_of(bootstrap_servers, topic_prefix, "auditor")
     specs = topics(topic_prefix, partitions, command_partitions)
     present = {row.name for row in describe_topics(target.kafka, topic_prefix)}
@@ -116,10 +107,7 @@ def acls(
     json: Json = False,
 ) -> None:
     """Print what each role may do with each topic and consumer group, and apply it."""
-    from infra.acls import apply_grants, grants
-    from infra.commands.output import print_json, remark
-
-    groups = {"worker": worker_group, "solver": solver_group}
+    groups: dict[Role, str] = {"worker": worker_group, "solver": solver_group}
     wanted = grants(topic_prefix, _principals(principal or []), groups)
     remarks: list[str] = []
     if apply:
@@ -135,10 +123,7 @@ def acls(
         remark(line)
 
 
-def _principals(given: list[str]) -> "dict[Role, str]":
-    from infra.errors import CommandError
-    from schemas.access import ROLES
-
+def _principals(given: list[str]) -> dict[Role, str]:
     found: dict[Role, str] = {}
     for entry in given:
         name, _, principal = entry.partition("=")
@@ -151,13 +136,7 @@ def _principals(given: list[str]) -> "dict[Role, str]":
     return found
 
 
-def _print_grants(wanted: "list[Grant]") -> None:
-    from itertools import groupby
-
-    from rich.table import Table
-
-    from infra.commands.output import console
-
+def _print_grants(wanted: list[Grant]) -> None:
     table = Table("role", "principal", "resource", "name", "operations")
     for key, rights in groupby(
         wanted, lambda grant: (grant.role, grant.principal, grant.resource, grant.name)

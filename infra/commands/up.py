@@ -2,15 +2,25 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from infra.commands.options import CELLS_DIRECTORY, DEFAULT_PREFIX, DataDirectory, TopicPrefix, bounded
-
-if TYPE_CHECKING:
-    from infra.deployment.folders import Folders
-    from infra.kafka.settings import BrokerSettings
+from infra.broker import watched_broker
+from infra.commands.options import (
+    CELLS_DIRECTORY,
+    DEFAULT_PREFIX,
+    DataDirectory,
+    TopicPrefix,
+    bounded,
+    cells_of,
+)
+from infra.commands.output import remark
+from infra.deployment.deployment import Deployment, Layout, interrupted_by_sigterm, principals, sole_user
+from infra.deployment.folders import Folders, default_data_dir
+from infra.errors import CommandError
+from infra.kafka.settings import BrokerSettings, broker_settings
+from infra.log.target import Target
 
 _SUPERVISE_S = 0.5
 
@@ -33,15 +43,6 @@ def up(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
     """Run a whole deployment on this machine until Ctrl-C: broker, topics, worker, executors, clock."""
-    from infra.broker import watched_broker
-    from infra.commands.options import cells_of
-    from infra.commands.output import remark
-    from infra.deployment.deployment import Deployment, Layout, sole_user
-    from infra.deployment.folders import Folders, default_data_dir
-    from infra.deployment.interrupts import interrupted_by_sigterm
-    from infra.deployment.principals import principals
-    from infra.log.target import Target
-
     cells = cells.absolute()
     cells_of(cells, 0.0)  # so that a bad file is refused before anything starts
     folders = Folders((data_dir or default_data_dir()).absolute())
@@ -52,7 +53,7 @@ def up(
         with watched_broker(settings) as broker:
             remark(f"broker answers at {broker.bootstrap_servers}")
             connections = principals(broker, topic_prefix)
-            credentials = broker.credentials and broker.credentials.folder
+            credentials = None if broker.credentials is None else broker.credentials.folder
             if credentials is not None:
                 remark(f"broker is secured: a principal for each role, their passwords in {credentials}")
             layout = Layout(
@@ -74,9 +75,7 @@ def up(
                     time.sleep(_SUPERVISE_S)
 
 
-def _broker_settings(folders: "Folders", secure: bool) -> "BrokerSettings":
-    from infra.kafka.settings import broker_settings
-
+def _broker_settings(folders: Folders, secure: bool) -> BrokerSettings:
     settings = broker_settings()
     if secure:
         settings = settings.model_copy(update={"broker_secure": True})
@@ -85,9 +84,7 @@ def _broker_settings(folders: "Folders", secure: bool) -> "BrokerSettings":
     return settings.model_copy(update={"broker_data_dir": folders.broker})
 
 
-def _clear(folders: "Folders", settings: "BrokerSettings") -> None:
-    from infra.errors import CommandError
-
+def _clear(folders: Folders, settings: BrokerSettings) -> None:
     if settings.bootstrap_servers is not None or settings.broker_data_dir != folders.broker:
         raise CommandError("--fresh only clears a broker of its own: use another --topic-prefix instead")
     folders.clear()

@@ -1,14 +1,27 @@
 """`millrace watch`."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import typer
+from rich.console import Group
+from rich.live import Live
 
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix, bounded
-
-if TYPE_CHECKING:
-    from infra.log.following import BoardFollower
-    from schemas.codec import Decision, Envelope
+from infra.commands.options import (
+    DEFAULT_PREFIX,
+    BootstrapServers,
+    CellName,
+    Json,
+    TopicPrefix,
+    bounded,
+    target_of,
+)
+from infra.commands.output import console, print_json, say
+from infra.errors import CommandError
+from infra.log.reader import BoardFollower
+from infra.views.tables import board_view, happening
+from schemas.codec import Decision, Envelope
 
 _POLL_S = 0.25
 
@@ -22,9 +35,6 @@ def watch(
     json: Json = False,
 ) -> None:
     """Watch bids, prices, who runs, losses falling; `--json` streams every event and decision."""
-    from infra.commands.options import target_of
-    from infra.log.following import BoardFollower
-
     with BoardFollower(target_of(bootstrap_servers, topic_prefix, "auditor")) as follower:
         if json:
             _stream(follower, cell, once)
@@ -34,9 +44,7 @@ def watch(
             _show_live(follower, cell, jobs)
 
 
-def _stream(follower: "BoardFollower", cell: str | None, once: bool) -> None:
-    from infra.commands.output import print_json
-
+def _stream(follower: BoardFollower, cell: str | None, once: bool) -> None:
     for record in follower.catch_up():
         _print_record(record, cell, print_json)
     while not once:
@@ -44,21 +52,13 @@ def _stream(follower: "BoardFollower", cell: str | None, once: bool) -> None:
             _print_record(record, cell, print_json)
 
 
-def _print_record(record: "Envelope | Decision", cell: str | None, print_json: Any) -> None:
-    import json
-
-    from schemas.codec import Decision
-
+def _print_record(record: Envelope | Decision, cell: str | None, print_json: Any) -> None:
     kind, name = ("decision", record.cell) if isinstance(record, Decision) else ("event", record.event.cell)
     if cell in (None, name):
         print_json({"kind": kind, **json.loads(record.canonical)})
 
 
-def _show_once(follower: "BoardFollower", cell: str | None, jobs: int) -> None:
-    from infra.commands.boards import board_view
-    from infra.commands.output import console
-    from infra.errors import CommandError
-
+def _show_once(follower: BoardFollower, cell: str | None, jobs: int) -> None:
     follower.catch_up()
     boards = [board for name, board in sorted(follower.boards.items()) if cell in (None, name)]
     if not boards:
@@ -67,14 +67,7 @@ def _show_once(follower: "BoardFollower", cell: str | None, jobs: int) -> None:
         console().print(board_view(board, jobs))
 
 
-def _show_live(follower: "BoardFollower", cell: str | None, jobs: int) -> None:
-    from rich.console import Group
-    from rich.live import Live
-
-    from infra.commands.boards import board_view, happening
-    from infra.commands.output import console, say
-    from schemas.codec import Decision
-
+def _show_live(follower: BoardFollower, cell: str | None, jobs: int) -> None:
     screen = console()
     if not screen.is_terminal:
         records = follower.catch_up()
@@ -95,6 +88,4 @@ def _show_live(follower: "BoardFollower", cell: str | None, jobs: int) -> None:
 
 
 def _clock(time_s: float | None) -> str:
-    from datetime import UTC, datetime
-
     return "--:--:--" if time_s is None else f"{datetime.fromtimestamp(time_s, UTC):%H:%M:%S}"

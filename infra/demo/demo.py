@@ -1,34 +1,93 @@
-"""The demo from end to end."""
+"""The demo from end to end: a whole deployment, a crash on the way, and the proof."""
 
+import ast
+import hashlib
+import json
+import random
 import shutil
+import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 
 from infra.broker import watched_broker
-from infra.demo.adapters import faulty_adapters
-from infra.demo.datasets import write_datasets
-from infra.demo.market import Market
-from infra.demo.show import Show
-from infra.deployment.deployment import Deployment, Layout, sole_user
+from infra.demo.market import Market, Show
+from infra.deployment.deployment import Deployment, Layout, principals, sole_user
 from infra.deployment.folders import Folders
-from infra.deployment.principals import principals
 from infra.kafka.settings import broker_settings
-from infra.log.following import BoardFollower
 from infra.log.publisher import EventPublisher
+from infra.log.reader import BoardFollower
 from infra.log.target import Target
-from infra.summary import Summary, Tally
+from infra.views.summary import Summary, Tally
 from infra.workloads.arrivals import Arrival
-from infra.workloads.bids import Demands
-from infra.workloads.workload import Workload, draw_workload
+from infra.workloads.bids import Demands, Workload, draw_workload
 from schemas.cells import CellConfigured
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
-from streams.replay import Verdict
-from streams.replay_sources import verify_kafka
+from schemas.jobs import Dataset
+from streams.replay.replay import Verdict
+from streams.replay.sources import verify_kafka
+
+_WEIGHTS = "adapter_model.safetensors"
+_CONFIGURATION = "adapter_config.json"
+
+
+def faulty_adapters(root: Path, completed: Iterable[JobCompleted]) -> list[str]:
+    """The jobs whose adapter is not on disk as the log has it."""
+    return [job.job_id for job in completed if not _is_whole(root / job.adapter_path, job.adapter_digest)]
+
+
+def _is_whole(folder: Path, digest: str) -> bool:
+    try:
+        weights = (folder / _WEIGHTS).read_bytes()
+    except OSError:
+        return False
+    return (folder / _CONFIGURATION).is_file() and hashlib.blake2b(
+        weights, digest_size=32
+    ).hexdigest() == digest
+
+
+_SHORTEST = 80
+_LONGEST = 400
+_RECORDS = 24
+"""Few, so that a short training goes over them several times and the loss falls."""
+_MODULES = {
+    "language": ("ast", "dis", "inspect", "tokenize", "typing"),
+    "data": ("collections/__init__", "dataclasses", "enum", "json/decoder", "statistics"),
+    "files": ("pathlib", "shutil", "tarfile", "tempfile", "zipfile"),
+    "network": ("ftplib", "http/client", "smtplib", "socketserver", "ssl"),
+    "processes": ("asyncio/base_events", "queue", "subprocess", "threading", "concurrent/futures/thread"),
+    "text": ("argparse", "difflib", "string", "textwrap", "configparser"),
+}
+
+
+def write_datasets(root: Path, seed: int) -> tuple[Dataset, ...]:
+    """Write one JSONL file per subject below `root`: some functions and classes of its modules."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    datasets = []
+    for subject, modules in sorted(_MODULES.items()):
+        texts = [text for module in modules for text in _definitions(library / f"{module}.py")]
+        texts = random.Random(f"{seed}/{subject}").sample(texts, min(_RECORDS, len(texts)))
+        path = root / f"{subject}.jsonl"
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+        datasets.append(Dataset(path=path.name, samples=len(texts)))
+    return tuple(datasets)
+
+
+def _definitions(path: Path) -> Iterator[str]:
+    if not path.is_file():
+        return
+    source = path.read_text(encoding="utf-8")
+    lines = source.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            text = "".join(lines[node.lineno - 1 : node.end_lineno])
+            if len(text) >= _SHORTEST:
+                yield text[:_LONGEST]
+
 
 LEAST_ADAPTERS = 6
 MARKET_LIMIT_S = 200.0

@@ -1,22 +1,88 @@
-"""The demo's market phase: bids come in, adapters are trained, one executor is killed and comes back."""
+"""The demo's market phase, and what is shown of it."""
 
 import math
 import os
 import signal
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from infra.board import Board
-from infra.demo.show import Show
+from rich.console import Console
+from rich.live import Live
+
 from infra.deployment.deployment import Deployment
 from infra.errors import CommandError
-from infra.log.following import BoardFollower
 from infra.log.publisher import EventPublisher
+from infra.log.reader import BoardFollower
+from infra.views.board import Board
+from infra.views.tables import board_view, happening
 from infra.workloads.bids import TimedBid
 from schemas.codec import Decision, Envelope
 from schemas.fleet import NodeOnline, RunStarted
+
+_JOBS_SHOWN = 16
+_STANDING_S = 15.0
+
+
+class Show(Protocol):
+    """Takes what happens."""
+
+    def say(self, line: str) -> None:
+        """A line about the demo itself."""
+
+    def update(self, board: Board | None, records: Sequence[Envelope | Decision]) -> None:
+        """The board after these records."""
+
+
+class LiveShow:
+    """A table that is drawn again and again."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def say(self, line: str) -> None:
+        self._live.console.print(line)
+
+    def update(self, board: Board | None, records: Sequence[Envelope | Decision]) -> None:  # noqa: ARG002
+        if board is not None:
+            self._live.update(board_view(board, _JOBS_SHOWN))
+
+
+class PlainShow:
+    """A line for each thing that happens, and now and then one for how the training stands."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._start_s = self._stood_s = time.monotonic()
+
+    def say(self, line: str) -> None:
+        self._console.print(f"{time.monotonic() - self._start_s:6.1f} s  {line}", markup=False)
+
+    def update(self, board: Board | None, records: Sequence[Envelope | Decision]) -> None:
+        for record in records:
+            line = happening(record) if isinstance(record, Decision) else None
+            if line is not None:
+                self.say(line)
+        if board is not None and time.monotonic() - self._stood_s >= _STANDING_S:
+            self._stood_s = time.monotonic()
+            running = [row for row in board.jobs.values() if row.node and row.loss is not None]
+            losses = ", ".join(f"{row.job_id} {row.first_loss:.2f} → {row.loss:.2f}" for row in running)
+            if losses:
+                self.say(f"losses: {losses}")
+
+
+@contextmanager
+def show(console: Console) -> Iterator[Show]:
+    """The show that suits where the output goes."""
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=4) as live:
+            yield LiveShow(live)
+    else:
+        yield PlainShow(console)
+
 
 HELD_SHARE = 0.2
 """Part of the bids, the last ones, that wait for the killed node, so that there is work for it."""

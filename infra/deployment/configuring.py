@@ -12,7 +12,7 @@ from schemas.cells import CellConfigured
 from schemas.codec import InvalidRecordError, decode_event
 from schemas.decisions import CellAccepted
 from schemas.topics import CELLS, LEDGER
-from streams.cells_file import CellsFile
+from streams.worker.cells_file import CellsFile
 
 _SOURCE = "millrace/up"
 _CONFIGURED = CellConfigured.TYPE.encode()

@@ -1,5 +1,7 @@
 """Starting and stopping a whole deployment."""
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -7,21 +9,52 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
-from infra.deployment.address import Address, published_address
+from infra.broker import RunningBroker
 from infra.deployment.configuring import configure_cells
-from infra.deployment.folders import Folders
+from infra.deployment.folders import Address, Folders, published_address
 from infra.deployment.service import Service
 from infra.errors import CommandError
 from infra.kafka.file_lock import FileLock, LockedError
 from infra.log.target import Target
-from infra.topics import ensure_topics
-from schemas.access import Role
+from infra.topics import apply_grants, ensure_topics, grants
+from schemas.access import DEFAULT_GROUPS, ROLES, Role
 from schemas.cells import CellConfigured
 from schemas.kafka_connection import KafkaConnection
 from schemas.policies import TitanPolicy
 from schemas.topics import topics
-from streams.cells_file import CellsFile
+from streams.worker.cells_file import CellsFile
+
+
+def principals(broker: RunningBroker, prefix: str) -> dict[Role, KafkaConnection]:
+    """How each role connects. On a secured broker of ours each is given its rights first.
+
+    Raises:
+        BrokerError: the broker does not answer.
+    """
+    if broker.credentials is not None:
+        groups = {
+            role: os.environ.get(f"MILLRACE_{role.upper()}_GROUP") or group
+            for role, group in DEFAULT_GROUPS.items()
+        }
+        apply_grants(broker.connection("admin"), grants(prefix, groups=groups))
+    return {role: broker.connection(role) for role in ROLES}
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM for the length of the block."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
 
 WORKER_READY_S = 120.0
 EXECUTOR_RETRY_S = 60.0

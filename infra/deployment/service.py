@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from infra.errors import CommandError
-from infra.kafka.process import SupervisedProcess
-from infra.restarts import Restarts
+from infra.kafka.process import Restarts, SupervisedProcess
 
 EXIT_UNFIT = 2
 """The status with which a service says that starting it again does not help."""

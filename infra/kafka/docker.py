@@ -5,12 +5,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from infra.kafka.distribution import kafka_version
-from infra.kafka.errors import BrokerError
-from infra.kafka.ports import reserve_port
-from infra.kafka.properties import LOOPBACK, NODE_ID, server_properties
+from infra.kafka.properties import LOOPBACK, NODE_ID, reserve_port, server_properties
 from infra.kafka.settings import BrokerSettings
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.administration import Administration
+from streams.kafka.faults import BrokerError
 
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer

@@ -1,11 +1,11 @@
-"""A lock on a file that the kernel gives back, whatever becomes of its holder."""
+"""A lock on a file that says who holds it, and that a child process may inherit."""
 
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from portalocker import Lock, LockException
 
 _POLL_INTERVAL_S = 0.05
 
@@ -26,12 +26,12 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor: int | None = None
+        self._lock = Lock(path, "a+", check_interval=_POLL_INTERVAL_S, fail_when_locked=False)
 
     @property
     def is_held(self) -> bool:
         """Whether this object holds the lock."""
-        return self._descriptor is not None
+        return self._lock.fh is not None
 
     def fileno(self) -> int:
         """The descriptor that carries the lock, for a child to inherit.
@@ -39,9 +39,9 @@ class FileLock:
         Raises:
             ValueError: the lock is not held.
         """
-        if self._descriptor is None:
+        if self._lock.fh is None:
             raise ValueError(f"{self._path} is not locked by this object")
-        return self._descriptor
+        return self._lock.fh.fileno()
 
     def acquire(self, timeout_s: float = 0.0) -> None:
         """Take the lock, waiting for it up to `timeout_s`.
@@ -50,23 +50,20 @@ class FileLock:
             LockedError: another holder has it.
             OSError: the file cannot be opened or locked.
         """
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            self._lock(descriptor, deadline_s=time.monotonic() + timeout_s)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
+            file = self._lock.acquire(timeout=timeout_s)
+        except LockException:
+            written = self._path.read_text().strip()
+            raise LockedError(self._path, int(written) if written else None) from None
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
 
     def release(self) -> None:
         """Give the lock back; nothing happens when it is not held."""
-        if self._descriptor is not None:
-            # Closing alone would leave it locked for as long as a forked child has the descriptor.
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self.is_held:
+            self._lock.release()
 
     @contextmanager
     def held(self, timeout_s: float = 0.0) -> Iterator[None]:
@@ -76,15 +73,3 @@ class FileLock:
             yield
         finally:
             self.release()
-
-    def _lock(self, descriptor: int, deadline_s: float) -> None:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline_s:
-                    written = os.pread(descriptor, 32, 0)
-                    raise LockedError(self._path, int(written) if written else None) from None
-                time.sleep(_POLL_INTERVAL_S)
-            else:
-                return

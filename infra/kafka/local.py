@@ -6,18 +6,14 @@ from types import TracebackType
 from typing import Self
 
 from infra.kafka.credentials import PRINCIPALS, SUPER_USERS, Credentials, Principal
-from infra.kafka.data_directory import DataDirectory
-from infra.kafka.distribution import kafka_jars
-from infra.kafka.errors import BrokerError
-from infra.kafka.java import find_java
-from infra.kafka.ports import reserve_port
-from infra.kafka.process import SupervisedProcess
-from infra.kafka.properties import LOOPBACK, secured_properties, server_properties
+from infra.kafka.distribution import find_java, kafka_jars
+from infra.kafka.process import Restarts, SupervisedProcess
+from infra.kafka.properties import LOOPBACK, reserve_port, secured_properties, server_properties
 from infra.kafka.settings import BrokerSettings
-from infra.kafka.storage import format_storage, write_properties
-from infra.restarts import Restarts
+from infra.kafka.storage import DataDirectory, format_storage, write_properties
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.administration import Administration
+from streams.kafka.faults import BrokerError
 
 _LOG4J_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _LOG_TAIL_LINES = 15

@@ -6,8 +6,8 @@ from platformdirs import user_cache_path, user_data_path
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from infra.kafka.errors import BrokerError
 from schemas.codec import describe
+from streams.kafka.faults import BrokerError
 
 
 class BrokerSettings(BaseSettings):

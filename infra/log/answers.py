@@ -9,12 +9,11 @@ from typing import Self
 from infra.log.reader import LogReader
 from infra.log.target import Target
 from schemas.codec import Decision, InvalidRecordError, decode_decision
-from schemas.dead_letters import REASON_HEADER
 from schemas.decisions import JobAdmitted, JobRejected, JobWithdrawn
 from schemas.jobs import JobSubmitted
 from schemas.registry import Event
-from schemas.topics import DECISIONS
-from streams.records import ReadRecord
+from schemas.topics import DECISIONS, REASON_HEADER
+from streams.kafka.records import ReadRecord
 
 _POLL_S = 0.5
 

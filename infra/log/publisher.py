@@ -9,19 +9,19 @@ from typing import Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from infra.log.target import ANSWER_TIMEOUT_S, Target
-from schemas.codec import Envelope
+from schemas.codec import Envelope, rfc3339
+from schemas.errors import ReadableError
 from schemas.registry import TOPIC_BY_EVENT, Event
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import producer
 from streams.kafka.faults import denial, fatal_errors_told
-from streams.times import rfc3339
 
 DELIVERY_TIMEOUT_S = 30.0
 _SILENT = logging.Logger("silent", logging.CRITICAL + 1)
 """For the client's own words: what they are about is raised, and told in one line."""
 
 
-class PublishError(RuntimeError):
+class PublishError(ReadableError):
     """The broker has not taken an event. The message is one line."""
 
 

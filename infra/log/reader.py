@@ -1,14 +1,15 @@
-"""Reading topics from their beginning, or from now on."""
+"""Reading topics from their beginning, or from now on; a cell's board kept up to date."""
 
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
 from infra.log.target import Target
-from streams.kafka_reader import KafkaReader, ReadError
-from streams.records import ReadRecord
-
-__all__ = ["LogReader", "ReadError"]
+from infra.views.board import Board
+from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision, decode_event
+from schemas.topics import DECISIONS, LEDGER
+from streams.kafka.reader import KafkaReader
+from streams.kafka.records import ReadRecord
 
 
 class LogReader:
@@ -46,3 +47,46 @@ class LogReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._reader.__exit__(kind, error, trace)
+
+
+class BoardFollower:
+    """Reads ledger and decisions from the beginning, and on, into one board per cell."""
+
+    def __init__(self, target: Target) -> None:
+        """Take position at the beginning."""
+        self.boards: dict[str, Board] = {}
+        self._ledger = target.topic(LEDGER)
+        self._reader = LogReader(target, [self._ledger, target.topic(DECISIONS)], "beginning")
+
+    def catch_up(self) -> list[Envelope | Decision]:
+        """Take in all that is there now."""
+        return list(self._take_in(self._reader.to_end()))
+
+    def poll(self, timeout_s: float) -> list[Envelope | Decision]:
+        """Take in what has come since, after waiting for it for at most `timeout_s`."""
+        return list(self._take_in(iter(self._reader.poll(timeout_s))))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader.__exit__(kind, error, trace)
+
+    def _take_in(self, records: Iterator[ReadRecord]) -> Iterator[Envelope | Decision]:
+        for record in records:
+            try:
+                if record.topic == self._ledger:
+                    envelope = decode_event(record.value, record.headers)
+                    self._board(envelope.event.cell).take_event(envelope)
+                    yield envelope
+                else:
+                    decision = decode_decision(record.value or b"")
+                    self._board(decision.cell).take_decision(decision)
+                    yield decision
+            except InvalidRecordError:
+                continue  # replay is who says so
+
+    def _board(self, cell: str) -> Board:
+        return self.boards.setdefault(cell, Board(cell))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import dead_letter_name, topic_name
 from streams.kafka.administration import Administration
-from streams.kafka.errors import BrokerError, UnansweredError
+from streams.kafka.faults import BrokerError, UnansweredError
 
 ANSWER_TIMEOUT_S = 10.0
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from infra.simulation.what_if import events_of_cell, ledger_configuration
 from schemas.policies import OpeningPrices
 from schemas.registry import Event
-from solvers.auction.calendar import Calendar
 from solvers.auction.forecast import forecast_opening_prices
-from solvers.auction.hindsight import instances_of
-from streams.cell import LedgerEvent
+from solvers.auction.market.fleet import Calendar
+from solvers.auction.offline.hindsight import instances_of
+from streams.cell.cell import LedgerEvent
 
 
 def forecast_from_ledger(path: Path, cell: str | None) -> dict[str, tuple[OpeningPrices, ...]]:

@@ -6,16 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from infra.simulation.agenda import Agenda, Rank
-from infra.simulation.virtual_fleet import VirtualFleet
-from infra.ticks import tick_interval_s
+from infra.simulation.virtual_fleet import Agenda, Rank, VirtualFleet
 from infra.workloads.bids import TimedBid, check_time
 from schemas.cells import CellConfigured
-from schemas.clock import ClockTicked
+from schemas.clock import ClockTicked, tick_interval_s
 from schemas.codec import Decision, Envelope
 from schemas.quotes import VendorQuoted
 from schemas.registry import Event
-from streams.cell import Cell, LedgerEvent
+from streams.cell.cell import Cell, LedgerEvent
 
 SOURCE = "millrace/simulate"
 """The CloudEvents source of whatever a simulation sends."""

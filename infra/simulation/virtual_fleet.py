@@ -1,15 +1,140 @@
-"""Everything around a cell that carries out its decisions: executors, and a solver."""
+"""Everything around a cell in a simulation: events to come, executors that train nothing, and a solver."""
 
 import gc
+import hashlib
+import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
 
-from infra.simulation.agenda import Agenda, Rank
-from infra.simulation.virtual_executor import VirtualExecutor
 from schemas.cells import CellConfigured
 from schemas.codec import Decision
-from schemas.commands import SlotAssigned
+from schemas.commands import RunOrder, SlotAssigned
+from schemas.fleet import NodeOnline, RunFinished, RunProgressed, RunStarted
+from schemas.registry import Event
 from schemas.solves import SolveRequested
+
+
+class Rank(IntEnum):
+    """The order of events at the same instant, as an orderly deployment would have it."""
+
+    SET_UP = 0
+    """Configuration, nodes, quotes."""
+    REPORT = 1
+    """What a slot's runs report at its very end, before the tick that opens the next one."""
+    TICK = 2
+    ANSWER = 3
+    """A solver's, at the instant at which it was asked: solving takes no virtual time."""
+    BID = 4
+
+
+class Agenda:
+    """Events to come. Ties of time and rank are served in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, Rank, int, Event]] = []
+        """Time, rank and number of the event; no two numbers are equal, so events are never compared."""
+        self._added = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    @property
+    def next_s(self) -> float:
+        """Time of the next event; infinite where nothing is planned."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def add(self, time_s: float, rank: Rank, event: Event) -> None:
+        """Plan an event."""
+        heapq.heappush(self._heap, (time_s, rank, self._added, event))
+        self._added += 1
+
+    def pop(self) -> tuple[float, Event]:
+        """Take the next event and its time.
+
+        Raises:
+            IndexError: nothing is planned.
+        """
+        time_s, _, _, event = heapq.heappop(self._heap)
+        return time_s, event
+
+
+NO_LOSS = 0.0
+"""Nothing is trained, so no loss is measured; no summary shows it."""
+
+
+@dataclass
+class VirtualExecutor:
+    """One node. As a zone's executors share their checkpoints, `samples_done` is that of all nodes."""
+
+    cell: str
+    node: str
+    base_model: str
+    pace: float
+    """Its speed, as a part of the speed that the zone plans with."""
+    samples_done: dict[str, int] = field(repr=False)
+    """By job."""
+
+    def online(self) -> NodeOnline:
+        """What it says when it starts."""
+        return NodeOnline(cell=self.cell, node=self.node, base_model=self.base_model)
+
+    def carry_out(self, command: SlotAssigned, until_s: float = math.inf) -> Iterator[tuple[float, Event]]:
+        """What it reports of a slot, and when: each run's start, and its end with the slot or its work.
+
+        A run that does not end by `until_s`, when the node is lost, reports no end and leaves no checkpoint.
+        """
+        for order in command.runs:
+            yield from self._run(command, order, until_s)
+
+    def _run(self, command: SlotAssigned, order: RunOrder, until_s: float) -> Iterator[tuple[float, Event]]:
+        start_s, end_s = command.slot_start_s, command.slot_end_s
+        base = self.samples_done.get(order.job_id, 0)
+        place: dict[str, Any] = {
+            "cell": self.cell,
+            "node": self.node,
+            "slot": command.slot,
+            "job_id": order.job_id,
+        }
+        yield start_s, RunStarted(**place, samples_done=base)
+        done = min(base + self._reach(base, order), order.work_samples)
+        finished = done == order.work_samples
+        report_s = end_s
+        if finished:
+            report_s = start_s + (end_s - start_s) * min(
+                (done - base) / (self.pace * order.quota_samples), 1.0
+            )
+        if report_s > until_s:
+            return
+        self.samples_done[order.job_id] = done
+        if not finished:
+            # A slow node is no slow task: what it was too slow for counts as time that the run did not have.
+            node_s = (end_s - start_s) * min((done - base) / order.quota_samples, 1.0)
+            yield (
+                report_s,
+                RunProgressed(**place, samples_done=done, loss=NO_LOSS, node_s=node_s, slot_complete=True),
+            )
+            return
+        yield (
+            report_s,
+            RunFinished(
+                **place,
+                samples_done=done,
+                loss=NO_LOSS,
+                adapter_path=f"{self.cell}/{order.user}/{order.job_id}",
+                adapter_digest=hashlib.blake2b(order.job_id.encode(), digest_size=32).hexdigest(),
+            ),
+        )
+
+    def _reach(self, base: int, order: RunOrder) -> int:
+        """Samples trained in a whole slot: batch by batch, to the first one at or after the quota."""
+        batch = order.hyperparameters.batch_size
+        if self.pace < 1:
+            return int(self.pace * order.quota_samples) // batch * batch
+        return -(-(base + order.quota_samples) // batch) * batch - base
+
 
 Presence = Callable[[str, float], float | None]
 """Until when a node is there that is there at this moment, in seconds; None if it is not."""
@@ -46,7 +171,9 @@ class VirtualFleet:
                 for report_s, report in self.executors[outcome.node].carry_out(outcome, until_s):
                     self._agenda.add(max(report_s, time_s), Rank.REPORT, report)
             case SolveRequested():
-                from solvers.auction.titan import solve_batch  # loads Pyomo, which no other policy needs
+                from solvers.auction.baselines.titan import (
+                    solve_batch,  # loads Pyomo, which no other policy needs
+                )
 
                 self._agenda.add(time_s, Rank.ANSWER, solve_batch(decision.cell, outcome))
                 # A simulation looks for no cycles on its own, and a solver's model is a large one.

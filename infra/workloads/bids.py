@@ -13,6 +13,7 @@ from statistics import fmean, median
 from infra.workloads.arrivals import Arrival
 from schemas.base import MAX_TIME_S
 from schemas.cells import CellConfigured, GpuType, ThroughputRow, Zone
+from schemas.errors import ReadableError
 from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
 from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorQuoted
@@ -47,7 +48,7 @@ MOST_WORK_TO_HORIZON = 0.5
 """No job takes more than this part of the horizon on the slowest GPU type: the trace's longest are cut."""
 
 
-class WorkloadError(ValueError):
+class WorkloadError(ReadableError):
     """A cell that no workload can be drawn for. The message is one line."""
 
 
@@ -239,3 +240,38 @@ def _shapes(zone: Zone) -> list[ThroughputRow]:
     if not slowest:
         raise WorkloadError(f"zone {zone.id} has no throughput table to size a workload by")
     return [slowest[shape] for shape in sorted(slowest)]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a cell is asked."""
+
+    quotes: list[VendorQuoted]
+    """Standing from the start on."""
+    bids: list[TimedBid]
+    """In the order of their times."""
+
+
+def draw_workload(
+    cell: CellConfigured,
+    arrivals: Sequence[Arrival],
+    start_s: float,
+    seed: int,
+    demands: Demands | None = None,
+) -> Workload:
+    """Draw what no trace tells of `arrivals`, from `start_s` on. A zone gets bids in proportion to its nodes.
+
+    Raises:
+        WorkloadError: a zone that gets bids has no throughput table.
+    """
+    quotes = draw_quotes(cell, seed)
+    choice = random.Random(f"{seed}/zones")
+    nodes = [len(zone.nodes) for zone in cell.zones]
+    zones = choice.choices(range(len(cell.zones)), nodes, k=len(arrivals))
+    bids: list[TimedBid] = []
+    for index, zone in enumerate(cell.zones):
+        share = [arrival for arrival, chosen in zip(arrivals, zones, strict=True) if chosen == index]
+        if share:
+            draw = BidDraw(cell, zone, quotes, seed, demands or Demands())
+            bids += draw.bids(share, start_s, id_prefix=f"{zone.id}-{seed}")
+    return Workload(quotes, sorted(bids, key=lambda timed: timed.time_s))

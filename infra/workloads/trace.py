@@ -12,6 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
+from schemas.errors import ReadableError
+
 COLUMNS = ("job_id", "user", "submit_time_s", "duration_s", "gpus", "gpu_type", "status", "model")
 GPU_TYPES = (
     "A10",
@@ -51,7 +53,7 @@ _NUMBER = re.compile(r"[A-Za-z0-9.+-]+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-class TraceError(ValueError):
+class TraceError(ReadableError):
     """A file that is no trace. The message is one line that names file, row and column."""
 
 

@@ -1,24 +1,25 @@
 """A forecast of a day's prices from a day before: what would just have found room for what was asked."""
 
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from schemas.base import HOURS_PER_DAY
 from schemas.policies import OpeningPrices
-from solvers.arrays import Floats
-from solvers.auction.calendar import Calendar
-from solvers.auction.even_demand import EvenDemand
-from solvers.auction.fleet import Fleet
-from solvers.auction.instance import Instance
-from solvers.auction.tatonnement import Tatonnement
+from solvers.auction.market.fleet import Calendar, Fleet
+from solvers.auction.market.window import Window
+from solvers.auction.offline.clearing import Tatonnement
+from solvers.auction.offline.instance import Instance, OfferedTask
+from solvers.auction.offline.pricing import window_of
+from solvers.compiled import Floats, Ints
 
 ROUNDS = 40
 """More would sharpen what is a rough picture of how tasks choose: tried on other days, it brings no more."""
 
 OPENING_PART = 0.8
-"""Of those prices. A cell gets dearer as it fills, and a day that asks for less than the day before must not
-be priced out."""
+"""Of those prices. A node-slot gets dearer as it fills, and a day that asks for less than the day before must
+not be priced out."""
 
 
 def forecast_opening_prices(instance: Instance, calendar: Calendar) -> tuple[OpeningPrices, ...]:
@@ -55,3 +56,82 @@ def _by_hour(
 
 def _mean(prices: list[float]) -> float:
     return math.fsum(prices) / len(prices)
+
+
+_Choice = tuple[int, int, int, int, float, float, float]
+"""Start and stop column, class, slots of work, compute share, memory share, vendor's price in micros."""
+
+
+class EvenDemand:
+    """The tasks that can be done in time, each with its classes and the vendors that no other undercuts.
+
+    A task asks for even parts of all slots that its vendor leaves it. In hindsight every task goes where
+    others leave room. Online nobody knows those to come: node-slots get dearer as they fill, so each task
+    goes where least has been taken, and they level the load over their windows.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.tasks: list[OfferedTask] = []
+        choices: list[_Choice] = []
+        starts = []
+        for task in instance.tasks:
+            window = window_of(instance, task)
+            if window is not None and (mine := list(_choices(task, window))):
+                starts.append(len(choices))
+                choices += mine
+                self.tasks.append(task)
+        columns = np.array(choices, np.float64).reshape(-1, 7).T
+        self._start, self._stop, self._class, self._slots = columns[:4].astype(np.int64)
+        self._shares, self._vendor_micros = columns[4:6], columns[6]
+        self._first_of_task = np.array(starts, np.int64)
+        self._bids_micros = np.array([task.bid_micros for task in self.tasks], np.float64)
+        self._full_costs = instance.full_costs
+
+    def asked(self, prices: Floats) -> Floats:
+        """The node-slots of compute and of memory that the tasks ask for, each as it is cheapest for it.
+
+        Args:
+            prices: (2, slots, classes) in micros per node-slot of compute and of memory.
+
+        Returns:
+            Of the same shape.
+        """
+        asked = np.zeros((2, prices.shape[1] + 1, prices.shape[2]))
+        chosen = self._chosen(prices)
+        start, stop, index = self._start[chosen], self._stop[chosen], self._class[chosen]
+        for resource in (0, 1):
+            per_slot = self._slots[chosen] * self._shares[resource, chosen] / (stop - start)
+            np.add.at(asked[resource], (start, index), per_slot)
+            np.add.at(asked[resource], (stop, index), -per_slot)
+        # What begins and ends cancels but for rounding.
+        return np.asarray(np.maximum(np.cumsum(asked, axis=1)[:, :-1], 0.0))
+
+    def _chosen(self, prices: Floats) -> Ints:
+        """The choice of each task that buys."""
+        if not self.tasks:
+            return np.zeros(0, np.int64)
+        compute, memory = (self._sums(each) for each in (prices[0] + self._full_costs, prices[1]))
+        per_slot = (self._shares[0] * compute + self._shares[1] * memory) / (self._stop - self._start)
+        costs = self._vendor_micros + self._slots * per_slot
+        least = np.minimum.reduceat(costs, self._first_of_task)
+        choices = np.diff(np.append(self._first_of_task, costs.size))
+        cheapest = np.flatnonzero(costs == np.repeat(least, choices))
+        _, first = np.unique(np.searchsorted(self._first_of_task, cheapest, "right"), return_index=True)
+        return np.asarray(cheapest[first][least < self._bids_micros])
+
+    def _sums(self, values: Floats) -> Floats:
+        """(choices,) the sum of (slots, classes) over each choice's slots, on its class."""
+        sums = np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)])
+        return np.asarray(sums[self._stop, self._class] - sums[self._start, self._class])
+
+
+def _choices(task: OfferedTask, window: Window) -> Iterator[_Choice]:
+    demand: Sequence[int] = task.demand.samples.tolist()
+    stop = window.columns.stop
+    for option in window.options:
+        start = window.columns.start + option.delay_slots
+        for index, samples in enumerate(demand):
+            slots = math.ceil(task.demand.work_samples / samples) if samples else math.inf
+            if slots <= stop - start:
+                compute, memory = task.demand.compute_share[index], task.demand.memory_share[index]
+                yield start, stop, index, int(slots), compute, memory, float(option.price_micros)

@@ -11,7 +11,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
     NewTopic,
@@ -27,8 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from schemas.access import Operation
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.configuration import administrator
-from streams.kafka.errors import BrokerError, TopicError, UnansweredError
-from streams.kafka.faults import ConnectionFaults, denial, told
+from streams.kafka.faults import BrokerError, ConnectionFaults, TopicError, UnansweredError, denial, told
 
 _POLL_INTERVAL_S = 0.05
 _SCRAM_ITERATIONS = 4_096

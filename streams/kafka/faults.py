@@ -1,8 +1,4 @@
-"""Why a broker cannot be used: librdkafka's reasons as one line that says what to do.
-
-A client that cannot connect does not fail. It tries again for ever and says why only in a callback, which
-`ConnectionFaults` listens to, so that who waits for an answer learns at once what waiting will not mend.
-"""
+"""The errors that a person reads when Kafka does not answer, or not as it should."""
 
 import re
 import socket
@@ -13,7 +9,26 @@ from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException
 
+from schemas.errors import ReadableError
 from schemas.kafka_connection import KafkaConnection
+
+
+class BrokerError(ReadableError):
+    """No usable broker; the message names what is wrong, where, and what to do.
+
+    Further lines, if any, are the end of the broker's own log.
+    """
+
+    ends_with_log = True
+
+
+class UnansweredError(BrokerError):
+    """Nobody answers at the address."""
+
+
+class TopicError(BrokerError):
+    """Topics cannot be created, or are not what they must be; the message lists every difference."""
+
 
 _DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from schemas.codec import describe
 from streams.solver.process import EXIT_UNFIT, run_solver
-from streams.solver.settings import SolverSettings
+from streams.solver.service import SolverSettings
 
 if __name__ == "__main__":
     try:

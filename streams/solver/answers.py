@@ -7,7 +7,7 @@ from schemas.codec import MAX_VALUE_BYTES, Decision, Envelope, InvalidRecordErro
 from schemas.registry import DECISION_TYPES
 from schemas.solves import SolveFinished, SolveRequested
 from schemas.topics import SOLVES_FINISHED, topic_name
-from streams.records import ReadRecord, SentRecord
+from streams.kafka.records import ReadRecord, SentRecord
 
 SOURCE = "solver"
 _CHAIN_DIGITS = 16

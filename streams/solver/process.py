@@ -9,10 +9,9 @@ from typing import NoReturn
 
 from confluent_kafka import KafkaException
 
-from schemas.service_log import begin_log
-from streams.kafka.errors import BrokerError
-from streams.solver.service import SolverService
-from streams.solver.settings import SolverSettings
+from schemas.services import begin_log
+from streams.kafka.faults import BrokerError
+from streams.solver.service import SolverService, SolverSettings
 from streams.solver.solving import SolverProcess
 
 EXIT_FAILED = 1

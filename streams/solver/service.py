@@ -4,22 +4,39 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import cast
+from typing import Annotated, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from pydantic import Field
 
 from schemas.access import use_of_topics
-from schemas.codec import InvalidRecordError
+from schemas.base import Identifier
+from schemas.codec import InvalidRecordError, rfc3339
+from schemas.services import ServiceSettings
 from schemas.solves import SolveFinished
 from schemas.topics import DECISIONS, topic_name
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import group_member, producer
-from streams.kafka_records import produce, read_record
-from streams.records import ReadHeaders, ReadRecord, SentRecord
+from streams.kafka.records import ReadHeaders, ReadRecord, SentRecord, produce, read_record
 from streams.solver.answers import PendingSolve, answer_record, fitted, pending_solve, without_plans
-from streams.solver.settings import SolverSettings
 from streams.solver.solving import SolveFailure, SolverProcess
-from streams.times import rfc3339
+
+
+class SolverSettings(ServiceSettings):
+    """How one solver process runs."""
+
+    solver_group: Identifier = "solvers"
+    """Solvers of one group share the requests among them; the consumer group is `<prefix>.<group>`."""
+    session_timeout_s: Annotated[float, Field(ge=1, le=60)] = 8.0
+    """A solver that is silent for longer is taken for dead, and another answers its requests."""
+    heartbeat_s: Annotated[float, Field(gt=0, le=20)] = 2.0
+    solve_overrun_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    """A solve that takes so much longer than its request's time limit is broken off, and answered without
+    plans."""
+    max_request_age_s: Annotated[float, Field(gt=0)] = 86_400.0
+    """A request whose record is older is answered without plans, at once: its slots are over. So a group
+    whose offsets were lost does not solve a long history before it comes to the present; `inf` solves all."""
+
 
 _CLIENT_ID = "millrace-solver"
 _ANSWER_TIMEOUT_S = 10.0

@@ -39,7 +39,7 @@ class _Ready:
 
 def titan_solve() -> Solve:
     """Load and compile what Titan's solves need."""
-    from solvers.auction.titan import solve_batch  # loads Pyomo
+    from solvers.auction.baselines.titan import solve_batch  # loads Pyomo
 
     solve_batch("warm-up", _smallest_request())
     return solve_batch

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bench.artefacts import kept_to_one_run, write_artefacts
+from bench.report import kept_to_one_run, write_artefacts
 from infra.errors import CommandError
 
 

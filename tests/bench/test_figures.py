@@ -6,12 +6,10 @@ import math
 import pytest
 from rich.console import Console
 
-from bench.artefacts import write_artefacts
 from bench.cli import BENCHES
-from bench.conditions import Conditions
-from bench.figures import Measurement, Table
+from bench.figures import Conditions, Measurement, Table
 from bench.goals import Basis, Goal, goals, missed
-from bench.report import dumps, report
+from bench.report import dumps, report, write_artefacts
 
 
 def goal(**fields) -> Goal:

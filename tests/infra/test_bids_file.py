@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from infra import entries_file
-from infra.bids_file import read_bids, read_quote_requests
-from infra.entries_file import EntriesFileError
+from infra.files import entries
+from infra.files.bids import read_bids, read_quote_requests
+from infra.files.entries import EntriesFileError
 from tests.support.cells import bid
 
 NOW_S = 1_000.0
@@ -181,10 +181,10 @@ def test_a_byte_order_mark_and_any_character_of_json_are_read(tmp_path):
 def test_files_are_bounded(tmp_path, monkeypatch):
     path = tmp_path / "bids.jsonl"
     path.write_text(f"{bid().model_dump_json()}\n" * 3)
-    monkeypatch.setattr(entries_file, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(entries, "MAX_ENTRIES", 2)
     with pytest.raises(EntriesFileError, match="more than 2 entries"):
         read_bids(str(path), NOW_S)
-    monkeypatch.setattr(entries_file, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(entries, "MAX_FILE_BYTES", 100)
     with pytest.raises(EntriesFileError, match="larger than 100 bytes"):
         read_bids(str(path), NOW_S)
 

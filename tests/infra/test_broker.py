@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from infra.broker import BrokerError, BrokerSettings, LocalKafka, broker
+from infra.kafka.distribution import parse_major_version
 from infra.kafka.docker import docker_answers, docker_kafka
-from infra.kafka.java import parse_major_version
 from infra.topics import describe_topics, ensure_topics
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import TopicSpec

@@ -7,26 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from infra.cli import run
-from infra.commands.faults import fault_line
+from infra.cli import COMMANDS, fault_line, run
 from tests.support.small_disk import small_disk
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = [
-    "bench",
-    "clock",
-    "demo",
-    "executor",
-    "explain",
-    "forecast",
-    "quote",
-    "replay",
-    "schemas",
-    "simulate",
-    "solver",
-]
-COMMANDS += ["submit", "topics", "up", "vendor-quote", "watch", "worker"]
 NOWHERE = "127.0.0.1:1"
 
 
@@ -40,6 +26,13 @@ def test_help_names_every_command():
     assert asked.returncode == 0
     for command in COMMANDS:
         assert f" {command} " in asked.stdout
+
+
+def test_help_says_of_a_command_what_the_command_says_of_itself():
+    for command in COMMANDS.values():
+        found = command.load()
+        says = found.info.help if isinstance(found, typer.Typer) else found.__doc__.splitlines()[0]
+        assert says == command.help
 
 
 def test_help_is_quick():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from infra.kafka.distribution import kafka_jars, kafka_version
-from infra.kafka.errors import BrokerError
 from infra.kafka.settings import BrokerSettings
+from streams.kafka.faults import BrokerError
 
 pytestmark = pytest.mark.integration
 

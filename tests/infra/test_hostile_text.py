@@ -9,12 +9,12 @@ import pytest
 from infra.cli import run
 from infra.commands.explain import show
 from infra.commands.output import print_json, remark, say
-from infra.story import Story
+from infra.views.story import Story
 from schemas.jobs import Dataset
-from schemas.service_log import PlainFormatter
+from schemas.services import PlainFormatter
 from schemas.text import plain
-from streams.dead_letters import dead_letter
-from streams.records import ReadRecord
+from streams.kafka.records import ReadRecord
+from streams.worker.dead_letters import dead_letter
 from tests.support.cells import Bench, bid, failed, online, tick
 from tests.support.hostile import HOSTILE
 

@@ -8,7 +8,6 @@ import pytest
 import typer
 
 from infra import cli
-from infra.commands.plugins import add_plugins
 
 ROOT = Path(__file__).parents[2]
 NOWHERE = ["--bootstrap-servers", "127.0.0.1:1"]
@@ -44,8 +43,7 @@ def numeric_options(app: typer.Typer, prefix: str = "") -> Iterator[tuple[str, s
                 yield f"{prefix}{name}", names[0]
 
 
-add_plugins(cli.app, [])
-OPTIONS = sorted(set(numeric_options(cli.app)))
+OPTIONS = sorted(set(numeric_options(cli.app_with(*cli.COMMANDS))))
 
 
 def test_numbers_are_found_wherever_they_are() -> None:

@@ -1,12 +1,12 @@
 """What `millrace quote` prints of an answer."""
 
-from infra.commands.quote import _lines
+from infra.commands.asking import _quote_lines
 from tests.support.cells import Bench, ask
 
 
 def test_a_quote_with_a_plan_names_the_bid_that_wins() -> None:
     (quoted,) = Bench.configured().send(ask())
-    assert _lines(quoted)[0] == "q: a bid of 2.000001 wins now"
+    assert _quote_lines(quoted)[0] == "q: a bid of 2.000001 wins now"
 
 
 def test_a_quote_of_a_full_cell_promises_no_bid() -> None:
@@ -15,5 +15,7 @@ def test_a_quote_of_a_full_cell_promises_no_bid() -> None:
     assert configuration is not None
     bench.zone.live.add(configuration.live_jobs_bytes)
     (quoted,) = bench.send(ask())
-    assert _lines(quoted)[0].startswith("q: no bid wins now (cell_full): the live jobs of the cell hold ")
+    assert _quote_lines(quoted)[0].startswith(
+        "q: no bid wins now (cell_full): the live jobs of the cell hold "
+    )
     assert quoted.offer.price is not None

@@ -3,23 +3,21 @@ from typing import get_args
 
 import pytest
 
-from infra.commands.summaries import summary_table
 from infra.errors import CommandError
-from infra.simulation.policies import under_policy
-from infra.simulation.policy_name import PolicyName
+from infra.simulation.alternative import PolicyName, under_policy
 from infra.simulation.simulator import SimulatedRun, Simulation
-from infra.summary import Summary, summarise
-from infra.ticks import next_tick_s, tick_interval_s
+from infra.views.summary import Summary, summarise
+from infra.views.tables import summary_table
 from infra.workloads.arrivals import generate
-from infra.workloads.bids import WorkloadError
-from infra.workloads.workload import draw_workload
+from infra.workloads.bids import WorkloadError, draw_workload
 from schemas.cells import ThroughputRow
+from schemas.clock import next_tick_s, tick_interval_s
 from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.registry import Event
-from streams.replay import DecisionRecord, verify
+from streams.replay.replay import DecisionRecord, verify
 from tests.support.cells import EPOCH_S, SLOT_S, configuration, zone
 
 ROWS = (

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from infra.board import Board
-from infra.clock_times import written
-from infra.commands.boards import happening
 from infra.commands.explain import describe
-from infra.story import Story
+from infra.views.board import Board
+from infra.views.story import Story
+from infra.views.summary import Tally, summarise
+from infra.views.tables import happening
+from infra.views.text import written
 from schemas.codec import InvalidRecordError
 from schemas.commands import SlotAssigned
 from schemas.decisions import (
@@ -24,7 +25,7 @@ from schemas.fleet import RunFinished, RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.policies import TitanPolicy
 from schemas.solves import SolvedPlan, SolveRequested
-from streams.cell import LedgerEvent
+from streams.cell.cell import LedgerEvent
 from tests.support.cells import (
     UNIT,
     Bench,
@@ -51,7 +52,7 @@ def bench() -> Bench:
     bench.send(*[online(node) for node in ("a1", "a2", "b1")])
     (admitted,) = bench.send(bid())
     bench.send(bid("k", units=0.5), bid("l"), withdraw("l"), bid("j", units=1.0))
-    nodes = dict(admitted.offer.plan.cells)
+    nodes = dict(admitted.offer.plan.node_slots)
     for slot in range(5):
         bench.send(tick(slot))
         if slot in nodes:
@@ -71,11 +72,24 @@ def story(bench: Bench, job_id: str) -> Story:
     return told
 
 
+def test_a_summary_has_the_first_loss_of_a_trained_job_even_where_decisions_are_read_first(bench: Bench):
+    summary = summarise([], bench.decisions)
+    assert [adapter.first_loss for adapter in summary.adapters] == [None]
+    tally = Tally()
+    for decision in bench.decisions:
+        tally.take_decision(decision)
+    for entry in bench.ledger:
+        tally.take_event(entry.envelope.event)
+    assert [(adapter.job_id, adapter.first_loss) for adapter in tally.summary().adapters] == [("j", 1.0)]
+
+
 def test_a_story_tells_how_a_bid_waited_for_a_solver():
     bench = Bench.configured(zones=(zone(policy=TitanPolicy(kind="titan")),))
     bench.send(tick(0), bid("j"), bid("k"))
     (requested,) = bench.send(tick(0.6))
-    bench.send(solved(requested, SolvedPlan(job_id="j", cells=tuple((slot, "a1") for slot in range(1, 5)))))
+    bench.send(
+        solved(requested, SolvedPlan(job_id="j", node_slots=tuple((slot, "a1") for slot in range(1, 5))))
+    )
     told = story(bench, "j")
     waited, answered = told.chapters[1:3]
     assert [offered.job_id for offered in waited.record.bids] == ["j"]
@@ -210,7 +224,7 @@ def test_a_node_that_falls_silent_is_shown_down_and_idle():
 def test_a_refund_takes_what_it_gives_back_from_the_revenue():
     bench = Bench.configured()
     (admitted,) = bench.send(bid())
-    slot, node = admitted.offer.plan.cells[0]
+    slot, node = admitted.offer.plan.node_slots[0]
     *_, refunded = bench.send(tick(slot), started(node, slot, 0), failed(node, slot, 0, permanent=True))
     seen = board(bench)
     assert 0 < refunded.refund_micros < admitted.payment_micros
@@ -226,7 +240,7 @@ def test_a_decision_under_an_id_that_no_cell_gives_is_refused(bench):
 def test_what_became_of_a_plan_is_told_in_words():
     bench = Bench.configured()
     (admitted,) = bench.send(bid())
-    node = admitted.offer.plan.cells[0][1]
+    node = admitted.offer.plan.node_slots[0][1]
     bench.send(tick(0), started(node, 0, 0, dataset_samples=999))
     bench.send(progressed(node, 0, 5, node_s=10.0))
     told = story(bench, "j")
@@ -242,7 +256,7 @@ def test_what_became_of_a_plan_is_told_in_words():
             reason="node_lost",
             first_slot=2,
             remaining_samples=0,
-            plan=Plan(vendor=None, cells=(), samples=0),
+            plan=Plan(vendor=None, node_slots=(), samples=0),
             extra_operational_micros=-UNIT,
             certificate=told.verdict.certificate,
         )

@@ -5,9 +5,10 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from infra.topics import BrokerError, TopicError, describe_topics, ensure_topics
+from infra.topics import describe_topics, ensure_topics
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import INPUT_MAX_MESSAGE_BYTES, INPUTS, TopicSpec, topics
+from streams.kafka.faults import BrokerError, TopicError
 from tests.infra.kafka_records import send, values
 
 pytestmark = pytest.mark.integration

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.entries_file import EntriesFileError
-from infra.vendor_quotes_file import read_vendor_quotes
+from infra.files.bids import read_vendor_quotes
+from infra.files.entries import EntriesFileError
 from schemas.quotes import VendorLeft, VendorQuoted
 
 GOOD = """\

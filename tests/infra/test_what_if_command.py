@@ -151,7 +151,7 @@ def test_nodes_that_rounding_leaves_as_they_are_are_remarked_upon(capsys, log):
     assert not any(job["differs"] for job in found["jobs"])
 
 
-def test_a_rivals_ledger_meets_an_auction_of_the_prices_that_are_given(capsys, monkeypatch, tmp_path):
+def test_a_baselines_ledger_meets_an_auction_of_the_prices_that_are_given(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     assert run([*DEMO, "--policy", "eft", "--out", str(tmp_path)]) == 0
     auction = ("--policy", "auction", "--money-unit-micros", "2000", "--max-value-per-compute-micros", "9000")

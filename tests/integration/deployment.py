@@ -19,10 +19,10 @@ from schemas.codec import Envelope
 from schemas.kafka_connection import KafkaConnection
 from schemas.registry import TOPIC_BY_EVENT, Event
 from schemas.topics import LEDGER, topic_name, topics
-from streams.kafka_reader import KafkaReader, ReadError
-from streams.records import ReadRecord
-from streams.replay import Verdict
-from streams.replay_sources import ReplayError, verify_kafka
+from streams.kafka.reader import KafkaReader, ReadError
+from streams.kafka.records import ReadRecord
+from streams.replay.replay import Verdict
+from streams.replay.sources import ReplayError, verify_kafka
 from tests.streams import events as small
 
 ROOT = Path(__file__).parents[2]
@@ -243,10 +243,12 @@ class Deployment:
 
         def complete() -> bool:
             try:
+                # In this order: what is replayed must hold all that was found in the ledger.
+                all_arrived = set(self._sent) <= set(self.ledger_ids())
                 verdict[:] = [verify_kafka(self.kafka, self.prefix)]
             except (ReadError, ReplayError):
                 return False  # the broker is being restarted
-            return verdict[0].ok and verdict[0].awaited == 0 and set(self._sent) <= set(self.ledger_ids())
+            return all_arrived and verdict[0].ok and verdict[0].awaited == 0
 
         try:
             until(complete, "every event in the ledger, and decided as the rules demand", patience_s)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import yaml
 
-from infra.demo.datasets import write_datasets
+from infra.demo.demo import write_datasets
 from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
 from infra.kafka.local import LocalKafka
@@ -26,8 +26,8 @@ from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
 from schemas.kafka_connection import KafkaConnection
 from schemas.registry import Event, Outcome
 from schemas.topics import DECISIONS, topic_name
-from streams.kafka_reader import KafkaReader, ReadError
-from streams.replay_sources import verify_kafka
+from streams.kafka.reader import KafkaReader, ReadError
+from streams.replay.sources import verify_kafka
 from tests.integration.deployment import DEMO_CELLS, until
 
 CELL = "demo"

@@ -12,17 +12,17 @@ from schemas.codec import Decision, decode_decision
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.jobs import JobSubmitted
 from schemas.registry import INTAKE_EVENTS, Event
-from streams.cell import Cell
-from streams.ledger import read_ledger
+from streams.cell.cell import Cell
+from streams.cell.ledger import read_ledger
 from tests.integration.deployment import Deployment, Worker, until
 from tests.support.cells import configuration, zone
 from tests.support.histories import recorded
 
 CELLS = ("alpha", "beta")
 BIDS_PER_SLOT = 80
-PATIENCE_SLOTS = 18
-"""While a worker is away the clock gets ahead of the bids, which lie in another topic. So a slot lasts for
-many bids, and deadlines are far: bids win and lose all the same."""
+PATIENCE_SLOTS = 36
+"""While a worker is away the clock gets ahead of the bids, which are all of one user and wait their turn. So
+a slot lasts for many bids, and deadlines are far: bids win and lose all the same."""
 FIRST_LIFE_S = 8.0
 """About how long a worker takes to come back on a busy machine; later lives are measured."""
 LONGEST_LIFE_S = 1.0
@@ -115,7 +115,7 @@ def storm(deployment: Deployment, seed: int, bids: int, kills: int) -> None:
 def check_log(deployment: Deployment, bids: list[JobSubmitted]) -> None:
     """By id and byte for byte what an undisturbed fold decides; each bid judged and each winner charged once.
 
-    Does not lean on `streams.replay`, which the verdict comes from.
+    Does not lean on `streams.replay.replay`, which the verdict comes from.
     """
     expected = {decision.id: decision.canonical for decision in _undisturbed(deployment)}
     found: dict[str, set[bytes]] = {}

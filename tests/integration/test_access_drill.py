@@ -24,14 +24,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from infra.acls import apply_grants, grants
 from infra.broker import LocalKafka
-from infra.topics import ensure_topics
+from infra.topics import apply_grants, ensure_topics, grants
 from schemas.access import DEFAULT_GROUPS, ROLES
 from schemas.topics import topics
 from streams.kafka.configuration import command_line_tool
-from streams.settings import WorkerSettings
-from streams.solver.settings import SolverSettings
+from streams.solver.service import SolverSettings
+from streams.worker.settings import WorkerSettings
 
 pytestmark = pytest.mark.integration
 

@@ -20,10 +20,10 @@ from infra.broker import BrokerSettings, LocalKafka
 from infra.topics import ensure_topics
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import TopicSpec
-from streams.faust_credentials import credentials
 from streams.kafka.administration import Administration
-from streams.kafka.errors import BrokerError
-from streams.kafka_reader import KafkaReader
+from streams.kafka.faults import BrokerError
+from streams.kafka.reader import KafkaReader
+from streams.worker.faust_credentials import credentials
 
 pytestmark = pytest.mark.integration
 

@@ -23,9 +23,8 @@ from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine
 from executors.service import EXIT_UNFIT
 from executors.service.runs import task_of
-from infra.acls import apply_grants, grants
 from infra.broker import LocalKafka
-from infra.topics import ensure_topics
+from infra.topics import apply_grants, ensure_topics, grants
 from schemas.commands import RunCancelled, RunOrder
 from schemas.fleet import (
     NodeHeartbeat,

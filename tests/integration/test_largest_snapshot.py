@@ -10,11 +10,11 @@ from confluent_kafka import KafkaException
 from infra.topics import ensure_topics
 from schemas.cells import MAX_SNAPSHOT_BYTES
 from schemas.topics import topics
-from streams.cell import compress
-from streams.preflight import prepare
-from streams.publisher import Publisher
-from streams.records import SentRecord
-from streams.settings import LARGEST_RECORD_BYTES, WorkerSettings
+from streams.cell.cell import compress
+from streams.kafka.publisher import Publisher
+from streams.kafka.records import SentRecord
+from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
+from streams.worker.worker import prepare
 
 RESERVED_BYTES = 2**17
 """What a cell's room leaves to compression and Kafka."""

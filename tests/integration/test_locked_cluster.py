@@ -12,18 +12,16 @@ import pytest
 
 from executors.service.command_log import CommandLog
 from executors.service.settings import ExecutorSettings
-from infra.acls import apply_grants, grants
 from infra.broker import LocalKafka
 from infra.cli import run
-from infra.kafka.certificates import write_certificates
-from infra.topics import ensure_topics
+from infra.kafka.credentials import write_certificates
+from infra.topics import apply_grants, ensure_topics, grants
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import topics
-from streams.kafka.errors import BrokerError
-from streams.preflight import prepare
-from streams.settings import WorkerSettings
-from streams.solver.service import SolverService
-from streams.solver.settings import SolverSettings
+from streams.kafka.faults import BrokerError
+from streams.solver.service import SolverService, SolverSettings
+from streams.worker.settings import WorkerSettings
+from streams.worker.worker import prepare
 from tests.integration.deployment import DEMO_CELLS, ROOT
 
 pytestmark = pytest.mark.integration

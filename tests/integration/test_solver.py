@@ -147,7 +147,7 @@ def test_bids_of_a_slot_are_admitted_together_with_the_plans_of_a_solver(deploym
     until(lambda: outcomes(deployment, JobRejected), "the bid without plan")
     assert tuple(admitted(deployment)) == FOR_TWO
     assert [outcome.job_id for outcome in outcomes(deployment, JobRejected)] == ["j0"]
-    planned = {tuple(outcome.offer.plan.cells) for outcome in outcomes(deployment, JobAdmitted)}
+    planned = {tuple(outcome.offer.plan.node_slots) for outcome in outcomes(deployment, JobAdmitted)}
     assert planned == {tuple((slot, node) for slot in (1, 2)) for node in ("a1", "a2")}
     assert deployment.proven().ok
 

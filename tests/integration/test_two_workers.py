@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.partitions import key_partition
+from streams.kafka.records import key_partition
 from tests.integration.deployment import Deployment, until
 from tests.streams import events
 

@@ -29,12 +29,12 @@ from schemas.jobs import JobQuoteRequested
 from schemas.registry import TOPIC_BY_EVENT
 from schemas.topics import topics
 from schemas.views import JobState
-from streams.records import ReadRecord
-from streams.replay import Verdict
-from streams.replay_export import export
-from streams.replay_files import verify_files
-from streams.replay_sources import verify_kafka
-from streams.worker import EXIT_FAILED, EXIT_UNFIT
+from streams.kafka.records import ReadRecord
+from streams.replay.export import export
+from streams.replay.files import verify_files
+from streams.replay.replay import Verdict
+from streams.replay.sources import verify_kafka
+from streams.worker.worker import EXIT_FAILED, EXIT_UNFIT
 from tests.integration.deployment import Deployment, Worker, until
 from tests.integration.storm import CELLS, market, storm
 from tests.streams import events

@@ -40,7 +40,10 @@ def instances(schema: dict[str, Any], document: dict[str, Any] | None = None) ->
             least = schema.get("minItems", 0)
             # Short, or a whole configuration of a cell is more than an example may hold.
             most = min(schema.get("maxItems", least + 1), least + 1)
-            return st.lists(instances(schema["items"], document), min_size=least, max_size=most)
+            unique = schema.get("uniqueItems", False)
+            return st.lists(
+                instances(schema["items"], document), min_size=least, max_size=most, unique=unique
+            )
         case "object":
             return _objects(schema, document)
     raise NotImplementedError(f"no strategy for {schema}")

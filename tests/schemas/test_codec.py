@@ -103,6 +103,20 @@ def test_defaults_are_written_out() -> None:
     assert task["memory_gib"] is None
 
 
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [({"rank": 1_025}, "rank"), ({"target_modules": ["q_proj", "q_proj"]}, "q_proj is named twice")],
+    ids=["a rank that no executor takes", "a layer that is named twice"],
+)
+def test_hyperparameters_that_no_executor_takes_are_refused_at_the_gate(
+    fields: dict[str, Any], fault: str
+) -> None:
+    bid = SUBMITTED | {"task": SUBMITTED["task"] | {"hyperparameters": fields}}
+    headers = [("ce_type", b"millrace.job.submitted.v1"), *(h for h in HEADERS if h[0] != "ce_type")]
+    with pytest.raises(InvalidRecordError, match=fault):
+        codec.decode_event(json.dumps(bid).encode(), headers)
+
+
 def test_binary_and_structured_mode_read_the_same() -> None:
     binary = ticked(json.dumps(TICKED).encode(), time=b"")
     assert codec.decode_event(structured(), []) == binary

@@ -18,10 +18,10 @@ LARGEST = RunOrder(
     resume_samples=10**12,
     dataset=Dataset(path="\N{GRINNING FACE}" * 512, samples=10**12),
     hyperparameters=LoraHyperparameters(
-        rank=4_096,
+        rank=1_024,
         alpha=LONGEST_FLOAT,
         dropout=LONGEST_FLOAT,
-        target_modules=(LONGEST_NAME,) * 64,
+        target_modules=tuple(f"{number:02}".ljust(128, "n") for number in range(64)),
         learning_rate=LONGEST_FLOAT,
         weight_decay=LONGEST_FLOAT,
         batch_size=4_096,

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from schemas.codec import describe
 from schemas.kafka_connection import KafkaConnection, KafkaSettings
-from schemas.service_settings import ServiceSettings
+from schemas.services import ServiceSettings
 
 SECRET = "correct horse"
 SCRAM = {

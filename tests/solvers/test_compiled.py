@@ -22,7 +22,7 @@ def cache_folder(sources: Path, cache: Path) -> str:
 def test_a_change_in_any_source_leaves_all_compiled_code_behind(tmp_path: Path) -> None:
     shutil.copytree(Path(solvers.__file__).parent, tmp_path / "solvers")
     before = cache_folder(tmp_path, tmp_path / "cache")
-    called_from_others = tmp_path / "solvers" / "auction" / "cells.py"
+    called_from_others = tmp_path / "solvers" / "auction" / "market" / "node_slots.py"
     called_from_others.write_text(called_from_others.read_text() + "\nCHANGED = True\n")
 
     after = cache_folder(tmp_path, tmp_path / "cache")

@@ -8,7 +8,7 @@ from schemas.jobs import Dataset, JobSubmitted, Task
 from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorQuoted
 from schemas.registry import Event
-from streams.cell import LedgerEvent
+from streams.cell.cell import LedgerEvent
 
 EPOCH_S = 1_700_000_000.0
 

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import bounded_yaml
-from streams.bounded_yaml import YamlFaultError, read_yaml
+from streams.worker import bounded_yaml
+from streams.worker.bounded_yaml import YamlFaultError, read_yaml
 
 DEPTH = 8
 VALUES = st.recursive(

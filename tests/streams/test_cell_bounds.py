@@ -30,7 +30,7 @@ from schemas.jobs import (
 from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event
-from streams.cell import Cell
+from streams.cell.cell import Cell
 from tests.streams.test_cell_fuzz import feed
 
 LEAST = 5e-324
@@ -79,7 +79,7 @@ def configurations(draw: st.DrawFn) -> CellConfigured:
             throughput=tuple(
                 ThroughputRow(
                     gpu_type=name,
-                    rank=4_096,
+                    rank=1_024,
                     batch_size=8,
                     sequence_length=1_048_576,
                     samples_per_s=one(5.0, *SPEEDS),

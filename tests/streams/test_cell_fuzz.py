@@ -44,8 +44,8 @@ from schemas.policies import TitanPolicy
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event
 from schemas.solves import SolvedPlan, SolveFinished, SolveRequested
-from solvers.auction.titan import solve_batch
-from streams.cell import Cell, LedgerEvent
+from solvers.auction.baselines.titan import solve_batch
+from streams.cell.cell import Cell, LedgerEvent
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,
@@ -171,7 +171,7 @@ def answer(request_id: str, *job_ids: str) -> SolveFinished:
         zone="z",
         request_id=request_id,
         status="feasible",
-        plans=tuple(SolvedPlan(job_id=job_id, cells=cells) for job_id in job_ids),
+        plans=tuple(SolvedPlan(job_id=job_id, node_slots=cells) for job_id in job_ids),
         bound_micros=None,
         solve_s=0.5,
     )

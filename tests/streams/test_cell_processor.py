@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from streams.cell_processor import CellProcessor
-from streams.publication import Publication
-from streams.records import SentRecord
+from streams.kafka.records import SentRecord
+from streams.worker.cell_processor import CellProcessor
+from streams.worker.publication import Publication
 from tests.streams import events
 
 CHANGELOG = "t.snapshots"

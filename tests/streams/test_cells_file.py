@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from streams.cells_file import MAX_FILE_BYTES, CellsFile, CellsFileError, load_cells
+from streams.worker.cells_file import MAX_FILE_BYTES, CellsFile, CellsFileError, load_cells
 
 CELL = """
   - cell: alpha

@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from infra.kafka.certificates import write_certificates
+from infra.kafka.credentials import write_certificates
 from schemas.kafka_connection import KafkaConnection
-from streams.faust_credentials import credentials
 from streams.kafka.configuration import administrator, command_line_tool, group_member, producer, reader
+from streams.worker.faust_credentials import credentials
 
 KINDS = {
     "producer": (Producer, lambda to: producer(to, "c", delivery_timeout_s=30.0, linger_ms=5)),

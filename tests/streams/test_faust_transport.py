@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from faust.types import TP
 
-from streams.faust_app import _faust_app
-from streams.settings import WorkerSettings
+from streams.worker.faust_app import _faust_app
+from streams.worker.settings import WorkerSettings
 
 PLACE = TP("t.ledger", 0)
 

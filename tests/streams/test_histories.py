@@ -5,7 +5,7 @@ import random
 import pytest
 
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
-from streams.cell import Cell
+from streams.cell.cell import Cell
 from tests.support.cells import Bench, CheckedBench
 from tests.support.histories import history
 from tests.support.plans import HeldCells, held_cells

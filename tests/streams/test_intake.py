@@ -13,10 +13,10 @@ from schemas.base import MAX_TIME_S
 from schemas.clock import ClockTicked
 from schemas.codec import MAX_VALUE_BYTES, decode_event
 from schemas.registry import EVENTS_BY_TOPIC, TOPIC_BY_EVENT, Event, writer_of
-from streams.dead_letters import MAX_KEPT_VALUE_BYTES
-from streams.intake import Accepted, InputTopic, Intake
-from streams.ledger import read_ledger
-from streams.records import ReadRecord, SentRecord
+from streams.cell.ledger import read_ledger
+from streams.kafka.records import ReadRecord, SentRecord
+from streams.worker.dead_letters import MAX_KEPT_VALUE_BYTES
+from streams.worker.intake import Accepted, InputTopic, Intake
 from tests.streams import events
 from tests.streams.mutations import mutate
 
@@ -250,7 +250,7 @@ def test_unexpected_fault_is_a_dead_letter_too(monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: object) -> None:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr("streams.intake.decode_event", fail)
+    monkeypatch.setattr("streams.worker.intake.decode_event", fail)
 
     assert reason(admitted(record())) == "unexpected RecursionError: too deep"
 

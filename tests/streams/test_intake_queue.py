@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.intake_queue import LONGEST_WAIT_S, IntakeQueue, RecordTimes, Waiting
-from streams.records import SentRecord
+from streams.kafka.records import SentRecord
+from streams.worker.intake_queue import LONGEST_WAIT_S, IntakeQueue, RecordTimes, Waiting
 
 INTERVAL_S = 1 / 128
 NOW_S = 0.0

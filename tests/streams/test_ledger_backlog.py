@@ -1,8 +1,8 @@
 """The ledger is kept short: no more is sent than is folded soon."""
 
-from streams.intake_queue import Waiting
-from streams.ledger_backlog import LedgerBacklog
-from streams.records import SentRecord
+from streams.kafka.records import SentRecord
+from streams.worker.intake_queue import Waiting
+from streams.worker.ledger_backlog import LedgerBacklog
 
 HERE, ELSEWHERE = 0, 1
 EVENT = Waiting("c", "jobs/ada", 0.0, 0.0, SentRecord("ledger", b"c", b""))

@@ -16,8 +16,8 @@ from schemas.policies import TitanPolicy
 from schemas.quotes import VendorQuoted
 from schemas.solves import SolvedPlan
 from schemas.topics import topics
-from streams.cell import Cell
-from streams.live_bytes import LiveBytes, kept_bytes
+from streams.cell.cell import Cell
+from streams.cell.live_bytes import LiveBytes, kept_bytes
 from tests.support.cells import (
     EPOCH_S,
     UNIT,
@@ -255,7 +255,7 @@ def test_a_solved_bid_that_finds_the_cell_full_is_told_so(waiting: Bench) -> Non
     (requested,) = waiting.send(tick(0.6))
     assert waiting.cell.configuration is not None
     waiting.zone.live.add(waiting.cell.configuration.live_jobs_bytes * 7 // 8 - waiting.zone.live.total)
-    plan = SolvedPlan(job_id="j", cells=tuple((slot, NODES[0].id) for slot in range(1, 4)))
+    plan = SolvedPlan(job_id="j", node_slots=tuple((slot, NODES[0].id) for slot in range(1, 4)))
     (rejected,) = waiting.send(solved(requested, plan))
     assert rejected.reason == "cell_full"
 
@@ -264,6 +264,6 @@ def test_ten_thousand_jobs_of_usual_size_fit() -> None:
     live = LiveBytes(usual_configuration(200).live_jobs_bytes)
     rng = random.Random(8)
     for number in range(10_000):
-        count = kept_bytes(usual_bid(rng, f"job{number}", now_s=0.0).task, plan_cells=10)
+        count = kept_bytes(usual_bid(rng, f"job{number}", now_s=0.0).task, plan_node_slots=10)
         assert live.refuse_job(count) is None
         live.add(count)

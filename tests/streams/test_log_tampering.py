@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from schemas.fleet import NodeHeard, RunStarted
-from streams.cell import LedgerEvent
-from streams.heads import Head, KeptHead
-from streams.replay import Verdict, fold
-from streams.replay_files import ledger_line, verify_files
-from streams.replay_sources import ReplayError
+from streams.cell.cell import LedgerEvent
+from streams.replay.files import ledger_line, verify_files
+from streams.replay.heads import Head, KeptHead
+from streams.replay.replay import Verdict, fold
+from streams.replay.sources import ReplayError
 from tests.streams import events
 
 

@@ -9,8 +9,8 @@ from schemas.base import HOURS_PER_DAY
 from schemas.cells import Zone
 from schemas.decisions import JobAdmitted, JobRejected, ZonePriced
 from schemas.policies import AuctionPolicy, OpeningPrices
-from streams.cell import Cell
-from tests.streams.test_truthfulness import MONEY, RIVALS, TASKS, check_never_beaten
+from streams.cell.cell import Cell
+from tests.streams.test_truthfulness import COMPETITORS, MONEY, TASKS, check_never_beaten
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, zone
 
 EARLIER_BIDS = 30
@@ -65,7 +65,7 @@ def test_a_bid_below_the_opening_price_loses_though_all_is_free() -> None:
 
 def test_a_type_without_a_forecast_opens_at_zero() -> None:
     (outcome,) = bench_of(market(opening("fast", 100.0))).send(bid())
-    assert {node for _, node in outcome.offer.plan.cells} == {"b1"}
+    assert {node for _, node in outcome.offer.plan.node_slots} == {"b1"}
 
 
 def test_prices_follow_the_hour_that_a_slot_begins_in() -> None:
@@ -99,15 +99,15 @@ def test_slots_that_come_into_the_window_open_at_the_forecast() -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(RIVALS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4), st.floats(0, 8), st.floats(0, 8))
+@given(COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4), st.floats(0, 8), st.floats(0, 8))
 def test_bidding_the_true_value_is_never_beaten_under_forecast_and_learnt_prices(
-    rivals, task, value, lies, fast, slow
+    competitors, task, value, lies, fast, slow
 ) -> None:
     bench = bench_of(market(opening("fast", fast), opening("slow", slow, 0.3), steepness="learned"))
     for number in range(EARLIER_BIDS):
         bench.send(bid(f"earlier{number}", 3.0 + number / 3, work_samples=10, memory_gib=0.25))
-    for number, (amount, of_rival) in enumerate(rivals):
-        bench.send(bid(f"rival{number}", amount / UNIT, **of_rival))
+    for number, (amount, of_competitor) in enumerate(competitors):
+        bench.send(bid(f"competitor{number}", amount / UNIT, **of_competitor))
     check_never_beaten(bench.cell.snapshot(), task, value, lies)
 
 

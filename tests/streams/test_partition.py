@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from schemas.codec import InvalidRecordError
-from streams.partition import Coverage, LedgerGapError, LedgerPartition
-from streams.records import ReadRecord
+from streams.kafka.records import ReadRecord
+from streams.worker.partition import Coverage, LedgerGapError, LedgerPartition
 from tests.streams import events
 
 

@@ -8,9 +8,9 @@ from jsonschema import Draft202012Validator
 from schemas.asyncapi import asyncapi
 from schemas.documents import json_schemas
 from schemas.views import JobState
-from streams.dead_letters import dead_letter
-from streams.publication import Publication
-from streams.records import ReadRecord
+from streams.kafka.records import ReadRecord
+from streams.worker.dead_letters import dead_letter
+from streams.worker.publication import Publication
 from tests.support.cells import Bench, bid, failed, finished, online, tick, withdraw
 
 HISTORIES = {

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.recent_ids import RecentIds
+from streams.cell.recent_ids import RecentIds
 
 
 def window(limit: int = 80, limit_per_writer: int = 10) -> RecentIds:

@@ -11,21 +11,21 @@ from pydantic import ValidationError
 from schemas import codec, text
 from schemas.codec import MAX_NAMES, MAX_VALUE_BYTES, Envelope
 from schemas.registry import EVENT_TYPES, EVENTS_BY_TOPIC, TOPIC_BY_EVENT
-from streams import dead_letters
-from streams.dead_letters import (
+from streams.kafka.records import ReadRecord
+from streams.worker import dead_letters
+from streams.worker.dead_letters import (
     MAX_KEPT_HEADER_BYTES,
     MAX_KEPT_HEADERS_BYTES,
     MAX_REASON_LENGTH,
     dead_letter,
 )
-from streams.intake import (
+from streams.worker.intake import (
     MAX_USUAL_VALUE_BYTES,
     Accepted,
     InputTopic,
     Intake,
 )
-from streams.intake_queue import Waiting
-from streams.records import ReadRecord
+from streams.worker.intake_queue import Waiting
 from tests.schemas.samples import CONFIGURED, SUBMITTED
 from tests.schemas.strategies import MODELS
 
@@ -86,6 +86,8 @@ def largest(schema: dict[str, Any], fill: str, document: dict[str, Any] | None =
             return fill * schema["maxLength"]
         case "string":
             return {"^[0-9a-f]{64}$": "f" * 64}.get(schema["pattern"], LONGEST_NAME)
+        case "array" if schema.get("uniqueItems"):
+            return [f"{number:a<128}" for number in range(schema["maxItems"])]
         case "array":
             return [largest(schema["items"], fill, document)] * schema["maxItems"]
         case "object" if "patternProperties" in schema:
@@ -138,7 +140,7 @@ def test_configurations_and_answers_of_solvers_may_be_as_large_as_any_event() ->
     [zone] = CONFIGURED["zones"]
     nodes = [{"id": f"n{number}", "gpu_type": "a100", "tariff": "flat"} for number in range(3_000)]
     configured = json.dumps(CONFIGURED | {"zones": [zone | {"nodes": nodes}]}).encode()
-    plans = [{"job_id": f"j{number}", "cells": [[0, "n1"]]} for number in range(20_000)]
+    plans = [{"job_id": f"j{number}", "node_slots": [[0, "n1"]]} for number in range(20_000)]
     solved = {"cell": "cell-1", "zone": "z", "request_id": "r", "status": "optimal", "plans": plans}
     answer = json.dumps(solved | {"bound_micros": 0, "solve_s": 1.0}).encode()
 
@@ -193,8 +195,8 @@ def test_what_no_event_has_so_much_of_is_refused_unread(
     def read(*_: object) -> None:
         raise AssertionError("it is not read")
 
-    monkeypatch.setattr("streams.intake.decode_event", read)
-    monkeypatch.setattr("streams.intake.from_json", read)
+    monkeypatch.setattr("streams.worker.intake.decode_event", read)
+    monkeypatch.setattr("streams.worker.intake.from_json", read)
 
     assert INTAKE.claim(excessive) is None
     letter = INTAKE.admit(excessive)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.cell import Cell, LedgerEvent
-from streams.heads import Head
-from streams.replay import LIVE, MAX_DIFFERENCES, DecisionRecord, fold, verify
-from streams.replay_files import ledger_line, read_ledger_file, verify_files
-from streams.replay_sources import ReplayError
+from streams.cell.cell import Cell, LedgerEvent
+from streams.replay.files import ledger_line, read_ledger_file, verify_files
+from streams.replay.heads import Head
+from streams.replay.replay import LIVE, MAX_DIFFERENCES, DecisionRecord, fold, verify
+from streams.replay.sources import ReplayError
 from tests.streams import events
 
 T = TypeVar("T")

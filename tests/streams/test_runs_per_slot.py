@@ -25,7 +25,7 @@ def test_the_next_small_job_finds_no_room_in_a_slot_of_the_most_runs():
         assert isinstance(admitted, JobAdmitted)
     (refused,) = cell.send(bid("last", units=10**6, **MINUTE))
     assert refused.reason == "no_room_before_deadline"
-    assert refused.offer.room.cells_without_memory == 1
+    assert refused.offer.room.without_memory == 1
     check_zone(cell.zone)
     (command,) = (outcome for outcome in cell.send(tick(0)) if isinstance(outcome, SlotAssigned))
     assert len(command.runs) == MAX_RUNS_PER_SLOT

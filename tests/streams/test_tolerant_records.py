@@ -6,9 +6,9 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from streams import tolerant_records
-from streams.dead_letters import MAX_KEPT_HEADERS
-from streams.tolerant_records import memory_records
+from streams.worker import tolerant_records
+from streams.worker.dead_letters import MAX_KEPT_HEADERS
+from streams.worker.tolerant_records import memory_records
 
 Headers = list[tuple[str, bytes]]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schemas.decisions import JobAdmitted, JobWithdrawn
 from schemas.policies import AuctionPolicy
-from streams.cell import Cell
+from streams.cell.cell import Cell
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, withdraw, zone
 
 MONEY = st.integers(0, 30 * UNIT)
@@ -23,15 +23,15 @@ TASKS = st.fixed_dictionaries(
         "needs_preprocessing": st.booleans(),
     }
 )
-RIVALS = st.lists(st.tuples(MONEY, TASKS), max_size=6)
+COMPETITORS = st.lists(st.tuples(MONEY, TASKS), max_size=6)
 
 
-def market_after(rivals, **changes) -> bytes:
+def market_after(competitors, **changes) -> bytes:
     """Snapshot of a cell that has judged some bids already."""
     bench = Bench.configured(**changes)
     bench.send(vendor("slow", 0.2, 20.0), vendor("fast", 1.1, 0.0))
-    for number, (amount, task) in enumerate(rivals):
-        bench.send(bid(f"rival{number}", amount / UNIT, **task))
+    for number, (amount, task) in enumerate(competitors):
+        bench.send(bid(f"competitor{number}", amount / UNIT, **task))
     return bench.cell.snapshot()
 
 
@@ -47,9 +47,9 @@ def utility(value: int, outcome) -> int:
 
 
 @settings(max_examples=400, deadline=None)
-@given(RIVALS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4))
-def test_bidding_the_true_value_is_never_beaten_and_never_loses_money(rivals, task, value, lies):
-    check_never_beaten(market_after(rivals), task, value, lies)
+@given(COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4))
+def test_bidding_the_true_value_is_never_beaten_and_never_loses_money(competitors, task, value, lies):
+    check_never_beaten(market_after(competitors), task, value, lies)
 
 
 def check_never_beaten(snapshot: bytes, task, value: int, lies: list[int]) -> None:
@@ -74,9 +74,9 @@ def check_never_beaten(snapshot: bytes, task, value: int, lies: list[int]) -> No
 
 
 @settings(max_examples=150, deadline=None)
-@given(RIVALS, TASKS, MONEY)
-def test_bidding_and_withdrawing_never_gains(rivals, task, amount):
-    _, bench = outcome_of(market_after(rivals), amount, task)
+@given(COMPETITORS, TASKS, MONEY)
+def test_bidding_and_withdrawing_never_gains(competitors, task, amount):
+    _, bench = outcome_of(market_after(competitors), amount, task)
     for outcome in bench.send(withdraw("mine")):
         if isinstance(outcome, JobWithdrawn):
             assert outcome.retained_micros >= 0
@@ -121,12 +121,12 @@ def test_the_published_payment_rewards_a_bid_above_the_value_and_the_critical_va
 
 
 @settings(max_examples=40, deadline=None)
-@given(RIVALS, st.integers(0, 3))
-def test_the_same_ledger_gives_the_same_bytes(rivals, slot):
+@given(COMPETITORS, st.integers(0, 3))
+def test_the_same_ledger_gives_the_same_bytes(competitors, slot):
     def digest() -> str:
         bench = Bench.configured()
-        for number, (amount, task) in enumerate(rivals):
-            bench.send(bid(f"rival{number}", amount / UNIT, **task))
+        for number, (amount, task) in enumerate(competitors):
+            bench.send(bid(f"competitor{number}", amount / UNIT, **task))
         bench.send(tick(slot))
         return hashlib.blake2b(b"".join(d.canonical for d in bench.decisions)).hexdigest()
 

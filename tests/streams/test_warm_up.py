@@ -11,7 +11,7 @@ SERVED = [name for name in CONTENDERS if name != "titan"]
 
 @pytest.fixture(scope="module")
 def found():
-    return after_warm_up("streams.warm_up", *SERVED)
+    return after_warm_up("streams.worker.warm_up", *SERVED)
 
 
 @pytest.mark.parametrize("contender", SERVED)

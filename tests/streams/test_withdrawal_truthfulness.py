@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from schemas.decisions import JobAdmitted, JobWithdrawn
 from schemas.jobs import JobSubmitted
-from streams.cell import Cell
-from tests.streams.test_truthfulness import MONEY, RIVALS, TASKS, market_after
+from streams.cell.cell import Cell
+from tests.streams.test_truthfulness import COMPETITORS, MONEY, TASKS, market_after
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, withdraw, zone
 
-LATER_RIVALS = st.lists(st.tuples(MONEY, TASKS), max_size=3)
+LATER_COMPETITORS = st.lists(st.tuples(MONEY, TASKS), max_size=3)
 
 
 @dataclass
@@ -25,7 +25,7 @@ class User:
     """One user in a market, and what the user has paid."""
 
     bench: Bench
-    rivals: list[JobSubmitted]
+    competitors: list[JobSubmitted]
     """Whom `wait` lets bid."""
     paid_micros: int = 0
     running: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class User:
                 self.running.remove(job_id)
 
     def wait(self) -> None:
-        self.bench.send(*self.rivals)
+        self.bench.send(*self.competitors)
 
     def gain(self, value_micros: int) -> int:
         """Utility of a user to whom the task `mine` is worth so much, and any other nothing."""
@@ -108,15 +108,15 @@ def strategies(task: dict, bids: list[int], sybils: list[tuple[int, dict]]) -> d
 
 @settings(max_examples=150, deadline=None)
 @given(
-    RIVALS,
-    LATER_RIVALS,
+    COMPETITORS,
+    LATER_COMPETITORS,
     TASKS,
     MONEY,
     st.lists(MONEY, min_size=2, max_size=2),
     st.lists(st.tuples(MONEY, TASKS), min_size=1, max_size=3),
 )
-def test_no_strategy_with_withdrawals_gains_over_the_truth(rivals, later, task, value, bids, sybils):
-    snapshot = market_after(rivals)
+def test_no_strategy_with_withdrawals_gains_over_the_truth(competitors, later, task, value, bids, sybils):
+    snapshot = market_after(competitors)
     coming = [bid(f"later{number}", micros / UNIT, **other) for number, (micros, other) in enumerate(later)]
 
     def gain(strategy: Strategy) -> int:
@@ -135,14 +135,14 @@ def test_no_strategy_with_withdrawals_gains_over_the_truth(rivals, later, task, 
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_waiting_may_gain_when_others_give_room_back(waits):
-    # One node for two slots, all of it held by a rival who then withdraws.
+    # One node for two slots, all of it held by a competitor who then withdraws.
     bench = Bench.configured(zones=(zone(nodes=zone().nodes[:1]),))
     task = {"work_samples": 200, "deadline_s": EPOCH_S + 20, "speed_samples_per_s": {"fast": 10.0}}
-    bench.send(bid("rival", 3.0, user="rival", **task))
+    bench.send(bid("competitor", 3.0, user="competitor", **task))
     user = User(bench, [])
     if not waits:
         user.bid("mine", 10**3 * UNIT, task)
-    bench.send(withdraw("rival", user="rival"))
+    bench.send(withdraw("competitor", user="competitor"))
     if waits:
         user.bid("mine", 10**3 * UNIT, task)
     assert (user.gain(10**3 * UNIT) > 0) == waits

@@ -23,7 +23,7 @@ from schemas.policies import AuctionPolicy
 from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.registry import Event, Outcome
 from schemas.solves import SolvedPlan, SolveFinished, SolveRequested
-from streams.cell import Cell, LedgerEvent
+from streams.cell.cell import Cell, LedgerEvent
 from tests.support.invariants import handle_checked
 
 SLOT_S = 10.0
@@ -200,7 +200,7 @@ def failed(node: str, slot: int, done: int, permanent: bool, job_id: str = "j") 
 def nodes_by_slot(outcome: JobAdmitted | JobReplanned) -> dict[int, str]:
     plan = outcome.plan if isinstance(outcome, JobReplanned) else outcome.offer.plan
     assert plan is not None
-    return dict(plan.cells)
+    return dict(plan.node_slots)
 
 
 @dataclass

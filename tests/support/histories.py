@@ -11,8 +11,8 @@ from schemas.cells import CellConfigured
 from schemas.commands import RunOrder, SlotAssigned
 from schemas.fleet import RunStarted
 from schemas.registry import Event, Outcome
-from streams.auction.book import LATE_REPORT_SLOTS
-from streams.cell import Cell
+from streams.cell.cell import Cell
+from streams.policies.auction.book import LATE_REPORT_SLOTS
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,

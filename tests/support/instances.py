@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from solvers.auction.feasibility import violations, welfare_micros
-from solvers.auction.fleet import Fleet
-from solvers.auction.instance import Instance, OfferedTask, PlannedTask
-from solvers.auction.market import Placement
-from solvers.auction.window import VendorOption
+from solvers.auction.market.fleet import Fleet
+from solvers.auction.market.market import Placement
+from solvers.auction.market.window import VendorOption
+from solvers.auction.offline.feasibility import violations, welfare_micros
+from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask
 from tests.support.markets import demand, fleet
 
 FIRST_SLOT = 3

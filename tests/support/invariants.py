@@ -13,11 +13,11 @@ from schemas.codec import Decision
 from schemas.decisions import Certificate, JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
 from schemas.policies import NoMergingPolicy
-from solvers.auction.price_order import PriceOrder
-from streams.auction.book import LATE_REPORT_SLOTS
-from streams.auction.zone import AuctionZone
-from streams.cell import Cell, LedgerEvent
-from streams.live_bytes import kept_bytes
+from solvers.auction.market.price_order import PriceOrder
+from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.live_bytes import kept_bytes
+from streams.policies.auction.book import LATE_REPORT_SLOTS
+from streams.policies.auction.zone import AuctionZone
 
 GRACE_SLOTS = 1
 """The report of a job's last slot is waited for until the slot after it is over; for `LATE_REPORT_SLOTS`
@@ -170,7 +170,7 @@ def check_award(outcome: JobAdmitted, zone: AuctionZone) -> None:
     if getattr(zone.zone.policy, "payment", "critical") == "published":
         parts.remove(price.operational_micros)
     assert outcome.payment_micros == math.ceil(math.fsum(parts)) <= outcome.bid_micros
-    slots = [slot for slot, _ in plan.cells]
+    slots = [slot for slot, _ in plan.node_slots]
     assert all(early < late for early, late in pairwise(slots)), "one node per slot, in order"
     job = zone.book.jobs[outcome.job_id]
     assert slots[0] >= job.ready_slot >= zone.auctioneer.market.first_slot, "not before its vendor delivers"

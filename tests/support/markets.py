@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import Tariff
-from solvers.auction.demand import Demand
-from solvers.auction.fleet import Fleet, NodeClass
-from solvers.auction.market import Market, Placement
-from solvers.auction.search import Schedule, describe
-from solvers.auction.window import VendorOption
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.fleet import Fleet, NodeClass
+from solvers.auction.market.market import Market, Placement
+from solvers.auction.market.window import VendorOption
+from solvers.auction.mechanism.search import Schedule, describe
 
 FLAT = Tariff(name="flat", micros_per_kwh=(0,) * HOURS_PER_DAY)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned, JobWithdrawn
-from streams.auction.zone import AuctionZone
+from streams.policies.auction.zone import AuctionZone
 
 JobCells = dict[str, dict[int, str]]
 """Node by slot, by job; past slots too."""
@@ -22,11 +22,11 @@ class HeldCells:
             match outcome := decision.outcome:
                 case JobAdmitted():
                     assert outcome.offer.plan is not None
-                    self.by_job[outcome.job_id] = dict(outcome.offer.plan.cells)
+                    self.by_job[outcome.job_id] = dict(outcome.offer.plan.node_slots)
                 case JobReplanned():
                     cells = self.by_job[outcome.job_id]
                     kept = {slot: node for slot, node in cells.items() if slot < outcome.first_slot}
-                    self.by_job[outcome.job_id] = kept | dict(outcome.plan.cells)
+                    self.by_job[outcome.job_id] = kept | dict(outcome.plan.node_slots)
                 case JobCompleted() | JobRefunded() | JobWithdrawn():
                     # A bid that waits for a solver may be withdrawn before it holds anything.
                     self.by_job.pop(outcome.job_id, None)

@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from infra.simulation.from_ledger import LedgerSimulation
-from infra.simulation.recording import Recording
-from infra.simulation.sent_times import timed
+from infra.simulation.recording import Recording, timed
 from infra.simulation.simulator import sent_at
+from infra.simulation.what_if import LedgerSimulation
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.fleet import NodeSilent
 from schemas.registry import Event
-from streams.cell import LedgerEvent
-from streams.replay_files import ledger_line
+from streams.cell.cell import LedgerEvent
+from streams.replay.files import ledger_line
 from tests.support.cells import EPOCH_S, SLOT_S, heard, online
 
 TICK_S = 2.0

@@ -1,13 +1,18 @@
-"""Who is compared: each contender is a policy made from the one that the setting's operator declares."""
+"""Who is compared: policies made from the declared one, or learnt from the day before."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from bench.auction.runs.day_before import forecast
-from bench.auction.runs.fixed_price import tuned_price_micros
+from bench.auction.runs.day import simulate_day
+from bench.auction.runs.optimum import hindsight_of
+from bench.workloads.arrivals import JobsBefore, TraceArrivals
+from bench.workloads.cell import SLOT_S
 from bench.workloads.paper import PaperSetting
+from bench.workloads.tasks import FASTEST
+from bench.workloads.throughput import node_samples_per_s
+from bench.workloads.vendors import UNIT_MICROS
 from schemas.policies import (
     AuctionPolicy,
     EarliestFinishPolicy,
@@ -17,6 +22,62 @@ from schemas.policies import (
     Policy,
     TitanPolicy,
 )
+from solvers.auction.forecast import forecast_opening_prices
+from solvers.auction.market.fleet import Calendar
+
+_APART = 1_000_000
+"""Far beyond the seeds of days that are judged."""
+
+
+def day_before(setting: PaperSetting, seed: int) -> tuple[PaperSetting, int]:
+    """What to draw for the day before that of `seed`, as setting and seed.
+
+    All of it has a seed of its own, but real arrivals are the jobs directly before the judged ones.
+    """
+    if isinstance(setting.trace, TraceArrivals):
+        setting = replace(setting, trace=JobsBefore(setting.trace, seed, setting.trace.jobs))
+    return setting, _APART + seed
+
+
+def forecast(setting: PaperSetting, seed: int) -> tuple[OpeningPrices, ...]:
+    """Opening prices for a day of a setting, from the day before it."""
+    return forecast_opening_prices(hindsight_of(*day_before(setting, seed)), Calendar(0.0, SLOT_S))
+
+
+QUANTILES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9)
+"""Of the declared density of value, at which prices are tried: from hardly above free, to where one user in
+ten buys."""
+SHRUNK = 4
+"""The best price hardly depends on the size of a fleet, so a large one is tried so many times smaller."""
+LEAST_NODES = 10
+
+
+def tuned_price_micros(setting: PaperSetting, seed: int) -> int:
+    """The price per thousand samples that would have brought the most welfare the day before; ties low."""
+    thousands_per_node_slot = node_samples_per_s(FASTEST) * SLOT_S / 1_000
+    prices = [
+        round(UNIT_MICROS * setting.density.quantile(part) / thousands_per_node_slot) for part in QUANTILES
+    ]
+    before, seed_before = day_before(setting, seed)
+    tried = _smaller(before) if setting.nodes >= SHRUNK * LEAST_NODES else before
+    return max(prices, key=lambda price: (_welfare_micros(tried, seed_before, price), -price))
+
+
+def _smaller(setting: PaperSetting) -> PaperSetting:
+    """Fewer nodes, and as many fewer tasks."""
+    trace = setting.trace and replace(setting.trace, jobs=max(setting.trace.jobs // SHRUNK, 1))
+    return replace(
+        setting,
+        nodes=setting.nodes // SHRUNK,
+        arrivals_per_slot=setting.arrivals_per_slot / SHRUNK,
+        trace=trace,
+    )
+
+
+def _welfare_micros(setting: PaperSetting, seed: int, price_micros: int) -> int:
+    policy = FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price_micros)
+    return simulate_day(setting, seed, lambda _: policy).summary.realised_welfare_micros
+
 
 Contender = Callable[[AuctionPolicy, PaperSetting, int], Policy]
 """(declared policy, setting, seed) -> policy."""
@@ -26,7 +87,7 @@ TITAN_TIME_LIMIT_S = 60.0
 
 PUBLISHED = MappingProxyType({"payment": "published", "order": "published", "search": "published"})
 """The auction as it is printed; all else that can be chosen of it is at its default already."""
-IMPROVEMENTS = MappingProxyType(
+IMPROVEMENTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "exact search": {"search": "exact"},
         "room-aware order": {"order": "room_first"},

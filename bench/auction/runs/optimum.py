@@ -1,9 +1,34 @@
-"""What the best schedule of a setting's day brings in hindsight: exactly for small days, else a bound."""
+"""A day as problem P in hindsight: its optimum, or a bound on it."""
 
-from bench.auction.runs.hindsight import hindsight_of
-from bench.workloads.paper import PaperSetting
-from solvers.auction.clearing import clearing_prices
-from solvers.auction.offline import offline_optimum
+from collections.abc import Iterator
+
+from bench.workloads.paper import PaperSetting, draw
+from schemas.clock import ClockTicked
+from schemas.registry import Event
+from solvers.auction.offline.clearing import clearing_prices
+from solvers.auction.offline.hindsight import instances_of
+from solvers.auction.offline.instance import Instance
+from solvers.auction.offline.optimum import offline_optimum
+
+
+def hindsight_of(setting: PaperSetting, seed: int) -> Instance:
+    """The instance that any contender's ledger of this day makes: executors' reports say nothing of it."""
+    (instance,) = instances_of(_events(setting, seed)).values()
+    return instance
+
+
+def _events(setting: PaperSetting, seed: int) -> Iterator[Event]:
+    """Configuration, quotes, and the bids in the order of their times, each after the tick of its slot."""
+    cell, workload = draw(setting, seed)
+    yield cell
+    yield from workload.quotes
+    time_s = -1.0
+    for timed in workload.bids:
+        if timed.time_s > time_s:
+            time_s = timed.time_s
+            yield ClockTicked(cell=cell.cell, time_s=time_s)
+        yield timed.bid
+
 
 TIME_LIMIT_S = 600.0
 RELATIVE_GAP = 0.01

@@ -1,17 +1,152 @@
-"""Trials that have no row yet are run: alone, or several beside each other in processes of their own."""
+"""Trials that have no row yet are run, and their rows kept: a stopped benchmark goes on later."""
 
+import hashlib
+import json
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from bench.auction.runs.day import simulate_day
 from bench.auction.runs.measures import run_trial
-from bench.auction.runs.rows import Rows
+from bench.auction.runs.optimum import measure_clearing_bound
 from bench.auction.runs.trial import Row, Trial
-from bench.auction.runs.warm_up import warm_up
+from bench.workloads.paper import PaperSetting
+from infra.errors import CommandError, disk_faults
+from schemas.codec import describe
+from schemas.policies import TitanPolicy
+from streams.worker.warm_up import warm_up as warm_up_cells
+
+_SMALL = PaperSetting(nodes=2, slots=6, arrivals_per_slot=4.0, work_scale=0.05)
+
+
+def warm_up() -> None:
+    """Run what is smallest of each kind."""
+    warm_up_cells()
+    simulate_day(_SMALL, 0, lambda _declared: TitanPolicy(kind="titan"))
+    measure_clearing_bound(_SMALL, 0)
+
+
+ROWS_FILE = "rows.jsonl"
+_ROW = TypeAdapter(Row)
+
+
+class Rows:
+    """All rows of a folder; those of other sources are kept in the file and never found."""
+
+    def __init__(self, folder: Path, sources: str) -> None:
+        """Read what is there; a last line that was torn by a kill is cut off.
+
+        Raises:
+            CommandError: another line is no row, or the disk refuses.
+        """
+        self.sources = sources
+        self._path = folder / ROWS_FILE
+        self._rows: dict[tuple[str, int, str, str], Row] = {}
+        with disk_faults(self._path):
+            folder.mkdir(parents=True, exist_ok=True)
+            for row in _read(self._path):
+                self._keep(row)
+
+    def append(self, row: Row) -> None:
+        """Keep a row for good.
+
+        Raises:
+            CommandError: the disk refuses.
+        """
+        line = json.dumps(asdict(row)) + "\n"
+        with disk_faults(self._path), self._path.open("a") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._keep(row)
+
+    def find(self, trial: Trial) -> Row | None:
+        """The outcome of a trial under these sources. One made alone also serves a trial that need not be."""
+        row = self._rows.get((trial.setting_name, trial.seed, trial.contender, self.sources))
+        return row if row is not None and (row.alone or not trial.alone) else None
+
+    def missing(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Trials without a row, each once, in their order."""
+        return [trial for trial in dict.fromkeys(trials) if self.find(trial) is None]
+
+    def values(self, trial: Trial) -> dict[str, float]:
+        """What a trial that was run gave.
+
+        Raises:
+            KeyError: it was not run.
+        """
+        row = self.find(trial)
+        if row is None:
+            raise KeyError(f"{trial}: not run")
+        return dict(row.values)
+
+    def _keep(self, row: Row) -> None:
+        held = self._rows.get(row.key)
+        if held is None or row.alone or not held.alone:
+            self._rows[row.key] = row
+
+
+def _read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+    rows = []
+    for number, line in enumerate(content[:whole].splitlines(), start=1):
+        try:
+            rows.append(_ROW.validate_json(line))
+        except ValidationError as error:
+            raise CommandError(
+                f"{path}, line {number}: no row of a benchmark ({describe(error)}): remove it"
+            ) from None
+    return rows
+
+
+_ROOT = Path(__file__).parents[3]
+DECIDING = (
+    "schemas",
+    "solvers",
+    "streams",
+    "infra/simulation",
+    "infra/workloads",
+    "infra/views/summary.py",
+    "bench/workloads",
+    "bench/auction/runs",
+    # The versions of all libraries: plans are as good as the solver that finds them.
+    "requirements.lock",
+)
+"""Files, and folders of Python files, from the root of the checkout."""
+_DIGEST_BYTES = 8
+
+
+def digest_of_sources(root: Path = _ROOT) -> str:
+    """Of all files that decide, by name and content, in hexadecimal."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for path in deciding_files(root):
+        for part in (str(path.relative_to(root)).encode(), path.read_bytes()):
+            digest.update(len(part).to_bytes(8))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def deciding_files(root: Path = _ROOT) -> Iterator[Path]:
+    """In a stable order. What is not there, as the lock beside an installed package, is left out."""
+    for name in DECIDING:
+        path = root / name
+        if path.is_dir():
+            yield from sorted(path.rglob("*.py"))
+        elif path.exists():
+            yield path
 
 
 def run_missing(trials: Sequence[Trial], rows: Rows, jobs: int, console: Console) -> None:

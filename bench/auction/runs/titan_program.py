@@ -8,8 +8,8 @@ from bench.auction.runs.contenders import CONTENDERS, TITAN_TIME_LIMIT_S
 from bench.auction.runs.day import simulate_day
 from bench.workloads.paper import PaperSetting
 from schemas.solves import SolveRequested
-from solvers.auction.schedule_free import solve_schedule_free
-from solvers.auction.titan import MAX_VARIABLES, instance_of, pruned
+from solvers.auction.baselines.titan import MAX_VARIABLES, instance_of, pruned
+from solvers.auction.offline.schedule_free import solve_schedule_free
 
 EVERY = 12
 """Of so many batches one is solved again, beginning with the first."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.auction.runs.rows import Rows
+from bench.auction.runs.pool import Rows
 from bench.auction.runs.trial import Row, Trial
 from bench.workloads.paper import PaperSetting
 

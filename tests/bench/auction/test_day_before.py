@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.auction.runs import fixed_price
-from bench.auction.runs.day_before import day_before
+from bench.auction.runs import contenders
+from bench.auction.runs.contenders import day_before
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.paper import PaperSetting, draw
 from infra.workloads.trace import TraceError
@@ -62,10 +62,10 @@ def test_the_fixed_price_of_a_large_fleet_is_tuned_on_the_last_jobs_before_the_j
         tried.append((setting, seed))
         return price_micros
 
-    monkeypatch.setattr(fixed_price, "_welfare_micros", watched)
-    fixed_price.tuned_price_micros(setting, 3)
+    monkeypatch.setattr(contenders, "_welfare_micros", watched)
+    contenders.tuned_price_micros(setting, 3)
     first = jobs_of(setting, 3)[0]
-    assert len(tried) == len(fixed_price.QUANTILES)
+    assert len(tried) == len(contenders.QUANTILES)
     for smaller, seed in tried:
         assert smaller.nodes == 10
         assert jobs_of(smaller, seed) == list(range(first - RUN // 4, first))

@@ -8,18 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench.artefacts import write_artefacts
 from bench.auction.comparison import OURS, comparison_table, trials_of
 from bench.auction.growth import Axis
 from bench.auction.parts import AuctionBench
-from bench.auction.runs.pool import run_missing
-from bench.auction.runs.rows import ROWS_FILE, Rows
+from bench.auction.runs.pool import ROWS_FILE, Rows, run_missing
 from bench.auction.runs.trial import Trial
 from bench.auction.scope import Scope, full, quick
-from bench.conditions import Conditions
-from bench.figures import Measurement, Table
+from bench.figures import Conditions, Measurement, Table
 from bench.goals import goals
-from bench.report import report
+from bench.report import report, write_artefacts
 from bench.workloads.figures import Figure, Point
 from tests.bench.auction.rows import TINY
 

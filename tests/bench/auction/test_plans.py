@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.auction.runs.plans import check_plans, faults
+from bench.auction.runs.day import check_plans, faults
 from bench.workloads.paper import draw
 from infra.errors import CommandError
 from infra.simulation.simulator import SimulatedRun, Simulation
@@ -43,7 +43,7 @@ def test_what_the_cell_admits_is_feasible(run):
 
 def test_a_plan_that_does_too_little_fails_by_name(run):
     def shortened(plan: Plan) -> Plan:
-        return plan.model_copy(update={"cells": plan.cells[:-1]})
+        return plan.model_copy(update={"node_slots": plan.node_slots[:-1]})
 
     with pytest.raises(
         CommandError, match=r"violations of problem P by admitted plans, the first: job task-"
@@ -54,7 +54,9 @@ def test_a_plan_that_does_too_little_fails_by_name(run):
 
 def test_an_overfull_node_fails_by_name(run):
     def on_one_node(plan: Plan) -> Plan:
-        return plan.model_copy(update={"cells": tuple((slot, "node-0000") for slot, _ in plan.cells)})
+        return plan.model_copy(
+            update={"node_slots": tuple((slot, "node-0000") for slot, _ in plan.node_slots)}
+        )
 
     found = faults(with_plans(run, on_one_node))
     assert any("node-0000" in fault and fault.endswith("(4f)") for fault in found)

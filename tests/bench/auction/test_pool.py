@@ -7,8 +7,7 @@ import pytest
 from rich.console import Console
 
 from bench.auction.runs import pool
-from bench.auction.runs.pool import jobs_at_once, on_one_core, run_missing, usable_cores
-from bench.auction.runs.rows import Rows
+from bench.auction.runs.pool import Rows, jobs_at_once, on_one_core, run_missing, usable_cores
 from bench.auction.runs.trial import Trial
 from tests.bench.auction.rows import TINY, row
 

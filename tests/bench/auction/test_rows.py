@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from bench.auction.runs.rows import ROWS_FILE, Rows
+from bench.auction.runs.pool import ROWS_FILE, Rows
 from bench.auction.runs.trial import Trial
 from infra.errors import CommandError
 from tests.bench.auction.rows import TINY, row

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.auction.statistics import MOST_VALUES, Interval, interval, slope
+from bench.auction.comparison import MOST_VALUES, Interval, interval, slope
 
 
 def test_an_interval_is_students_t_times_the_standard_error():

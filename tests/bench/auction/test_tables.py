@@ -6,13 +6,12 @@ import pytest
 
 from bench.auction.ablations import ABLATIONS, ablation_table
 from bench.auction.ablations import trials_of as trials_of_ablations
-from bench.auction.comparison import OURS, RIVALS, comparison_table, gain_pct
+from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, comparison_table, gain_pct
 from bench.auction.competitive_ratio import competitive_ratio, proven_ratio
 from bench.auction.growth import Axis, growth_table
-from bench.auction.published import PUBLISHED_GAINS_PCT
 from bench.auction.runs.contenders import IMPROVEMENTS, MISLED
 from bench.auction.runs.measures import CLEARING_BOUND, DECISION_TIME, OPTIMUM, TITANS_PROGRAM
-from bench.auction.runs.rows import Rows
+from bench.auction.runs.pool import Rows
 from bench.auction.runs.trial import Trial
 from bench.auction.runtime import runtime
 from bench.workloads.figures import Figure, Point
@@ -36,19 +35,19 @@ def test_a_comparison_has_a_row_per_point_and_contender_and_the_papers_number_wh
         (point.setting, seed, name): 100 * (1 + (name == OURS))
         for point in points
         for seed in (0, 1)
-        for name in (OURS, *RIVALS)
+        for name in (OURS, *BASELINES)
     }
     table = comparison_table(
         "figure_8", "workload", points, (0, 1), rows_of(tmp_path, welfare), PUBLISHED_GAINS_PCT[8]
     )
-    assert len(table.rows) == 2 * (1 + len(RIVALS))
+    assert len(table.rows) == 2 * (1 + len(BASELINES))
     cells = {(line[0], line[1]): line[2:] for line in table.rows}
     assert cells["light", "titan"] == pytest.approx((0.5, 0.0, 100.0, 0.0, None))
     assert cells["high", "titan"] == pytest.approx((0.5, 0.0, 100.0, 0.0, 48.99))
     assert cells["high", OURS] == pytest.approx((1.0, 0.0, 0.0, 0.0, None))
 
 
-def test_a_rival_without_welfare_is_named_and_not_divided_by(tmp_path):
+def test_a_baseline_without_welfare_is_named_and_not_divided_by(tmp_path):
     rows = rows_of(tmp_path, {(TINY, 0, OURS): 300, (TINY, 0, "ntm"): 0})
     with pytest.raises(CommandError, match=r"seed 0, ntm: welfare_micros is 0"):
         gain_pct(rows, TINY, (0,), OURS, "ntm")

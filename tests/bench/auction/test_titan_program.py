@@ -8,7 +8,7 @@ from bench.auction.runs import titan_program
 from bench.auction.runs.measures import TITANS_PROGRAM, run_trial
 from bench.auction.runs.titan_program import EVERY, RELATIVE_GAP
 from bench.auction.runs.trial import Trial
-from solvers.auction.schedule_free import solve_schedule_free
+from solvers.auction.offline.schedule_free import solve_schedule_free
 from tests.bench.auction.rows import TINY
 
 SETTING = replace(TINY, slots=EVERY + 4, arrivals_per_slot=6.0)

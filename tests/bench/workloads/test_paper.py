@@ -8,16 +8,15 @@ from statistics import fmean, median, pstdev, quantiles
 import pytest
 
 from bench.workloads.arrivals import TraceArrivals
-from bench.workloads.deadlines import DEADLINE_RULES
-from bench.workloads.paper import PaperSetting, draw
+from bench.workloads.paper import DEADLINE_RULES, PaperSetting, draw
 from bench.workloads.vendors import UNIT_MICROS, mean_price_units
 from infra.simulation.simulator import Simulation
-from infra.summary import summarise
-from infra.workloads.workload import Workload
+from infra.views.summary import summarise
+from infra.workloads.bids import Workload
 from schemas.cells import CellConfigured
 from schemas.commands import SlotAssigned
 from schemas.jobs import JobSubmitted, Task
-from solvers.auction.vendors import vendor_options
+from solvers.auction.market.vendors import vendor_options
 
 DAY = PaperSetting(arrivals_per_slot=80.0)
 SMALL = PaperSetting(nodes=6, slots=36, arrivals_per_slot=4.0, work_scale=0.5)

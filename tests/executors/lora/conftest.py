@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
-from executors.lora.task import LoraTask
+from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +83,7 @@ def make_task() -> Callable[..., LoraTask]:
             "rank": 4,
             "batch_size": 2,
             "sequence_length": 24,
+            "target_modules": LLAMA_TARGET_MODULES,
             "dataset": "long.jsonl",
             "total_samples": 10_000,
             "learning_rate": 1e-2,

@@ -14,11 +14,11 @@ from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.batch import tokenize
-from executors.lora.checkpoint import TaskCheckpoints
 from executors.lora.checkpoint_store import FINAL, CheckpointStore, StaleWriterError
 from executors.lora.dataset import Cursor, DatasetRoot, take
 from executors.lora.engine import FusedEngine
 from executors.lora.task import GPT2_TARGET_MODULES, LoraTask
+from tests.support.checkpoints import load, save
 
 MakeTask = Callable[..., LoraTask]
 
@@ -33,16 +33,15 @@ def store(tmp_path: Path) -> CheckpointStore:
 def test_a_resumed_task_goes_on_to_the_bit(
     base: SharedBase, datasets: DatasetRoot, make_task: MakeTask, tmp_path: Path
 ) -> None:
-    checkpoints = TaskCheckpoints(tmp_path, base)
     task = make_task("job", dropout=0.25, weight_decay=0.01, dataset="ragged.jsonl", batch_size=5)
     engine = FusedEngine(base, datasets)
     engine.attach(task)
     for _ in range(7):
         engine.step()
-    checkpoints.save(engine.state("job"), slot=3)
+    save(tmp_path, base, engine.state("job"), slot=3)
     expected = [engine.step() for _ in range(4)]
 
-    state = checkpoints.load("job")
+    state = load(tmp_path, base, "job")
     resumed = FusedEngine(base, datasets)
     resumed.attach(task, state)
     assert resumed.samples_done("job") == 35
@@ -63,7 +62,7 @@ def test_peft_loads_the_adapter_and_gives_the_same_logits(
     engine.attach(task)
     for _ in range(3):
         engine.step()
-    path = TaskCheckpoints(tmp_path, base).save(engine.state("job"), slot=0)
+    path = save(tmp_path, base, engine.state("job"))
     seen: list[torch.Tensor] = []
     hook = base.model.get_output_embeddings().register_forward_hook(lambda *call: seen.append(call[2]))
     engine.step(["other", "job"])
@@ -85,7 +84,7 @@ def test_no_file_is_a_pickle(
     base: SharedBase, engine: FusedEngine, make_task: MakeTask, tmp_path: Path
 ) -> None:
     engine.attach(make_task("job"))
-    path = TaskCheckpoints(tmp_path, base).save(engine.state("job"), slot=0)
+    path = save(tmp_path, base, engine.state("job"))
     assert sorted(file.name for file in path.iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
@@ -105,9 +104,9 @@ def test_a_checkpoint_of_another_base_is_refused(
     tmp_path: Path,
 ) -> None:
     engine.attach(make_task("job"))
-    TaskCheckpoints(tmp_path, base).save(engine.state("job"), slot=0)
+    save(tmp_path, base, engine.state("job"))
     with pytest.raises(ValueError, match="do not fit the base model"):
-        TaskCheckpoints(tmp_path, load_base(grouped_query_directory)).load("job")
+        load(tmp_path, load_base(grouped_query_directory), "job")
 
 
 def test_the_newest_is_the_highest_slot_then_the_most_samples(store: CheckpointStore) -> None:

@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.batch import tokenize
-from executors.lora.checkpoint import TaskCheckpoints
 from executors.lora.dataset import Cursor, DatasetRoot, take
 from executors.lora.engine import FusedEngine
 from executors.lora.task import GPT2_TARGET_MODULES, LoraTask
+from tests.support.checkpoints import save
 
 # Summing in another order is all that may differ between a task alone and the same task in company.
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
@@ -118,13 +118,13 @@ def test_loss_and_gradients_are_those_of_peft(
     directory = request.getfixturevalue(f"{family}_directory")
     base = load_base(directory)
     targets = {"target_modules": GPT2_TARGET_MODULES} if family == "gpt2" else {}
-    task = make_task("job", dataset="ragged.jsonl", batch_size=3, max_gradient_norm=None, **targets)
+    task = make_task("job", dataset="ragged.jsonl", batch_size=3, max_gradient_norm=1e6, **targets)
     other = make_task("other", rank=2, **targets)
     engine = FusedEngine(base, datasets)
     engine.attach(task)
     engine.attach(other)
     engine.step()
-    checkpoint = TaskCheckpoints(tmp_path, base).save(engine.state("job"), slot=0)
+    checkpoint = save(tmp_path, base, engine.state("job"))
     loss = engine.step()["job"]
 
     reference = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
@@ -155,7 +155,7 @@ def test_loss_and_gradients_are_those_of_peft(
 
 
 def test_clipping_is_for_each_adapter_alone(engine: FusedEngine, make_task: MakeTask) -> None:
-    limits = {"tight": 1e-3, "loose": 1e9, "free": None}
+    limits = {"tight": 1e-3, "loose": 1e5, "free": 1e6}
     for name, limit in limits.items():
         engine.attach(make_task(name, max_gradient_norm=limit))
     engine.step()
@@ -177,9 +177,9 @@ def test_a_task_with_a_gradient_that_is_not_finite_harms_no_other(
 
     engine = FusedEngine(base, datasets)
     engine.attach(make_task("healthy"))
-    engine.attach(make_task("sick", alpha=1e38, seed=1))
+    engine.attach(make_task("sick", alpha=65_536.0, seed=1))
     sick = engine.state("sick")
-    sick.parameters.fill_(1e30)
+    sick.parameters.fill_(1e35)
     engine.detach("sick")
     engine.attach(sick.task, sick)
     first, second = engine.step(), engine.step()

@@ -11,7 +11,7 @@ from executors.lora.engine import FusedEngine
 from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 from schemas.cells import BaseDimensions
 from schemas.jobs import LoraHyperparameters
-from solvers.auction.memory import least_memory_gib
+from solvers.auction.market.memory import least_memory_gib
 
 NUMBERS_PER_PARAMETER = 4
 """Itself, its gradient, two moments; each of 4 bytes."""

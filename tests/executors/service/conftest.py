@@ -13,7 +13,7 @@ from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
-from executors.lora.task_state import TaskState
+from executors.lora.task import TaskState
 from executors.service.adapters import AdapterOutput
 from executors.service.checkpoints import RunCheckpoints
 from executors.service.room import Room

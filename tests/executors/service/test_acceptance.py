@@ -14,7 +14,7 @@ from executors.service.journal import Journal
 from schemas.codec import Decision
 from schemas.commands import Command, RunCancelled
 from schemas.decisions import EventIgnored
-from solvers.auction.calendar import Calendar
+from solvers.auction.market.fleet import Calendar
 from tests.support.executors import CELL, CHAIN, assignment, order
 
 NOW_S = 1_050.0

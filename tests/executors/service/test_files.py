@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from executors.service.files import write_folder
+from executors.files import write_folder
 
 
 def content(folder: Path) -> dict[str, bytes]:

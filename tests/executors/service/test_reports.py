@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from executors.service.clock import SystemClock
-from executors.service.heartbeat import Heartbeat
-from executors.service.reports import FleetReports, ReportError
+from executors.service.reports import FleetReports, Heartbeat, ReportError
 from executors.service.settings import ExecutorSettings
 from schemas.fleet import NodeHeartbeat
 from tests.support.executors import CELL

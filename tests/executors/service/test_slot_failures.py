@@ -10,7 +10,7 @@ import torch
 
 from executors.lora.adapter import AdapterLayout
 from executors.lora.engine import FusedEngine
-from executors.lora.task_state import TaskState
+from executors.lora.task import TaskState
 from executors.service.checkpoints import RunProgress, SavedRun
 from executors.service.failures import is_permanent
 from schemas.fleet import RunFailed, RunStarted
@@ -24,7 +24,6 @@ UNFIT = {
     "a folder for a dataset": (order("bad", 8, dataset="folder"), "not a regular file"),
     "a bad line": (order("bad", 8, dataset="broken.jsonl"), "line 2"),
     "an unknown layer": (order("bad", 8, target_modules=("nothing",)), "no layer is called"),
-    "a rank beyond the engine's": (order("bad", 8, rank=4_096), "rank: "),
     "sequences beyond the model's": (order("bad", 8, sequence_length=4_096), "4096 tokens"),
 }
 

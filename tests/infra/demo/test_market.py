@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from infra.board import Board
 from infra.demo import market as market_module
 from infra.demo.market import HOLD_LIMIT_S, Market
+from infra.views.board import Board
 from infra.workloads.bids import TimedBid
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope

@@ -6,13 +6,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from infra.cli import app
+from infra.cli import app_with
 from infra.errors import CommandError
 from infra.simulation.price_forecast import forecast_from_ledger
 from schemas.base import HOURS_PER_DAY
 from schemas.policies import AuctionPolicy
-from streams.cell import LedgerEvent
-from streams.replay_files import ledger_line
+from streams.cell.cell import LedgerEvent
+from streams.replay.files import ledger_line
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, zone
 
 HOUR = int(EPOCH_S // 3_600)
@@ -60,7 +60,7 @@ def test_a_cell_that_the_ledger_lacks_is_named(tmp_path: Path) -> None:
 
 def test_what_the_command_prints_fits_under_a_policy_and_prices_the_next_day(tmp_path: Path) -> None:
     ledger = ledger_of(crowd(20), tmp_path / "l.jsonl")
-    printed = CliRunner().invoke(app, ["forecast", str(ledger)])
+    printed = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)])
     assert printed.exit_code == 0, printed.output
     opening = yaml.safe_load(printed.stdout)["z"]["opening_prices"]
     policy = {"money_unit_micros": UNIT, "max_value_per_compute_micros": UNIT} | {
@@ -77,6 +77,6 @@ def test_what_the_command_prints_fits_under_a_policy_and_prices_the_next_day(tmp
 
 def test_a_ledger_without_bids_tells_no_prices(tmp_path: Path) -> None:
     ledger = ledger_of(Bench.configured(), tmp_path / "l.jsonl")
-    found = CliRunner().invoke(app, ["forecast", str(ledger)])
+    found = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)])
     assert found.exit_code != 0
     assert "nothing tells prices" in str(found.exception)

@@ -4,12 +4,11 @@ import math
 
 import pytest
 
-from infra.simulation.recording import Recording
-from infra.simulation.sent_times import BEFORE_ALL, timed
+from infra.simulation.recording import BEFORE_ALL, Recording, timed
 from infra.simulation.simulator import sent_at
 from schemas.codec import Envelope
 from schemas.registry import Event
-from streams.cell import LedgerEvent
+from streams.cell.cell import LedgerEvent
 from tests.support.cells import (
     EPOCH_S,
     bid,

@@ -8,18 +8,17 @@ from hypothesis import strategies as st
 
 from infra.errors import CommandError
 from infra.simulation.alternative import Alternative, NodeAddition
-from infra.simulation.from_ledger import Step
 from infra.simulation.outcomes import JobOutcome
 from infra.simulation.simulator import Simulation
-from infra.simulation.what_if import WhatIf, ledger_configuration, recorded, what_if
+from infra.simulation.what_if import Step, WhatIf, ledger_configuration, recorded, what_if
 from infra.workloads.arrivals import generate
-from infra.workloads.workload import draw_workload
+from infra.workloads.bids import draw_workload
 from schemas.cells import CellConfigured, Node, ThroughputRow
 from schemas.decisions import JobReplanned, JobWithdrawn, NodeStatusChanged
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.jobs import Dataset
-from streams.cell import LedgerEvent
-from streams.replay import DecisionRecord, verify
+from streams.cell.cell import LedgerEvent
+from streams.replay.replay import DecisionRecord, verify
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,

@@ -1,8 +1,7 @@
 import pytest
 
 from infra.workloads.arrivals import Arrival, generate
-from infra.workloads.bids import SLACK, Demands, WorkloadError, draw_quotes
-from infra.workloads.workload import draw_workload
+from infra.workloads.bids import SLACK, Demands, WorkloadError, draw_quotes, draw_workload
 from schemas.cells import CellConfigured, ThroughputRow
 from schemas.jobs import Dataset
 from tests.support.cells import EPOCH_S, configuration, zone

@@ -1,4 +1,4 @@
-"""The earliest finish against brute force, how the rivals choose vendors, and nodes of one's own."""
+"""The earliest finish against brute force, how the baselines choose vendors, and nodes of one's own."""
 
 import math
 from collections import Counter
@@ -8,14 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.auctioneer import Auctioneer
-from solvers.auction.baselines import EarliestFinish, FixedPrice
-from solvers.auction.earliest_finish import earliest_schedule
-from solvers.auction.exclusive_market import ExclusiveMarket
-from solvers.auction.market import Market, Placement
-from solvers.auction.mechanism import Request
-from solvers.auction.vendor_choice import cheapest_vendor, drawn_vendor, fastest_vendor
-from solvers.auction.window import VendorOption, Window
+from solvers.auction.baselines.on_arrival import (
+    EarliestFinish,
+    ExclusiveMarket,
+    FixedPrice,
+    cheapest_vendor,
+    drawn_vendor,
+    earliest_schedule,
+    fastest_vendor,
+)
+from solvers.auction.market.market import Market, Placement
+from solvers.auction.market.window import VendorOption, Window
+from solvers.auction.mechanism.auctioneer import Auctioneer
+from solvers.auction.mechanism.mechanism import Request
 from tests.support.markets import demand, every_schedule, fleet, small_cases
 
 NO_VENDOR = VendorOption(None, 0, 0)
@@ -106,7 +111,7 @@ def test_what_is_admitted_fits_pays_its_price_and_never_more_than_the_bid(tasks,
         if award is None:
             assert appraisal.price is None or bid_micros <= appraisal.price.micros
             continue
-        held.update(award.schedule.placement.cells())
+        held.update(award.schedule.placement.node_slots())
         assert award.charge.micros == math.ceil(appraisal.price.micros) <= bid_micros
         if name == "fixed":
             assert award.charge.micros == math.ceil(1.5 * work)
@@ -129,6 +134,6 @@ def test_an_exclusive_market_has_room_only_where_nothing_is():
     assert not market.has_room(taken, wanted)
     with pytest.raises(ValueError, match="no room"):
         market.reserve(taken, wanted)
-    assert market.cells(0, 2).free_samples.tolist() == [[6.0, 0.0], [6.0, 6.0]]
+    assert market.node_slots(0, 2).free_samples.tolist() == [[6.0, 0.0], [6.0, 6.0]]
     market.release(taken, wanted)
     assert market.has_room(taken, wanted)

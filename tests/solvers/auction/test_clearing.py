@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from solvers.auction.clearing import clearing_prices
-from solvers.auction.instance import OfferedTask
+from solvers.auction.offline.clearing import clearing_prices
+from solvers.auction.offline.instance import OfferedTask
 from tests.support.instances import (
     FIRST_SLOT,
     NO_VENDOR,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.counts import Cover
-from solvers.auction.cover import by_cost, cheapest_cover
-from solvers.auction.pricing import Plan, cheapest_plan
+from solvers.auction.mechanism.counts import Cover
+from solvers.auction.mechanism.cover import by_cost, cheapest_cover
+from solvers.auction.mechanism.pricing import Plan, cheapest_plan
 
 ENDLESS = 10**15
 STEPS = st.sampled_from([0, 1, 7, 50, 400, ENDLESS])

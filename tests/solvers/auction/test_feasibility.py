@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.auction.feasibility import violations, welfare_micros
-from solvers.auction.instance import Instance, OfferedTask, PlannedTask
-from solvers.auction.market import Placement
-from solvers.auction.window import VendorOption
+from solvers.auction.market.market import Placement
+from solvers.auction.market.window import VendorOption
+from solvers.auction.offline.feasibility import violations, welfare_micros
+from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask
 from tests.support.instances import FIRST_SLOT, NO_VENDOR, empty_instance
 from tests.support.markets import demand, fleet
 
@@ -28,8 +28,10 @@ def instance() -> Instance:
     return made
 
 
-def plan(job_id: str, *cells: tuple[int, int], option: VendorOption = NO_VENDOR[0]) -> PlannedTask:
-    return PlannedTask(job_id, option, Placement(tuple(s for s, _ in cells), tuple(r for _, r in cells)))
+def plan(job_id: str, *node_slots: tuple[int, int], option: VendorOption = NO_VENDOR[0]) -> PlannedTask:
+    return PlannedTask(
+        job_id, option, Placement(tuple(s for s, _ in node_slots), tuple(r for _, r in node_slots))
+    )
 
 
 FEASIBLE = [plan("a", (4, 0), (6, 1)), plan("b", (4, 0), option=PREPARED), plan("c", (4, 1))]
@@ -89,11 +91,13 @@ def test_feasible_plans_have_no_violations_and_bring_bids_less_costs():
             "slot 6, node node1-0: a train 2 of 0 free samples (4f)",
             id="a node that is down",
         ),
-        pytest.param([plan("a", (4, 3), (5, 0), (6, 0))], "slot 4, node row 3 is no cell", id="no such node"),
         pytest.param(
-            [plan("a", (4, -1), (5, 0), (6, 0))], "slot 4, node row -1 is no cell", id="a node before"
+            [plan("a", (4, 3), (5, 0), (6, 0))], "slot 4, node row 3 is no node-slot", id="no such node"
         ),
-        pytest.param([plan("a", (4, 0), (8, 0))], "slot 8, node row 0 is no cell", id="no such slot"),
+        pytest.param(
+            [plan("a", (4, -1), (5, 0), (6, 0))], "slot 4, node row -1 is no node-slot", id="a node before"
+        ),
+        pytest.param([plan("a", (4, 0), (8, 0))], "slot 8, node row 0 is no node-slot", id="no such slot"),
         pytest.param([plan("a")], "job a: trains 0 of 8 samples (4e)", id="no slot at all"),
     ],
 )

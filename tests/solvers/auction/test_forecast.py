@@ -9,11 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas.base import HOURS_PER_DAY
-from solvers.auction.calendar import Calendar
-from solvers.auction.even_demand import EvenDemand
-from solvers.auction.forecast import OPENING_PART, forecast_opening_prices
-from solvers.auction.instance import Instance, OfferedTask
-from solvers.auction.window import undominated
+from solvers.auction.forecast import OPENING_PART, EvenDemand, forecast_opening_prices
+from solvers.auction.market.fleet import Calendar
+from solvers.auction.market.window import undominated
+from solvers.auction.offline.instance import Instance, OfferedTask
 from tests.support.instances import FIRST_SLOT, NO_VENDOR, empty_instance, random_instance
 from tests.support.markets import demand, fleet
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.groups import VIEWS, Groups, telling
-from solvers.auction.packing import pack
+from solvers.auction.offline.groups import VIEWS, Groups, telling
+from solvers.auction.offline.placing import pack
 from tests.support.instances import empty_instance, random_instance
 from tests.support.markets import demand, fleet
 

@@ -6,9 +6,9 @@ from fractions import Fraction
 import numba
 import pytest
 
-from solvers.auction.cells import Cells
-from solvers.auction.exclusive_market import ExclusiveMarket
-from solvers.auction.market import Market, Opening
+from solvers.auction.baselines.on_arrival import ExclusiveMarket
+from solvers.auction.market.market import Market, Opening
+from solvers.auction.market.node_slots import NodeSlots
 from tests.support.markets import fleet
 
 ONE_NODE, ONE_CLASS, TWO_CLASSES = (
@@ -18,28 +18,32 @@ ONE_NODE, ONE_CLASS, TWO_CLASSES = (
 )
 
 
-def handed_out(market: Market) -> list[Cells]:
-    """Cells of every stretch of slots, none at all included."""
+def handed_out(market: Market) -> list[NodeSlots]:
+    """Node-slots of every stretch of slots, none at all included."""
     stretches = [
         (start, stop)
         for start in range(market.horizon_slots + 1)
         for stop in range(start, market.horizon_slots + 1)
     ]
-    return [cells(*stretch) for stretch in stretches for cells in (market.cells, market.emptied_cells)]
+    return [
+        node_slots(*stretch)
+        for stretch in stretches
+        for node_slots in (market.node_slots, market.emptied_node_slots)
+    ]
 
 
 @pytest.mark.parametrize(
     "of", [ONE_NODE, ONE_CLASS, TWO_CLASSES], ids=["one node", "one class", "two classes"]
 )
 @pytest.mark.parametrize("kind", [Market, ExclusiveMarket])
-def test_all_cells_are_of_one_compiled_type(kind, of):
+def test_all_node_slots_are_of_one_compiled_type(kind, of):
     usual = Market(TWO_CLASSES, 4, 0, lambda *_: 1.0)
     market = kind(of, 4, 0, lambda *_: 1.0)
     restored = kind(of, 4, 0, lambda *_: 1.0)
     market.advance(3)
     restored.restore(market.state())
-    types = {numba.typeof(cells) for each in (market, restored) for cells in handed_out(each)}
-    assert types == {numba.typeof(usual.cells(1, 3))}
+    types = {numba.typeof(node_slots) for each in (market, restored) for node_slots in handed_out(each)}
+    assert types == {numba.typeof(usual.node_slots(1, 3))}
     assert {numba.typeof(each.full_costs) for each in (market, restored)} == {numba.typeof(usual.full_costs)}
 
 

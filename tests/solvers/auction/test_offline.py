@@ -8,17 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.columns import FIRST_LENGTH, solve_by_columns
-from solvers.auction.descent import descend
-from solvers.auction.feasibility import violations, welfare_micros
-from solvers.auction.instance import OfferedTask, PlannedTask
-from solvers.auction.keeping import keep_what_fits
-from solvers.auction.market import Placement
-from solvers.auction.offline import MOST_SCHEDULE_FREE_CELLS, offline_optimum
-from solvers.auction.pricing import trivial_bound_micros
-from solvers.auction.relaxation import Relaxation
-from solvers.auction.schedule_free import solve_schedule_free
-from solvers.auction.solution import Solution
+from solvers.auction.market.market import Placement
+from solvers.auction.offline.columns import FIRST_LENGTH, descend, solve_by_columns
+from solvers.auction.offline.feasibility import keep_what_fits, violations, welfare_micros
+from solvers.auction.offline.instance import OfferedTask, PlannedTask
+from solvers.auction.offline.optimum import MOST_SCHEDULE_FREE_NODE_SLOTS, offline_optimum
+from solvers.auction.offline.pricing import trivial_bound_micros
+from solvers.auction.offline.relaxation import Relaxation
+from solvers.auction.offline.schedule_free import solve_schedule_free
+from solvers.auction.offline.solution import Solution
 from tests.support.instances import (
     FIRST_SLOT,
     NO_VENDOR,
@@ -158,10 +156,10 @@ def test_what_does_not_fit_beside_what_brings_more_is_not_kept():
 
 def test_prices_sought_by_descent_bound_what_the_master_bounds(monkeypatch):
     instance = random_instance(random.Random(2), tasks=120, nodes=4, slots=12, is_empty=True)
-    monkeypatch.setattr("solvers.auction.columns.PATIENCE_PER_TASK", 0)
+    monkeypatch.setattr("solvers.auction.offline.columns.PATIENCE_PER_TASK", 0)
     by_master = solve_by_columns(instance, LONG_S, 0.0)
-    monkeypatch.setattr("solvers.auction.columns.MOST_MASTER_TASKS", 50)
-    monkeypatch.setattr("solvers.auction.columns.SAMPLE_TASKS", 40)
+    monkeypatch.setattr("solvers.auction.offline.columns.MOST_MASTER_TASKS", 50)
+    monkeypatch.setattr("solvers.auction.offline.columns.SAMPLE_TASKS", 40)
     by_descent = solve_by_columns(instance, LONG_S, 0.0)
     assert_sound(instance, by_descent)
     assert by_master.welfare_micros <= by_descent.bound_micros
@@ -200,8 +198,8 @@ def test_prices_are_sought_until_their_bound_is_low_enough_and_no_longer(seek):
 def test_a_large_instance_goes_to_columns_and_keeps_its_promises():
     instance = random_instance(random.Random(12), tasks=300, nodes=12, slots=24, is_empty=True)
     nodes = len(instance.fleet.nodes)
-    cells = sum(nodes * (task.last_slot - task.first_slot + 1) for task in instance.tasks)
-    assert cells > MOST_SCHEDULE_FREE_CELLS
+    node_slots = sum(nodes * (task.last_slot - task.first_slot + 1) for task in instance.tasks)
+    assert node_slots > MOST_SCHEDULE_FREE_NODE_SLOTS
     solution = offline_optimum(instance, LONG_S, 0.02)
     assert_sound(instance, solution)
     assert solution.status == "optimal"

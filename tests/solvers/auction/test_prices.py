@@ -7,12 +7,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.auctioneer import Auctioneer
-from solvers.auction.certificate import least_additive_cost
-from solvers.auction.market import HIGHEST_PRICE_MICROS, Market, Placement
-from solvers.auction.mechanism import PriceRises, Request
-from solvers.auction.primal_dual import PrimalDual
-from solvers.auction.window import VendorOption, Window
+from solvers.auction.market.market import HIGHEST_PRICE_MICROS, Market, Placement
+from solvers.auction.market.window import VendorOption, Window
+from solvers.auction.mechanism.auctioneer import Auctioneer
+from solvers.auction.mechanism.certificate import least_additive_cost
+from solvers.auction.mechanism.mechanism import PriceRises, Request
+from solvers.auction.mechanism.primal_dual import PrimalDual
 from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
 
 NO_VENDOR = [VendorOption(None, 0, 0)]
@@ -33,7 +33,7 @@ def test_prices_rise_as_equations_7_and_8_say_in_normalised_units():
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 10), st.floats(1.0, 9.0)), min_size=1, max_size=30))
-def test_a_full_cell_is_dearer_than_any_bid_within_the_declared_bound(uses):
+def test_a_full_node_slot_is_dearer_than_any_bid_within_the_declared_bound(uses):
     # Lemma 2: with b-bar at least the money unit (1), use of the whole capacity lifts the price to alpha.
     of = fleet((1, 10.0, 8.0))
     market = Market(of, 1, 0, lambda *_: 0.0)
@@ -70,8 +70,8 @@ def offline_optimum(cases, capacity_samples, capacity_gib, build):
         used: dict[tuple[int, int], list[float]] = {}
         for _, placement, wanted in picks:
             if placement is not None:
-                for cell in zip(placement.slots, placement.rows, strict=True):
-                    held = used.setdefault(cell, [0, 0])
+                for node_slot in zip(placement.slots, placement.rows, strict=True):
+                    held = used.setdefault(node_slot, [0, 0])
                     held[0] += int(wanted.samples[0])
                     held[1] += wanted.memory_gib
         if all(s <= capacity_samples and m <= capacity_gib for s, m in used.values()):
@@ -107,8 +107,8 @@ def test_the_dual_bound_is_never_below_the_offline_optimum(tasks, nodes, alpha):
 
 
 def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
-    # Erratum P8: mu = max(0, F) prices both cells at the dearer one's price; constraint 6a prices each at its
-    # own, so a plan is left whose surplus exceeds the printed mu: the printed dual point is infeasible.
+    # Erratum P8: mu = max(0, F) prices both node-slots at the dearer one's price; constraint 6a prices each
+    # at its own, so a plan is left whose surplus exceeds the printed mu: the printed point is infeasible.
     of = fleet((1, 10.0, 8.0))
     auctioneer = Auctioneer(Market(of, 2, 0, lambda *_: 0.0), PrimalDual("critical", PriceRises(1.0, 1.0)))
     auctioneer.market.compute_price[0, 0] = 40.0
@@ -163,7 +163,7 @@ def test_an_absurd_bid_raises_prices_no_more_than_the_densest_that_is_expected()
 @given(small_cases(), st.integers(0, 60), st.sampled_from([0.0, 0.01, 1.0]))
 def test_every_plan_that_may_be_admitted_raises_the_bound_by_its_welfare_or_more(case, surplus, alpha):
     # Weak duality, plan by plan: mu_i and the rises of prices are worth no less than the plan, whatever
-    # becomes of it and of the others. Of any plan, since rivals choose by other rules than the price.
+    # becomes of it and of the others. Of any plan, since baselines choose by other rules than the price.
     market, wanted, options, _, _ = case
     # The whole window, a vendor without delay and no more work than fits: there is always a plan.
     first, last = market.first_slot, market.first_slot + market.horizon_slots - 1

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from solvers.auction.market import Market
-from solvers.auction.mechanism import Request
-from solvers.auction.published_search import published_schedule
-from solvers.auction.search import best_schedule
-from solvers.auction.window import VendorOption, Window, undominated
+from solvers.auction.market.market import Market
+from solvers.auction.market.window import VendorOption, Window, undominated
+from solvers.auction.mechanism.mechanism import Request
+from solvers.auction.mechanism.published_search import published_schedule
+from solvers.auction.mechanism.search import best_schedule
 from tests.support.markets import demand, fleet, small_cases
 
 NO_VENDOR = [VendorOption(None, 0, 0)]

@@ -7,12 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.certificate import least_additive_cost
-from solvers.auction.cover import by_cost, cheapest_cover
-from solvers.auction.market import Market
-from solvers.auction.room import binding, earliest_last_slot, room_for
-from solvers.auction.search import best_schedule
-from solvers.auction.window import VendorOption, Window, undominated
+from solvers.auction.market.market import Market
+from solvers.auction.market.window import (
+    VendorOption,
+    Window,
+    binding,
+    earliest_last_slot,
+    room_for,
+    undominated,
+)
+from solvers.auction.mechanism.certificate import least_additive_cost
+from solvers.auction.mechanism.cover import by_cost, cheapest_cover
+from solvers.auction.mechanism.search import best_schedule
 from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
 
 ENDLESS = 10**15
@@ -37,7 +43,7 @@ def test_no_schedule_with_room_is_cheaper_than_the_one_found(case):
 
 @settings(max_examples=700, deadline=None)
 @given(small_cases())
-def test_no_plan_with_or_without_room_is_cheaper_cell_by_cell_than_the_certificate_says(case):
+def test_no_plan_with_or_without_room_is_cheaper_node_slot_by_node_slot_than_the_certificate_says(case):
     market, wanted, *_ = case
     every = every_schedule(*case, room_only=False)
     least = min((additive_cost(market, wanted, schedule) for schedule in every), default=math.inf)
@@ -98,6 +104,6 @@ def test_a_task_without_room_is_told_which_resource_bound():
     wanted = demand(of, 4, [2], 4.0)
     market.free_gib[:3] = 3.0
     room = room_for(market, wanted, 0, 2)
-    assert (room.with_room, room.without_memory, room.cells) == (0, 3, 3)
+    assert (room.with_room, room.without_memory, room.node_slots) == (0, 3, 3)
     assert binding(wanted, room, 3, found=False) == "memory"
     assert binding(wanted, room, 1, found=False) == "time"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.auctioneer import Auctioneer
-from solvers.auction.certificate import least_additive_cost
-from solvers.auction.market import Market
-from solvers.auction.mechanism import PriceRises, Request
-from solvers.auction.primal_dual import PrimalDual
-from solvers.auction.search import best_schedule
-from solvers.auction.window import VendorOption, Window
+from solvers.auction.market.market import Market
+from solvers.auction.market.window import VendorOption, Window
+from solvers.auction.mechanism.auctioneer import Auctioneer
+from solvers.auction.mechanism.certificate import least_additive_cost
+from solvers.auction.mechanism.mechanism import PriceRises, Request
+from solvers.auction.mechanism.primal_dual import PrimalDual
+from solvers.auction.mechanism.search import best_schedule
 from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
 
 NO_VENDOR = [VendorOption(None, 0, 0)]

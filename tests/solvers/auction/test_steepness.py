@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.auction.mechanism import PriceRises
-from solvers.auction.steepness import LearnedSteepness, _class_of, _least_of
+from solvers.auction.mechanism.mechanism import PriceRises
+from solvers.auction.mechanism.steepness import LearnedSteepness, _class_of, _least_of
 
 DECLARED = PriceRises(7.0, 9.0, 1e12)
 
@@ -41,7 +41,7 @@ def test_declared_bounds_hold_until_enough_have_won() -> None:
     assert steepness.rises().alpha != DECLARED.alpha
 
 
-def test_a_full_cell_costs_what_four_fifths_of_the_winners_offered() -> None:
+def test_a_full_node_slot_costs_what_four_fifths_of_the_winners_offered() -> None:
     rises = learnt([100.0] * 20 + [1_024.0] * 80, award_micros=512.0).rises()
     # Taken in ever smaller shares, at a mean b-bar of 512, from a price of 1.
     assert math.e + (math.e - 1) * rises.alpha * 512.0 == pytest.approx(1_024.0)
@@ -49,7 +49,7 @@ def test_a_full_cell_costs_what_four_fifths_of_the_winners_offered() -> None:
     assert rises.max_density_micros == DECLARED.max_density_micros
 
 
-def test_winners_of_cells_that_open_at_nothing_tell_nothing() -> None:
+def test_winners_of_node_slots_that_open_at_nothing_tell_nothing() -> None:
     assert learnt([1_024.0] * 100, 512.0, opening_micros=0.0).rises() == DECLARED
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from schemas.solves import OfferedBid, OfferedNodes, SolveRequested
-from solvers.auction import titan
-from solvers.auction.columns import solve_by_columns
-from solvers.auction.feasibility import violations, welfare_micros
-from solvers.auction.instance import PlannedTask
-from solvers.auction.market import Placement
-from solvers.auction.schedule_free import solve_schedule_free
-from solvers.auction.titan import COLUMNS_SHARE, MAX_VARIABLES, instance_of, pruned, solve_batch
+from solvers.auction.baselines import titan
+from solvers.auction.baselines.titan import COLUMNS_SHARE, MAX_VARIABLES, instance_of, pruned, solve_batch
+from solvers.auction.market.market import Placement
+from solvers.auction.offline.columns import solve_by_columns
+from solvers.auction.offline.feasibility import violations, welfare_micros
+from solvers.auction.offline.instance import PlannedTask
+from solvers.auction.offline.schedule_free import solve_schedule_free
 
 FIRST = 7
 UNIT = 1_000_000
@@ -82,8 +82,8 @@ def test_an_answer_is_feasible_and_as_good_as_the_solver_finds_with_all_nodes(se
             plan.job_id,
             options[plan.job_id],
             Placement(
-                tuple(slot for slot, _ in plan.cells),
-                tuple(instance.fleet.row_of[node] for _, node in plan.cells),
+                tuple(slot for slot, _ in plan.node_slots),
+                tuple(instance.fleet.row_of[node] for _, node in plan.node_slots),
             ),
         )
         for plan in answer.plans

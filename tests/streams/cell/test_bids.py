@@ -28,7 +28,7 @@ def test_a_bid_in_an_empty_cell_pays_only_its_operational_cost(bench):
     # Four slots of half a fast node, or of a whole slow one: both cost half a unit per slot.
     assert admitted.payment_micros == 2 * UNIT
     assert admitted.offer.price.operational_micros == 2 * UNIT
-    assert len(admitted.offer.plan.cells) == 4
+    assert len(admitted.offer.plan.node_slots) == 4
     assert admitted.certificate.planned_welfare_micros == 48 * UNIT
     assert admitted.certificate.dual_bound_micros >= 48 * UNIT
 
@@ -83,7 +83,7 @@ def test_a_rejection_for_lack_of_room_says_what_bound_and_which_deadline_would_h
     assert isinstance(held, JobAdmitted)
     assert rejected.reason == "no_room_before_deadline"
     assert rejected.offer.room.binding == "compute"
-    assert rejected.offer.room.cells_without_compute == 4
+    assert rejected.offer.room.without_compute == 4
     assert rejected.offer.earliest_deadline_s == EPOCH_S + 60
 
 

@@ -6,7 +6,7 @@ from schemas.cells import GpuType, Tariff
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned
 from schemas.policies import TitanPolicy
 from schemas.solves import SolvedPlan
-from streams.cell import Cell
+from streams.cell.cell import Cell
 from tests.support.cells import (
     EPOCH_S,
     UNIT,
@@ -37,7 +37,7 @@ def test_batches_beyond_the_quota_save_slots_and_prove_nothing_about_the_plans()
     bench = bench_of_fast_nodes(10 / 0.09)
     task = {"work_samples": 90, "speed_samples_per_s": {"fast": 0.9}, "deadline_s": EPOCH_S + 120}
     (admitted,) = bench.send(bid(units=101.0, **task))
-    assert len(admitted.offer.plan.cells) == 10
+    assert len(admitted.offer.plan.node_slots) == 10
     bench.send(tick(0))
     for slot, done in enumerate((16, 32, 48, 64, 80)):
         node = nodes_by_slot(admitted)[slot]
@@ -55,7 +55,7 @@ def test_batches_beyond_the_quota_save_slots_and_prove_nothing_about_the_plans()
 def test_a_cheaper_plan_after_a_node_is_lost_proves_nothing_about_the_first_one():
     bench = bench_of_fast_nodes(20.0)
     (admitted,) = bench.send(bid(units=20.2, work_samples=51, speed_samples_per_s={"fast": 5.0}))
-    (first, node), (second, other) = admitted.offer.plan.cells
+    (first, node), (second, other) = admitted.offer.plan.node_slots
     assert (first, second, node) == (0, 1, other)
     _, replanned = bench.send(tick(0), started(node, 0, 0), progressed(node, 0, 50), offline(node))[-2:]
     assert isinstance(replanned, JobReplanned)
@@ -137,7 +137,7 @@ def test_a_job_that_gives_up_its_slots_since_what_runs_suffices_says_so():
     down, replanned = bench.send(offline("a2"))
     assert isinstance(replanned, JobReplanned)
     assert (replanned.reason, replanned.first_slot, replanned.remaining_samples) == ("node_lost", 2, 0)
-    assert replanned.plan.cells == ()
+    assert replanned.plan.node_slots == ()
     assert replanned.extra_operational_micros == -UNIT // 10
     assert replanned.certificate.difference.replanned_micros == UNIT // 10
     assert down.status == "down"
@@ -167,7 +167,7 @@ def test_a_bid_that_waits_uses_no_slot_that_its_bound_does_not_know():
     (offered,) = requested.bids
     assert offered.last_slot == 6
     bench.send(tick(0).model_copy(update={"time_s": 1_800.0}))
-    (rejected,) = bench.send(solved(requested, SolvedPlan(job_id="j", cells=((7, "a1"),))))
+    (rejected,) = bench.send(solved(requested, SolvedPlan(job_id="j", node_slots=((7, "a1"),))))
     assert rejected.reason == "plan_not_feasible"
 
 
@@ -176,6 +176,6 @@ def test_titan_plans_are_worth_no_more_than_was_counted_as_the_bid_came():
     task = {"work_samples": 900, "speed_samples_per_s": {"fast": 0.5}, "deadline_s": 50 * 1_800.0}
     bench.send(bid(units=10.0, **task))
     (requested,) = bench.send(tick(0).model_copy(update={"time_s": 1_000.0}))
-    admitted = bench.send(solved(requested, SolvedPlan(job_id="j", cells=((6, "a1"),))))[0]
+    admitted = bench.send(solved(requested, SolvedPlan(job_id="j", node_slots=((6, "a1"),))))[0]
     assert isinstance(admitted, JobAdmitted)
     assert admitted.certificate.proven_ratio == 1.0

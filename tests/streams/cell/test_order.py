@@ -10,7 +10,7 @@ from schemas.decisions import (
     JobRejected,
     JobWithdrawn,
 )
-from streams.cell import Cell, LedgerEvent
+from streams.cell.cell import Cell, LedgerEvent
 from tests.support.cells import (
     CheckedBench,
     ask,
@@ -166,7 +166,7 @@ def test_a_snapshot_goes_on_as_if_nothing_had_happened(bench):
 
 def test_a_snapshot_of_another_version_is_refused(bench, monkeypatch):
     snapshot = bench.cell.snapshot()
-    monkeypatch.setattr("streams.cell.SNAPSHOT_VERSION", 99)
+    monkeypatch.setattr("streams.cell.cell.SNAPSHOT_VERSION", 99)
     with pytest.raises(ValueError, match="delete the snapshot"):
         Cell.restore(snapshot)
 

@@ -6,8 +6,8 @@ import pytest
 
 from schemas.decisions import JobRefunded, JobReplanned
 from schemas.registry import Event, Outcome
-from streams.auction.book import LATE_REPORT_SLOTS
-from streams.cell import Cell
+from streams.cell.cell import Cell
+from streams.policies.auction.book import LATE_REPORT_SLOTS
 from tests.support.cells import (
     EPOCH_S,
     CheckedBench,

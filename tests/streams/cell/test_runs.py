@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.commands.boards import happening
+from infra.views.tables import happening
 from schemas.codec import Decision
 from schemas.commands import RunCancelled, SlotAssigned
 from schemas.decisions import (

@@ -7,8 +7,8 @@ import pytest
 from schemas.commands import SlotAssigned
 from schemas.decisions import JobRefunded, JobReplanned
 from schemas.registry import Outcome
-from streams.auction import book
-from streams.cell import Cell
+from streams.cell.cell import Cell
+from streams.policies.auction import book
 from tests.support.cells import (
     Bench,
     CheckedBench,

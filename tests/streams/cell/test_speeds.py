@@ -7,8 +7,8 @@ import pytest
 from schemas.cells import ThroughputRow
 from schemas.commands import RunCancelled, SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned, ZonePriced
-from streams.auction.book import LATE_REPORT_SLOTS
-from streams.cell import Cell
+from streams.cell.cell import Cell
+from streams.policies.auction.book import LATE_REPORT_SLOTS
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,

@@ -5,8 +5,8 @@ import pytest
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected, JobWithdrawn
 from schemas.policies import TitanPolicy
 from schemas.solves import SolvedPlan, SolveRequested
-from solvers.auction.titan import solve_batch
-from streams.cell import Cell
+from solvers.auction.baselines.titan import solve_batch
+from streams.cell.cell import Cell
 from tests.support.cells import (
     EPOCH_S,
     UNIT,
@@ -45,7 +45,7 @@ def asked(bench: CheckedBench, *bids) -> SolveRequested:
 
 
 def plan(job_id: str, *cells: tuple[int, str]) -> SolvedPlan:
-    return SolvedPlan(job_id=job_id, cells=cells)
+    return SolvedPlan(job_id=job_id, node_slots=cells)
 
 
 def test_bids_wait_for_the_first_tick_in_the_last_half_of_their_slot(bench):

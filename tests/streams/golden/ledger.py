@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from schemas.codec import Decision, decode_event_line
-from streams.cell import Cell, LedgerEvent
+from streams.cell.cell import Cell, LedgerEvent
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 CHAIN = Path(__file__).with_name("chain.txt")

@@ -7,7 +7,7 @@ from schemas.policies import TitanPolicy
 from schemas.registry import EVENTS_BY_TOPIC
 from schemas.solves import SolvedPlan, SolveFinished, SolveRequested
 from schemas.topics import DECISIONS
-from streams.records import ReadRecord
+from streams.kafka.records import ReadRecord
 from streams.solver.answers import PendingSolve, answer_record, fitted, pending_solve, without_plans
 from tests.support.cells import Bench, bid, solved, tick, zone
 
@@ -85,7 +85,7 @@ def test_an_answer_without_plans_decides_the_bids_at_once(bench):
 
 def long_answer(plans: int, cells: int) -> SolveFinished:
     many = [
-        SolvedPlan(job_id=f"j{number}", cells=tuple((slot, f"n{number % 7}") for slot in range(cells)))
+        SolvedPlan(job_id=f"j{number}", node_slots=tuple((slot, f"n{number % 7}") for slot in range(cells)))
         for number in range(plans)
     ]
     asked = SolveRequested.model_construct(zone="z", request_id="batch-1")

@@ -1,0 +1,63 @@
+"""Files that are there whole, or not at all, even after a loss of power."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def write_to_disk(path: Path, content: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the disk has a folder's entries: new names, renames, removals."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Put `content` in place of whatever `path` holds.
+
+    Raises:
+        OSError: the disk failed; `path` is as it was, unless only the last step failed.
+    """
+    unfinished = path.with_name(f".unfinished-{path.name}")
+    write_to_disk(unfinished, content)
+    unfinished.rename(path)
+    sync_folder(path.parent)
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Put a folder of `files`, by plain name, in place of whatever `path` holds.
+
+    A folder cannot be renamed onto another: if one is replaced, `path` is missing for a moment.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # No job's name has a plus, so that this is never another's.
+    prefix = f".unfinished-{path.name}+"
+    for left_over in path.parent.glob(f"{prefix}*"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
+    try:
+        (scratch / "new").mkdir()
+        for name, content in files.items():
+            write_to_disk(scratch / "new" / name, content)
+        sync_folder(scratch / "new")
+        if path.exists():
+            path.rename(scratch / "old")
+        (scratch / "new").rename(path)
+        sync_folder(path.parent)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,87 @@
+"""Bids and vendors' standing quotes as people write them."""
+
+import uuid
+from typing import Any
+
+from infra.files.entries import Entry, read_entries
+from schemas.base import MAX_TIME_S
+from schemas.jobs import JobQuoteRequested, JobSubmitted
+from schemas.quotes import VendorLeft, VendorQuoted
+
+_ANYBODY = "anybody"
+"""Who asks for a quote where a file does not say."""
+
+
+def read_bids(file: str, now_s: float, default_cell: str | None = None) -> list[JobSubmitted]:
+    """Read the bids of a file, or of standard input for `-`.
+
+    Beside the fields of `JobSubmitted`, a bid may say `bid` (units of money, to six decimals) in place of
+    `bid_micros`, and its task `deadline_in_s` (from `now_s` on) in place of `deadline_s`; a job without id
+    is given one, and one without cell is for `default_cell`.
+
+    Raises:
+        EntriesFileError: the file cannot be read, is too large, or an entry is no bid.
+    """
+    return [
+        entry.parse(JobSubmitted, _fields(entry, now_s, default_cell)) for entry in read_entries(file, "bid")
+    ]
+
+
+def read_quote_requests(file: str, now_s: float, default_cell: str | None = None) -> list[JobQuoteRequested]:
+    """Read the same files as requests for a quote: how much is bid and under what id does not matter.
+
+    Raises:
+        EntriesFileError: as `read_bids`.
+    """
+    requests = []
+    for entry in read_entries(file, "bid"):
+        fields = _fields(entry, now_s, default_cell)
+        for name in ("bid_micros", "job_id"):
+            fields.pop(name, None)
+        fields.setdefault("user", _ANYBODY)
+        fields.setdefault("quote_id", f"quote-{uuid.uuid4().hex[:12]}")
+        requests.append(entry.parse(JobQuoteRequested, fields))
+    return requests
+
+
+def _fields(entry: Entry, now_s: float, default_cell: str | None) -> dict[str, Any]:
+    """The fields of a bid with the conveniences worked out."""
+    fields = entry.with_micros(entry.fields, "bid")
+    fields.setdefault("job_id", f"job-{uuid.uuid4().hex[:12]}")
+    if default_cell is not None:
+        fields.setdefault("cell", default_cell)
+    task = fields.get("task")
+    if isinstance(task, dict) and "deadline_in_s" in task:
+        task = dict(task)
+        if "deadline_s" in task:
+            raise entry.fault(("task", "deadline_in_s"), "give either deadline_in_s or deadline_s")
+        seconds = task.pop("deadline_in_s")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_TIME_S:
+            raise entry.fault(
+                ("task", "deadline_in_s"), f"not a positive number of seconds up to {MAX_TIME_S:.0f}"
+            )
+        fields["task"] = {**task, "deadline_s": now_s + seconds}
+    return fields
+
+
+def read_vendor_quotes(file: str, default_cell: str | None = None) -> list[VendorQuoted | VendorLeft]:
+    """Read the quotes of a file, or of standard input for `-`.
+
+    Beside the fields of `VendorQuoted`, an entry may give its prices in units of money, without `_micros`;
+    one that says `leaves: true` takes the vendor's quote back. One without cell is for `default_cell`.
+
+    Raises:
+        EntriesFileError: the file cannot be read, is too large, or an entry is no quote.
+    """
+    return [_quote(entry, default_cell) for entry in read_entries(file, "quote")]
+
+
+def _quote(entry: Entry, default_cell: str | None) -> VendorQuoted | VendorLeft:
+    fields = entry.with_micros(entry.fields, "fixed_price", "price_per_thousand_samples")
+    if default_cell is not None:
+        fields.setdefault("cell", default_cell)
+    if "leaves" not in fields:
+        return entry.parse(VendorQuoted, fields)
+    if fields.pop("leaves") is not True:
+        raise entry.fault(("leaves",), "say true, or leave it out")
+    return entry.parse(VendorLeft, fields)

@@ -1,0 +1,1 @@
+"""What people see of a log: folds of its events and decisions, and how they are shown."""

@@ -1,0 +1,61 @@
+"""An offer in words: what was considered, the price part by part, the plan."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+
+from infra.views.text import units
+from schemas.decisions import Offer, Plan
+
+_WORD = {
+    "row": "by the zone's measure",
+    "declared_within_row": "as declared, within the zone's measure",
+    "capped_by_row": "by the zone's measure, below what was declared",
+    "declared": "as declared, which the user answers for",
+}
+
+
+def describe_offer(offer: Offer) -> Iterator[str]:
+    """A line for each thing that the market looked at."""
+    room = offer.room
+    yield (
+        f"considered {room.node_slots} node-slots: {room.with_room} with room, "
+        f"{room.on_down_nodes} on nodes that are down, {room.without_compute} without compute, "
+        f"{room.without_memory} without memory; binding: {room.binding}"
+    )
+    yield "speed: " + ", ".join(
+        f"{speed.samples_per_s:g} samples/s on {speed.gpu_type} ({_WORD[speed.source]})"
+        for speed in offer.speeds
+    )
+    if offer.price is not None:
+        price = offer.price
+        compute, memory = units(round(price.compute_micros)), units(round(price.memory_micros))
+        yield (
+            f"price: operation {units(price.operational_micros)} + compute {compute} + memory {memory} "
+            f"+ vendor {units(price.vendor_micros)}"
+        )
+    if offer.plan is not None:
+        yield f"plan: {describe_plan(offer.plan)}"
+    if offer.plan_gap_micros:
+        yield (
+            f"the best plan found before the search had spent its steps: another may be cheaper by at "
+            f"most {units(offer.plan_gap_micros)}"
+        )
+
+
+def describe_plan(plan: Plan) -> str:
+    """Which node in which slots."""
+    runs = [(node, [slot for slot, _ in held]) for node, held in groupby(plan.node_slots, key=itemgetter(1))]
+    places = "; ".join(f"{node} in {_ranges(slots)}" for node, slots in runs)
+    vendor = "" if plan.vendor is None else f", data prepared by {plan.vendor}"
+    return f"{plan.samples} samples: {places}{vendor}"
+
+
+def _ranges(slots: list[int]) -> str:
+    parts: list[list[int]] = []
+    for slot in slots:
+        if parts and slot == parts[-1][1] + 1:
+            parts[-1][1] = slot
+        else:
+            parts.append([slot, slot])
+    return ", ".join(f"slot {first}" if first == last else f"slots {first}-{last}" for first, last in parts)

@@ -1,0 +1,37 @@
+"""Money and times as people read them."""
+
+from datetime import UTC, datetime
+
+_MICROS_PER_UNIT = 1_000_000
+_LEAST_DECIMALS = 4
+
+
+def units(micros: float | None) -> str:
+    """An amount in units of money; a dash for none.
+
+    A whole number of micros is said exactly, with four to six decimals: who bids what is printed wins or
+    loses by the last of them. A mean, which is a float, is rounded to four.
+    """
+    if micros is None:
+        return "–"
+    if isinstance(micros, float):
+        return f"{micros / _MICROS_PER_UNIT:,.{_LEAST_DECIMALS}f}"
+    whole, rest = divmod(abs(micros), _MICROS_PER_UNIT)
+    decimals = f"{rest:06}"
+    more = decimals[_LEAST_DECIMALS:].rstrip("0")
+    return f"{'-' if micros < 0 else ''}{whole:,}.{decimals[:_LEAST_DECIMALS]}{more}"
+
+
+def written(time: str | float) -> str:
+    """A Unix time, or what a sender wrote, as ISO 8601 in UTC; what is no time stays as it was written."""
+    try:
+        moment = datetime.fromtimestamp(time, UTC) if isinstance(time, float | int) else _read(time)
+    except (ValueError, OverflowError):
+        return str(time)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _read(time: str) -> datetime:
+    moment = datetime.fromisoformat(time)
+    # Without a zone it is meant in UTC, as all times here.
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

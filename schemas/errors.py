@@ -1,0 +1,13 @@
+"""Errors that a person reads."""
+
+from typing import ClassVar
+
+
+class ReadableError(Exception):
+    """Its message is for whoever runs the program: what was wrong, where, and what to do.
+
+    Where there are more lines than one, the first is complete; the others are further faults.
+    """
+
+    ends_with_log: ClassVar[bool] = False
+    """Whether the further lines are the end of a log instead."""

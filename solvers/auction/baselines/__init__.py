@@ -1,0 +1,1 @@
+"""What the auction is compared with (section 5.1)."""

@@ -1,0 +1,188 @@
+"""Titan (section 5.1): one mixed-integer program per slot, over the bids that came in it and the room left.
+
+Where room is plenty, plans are found and proven good enough by columns; where that does not close the gap,
+the program is solved. A variable per task, slot and node is too many for a large zone, where a task may use
+any of a hundred alike nodes. So of each slot and class it is offered the roomiest nodes alone, as many as
+the batch could fill.
+"""
+
+import math
+import time
+
+import numpy as np
+
+from schemas.base import HOURS_PER_DAY
+from schemas.cells import Tariff
+from schemas.solves import MAX_BOUND_MICROS, OfferedBid, SolvedPlan, SolveFinished, SolveRequested
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.fleet import GIB_QUANTUM, Fleet, NodeClass
+from solvers.auction.market.window import VendorOption
+from solvers.auction.offline.columns import solve_by_columns
+from solvers.auction.offline.instance import Instance, OfferedTask
+from solvers.auction.offline.schedule_free import solve_schedule_free
+from solvers.auction.offline.solution import Solution
+from solvers.compiled import Bools, Floats, Ints
+
+ROOM_TO_DEMAND = 1.3
+"""Of the nodes offered, their room is so many times what all tasks of the batch together take in a slot."""
+MAX_VARIABLES = 50_000
+"""Of tasks in slots on nodes. Where there are more, fewer nodes are offered."""
+COLUMNS_SHARE = 0.25
+"""Of the time; the rest is for the program, if the gap is still open then."""
+_SHRINK = 0.8
+_COSTS_APART = Tariff(name="apart", micros_per_kwh=(0,) * HOURS_PER_DAY)
+"""A request states costs per slot, so no tariff is asked."""
+
+
+def solve_batch(cell: str, request: SolveRequested) -> SolveFinished:
+    """Answer a cell's request with the best plans found in its time."""
+    instance = instance_of(request)
+    solution = _solve(instance, request.time_limit_s, request.relative_gap)
+    nodes = instance.fleet.nodes
+    return SolveFinished(
+        cell=cell,
+        zone=request.zone,
+        request_id=request.request_id,
+        status=solution.status,
+        plans=tuple(
+            SolvedPlan(
+                job_id=plan.job_id,
+                node_slots=tuple((slot, nodes[row]) for slot, row in plan.placement.node_slots()),
+            )
+            for plan in solution.plans
+        ),
+        bound_micros=min(solution.bound_micros, MAX_BOUND_MICROS),
+        solve_s=solution.seconds,
+    )
+
+
+def instance_of(request: SolveRequested) -> Instance:
+    """The problem as the solvers take it; nodes in the order of the request's classes."""
+    fleet = _fleet(request)
+    return Instance(
+        fleet=fleet,
+        first_slot=request.first_slot,
+        full_costs=np.stack([offered.full_cost_micros for offered in request.classes], axis=1),
+        free_samples=np.hstack([np.array(offered.free_samples, np.float64) for offered in request.classes]),
+        free_gib=np.hstack([np.array(offered.free_quanta) / GIB_QUANTUM for offered in request.classes]),
+        tasks=[_task(bid, fleet) for bid in request.bids],
+    )
+
+
+def pruned(instance: Instance, max_variables: int) -> Instance:
+    """The instance with room on the roomiest nodes of each slot and class alone: at least one, and as many as
+    hold `ROOM_TO_DEMAND` times what the batch takes there, fewer where that makes too many variables."""
+    ratio = ROOM_TO_DEMAND
+    kept = _roomiest(instance, ratio)
+    while _variables(instance, kept) > max_variables and ratio > _SHRINK**40:
+        ratio *= _SHRINK
+        kept = _roomiest(instance, ratio)
+    return Instance(
+        fleet=instance.fleet,
+        first_slot=instance.first_slot,
+        full_costs=instance.full_costs,
+        free_samples=np.where(kept, instance.free_samples, 0.0),
+        free_gib=np.where(kept, instance.free_gib, 0.0),
+        tasks=instance.tasks,
+    )
+
+
+def _solve(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
+    """The better of what columns and the program find, the program only where columns leave the gap open."""
+    started_s = time.perf_counter()
+    by_columns = solve_by_columns(instance, COLUMNS_SHARE * time_limit_s, relative_gap)
+    if by_columns.status == "optimal":
+        return by_columns
+    part = pruned(instance, MAX_VARIABLES)
+    left_s = time_limit_s - (time.perf_counter() - started_s)
+    program = solve_schedule_free(part, left_s, relative_gap)
+    better = max(by_columns, program, key=lambda solution: solution.welfare_micros)
+    # What holds for a part of the room holds for all of it only where nothing was left out.
+    is_whole = np.array_equal(part.free_samples, instance.free_samples)
+    bound_micros = min(by_columns.bound_micros, program.bound_micros if is_whole else math.inf)
+    seconds = time.perf_counter() - started_s
+    return Solution.of(instance, better.plans, bound_micros, relative_gap, seconds)
+
+
+def _fleet(request: SolveRequested) -> Fleet:
+    nodes: list[str] = []
+    classes: list[NodeClass] = []
+    for index, offered in enumerate(request.classes):
+        classes.append(
+            NodeClass(
+                gpu_type=f"class-{index}",
+                tariff=_COSTS_APART,
+                power_kw=0.0,
+                capacity_samples=float(offered.capacity_samples),
+                capacity_gib=offered.capacity_quanta / GIB_QUANTUM,
+                start=len(nodes),
+                stop=len(nodes) + len(offered.nodes),
+            )
+        )
+        nodes += offered.nodes
+    return Fleet(
+        nodes=tuple(nodes),
+        classes=tuple(classes),
+        row_of={node: row for row, node in enumerate(nodes)},
+        class_of_row=tuple(index for index, offered in enumerate(request.classes) for _ in offered.nodes),
+    )
+
+
+def _task(bid: OfferedBid, fleet: Fleet) -> OfferedTask:
+    samples = np.array(bid.slot_samples, np.int64)
+    return OfferedTask(
+        job_id=bid.job_id,
+        bid_micros=bid.bid_micros,
+        demand=Demand.sized(bid.work_samples, samples, bid.memory_quanta / GIB_QUANTUM, fleet),
+        options=(VendorOption(bid.vendor, bid.vendor_micros, 0),),
+        first_slot=bid.ready_slot,
+        last_slot=bid.last_slot,
+    )
+
+
+def _roomiest(instance: Instance, ratio: float) -> Bools:
+    """(slots, nodes) the nodes with the most room, by what is scarcer on them; ties by row."""
+    kept = np.zeros(instance.free_samples.shape, np.bool_)
+    for index, node_class in enumerate(instance.fleet.classes):
+        rows = slice(node_class.start, node_class.stop)
+        samples, gib = instance.free_samples[:, rows], instance.free_gib[:, rows]
+        scarcer = np.minimum(samples / node_class.capacity_samples, gib / node_class.capacity_gib)
+        order = np.argsort(-scarcer, axis=1, kind="stable")
+        wanted_samples, wanted_gib = _wanted(instance, index)
+        # A node is kept while those before it hold too little.
+        enough = (_held_before(samples, order) >= ratio * wanted_samples[:, None]) & (
+            _held_before(gib, order) >= ratio * wanted_gib[:, None]
+        )
+        enough[:, 0] = False
+        np.put_along_axis(kept[:, rows], order, ~enough, axis=1)
+    return kept
+
+
+def _held_before(room: Floats, order: Ints) -> Floats:
+    """What the nodes before each hold together, in the order given."""
+    ordered = np.take_along_axis(room, order, axis=1)
+    return np.cumsum(ordered, axis=1) - ordered
+
+
+def _wanted(instance: Instance, index: int) -> tuple[Floats, Floats]:
+    """(slots,) each: samples and GiB that the tasks which may run on a class take there, all at once."""
+    samples, gib = np.zeros(instance.slots), np.zeros(instance.slots)
+    for task in instance.tasks:
+        if task.demand.samples[index] > 0:
+            within = slice(task.first_slot - instance.first_slot, task.last_slot - instance.first_slot + 1)
+            samples[within] += task.demand.samples[index]
+            gib[within] += task.demand.memory_gib
+    return samples, gib
+
+
+def _variables(instance: Instance, kept: Bools) -> int:
+    """Of tasks in slots on nodes that are kept."""
+    offered = kept & (instance.free_samples > 0)
+    total = 0
+    for index, node_class in enumerate(instance.fleet.classes):
+        nodes = offered[:, node_class.start : node_class.stop].sum(axis=1)
+        for task in instance.tasks:
+            if task.demand.samples[index] > 0:
+                first, last = task.first_slot - instance.first_slot, task.last_slot - instance.first_slot
+                total += int(nodes[first : last + 1].sum())
+    return total

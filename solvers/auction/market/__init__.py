@@ -1,0 +1,1 @@
+"""What a task may use: nodes, their room and their prices, and what a task asks of them."""

@@ -1,0 +1,168 @@
+"""What a task asks of each class of nodes: samples per slot and memory."""
+
+import math
+from typing import NamedTuple, Self, cast
+
+import numpy as np
+
+from schemas.cells import ThroughputRow, Zone
+from schemas.commands import MAX_RUNS_PER_SLOT
+from schemas.decisions import CountedSpeed
+from schemas.jobs import LoraHyperparameters, RejectionReason, Task
+from solvers.auction.market.fleet import Fleet, gib_up
+from solvers.auction.market.memory import least_memory_gib
+from solvers.compiled import Floats, Ints
+
+
+def counted_speeds(task: Task, zone: Zone) -> tuple[CountedSpeed, ...]:
+    """The speed per GPU type that the task may run on, by type; none where nothing is known.
+
+    What a user declares says which types the task runs on, and how fast on those that the zone has not
+    measured. Where it has, the declaration counts up to the measured speed and no further.
+    """
+    measured = {row.gpu_type: row.samples_per_s for row in covering_rows(task.hyperparameters, zone)}
+    declared = task.speed_samples_per_s
+    if declared is None:
+        return tuple(CountedSpeed(gpu_type=t, samples_per_s=s, source="row") for t, s in measured.items())
+    return tuple(
+        _counted(gpu_type, declared[gpu_type], measured.get(gpu_type)) for gpu_type in sorted(declared)
+    )
+
+
+def rests_on_declaration(task: Task, zone: Zone, gpu_type: str) -> bool:
+    """Whether the user's word alone says how fast the task is on a type that it may run on: `declared`."""
+    return task.speed_samples_per_s is not None and all(
+        row.gpu_type != gpu_type for row in covering_rows(task.hyperparameters, zone)
+    )
+
+
+def _counted(gpu_type: str, declared: float, measured: float | None) -> CountedSpeed:
+    if measured is None:
+        return CountedSpeed(gpu_type=gpu_type, samples_per_s=declared, source="declared")
+    if declared <= measured:
+        return CountedSpeed(gpu_type=gpu_type, samples_per_s=declared, source="declared_within_row")
+    return CountedSpeed(gpu_type=gpu_type, samples_per_s=measured, source="capped_by_row")
+
+
+def covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]:
+    """Per GPU type the least row that covers the shape: a larger rank or sequence is slower, never faster."""
+    best: dict[str, ThroughputRow] = {}
+    for row in zone.throughput:
+        covers = (
+            row.batch_size == shape.batch_size
+            and row.rank >= shape.rank
+            and row.sequence_length >= shape.sequence_length
+        )
+        held = best.get(row.gpu_type)
+        if covers and (held is None or (row.sequence_length, row.rank) < (held.sequence_length, held.rank)):
+            best[row.gpu_type] = row
+    return [best[gpu_type] for gpu_type in sorted(best)]
+
+
+class UnjudgeableError(Exception):
+    """A task that no plan can be sought for, whatever the load."""
+
+    def __init__(self, reason: RejectionReason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason: RejectionReason = reason
+        self.detail = detail
+
+
+class Demand(NamedTuple):
+    """A task's work, and per class of nodes what a slot of it does and takes; arrays are per class.
+
+    A tuple, so that compiled code takes it whole.
+    """
+
+    work_samples: int
+    samples: Ints
+    """s_ik: whole samples trained per slot; 0 where the task cannot run on the class."""
+    compute_share: Floats
+    """s_ik / C_kp."""
+    memory_gib: float
+    """r_i, or the least that any task counts for."""
+    memory_share: Floats
+    """r_i / (C_km - r_b)."""
+
+    @classmethod
+    def of(cls, task: Task, work_samples: int, zone: Zone, fleet: Fleet, slot_s: float) -> Self:
+        """The demand of `work_samples` of a task in a zone: all of its work, or what is left of it.
+
+        Raises:
+            UnjudgeableError: if the speed of the task is unknown, it declares less memory than it must take,
+                or no node of the zone could ever hold it.
+        """
+        _refuse_understated_memory(task, zone)
+        speeds, memory_gib = _speeds_and_memory(task, zone)
+        memory_gib = max(memory_gib, _least_memory_gib(fleet))
+        samples = np.zeros(len(fleet.classes), np.int64)
+        for index, node_class in enumerate(fleet.classes):
+            per_slot = math.floor(speeds.get(node_class.gpu_type, 0.0) * slot_s)
+            if per_slot <= node_class.capacity_samples and memory_gib <= node_class.capacity_gib:
+                samples[index] = min(per_slot, work_samples)
+        if not samples.any():
+            raise UnjudgeableError(
+                "larger_than_a_node",
+                f"no node of zone {zone.id} holds {memory_gib} GiB and at least one but at most a node's "
+                f"capacity of samples per slot, at speeds {speeds} samples/s",
+            )
+        return cls.sized(work_samples, samples, memory_gib, fleet)
+
+    @classmethod
+    def sized(cls, work_samples: int, samples: Ints, memory_gib: float, fleet: Fleet) -> Self:
+        """A demand with its shares of the fleet's nodes worked out."""
+        return cls(
+            work_samples=work_samples,
+            samples=samples,
+            compute_share=samples / np.array([c.capacity_samples for c in fleet.classes]),
+            memory_gib=memory_gib,
+            memory_share=memory_gib / np.array([c.capacity_gib for c in fleet.classes]),
+        )
+
+    def operational(self, full_costs: Floats) -> Floats:
+        """e_ikt of one slot of the task, from the cost of a fully used node: whole micros, rounded up.
+
+        Both are (slots, classes), in micros.
+        """
+        return cast(Floats, np.ceil(full_costs * self.compute_share))
+
+    def least_node_slots(self) -> float:
+        """What all of the work takes of compute and memory together, on the class that takes least."""
+        runs = self.samples > 0
+        per_sample = (self.compute_share[runs] + self.memory_share[runs]) / self.samples[runs]
+        return float(per_sample.min()) * self.work_samples
+
+
+def _refuse_understated_memory(task: Task, zone: Zone) -> None:
+    """What a bid declares is reserved: too little would be taken from the node's other tasks."""
+    if task.memory_gib is None or zone.base_dimensions is None:
+        return
+    least_gib = least_memory_gib(task.hyperparameters, zone.base_dimensions)
+    if task.memory_gib < least_gib:
+        shape = task.hyperparameters
+        raise UnjudgeableError(
+            "memory_understated",
+            f"{task.memory_gib} GiB are declared, but rank {shape.rank} and {shape.batch_size} sequences of "
+            f"{shape.sequence_length} tokens take at least {gib_up(least_gib)} GiB on {zone.base_model}",
+        )
+
+
+def _least_memory_gib(fleet: Fleet) -> float:
+    """What a task counts for at least, so that no node gets more runs in a slot than a command holds."""
+    return gib_up(max(node_class.capacity_gib for node_class in fleet.classes) / MAX_RUNS_PER_SLOT)
+
+
+def _speeds_and_memory(task: Task, zone: Zone) -> tuple[dict[str, float], float]:
+    types = {gpu.name for gpu in zone.gpu_types}
+    if unknown := sorted((task.speed_samples_per_s or {}).keys() - types):
+        raise UnjudgeableError("unknown_gpu_type", f"zone {zone.id} has no gpu type {', '.join(unknown)}")
+    rows = covering_rows(task.hyperparameters, zone)
+    if not rows and (task.speed_samples_per_s is None or task.memory_gib is None):
+        shape = task.hyperparameters
+        raise UnjudgeableError(
+            "no_throughput_known",
+            f"zone {zone.id} has no throughput row for batch size {shape.batch_size} that covers rank "
+            f"{shape.rank} and sequence length {shape.sequence_length}: give speed and memory in the bid",
+        )
+    memory_gib = max(row.memory_gib for row in rows) if task.memory_gib is None else task.memory_gib
+    return {speed.gpu_type: speed.samples_per_s for speed in counted_speeds(task, zone)}, gib_up(memory_gib)

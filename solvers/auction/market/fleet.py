@@ -1,0 +1,122 @@
+"""The nodes of a zone as the auction sees them, classes, capacities and tariffs; and its slots."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from schemas.base import HOURS_PER_DAY
+from schemas.cells import CellConfigured, GpuType, Tariff, Zone
+from solvers.compiled import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """Slot t runs from epoch_s + t slot_s to epoch_s + (t + 1) slot_s."""
+
+    epoch_s: float
+    slot_s: float
+
+    def start_s(self, slot: int) -> float:
+        """When a slot begins."""
+        return self.epoch_s + slot * self.slot_s
+
+    def hours_of(self, slots: Ints, utc_offset_h: int = 0) -> Ints:
+        """The hour of the day that each slot begins in, in UTC or where clocks are ahead of it."""
+        starts_s = self.epoch_s + slots * self.slot_s
+        return ((starts_s // 3_600).astype(np.int64) + utc_offset_h) % HOURS_PER_DAY
+
+    def slot_at(self, time_s: float) -> int:
+        """The slot that `time_s` falls in; -1 or less before the epoch. Exact at the boundaries."""
+        slot = math.floor((time_s - self.epoch_s) / self.slot_s)
+        while self.start_s(slot + 1) <= time_s:
+            slot += 1
+        while self.start_s(slot) > time_s:
+            slot -= 1
+        return slot
+
+    def last_slot_by(self, deadline_s: float) -> int:
+        """The last slot that ends no later than a deadline."""
+        return self.slot_at(deadline_s) - 1
+
+
+GIB_QUANTUM = 1024
+"""Memory is counted in 1/1024 GiB, so that sums and differences of it are exact in floating point."""
+
+
+def gib_up(gib: float) -> float:
+    """`gib` rounded up to the memory quantum: what a task takes."""
+    return math.ceil(gib * GIB_QUANTUM) / GIB_QUANTUM
+
+
+def gib_down(gib: float) -> float:
+    """`gib` rounded down to the memory quantum: what a node has."""
+    return math.floor(gib * GIB_QUANTUM) / GIB_QUANTUM
+
+
+@dataclass(frozen=True)
+class NodeClass:
+    """Nodes that differ in nothing but their id: one GPU type at one tariff."""
+
+    gpu_type: str
+    tariff: Tariff
+    power_kw: float
+    capacity_samples: float
+    """C_kp: whole samples per slot."""
+    capacity_gib: float
+    """C_km - r_b (constraint 4g, erratum P6)."""
+    start: int
+    """First row of the class among the fleet's nodes."""
+    stop: int
+    """Row after its last."""
+
+    def full_cost_micros(self, slots: Ints, calendar: Calendar) -> Floats:
+        """Operational cost of a fully used node in each slot, by the tariff of the hour it begins in."""
+        by_hour = np.array(self.tariff.micros_per_kwh)
+        hours = calendar.hours_of(slots, self.tariff.utc_offset_h)
+        costs: Floats = by_hour[hours] * self.power_kw * calendar.slot_s / 3_600
+        return costs
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A zone's nodes in rows, classes one after another, by id within a class."""
+
+    nodes: tuple[str, ...]
+    classes: tuple[NodeClass, ...]
+    row_of: Mapping[str, int]
+    class_of_row: tuple[int, ...]
+
+    @classmethod
+    def of(cls, cell: CellConfigured, zone: Zone) -> "Fleet":
+        """The fleet of a zone of a cell."""
+        tariffs = {tariff.name: tariff for tariff in cell.tariffs}
+        types = {gpu.name: gpu for gpu in zone.gpu_types}
+        members: dict[tuple[str, str], list[str]] = {}
+        for node in zone.nodes:
+            members.setdefault((node.gpu_type, node.tariff), []).append(node.id)
+        nodes: list[str] = []
+        classes: list[NodeClass] = []
+        class_of_row: list[int] = []
+        for (gpu_type, tariff), ids in sorted(members.items()):
+            gpu: GpuType = types[gpu_type]
+            classes.append(
+                NodeClass(
+                    gpu_type=gpu_type,
+                    tariff=tariffs[tariff],
+                    power_kw=gpu.power_kw,
+                    capacity_samples=float(math.floor(gpu.samples_per_s * cell.slot_s)),
+                    capacity_gib=gib_down(gpu.memory_gib - zone.base_model_memory_gib),
+                    start=len(nodes),
+                    stop=len(nodes) + len(ids),
+                )
+            )
+            nodes.extend(sorted(ids))
+            class_of_row.extend([len(classes) - 1] * len(ids))
+        return cls(
+            nodes=tuple(nodes),
+            classes=tuple(classes),
+            row_of={node: row for row, node in enumerate(nodes)},
+            class_of_row=tuple(class_of_row),
+        )

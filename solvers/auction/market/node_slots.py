@@ -1,0 +1,151 @@
+"""Scans of a zone's node-slots (slot, node): which have room, at what prices, and how cheap each slot is.
+
+A task may use node-slots of several classes, each with its own samples per slot.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.auction.market.demand import Demand
+from solvers.compiled import Bools, Floats, Ints, kernel
+
+
+class NodeSlots(NamedTuple):
+    """Neighbouring slots of a market, all nodes; arrays of node-slots have shape (slots, nodes)."""
+
+    compute_price: Floats
+    memory_price: Floats
+    free_samples: Floats
+    free_gib: Floats
+    node_up: Bools
+    """(nodes,)"""
+    class_bounds: Ints
+    """(classes + 1,) where each class begins among the nodes; the last entry is their number."""
+    by_price: Ints
+    """(slots, nodes) see `PriceOrder.rows`."""
+    memory_ahead: Floats
+    """(slots, nodes) see `PriceOrder.memory_ahead`."""
+
+
+class Fronts(NamedTuple):
+    """Per slot and class, the node-slots with room that no other such node-slot undercuts in both prices.
+
+    A group is a slot and a class, number `slot * classes + class`. Within a group compute prices ascend and
+    memory prices descend.
+    """
+
+    start: Ints
+    """(groups + 1,) where each group begins in the arrays that follow."""
+    compute: Floats
+    memory: Floats
+    nodes: Ints
+
+
+@kernel
+def price_fronts(node_slots: NodeSlots, demand: Demand) -> Fronts:
+    """The fronts of the node-slots with room for a task (erratum P2: without room, no offer).
+
+    Node-slots of a class differ only in their prices, so a schedule needs no others. Of equal node-slots the
+    first node is kept.
+    """
+    slots, all_nodes = node_slots.compute_price.shape
+    classes = node_slots.class_bounds.size - 1
+    start = np.zeros(slots * classes + 1, np.int64)
+    capacity = slots * classes * 4 + all_nodes
+    compute = np.empty(capacity)
+    memory = np.empty(capacity)
+    nodes = np.empty(capacity, np.int64)
+    filled = 0
+    for slot in range(slots):
+        if filled + all_nodes > compute.size:
+            compute = np.concatenate((compute, np.empty(compute.size)))
+            memory = np.concatenate((memory, np.empty(memory.size)))
+            nodes = np.concatenate((nodes, np.empty(nodes.size, np.int64)))
+        for index in range(classes):
+            if demand.samples[index] > 0:
+                least_memory = np.inf
+                for place in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
+                    if node_slots.memory_ahead[slot, place] >= least_memory:
+                        break
+                    node = node_slots.by_price[slot, place]
+                    if (
+                        node_slots.memory_price[slot, node] >= least_memory
+                        or not node_slots.node_up[node]
+                        or node_slots.free_samples[slot, node] < demand.samples[index]
+                        or node_slots.free_gib[slot, node] < demand.memory_gib
+                    ):
+                        continue
+                    least_memory = node_slots.memory_price[slot, node]
+                    compute[filled], memory[filled] = node_slots.compute_price[slot, node], least_memory
+                    nodes[filled] = node
+                    filled += 1
+            start[slot * classes + index + 1] = filled
+    return Fronts(start, compute[:filled], memory[:filled], nodes[:filled])
+
+
+@kernel
+def additive_costs(node_slots: NodeSlots, demand: Demand, operational: Floats) -> Floats:
+    """Per slot and class, the least s lambda + r phi + e over *all* node-slots, without room too (erratum
+    P8).
+
+    `operational` and the result have shape (slots, classes); infinite where the class cannot run the task.
+    """
+    slots, classes = operational.shape
+    costs = np.full((slots, classes), np.inf)
+    for slot in range(slots):
+        for index in range(classes):
+            if demand.samples[index] == 0:
+                continue
+            least = np.inf
+            for place in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
+                node = node_slots.by_price[slot, place]
+                compute = node_slots.compute_price[slot, node] * demand.compute_share[index]
+                if compute + node_slots.memory_ahead[slot, place] * demand.memory_share[index] >= least:
+                    break
+                least = min(least, compute + node_slots.memory_price[slot, node] * demand.memory_share[index])
+            costs[slot, index] = least + operational[slot, index]
+    return costs
+
+
+@kernel
+def count_room(node_slots: NodeSlots, demand: Demand) -> tuple[int, int, int, int]:
+    """Cells a task might use: with room, node down, without compute, without memory; each counted once."""
+    with_room = node_down = without_compute = without_memory = 0
+    for index in range(node_slots.class_bounds.size - 1):
+        if demand.samples[index] == 0:
+            continue
+        for slot in range(node_slots.free_samples.shape[0]):
+            for node in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
+                if not node_slots.node_up[node]:
+                    node_down += 1
+                elif node_slots.free_samples[slot, node] < demand.samples[index]:
+                    without_compute += 1
+                elif node_slots.free_gib[slot, node] < demand.memory_gib:
+                    without_memory += 1
+                else:
+                    with_room += 1
+    return with_room, node_down, without_compute, without_memory
+
+
+@kernel
+def slots_until_done(node_slots: NodeSlots, demand: Demand) -> int:
+    """The least number of slots, from the first on, in whose room the work is done; -1 if there is none."""
+    done = 0
+    for slot in range(node_slots.free_samples.shape[0]):
+        possible = 0
+        for index in range(node_slots.class_bounds.size - 1):
+            if demand.samples[index] <= possible:
+                continue
+            for node in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
+                if (
+                    node_slots.node_up[node]
+                    and node_slots.free_samples[slot, node] >= demand.samples[index]
+                    and node_slots.free_gib[slot, node] >= demand.memory_gib
+                ):
+                    possible = demand.samples[index]
+                    break
+        done += possible
+        if done >= demand.work_samples:
+            return slot + 1
+    return -1

@@ -1,0 +1,143 @@
+"""The part of a market that one task may use, and why there may be no room in it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.market import Market
+from solvers.auction.market.node_slots import count_room, slots_until_done
+from solvers.compiled import Floats, Ints
+
+
+@dataclass(frozen=True)
+class VendorOption:
+    """What a labour vendor asks for preparing the task's data; `vendor` is None where none is needed."""
+
+    vendor: str | None
+    price_micros: int
+    """q_in."""
+    delay_slots: int
+    """h_in, rounded up to slots."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A task's slots, from its arrival to its deadline and within the market's horizon."""
+
+    columns: slice
+    """The slots, as columns of the market's arrays."""
+    operational: Floats
+    """(slots, classes) e_ikt of one slot of the task, in whole micros."""
+    options: tuple[VendorOption, ...]
+    """Vendors that no other undercuts in both price and delay and that leave time to train; by delay."""
+    delays_slots: Ints
+    """(options,)"""
+    prices_micros: Floats
+    """(options,) in floating point: a price may have no bound that 64 bits hold."""
+
+    @property
+    def slots(self) -> int:
+        """How many there are."""
+        return len(self.operational)
+
+    @classmethod
+    def of(
+        cls, market: Market, demand: Demand, options: Sequence[VendorOption], first_slot: int, last_slot: int
+    ) -> "Window | None":
+        """The window of a task, or None where even an empty market could not do its work in time.
+
+        Args:
+            options: what vendors ask; one option without vendor for a task that needs none.
+            first_slot, last_slot: absolute slots (a_i and d_i), both included.
+        """
+        return cls.within(
+            market.first_slot, demand.operational(market.full_costs), demand, options, first_slot, last_slot
+        )
+
+    @classmethod
+    def within(
+        cls,
+        base_slot: int,
+        operational: Floats,
+        demand: Demand,
+        options: Sequence[VendorOption],
+        first_slot: int,
+        last_slot: int,
+    ) -> "Window | None":
+        """As `of`, for whatever slots there are: `operational` is over them, from `base_slot` on."""
+        first = max(first_slot - base_slot, 0)
+        slots = min(last_slot - base_slot + 1, len(operational)) - first
+        useful = tuple(option for option in undominated(options) if option.delay_slots < slots)
+        if not useful or int(demand.samples.max()) * (slots - useful[0].delay_slots) < demand.work_samples:
+            return None
+        columns = slice(first, first + slots)
+        return cls(
+            columns=columns,
+            operational=operational[columns],
+            options=useful,
+            delays_slots=np.array([option.delay_slots for option in useful], np.int64),
+            prices_micros=np.array([option.price_micros for option in useful], np.float64),
+        )
+
+
+def undominated(options: Iterable[VendorOption]) -> list[VendorOption]:
+    """The options that no other undercuts in both price and delay, by delay; ties by vendor id."""
+    kept: list[VendorOption] = []
+    for option in sorted(options, key=lambda o: (o.delay_slots, o.price_micros, o.vendor or "")):
+        if not kept or option.price_micros < kept[-1].price_micros:
+            kept.append(option)
+    return kept
+
+
+Binding = Literal["time", "nodes", "compute", "memory", "none"]
+
+
+@dataclass(frozen=True)
+class RoomCount:
+    """Node-slots of a task's window on classes that could run it, each counted once."""
+
+    with_room: int
+    node_down: int
+    without_compute: int
+    without_memory: int
+
+    @property
+    def node_slots(self) -> int:
+        """All of them."""
+        return self.with_room + self.node_down + self.without_compute + self.without_memory
+
+
+def room_for(market: Market, demand: Demand, first_slot: int, last_slot: int) -> RoomCount:
+    """Count the window's node-slots by what stands in the way there."""
+    first = min(max(first_slot - market.first_slot, 0), market.horizon_slots)
+    stop = min(max(last_slot - market.first_slot + 1, first), market.horizon_slots)
+    return RoomCount(*count_room(market.node_slots(first, stop), demand))
+
+
+def binding(demand: Demand, room: RoomCount, slots: int, found: bool) -> Binding:
+    """What stands in the way of a plan first; `time` where even an empty zone could not meet the deadline."""
+    if found:
+        return "none"
+    if int(demand.samples.max()) * max(slots, 0) < demand.work_samples:
+        return "time"
+    shortages: list[tuple[int, Binding]] = [
+        (room.node_down, "nodes"),
+        (room.without_compute, "compute"),
+        (room.without_memory, "memory"),
+    ]
+    most, name = max(shortages, key=lambda shortage: shortage[0])
+    return name if most else "time"
+
+
+def earliest_last_slot(market: Market, demand: Demand, options: Sequence[VendorOption]) -> int | None:
+    """The earliest last slot by which the work could be done in the room there is, whatever it costs."""
+    if not options:
+        return None
+    delay = min(option.delay_slots for option in options)
+    if delay >= market.horizon_slots:
+        return None
+    slots = slots_until_done(market.node_slots(delay, market.horizon_slots), demand)
+    return None if slots < 0 else market.first_slot + delay + slots - 1

@@ -1,0 +1,282 @@
+"""The schedule search: the best vendor and pair of price ceilings, by branch and bound (Eq. 12, erratum P3).
+
+A schedule pays the *highest* price among its node-slots for all of its resources, so its cost is not
+additive. But under fixed ceilings (lambda-hat, phi-hat) it is: the node-slots under both ceilings at ceiling
+prices plus their operational cost. The search keeps boxes: ranges of vendors, of compute ceilings and of
+memory ceilings. A box is bounded from below by the cheapest cover with the node-slots of its highest ceilings
+at the prices of its lowest, in the slots that its fastest vendor leaves at the price of its cheapest. That
+cover is a schedule too; what it really costs beyond the bound says along which side to divide the box of the
+least bound, until no box can hold a cheaper schedule than the best one found, or the budget of steps has run
+out.
+"""
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.node_slots import Fronts, NodeSlots, price_fronts
+from solvers.auction.mechanism.counts import EQUAL, NO_CHOICE, Cover, cover_by_counts
+from solvers.auction.mechanism.cover import by_cost, cheapest_cover
+from solvers.compiled import Floats, Ints, kernel
+
+_FIRST_COVER_STEPS = 2**14
+"""Of the first search for a cover that counts have not found; the next of the same box takes eight times
+it."""
+_LAST_EFFORT = 4
+_VENDOR, _COMPUTE, _MEMORY, _COVER = 0, 1, 2, 3
+"""The sides of a box that may be divided; the last is how hard its cover is searched for."""
+
+
+class Problem(NamedTuple):
+    """The schedule search of one task."""
+
+    demand: Demand
+    fronts: Fronts
+    operational: Floats
+    """(slots, classes) e_ikt of one slot of the task."""
+    order: Ints
+    """(classes, slots) the slots of each class from the cheapest to run to the dearest."""
+    delays_slots: Ints
+    """(options,) of the vendors, ascending."""
+    prices_micros: Floats
+    """(options,) descending."""
+    compute_levels: Floats
+    """The prices of the fronts, ascending."""
+    memory_levels: Floats
+
+
+class Box(NamedTuple):
+    """Ranges, both ends included, of vendors and of the levels that both ceilings may have."""
+
+    fast: int
+    cheap: int
+    low: int
+    high: int
+    left: int
+    right: int
+
+
+class Judged(NamedTuple):
+    """A box, what it holds at best, and how to go on with it."""
+
+    bound: float
+    """No schedule of the box costs less."""
+    cost: float
+    """Of the schedule found in it, infinite without one."""
+    option: int
+    rows: Ints
+    """(slots,) node rows or `NO_CHOICE`."""
+    side: int
+    """To divide next."""
+    middle: int
+    """The last of the first half."""
+    steps: int
+
+
+class Found(NamedTuple):
+    """What a search came to."""
+
+    cost: float
+    """Infinite where there is no schedule."""
+    bound: float
+    """No schedule costs less; as much as `cost` where that is proven to be the least."""
+    option: int
+    rows: Ints
+    """(slots,) node rows or `NO_CHOICE`."""
+    steps: int
+    """What the search took."""
+
+
+@kernel
+def schedule_problem(
+    node_slots: NodeSlots, demand: Demand, operational: Floats, delays_slots: Ints, prices_micros: Floats
+) -> Problem:
+    """The problem of scheduling a task in the room that `node-slots` have."""
+    fronts = price_fronts(node_slots, demand)
+    begin = fronts.start[delays_slots[0] * operational.shape[1]]
+    return Problem(
+        demand,
+        fronts,
+        operational,
+        by_cost(operational),
+        delays_slots,
+        prices_micros,
+        np.unique(fronts.compute[begin:]),
+        np.unique(fronts.memory[begin:]),
+    )
+
+
+@kernel
+def cheapest_schedule(problem: Problem, budget_steps: int) -> Found:
+    """The vendor and the schedule of least price, operational cost and resource prices together.
+
+    Where the budget runs out, the best found, and what no other can cost less than. There always is one where
+    there is room.
+    """
+    best_cost, best_option = np.inf, -1
+    best_rows = np.full(problem.operational.shape[0], NO_CHOICE, np.int64)
+    if problem.compute_levels.size == 0:
+        return Found(best_cost, best_cost, best_option, best_rows, 0)
+    whole = Box(
+        0,
+        problem.delays_slots.size - 1,
+        0,
+        problem.compute_levels.size - 1,
+        0,
+        problem.memory_levels.size - 1,
+    )
+    spent_steps = 0
+    given_up = np.inf
+    # Entries: bound, side, middle, effort, and the box. The first box is judged as the child of itself.
+    open_boxes = [(0.0, _COVER, 0, -1, whole)]
+    while len(open_boxes) > 0:
+        bound, side, middle, effort, box = heapq.heappop(open_boxes)
+        if bound >= best_cost * (1.0 - EQUAL):
+            break
+        if spent_steps >= budget_steps and best_option >= 0:
+            given_up = min(given_up, bound)
+            break
+        if side == _COVER and effort == _LAST_EFFORT:
+            given_up = min(given_up, bound)
+            continue
+        for half in range(1 if side == _COVER else 2):
+            child = _part(box, side, middle, half)
+            child_effort = effort + 1 if side == _COVER else 0
+            judged = _judge(problem, child, child_effort, budget_steps - spent_steps)
+            spent_steps += judged.steps
+            if judged.cost < best_cost:
+                best_cost, best_option, best_rows = judged.cost, judged.option, judged.rows
+            child_bound = max(bound, judged.bound)
+            if child_bound < min(judged.cost, best_cost) * (1.0 - EQUAL):
+                heapq.heappush(open_boxes, (child_bound, judged.side, judged.middle, child_effort, child))
+    return Found(best_cost, min(best_cost, given_up), best_option, best_rows, spent_steps)
+
+
+@kernel
+def _part(box: Box, side: int, middle: int, half: int) -> Box:
+    """A half of a box, divided after `middle`."""
+    fast, cheap, low, high, left, right = box
+    if side == _VENDOR:
+        if half == 0:
+            cheap = middle
+        else:
+            fast = middle + 1
+    elif side == _COMPUTE:
+        if half == 0:
+            high = middle
+        else:
+            low = middle + 1
+    elif side == _MEMORY:
+        if half == 0:
+            right = middle
+        else:
+            left = middle + 1
+    return Box(fast, cheap, low, high, left, right)
+
+
+@kernel
+def _judge(problem: Problem, box: Box, effort: int, left_steps: int) -> Judged:
+    """Bound a box from below, and find a schedule in it, in no more steps than are left or hardly more."""
+    demand, operational = problem.demand, problem.operational
+    slots, classes = operational.shape
+    floors = (problem.compute_levels[box.low], problem.memory_levels[box.left])
+    ceilings = (problem.compute_levels[box.high], problem.memory_levels[box.right])
+    costs = _costs_under(problem, problem.delays_slots[box.fast], floors, ceilings)
+    cover = _cover(problem, costs, effort, left_steps)
+    bound = problem.prices_micros[box.cheap] + cover.bound
+    rows = np.full(slots, NO_CHOICE, np.int64)
+    steps = cover.steps + 2 * slots * classes
+    if cover.cost == np.inf:
+        return Judged(bound, np.inf, -1, rows, _COVER, 0, steps)
+    highest_compute, highest_memory = 0.0, 0.0
+    compute_used, memory_used, operation = 0.0, 0.0, 0.0
+    first = slots
+    for slot in range(slots - 1, -1, -1):
+        index = cover.chosen[slot]
+        if index == NO_CHOICE:
+            continue
+        group = slot * classes + index
+        node_slot = _first_under(
+            problem.fronts.memory, problem.fronts.start[group], problem.fronts.start[group + 1], ceilings[1]
+        )
+        rows[slot] = problem.fronts.nodes[node_slot]
+        highest_compute = max(highest_compute, problem.fronts.compute[node_slot])
+        highest_memory = max(highest_memory, problem.fronts.memory[node_slot])
+        compute_used += demand.compute_share[index]
+        memory_used += demand.memory_share[index]
+        operation += operational[slot, index]
+        first = slot
+    option = int(np.searchsorted(problem.delays_slots, first, side="right")) - 1
+    cost = (
+        problem.prices_micros[option]
+        + operation
+        + highest_compute * compute_used
+        + highest_memory * memory_used
+    )
+    side, middle, widest = _COVER, 0, cover.cost - cover.bound
+    if option < box.cheap:
+        gap = problem.prices_micros[option] - problem.prices_micros[box.cheap]
+        if gap > widest:
+            side, middle, widest = _VENDOR, (option + box.cheap) // 2, gap
+    gap = (highest_compute - floors[0]) * compute_used
+    if gap > widest:
+        side, middle, widest = _COMPUTE, _halved(problem.compute_levels, floors[0], highest_compute), gap
+    gap = (highest_memory - floors[1]) * memory_used
+    if gap > widest:
+        side, middle = _MEMORY, _halved(problem.memory_levels, floors[1], highest_memory)
+    return Judged(bound, cost, option, rows, side, middle, steps)
+
+
+@kernel
+def _halved(levels: Floats, floor: float, highest: float) -> int:
+    """The last level in the lower half of what lies between two of them, the higher one excepted."""
+    half = np.searchsorted(levels, 0.5 * (floor + highest), side="right")
+    return int(min(half, np.searchsorted(levels, highest))) - 1
+
+
+@kernel
+def _costs_under(
+    problem: Problem, first_slot: int, floors: tuple[float, float], ceilings: tuple[float, float]
+) -> Floats:
+    """(slots, classes) what the node-slots under both ceilings cost at the floors, infinite where there is
+    none."""
+    samples, operational = problem.demand.samples, problem.operational
+    start, compute, memory = problem.fronts.start, problem.fronts.compute, problem.fronts.memory
+    slots, classes = operational.shape
+    resources = floors[0] * problem.demand.compute_share + floors[1] * problem.demand.memory_share
+    costs = np.full((slots, classes), np.inf)
+    for slot in range(first_slot, slots):
+        for index in range(classes):
+            group = slot * classes + index
+            if start[group] < start[group + 1] and samples[index] > 0:
+                node_slot = _first_under(memory, start[group], start[group + 1], ceilings[1])
+                if node_slot < start[group + 1] and compute[node_slot] <= ceilings[0]:
+                    costs[slot, index] = resources[index] + operational[slot, index]
+    return costs
+
+
+@kernel
+def _cover(problem: Problem, costs: Floats, effort: int, left_steps: int) -> Cover:
+    """The cheapest cover at these costs, the better proven the more effort it gets."""
+    demand = problem.demand
+    if effort == 0:
+        found = cover_by_counts(costs, problem.order, demand.samples, demand.work_samples, 2 * costs.size)
+        if found.cost < np.inf or found.bound == np.inf:
+            return found
+    limit = min(_FIRST_COVER_STEPS << (3 * max(effort - 1, 0)), max(left_steps, 0))
+    return cheapest_cover(costs, problem.order, demand.samples, demand.work_samples, np.inf, limit)
+
+
+@kernel
+def _first_under(memory: Floats, low: int, high: int, ceiling: float) -> int:
+    """The first of a front's node-slots whose memory price is under a ceiling: of those, the cheapest in
+    compute."""
+    while low < high:
+        middle = (low + high) // 2
+        if memory[middle] <= ceiling:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,190 @@
+"""Algorithm 2 as printed: the table dp[t, w] of Eq. 13 with a running maximum of the prices.
+
+A state keeps one way to it, the cheapest at the highest prices met so far. But objective 12 charges the
+highest price for *all* node-slots, those to come too: a dearer way there with lower prices may be the cheaper
+one in the end, and is lost (erratum P3). The exact search is `best_schedule`; this one is for the
+reproduction.
+
+The table has an entry per slot and sum of samples, and knows nothing before its last slot. Where it would be
+too large for anybody to wait for, the plan is that of `best_schedule`, which is never dearer.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.market import Market, placement_of
+from solvers.auction.market.node_slots import Fronts, price_fronts
+from solvers.auction.market.window import Window
+from solvers.auction.mechanism.counts import NO_CHOICE
+from solvers.auction.mechanism.mechanism import Request
+from solvers.auction.mechanism.search import Schedule, best_schedule, describe
+from solvers.compiled import Floats, Ints, kernel
+
+MAX_TABLE_ENTRIES = 4_000_000
+"""Slots times sums of samples, 8 bytes each."""
+MAX_TABLE_STEPS = 100_000_000
+"""Sums times the node-slots that are looked at, for each delay of a vendor."""
+
+
+class Sums(NamedTuple):
+    """The sums of samples, short of the work, that a plan may pass through."""
+
+    values: Ints
+    """Ascending, from 0."""
+    following: Ints
+    """(classes, sums) index of each sum plus a slot of a class; the number of sums where that is enough."""
+
+
+def published_schedule(market: Market, request: Request, window: Window, room_only: bool) -> Schedule | None:
+    """The plan that Algorithm 2 finds, or None without one; never of a lower critical value than the best.
+
+    Every vendor is tried, those that another undercuts in price and delay too: a later start may lead past a
+    mistake of the table. With `room_only` it uses node-slots with room alone (erratum P2).
+    """
+    start, stop = window.columns.start, window.columns.stop
+    node_slots = market.node_slots(start, stop) if room_only else market.emptied_node_slots(start, stop)
+    fronts = price_fronts(node_slots, request.demand)
+    delays = {option.delay_slots for option in request.options if option.delay_slots < window.slots}
+    sums = _table(request.demand, window.slots)
+    if sums is None or sums.values.size * fronts.compute.size * len(delays) > MAX_TABLE_STEPS:
+        return best_schedule(market, request.demand, window, room_only)
+    best, best_cost = None, np.inf
+    found: dict[int, tuple[float, Ints]] = {}
+    for option in request.options:
+        delay = option.delay_slots
+        if delay >= window.slots:
+            continue
+        if delay not in found:
+            found[delay] = _running_maximum(fronts, request.demand, window.operational, sums, delay)
+        cost, rows = found[delay]
+        if option.price_micros + cost < best_cost:
+            best, best_cost = (option, rows), option.price_micros + cost
+    if best is None:
+        return None
+    option, rows = best
+    return describe(market, request.demand, option, placement_of(rows, market.first_slot + start))
+
+
+def _table(demand: Demand, slots: int) -> Sums | None:
+    """The sums of the table, or None where it is too large."""
+    most = slots * math.prod(
+        min(slots, demand.work_samples // step) + 1 for step in {int(step) for step in demand.samples if step}
+    )
+    return None if most > MAX_TABLE_ENTRIES else _sums_below(demand.samples, demand.work_samples, slots)
+
+
+@kernel
+def _sums_below(samples: Ints, work_samples: int, slots: int) -> Sums:
+    """The sums below `work_samples` of at most `slots` times each entry of `samples`."""
+    sums = _reachable_sums(samples, work_samples, slots)
+    return Sums(sums, _transitions(sums, samples))
+
+
+@kernel
+def _reachable_sums(samples: Ints, work_samples: int, slots: int) -> Ints:
+    sums = np.zeros(1, np.int64)
+    for index in range(samples.size):
+        step = samples[index]
+        repeated = False
+        for other in range(index):
+            repeated = repeated or samples[other] == step
+        if step == 0 or repeated:
+            continue
+        most = min(slots, (work_samples - 1) // step)
+        grown = np.empty(sums.size * (most + 1), np.int64)
+        count = 0
+        for base in sums:
+            total = base
+            for _ in range(most + 1):
+                if total >= work_samples:
+                    break
+                grown[count] = total
+                count += 1
+                total += step
+        sums = np.unique(grown[:count])
+    return sums
+
+
+@kernel
+def _transitions(sums: Ints, samples: Ints) -> Ints:
+    # A sum that takes more slots than there are is missing among `sums` and counts as enough: no cover gets
+    # there.
+    following = np.empty((samples.size, sums.size), np.int64)
+    for index in range(samples.size):
+        place = 0
+        for state in range(sums.size):
+            target = sums[state] + samples[index]
+            while place < sums.size and sums[place] < target:
+                place += 1
+            found = place < sums.size and sums[place] == target
+            following[index, state] = place if found else sums.size
+    return following
+
+
+@kernel
+def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
+    """The cover relaxed at `rate` per sample: node-slots of negative reduced cost; what they cost and
+    train."""
+    total, taken = 0.0, 0
+    for slot in range(costs.shape[0]):
+        least, by = 0.0, -1
+        for index in range(samples.size):
+            reduced = costs[slot, index] - rate * samples[index]
+            if reduced < least:
+                least, by = reduced, index
+        if by >= 0:
+            total += costs[slot, by]
+            taken += samples[by]
+    return total, taken
+
+
+@kernel
+def _running_maximum(
+    fronts: Fronts, demand: Demand, operational: Floats, sums: Sums, first_slot: int
+) -> tuple[float, Ints]:
+    """The table from `first_slot` on: the cost of the work done, infinite if it cannot be, and node rows.
+
+    Of a class, only the node-slots that no other undercuts in both prices are looked at: Delta_kt rises with
+    both, whatever the maxima so far.
+    """
+    slots, classes = operational.shape
+    enough = sums.values.size
+    cost = np.full(enough + 1, np.inf)
+    # Of the way to each state: highest prices, node-slots, and operational cost.
+    compute_price, memory_price = np.zeros(enough + 1), np.zeros(enough + 1)
+    compute_used, memory_used = np.zeros(enough + 1), np.zeros(enough + 1)
+    spent = np.zeros(enough + 1)
+    cost[0] = 0.0
+    came_from = np.full((slots, enough + 1), -1, np.int32)
+    came_by = np.full((slots, enough + 1), NO_CHOICE, np.int32)
+    for slot in range(first_slot, slots):
+        # From the largest sum down, so that each slot is used once: a step only leads to larger sums.
+        for state in range(enough - 1, -1, -1):
+            if cost[state] == np.inf:
+                continue
+            for index in range(classes):
+                group = slot * classes + index
+                for node_slot in range(fronts.start[group], fronts.start[group + 1]):
+                    highest_compute = max(compute_price[state], fronts.compute[node_slot])
+                    highest_memory = max(memory_price[state], fronts.memory[node_slot])
+                    compute = compute_used[state] + demand.compute_share[index]
+                    memory = memory_used[state] + demand.memory_share[index]
+                    operation = spent[state] + operational[slot, index]
+                    grown = operation + highest_compute * compute + highest_memory * memory
+                    target = sums.following[index, state]
+                    if grown < cost[target]:
+                        cost[target], spent[target] = grown, operation
+                        compute_price[target], memory_price[target] = highest_compute, highest_memory
+                        compute_used[target], memory_used[target] = compute, memory
+                        came_from[slot, target], came_by[slot, target] = state, fronts.nodes[node_slot]
+    rows = np.full(slots, NO_CHOICE, np.int64)
+    if cost[enough] < np.inf:
+        state = enough
+        for slot in range(slots - 1, first_slot - 1, -1):
+            if came_from[slot, state] >= 0:
+                rows[slot] = came_by[slot, state]
+                state = came_from[slot, state]
+    return float(cost[enough]), rows

@@ -1,0 +1,107 @@
+"""The best schedule of one task: vendor, slots and nodes (Algorithm 2, with errata P1 to P3)."""
+
+import math
+from dataclasses import dataclass, replace
+
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.market import Market, Placement, placement_of
+from solvers.auction.market.node_slots import NodeSlots
+from solvers.auction.market.window import VendorOption, Window
+from solvers.auction.mechanism.ceilings import Found, cheapest_schedule, schedule_problem
+from solvers.compiled import Floats, Ints, kernel
+
+SEARCH_BUDGET_STEPS = 4_000_000
+"""Of one search for a schedule: a rule of the auction, as decisions follow from it. Counted are slots times
+classes of every box, combinations of counts, and labels of covers."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A plan and its price, whoever pays it: nothing here depends on a bid."""
+
+    vendor: str | None
+    vendor_micros: int
+    vendor_delay_slots: int
+    operational_micros: int
+    compute_ceiling_micros: float
+    """Highest compute price among the plan's node-slots, per node-slot."""
+    memory_ceiling_micros: float
+    compute_used: float
+    """Node-slots of compute."""
+    memory_used: float
+    """Node-slots of memory."""
+    samples: int
+    placement: Placement
+    gap_micros: float | None = None
+    """How much less another plan may cost at most: 0 where this one is proven to be the best there is. None
+    where the best was not looked for."""
+    search_steps: int = 0
+    """What the search for it took, of its budget."""
+
+    @property
+    def compute_micros(self) -> float:
+        """What the plan's compute costs."""
+        return self.compute_ceiling_micros * self.compute_used
+
+    @property
+    def memory_micros(self) -> float:
+        """What the plan's memory costs."""
+        return self.memory_ceiling_micros * self.memory_used
+
+    @property
+    def critical_micros(self) -> float:
+        """q + e + resource prices: the bid wins iff it is higher (erratum P1)."""
+        return math.fsum(
+            (self.vendor_micros, self.operational_micros, self.compute_micros, self.memory_micros)
+        )
+
+
+def best_schedule(
+    market: Market, demand: Demand, window: Window, room_only: bool, budget_steps: int = SEARCH_BUDGET_STEPS
+) -> Schedule | None:
+    """The schedule that maximises F(il) for any bid, the one of least critical value, or None without one.
+
+    Where the budget of steps runs out first, it is the best one found, and `Schedule.gap_micros` says how
+    much cheaper another might be. Nothing here depends on a bid, nor on time: on every machine the search
+    ends at the same place. With `room_only` it uses node-slots with room alone (erratum P2).
+    """
+    start, stop = window.columns.start, window.columns.stop
+    node_slots = market.node_slots(start, stop) if room_only else market.emptied_node_slots(start, stop)
+    found = _best_schedule(
+        node_slots, demand, window.operational, window.delays_slots, window.prices_micros, budget_steps
+    )
+    if found.option < 0:
+        return None
+    placement = placement_of(found.rows, market.first_slot + start)
+    schedule = describe(market, demand, window.options[found.option], placement)
+    return replace(schedule, gap_micros=found.cost - found.bound, search_steps=found.steps)
+
+
+@kernel
+def _best_schedule(
+    node_slots: NodeSlots,
+    demand: Demand,
+    operational: Floats,
+    delays_slots: Ints,
+    prices_micros: Floats,
+    budget_steps: int,
+) -> Found:
+    problem = schedule_problem(node_slots, demand, operational, delays_slots, prices_micros)
+    return cheapest_schedule(problem, budget_steps)
+
+
+def describe(market: Market, demand: Demand, option: VendorOption, placement: Placement) -> Schedule:
+    """What a placement costs at the market's present prices."""
+    columns, rows, classes = market.locate(placement)
+    return Schedule(
+        vendor=option.vendor,
+        vendor_micros=option.price_micros,
+        vendor_delay_slots=option.delay_slots,
+        operational_micros=int(math.fsum(market.operational(demand)[columns, classes].tolist())),
+        compute_ceiling_micros=float(market.compute_price[columns, rows].max()),
+        memory_ceiling_micros=float(market.memory_price[columns, rows].max()),
+        compute_used=math.fsum(demand.compute_share[classes].tolist()),
+        memory_used=math.fsum(demand.memory_share[classes].tolist()),
+        samples=int(demand.samples[classes].sum()),
+        placement=placement,
+    )

@@ -1,0 +1,110 @@
+"""How steeply prices rise, learnt from earlier winners where no bound on bids is declared (erratum P4).
+
+Eqs. 7 and 8 make a node-slot that is taken share by share, at a mean b-bar, e times as dear as it was when
+empty and (e - 1) alpha b-bar dearer. alpha and beta are chosen so that this meets what four fifths of the
+winners offered or more: cheaper, and a node-slot fills with bids that are worth less than those which then
+find no room; dearer, and it stays half empty. Bids that lose teach nothing, since they cost nothing and could
+say anything; and no bid moves its own price, for a winner matters only to the bids after it. Where node-slots
+open at nothing, whoever comes first wins and winners tell nothing: then the declared bounds hold.
+"""
+
+import math
+from collections import Counter
+from typing import Any
+
+from solvers.auction.mechanism.mechanism import PriceRises
+
+_DEAREST_PART = 0.8
+"""Of the winners."""
+_LEAST_AWARDS = 20
+"""Before so many awards the declared bounds hold."""
+_LEAST_STEEPNESS = 0.05
+"""Of alpha and beta: where prices open high enough, they still tell a taken node-slot from an empty one."""
+_STEPS_PER_OCTAVE = 8
+"""Offers are counted in classes this fine: whole numbers alone, so the same on every machine."""
+
+
+class LearnedSteepness:
+    """What a zone's winners have offered per node-slot, and what they brought."""
+
+    def __init__(self, declared: PriceRises, memory_slots: int) -> None:
+        """`memory_slots`: what is older counts half, and what is twice as old a quarter."""
+        self._declared = declared
+        self._memory_slots = memory_slots
+        self._halved_slot = 0
+        self._offers: Counter[int] = Counter()
+        self._awards = 0.0
+        self._award_micros = 0.0
+        """Sum of the winners' b-bar."""
+        self._opening_micros = 0.0
+        """Sum of what an empty node-slot asked of the winners, per node-slot."""
+
+    def rises(self) -> PriceRises:
+        """How prices rise with the next award."""
+        if self._awards < _LEAST_AWARDS or self._award_micros <= 0 or self._opening_micros <= 0:
+            return self._declared
+        missing_micros = self._dear_offer_micros() - math.e * self._opening_micros / self._awards
+        steepness = max(missing_micros / ((math.e - 1) * self._award_micros / self._awards), _LEAST_STEEPNESS)
+        return PriceRises(steepness, steepness, self._declared.max_density_micros)
+
+    def note_award(self, offer_micros: float, density_micros: float, opening_micros: float) -> None:
+        """Count a winner.
+
+        Args:
+            offer_micros: what it bid per node-slot on the class that takes least of it, its vendor paid.
+            density_micros: its b-bar.
+            opening_micros: what its node-slots asked per node-slot when they were empty.
+        """
+        self._offers[_class_of(min(offer_micros, self._declared.max_density_micros))] += 1
+        self._awards += 1
+        self._award_micros += density_micros
+        self._opening_micros += opening_micros
+
+    def advance(self, slot: int) -> None:
+        """Forget, as slots pass."""
+        halvings = (slot - self._halved_slot) // self._memory_slots
+        if halvings <= 0:
+            return
+        self._halved_slot += halvings * self._memory_slots
+        self._offers = Counter({place: n >> halvings for place, n in self._offers.items() if n >> halvings})
+        self._awards = math.ldexp(self._awards, -halvings)
+        self._award_micros = math.ldexp(self._award_micros, -halvings)
+        self._opening_micros = math.ldexp(self._opening_micros, -halvings)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes, of types that msgpack writes."""
+        return {
+            "halved_slot": self._halved_slot,
+            "offers": sorted(self._offers.items()),
+            "awards": [self._awards, self._award_micros, self._opening_micros],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the state of another."""
+        self._halved_slot = state["halved_slot"]
+        self._offers = Counter(dict(state["offers"]))
+        self._awards, self._award_micros, self._opening_micros = state["awards"]
+
+    def _dear_offer_micros(self) -> float:
+        """The least offer of the dearest part of them."""
+        left = self._offers.total() * _DEAREST_PART
+        for place in sorted(self._offers, reverse=True):
+            left -= self._offers[place]
+            if left <= 0:
+                return _least_of(place)
+        return 0.0
+
+
+def _class_of(micros: float) -> int:
+    """The class of an amount, larger for larger ones; 0 for less than a micro."""
+    whole = int(max(micros, 0.0))
+    octave = whole.bit_length() - 1
+    return 0 if octave < 0 else octave * _STEPS_PER_OCTAVE + (whole * _STEPS_PER_OCTAVE >> octave)
+
+
+def _least_of(place: int) -> float:
+    """The least amount of a class."""
+    if place == 0:
+        return 0.0
+    octave, step = divmod(place - _STEPS_PER_OCTAVE, _STEPS_PER_OCTAVE)
+    return math.ldexp(_STEPS_PER_OCTAVE + step, octave) / _STEPS_PER_OCTAVE

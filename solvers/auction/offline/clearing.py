@@ -1,0 +1,107 @@
+"""Market-clearing prices of bids that are all known: the dual D_1 (Eq. 6), made as small as it gets.
+
+One price per slot and class of nodes is enough, for the nodes of an empty class are interchangeable. Any such
+prices make a point of the dual once mu_i covers constraint 6a (erratum P8), so each round's value is an upper
+bound on the welfare of every schedule. The least of them audits a day that is over.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.auction.market.window import Window
+from solvers.auction.offline.instance import Instance, OfferedTask
+from solvers.auction.offline.pricing import price, window_of
+from solvers.compiled import Floats
+
+_FIRST_STEP = 1.0
+"""By how much of a typical price the first round moves that of what nobody asks for, or twice too many."""
+_MOST_EXCESS = 3.0
+"""Of demand over what there is: where tasks have few nodes to flock to, prices would leap far too high."""
+_KEPT_DIRECTION = 0.7
+"""Part of the last round's direction that goes on: tasks flock from one cheap slot to the next."""
+
+
+class Tatonnement:
+    """Prices per node-slot in micros, arrays of shape (2, slots, classes): of compute, and of memory."""
+
+    def __init__(self, shape: tuple[int, int, int], tasks: Sequence[OfferedTask]) -> None:
+        """Prices of zero, to be moved in steps of what these tasks offer."""
+        self.prices = np.zeros(shape)
+        self.mean = np.zeros(shape)
+        """Of the rounds' prices, which go to and fro around the ones sought. The first rounds are far away,
+        and soon forgotten."""
+        self._typical_micros = _typical_price_micros(tasks)
+        self._direction = np.zeros(shape)
+        self._rounds = 0
+
+    def adjust(self, asked: Floats) -> None:
+        """Move every price by what is asked for at the present ones, in parts of what there is."""
+        self._rounds += 1
+        excess = np.minimum(asked - 1, _MOST_EXCESS)
+        self._direction = _KEPT_DIRECTION * self._direction + (1 - _KEPT_DIRECTION) * excess
+        step_micros = _FIRST_STEP * self._typical_micros / math.sqrt(self._rounds)
+        self.prices = np.maximum(self.prices + step_micros * self._direction, 0.0)
+        part = 3 / (self._rounds + 2)
+        self.mean = (1 - part) * self.mean + part * self.prices
+
+
+def _typical_price_micros(tasks: Sequence[OfferedTask]) -> float:
+    """The middle of what the bids offer per node-slot, on whichever class takes least of it."""
+    offers = [task.bid_micros / task.demand.least_node_slots() for task in tasks]
+    return float(np.median(offers)) if offers else 0.0
+
+
+_Buyer = tuple[OfferedTask, Window]
+
+
+@dataclass(frozen=True)
+class ClearingPrices:
+    """Prices in micros per node-slot, arrays of shape (slots, classes) from the instance's first slot on."""
+
+    compute_price: Floats
+    memory_price: Floats
+    bound_micros: int
+    """The value of the dual at these prices: no schedule has more welfare."""
+
+
+def clearing_prices(instance: Instance, rounds: int) -> ClearingPrices:
+    """The prices of the least dual value that so many rounds find.
+
+    Args:
+        instance: with every node free; what room it names is not looked at.
+    """
+    nodes = np.array([c.stop - c.start for c in instance.fleet.classes], np.float64)
+    buyers = [(task, window) for task in instance.tasks if (window := window_of(instance, task)) is not None]
+    tatonnement = Tatonnement((2, instance.slots, nodes.size), [task for task, _ in buyers])
+    best = None
+    for _ in range(rounds):
+        bound, used = _dual(tatonnement.prices, nodes, buyers)
+        best = _better(best, tatonnement.prices, bound)
+        tatonnement.adjust(used / nodes)
+    # The value is convex, so the mean of points around the least one is better than most.
+    return _better(best, tatonnement.mean, _dual(tatonnement.mean, nodes, buyers)[0])
+
+
+def _better(best: ClearingPrices | None, prices: Floats, bound_micros: int) -> ClearingPrices:
+    if best is not None and best.bound_micros <= bound_micros:
+        return best
+    return ClearingPrices(prices[0].copy(), prices[1].copy(), bound_micros)
+
+
+def _dual(prices: Floats, nodes: Floats, buyers: Sequence[_Buyer]) -> tuple[int, Floats]:
+    """The dual's value, and the node-slots that the tasks buy: compute and memory, per slot and class."""
+    used = np.zeros_like(prices)
+    surplus = []
+    for task, window in buyers:
+        demand = task.demand
+        compute, memory = prices[:, window.columns]
+        costs = window.operational + compute * demand.compute_share + memory * demand.memory_share
+        plan = price(task, window, costs)
+        if plan is not None and plan.bound < task.bid_micros:
+            surplus.append(task.bid_micros - plan.bound)
+            used[0, plan.columns, plan.classes] += demand.compute_share[plan.classes]
+            used[1, plan.columns, plan.classes] += demand.memory_share[plan.classes]
+    return math.ceil(math.fsum(surplus) + math.fsum((prices * nodes).ravel().tolist())), used

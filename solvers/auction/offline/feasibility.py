@@ -1,0 +1,135 @@
+"""Whether plans satisfy problem P, told from the plans alone: it shares no code with what makes them."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask
+
+
+def violations(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
+    """What is wrong with plans for an instance by constraints 4a to 4g; empty where nothing is.
+
+    A node that is down has no room, so 4f finds whoever runs on it.
+    """
+    return [*broken_plans(instance, plans), *overfull_node_slots(instance, plans)]
+
+
+def broken_plans(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
+    """What is wrong with plans one by one, by constraints 4a to 4e."""
+    tasks = {task.job_id: task for task in instance.tasks}
+    found: list[str] = []
+    planned: set[str] = set()
+    for plan in plans:
+        task = tasks.get(plan.job_id)
+        if task is None:
+            found.append(f"job {plan.job_id}: the instance has no such task")
+            continue
+        if plan.job_id in planned:
+            found.append(f"job {plan.job_id}: planned more than once")
+        planned.add(plan.job_id)
+        found += _of_the_plan(instance, task, plan)
+    return found
+
+
+def overfull_node_slots(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
+    """Which node-slots hold more than they have room for, by constraints 4f and 4g; plans of tasks that the
+    instance lacks, and node-slots that it lacks, do not count."""
+    tasks = {task.job_id: task for task in instance.tasks}
+    found: list[str] = []
+    held: dict[tuple[int, int], list[OfferedTask]] = {}
+    for plan in plans:
+        for slot, row in plan.placement.node_slots():
+            if plan.job_id in tasks and not _is_outside(instance, slot, row):
+                held.setdefault((slot, row), []).append(tasks[plan.job_id])
+    for (slot, row), there in sorted(held.items(), key=lambda node_slot: node_slot[0]):
+        node, number = instance.fleet.nodes[row], instance.fleet.class_of_row[row]
+        jobs = ", ".join(task.job_id for task in there)
+        free_samples = float(instance.free_samples[slot - instance.first_slot, row])
+        free_gib = float(instance.free_gib[slot - instance.first_slot, row])
+        samples = sum(int(task.demand.samples[number]) for task in there)
+        gib = math.fsum(task.demand.memory_gib for task in there)
+        if samples > free_samples:
+            found.append(
+                f"slot {slot}, node {node}: {jobs} train {samples} of {free_samples:g} free samples (4f)"
+            )
+        if gib > free_gib:
+            found.append(f"slot {slot}, node {node}: {jobs} hold {gib:g} of {free_gib:g} free GiB (4g)")
+    return found
+
+
+def welfare_micros(instance: Instance, plans: Sequence[PlannedTask]) -> int:
+    """Objective 4 in whole micros: bids less vendors' prices and operational costs.
+
+    Raises:
+        KeyError: a plan is of a task that the instance lacks.
+    """
+    tasks = {task.job_id: task for task in instance.tasks}
+    total = 0
+    for plan in plans:
+        task = tasks[plan.job_id]
+        total += task.bid_micros - plan.option.price_micros
+        for slot, row in plan.placement.node_slots():
+            number = instance.fleet.class_of_row[row]
+            full_cost = float(instance.full_costs[slot - instance.first_slot, number])
+            total -= math.ceil(full_cost * float(task.demand.compute_share[number]))
+    return total
+
+
+def _of_the_plan(instance: Instance, task: OfferedTask, plan: PlannedTask) -> Iterator[str]:
+    job, slots = f"job {task.job_id}", plan.placement.slots
+    if plan.option not in task.options:
+        yield f"{job}: {plan.option} is none of the {len(task.options)} that it was offered (4a)"
+    if len(set(slots)) < len(slots):
+        twice = sorted({slot for slot in slots if slots.count(slot) > 1})
+        yield f"{job}: runs more than once in slots {twice} (4b)"
+    ready_slot = task.first_slot + plan.option.delay_slots
+    done = 0
+    for slot, row in plan.placement.node_slots():
+        if slot < ready_slot:
+            yield (
+                f"{job}: runs in slot {slot}, but its first is {task.first_slot} and its data is ready after "
+                f"{plan.option.delay_slots} more, in slot {ready_slot} (4c)"
+            )
+        if slot > task.last_slot:
+            yield f"{job}: runs in slot {slot}, after its last, {task.last_slot} (4d)"
+        if _is_outside(instance, slot, row):
+            yield f"{job}: slot {slot}, node row {row} is no node-slot of the instance"
+            continue
+        samples = int(task.demand.samples[instance.fleet.class_of_row[row]])
+        if samples == 0:
+            yield f"{job}: cannot run on node {instance.fleet.nodes[row]}, as it does in slot {slot}"
+        done += samples
+    if done < task.demand.work_samples:
+        yield f"{job}: trains {done} of {task.demand.work_samples} samples (4e)"
+
+
+def _is_outside(instance: Instance, slot: int, row: int) -> bool:
+    in_time = instance.first_slot <= slot < instance.first_slot + instance.slots
+    return not (in_time and 0 <= row < len(instance.fleet.nodes))
+
+
+def keep_what_fits(instance: Instance, plans: Iterable[PlannedTask]) -> list[PlannedTask]:
+    """The plans that bring something, do their work and find room beside those that bring more; ties by id.
+
+    A solver's rows hold to within its tolerances, and whole samples and GiB hold or do not.
+    """
+    worth = [(welfare_micros(instance, [plan]), plan) for plan in plans]
+    demands = {task.job_id: task.demand for task in instance.tasks}
+    free_samples, free_gib = instance.free_samples.copy(), instance.free_gib.copy()
+    class_of_row = np.array(instance.fleet.class_of_row, np.int64)
+    kept: list[PlannedTask] = []
+    for welfare, plan in sorted(worth, key=lambda pair: (-pair[0], pair[1].job_id)):
+        demand = demands[plan.job_id]
+        columns = np.array(plan.placement.slots, np.int64) - instance.first_slot
+        rows = np.array(plan.placement.rows, np.int64)
+        samples = demand.samples[class_of_row[rows]]
+        fits = (free_samples[columns, rows] >= samples).all() and (
+            free_gib[columns, rows] >= demand.memory_gib
+        ).all()
+        if welfare > 0 and fits and samples.sum() >= demand.work_samples:
+            free_samples[columns, rows] -= samples
+            free_gib[columns, rows] -= demand.memory_gib
+            kept.append(plan)
+    return kept

@@ -1,0 +1,37 @@
+"""The offline optimum of problem P: what the best plans in hindsight bring, the yardstick of the auction."""
+
+import time
+
+from solvers.auction.offline.columns import solve_by_columns
+from solvers.auction.offline.instance import Instance
+from solvers.auction.offline.schedule_free import solve_schedule_free
+from solvers.auction.offline.solution import Solution
+
+MOST_SCHEDULE_FREE_NODE_SLOTS = 20_000
+"""Tasks x slots of their windows x nodes: up to so many, problem P is solved as it is printed. That is exact
+in the end, where columns leave the gap between the relaxation and whole plans open."""
+SCHEDULE_FREE_SHARE = 0.7
+"""Of the time; what is left is for columns, if the gap is still open then."""
+
+
+def offline_optimum(instance: Instance, time_limit_s: float, relative_gap: float = 0.01) -> Solution:
+    """The best plans known for an instance and the least bound known, by the form that suits its size.
+
+    Args:
+        time_limit_s: for everything.
+        relative_gap: of bound - welfare to welfare, at which to stop.
+    """
+    started_s = time.perf_counter()
+    nodes = len(instance.fleet.nodes)
+    node_slots = sum(nodes * (task.last_slot - task.first_slot + 1) for task in instance.tasks)
+    if node_slots > MOST_SCHEDULE_FREE_NODE_SLOTS:
+        return solve_by_columns(instance, time_limit_s, relative_gap)
+    exact = solve_schedule_free(instance, SCHEDULE_FREE_SHARE * time_limit_s, relative_gap)
+    if exact.status == "optimal":
+        return exact
+    left_s = time_limit_s - (time.perf_counter() - started_s)
+    by_columns = solve_by_columns(instance, left_s, relative_gap)
+    better = max(exact, by_columns, key=lambda solution: solution.welfare_micros)
+    bound_micros = min(exact.bound_micros, by_columns.bound_micros)
+    seconds = time.perf_counter() - started_s
+    return Solution.of(instance, better.plans, bound_micros, relative_gap, seconds)

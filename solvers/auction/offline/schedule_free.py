@@ -1,0 +1,205 @@
+"""Problem P as it is printed (Eqs. 4 to 4h), with a variable per task, slot and node: exact, for small sizes.
+
+Equal nodes can be swapped without any change, which a branch and bound sees only in part: `columns.py` is for
+what is larger.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyomo.environ as pyo
+from pyomo.contrib.solver.solvers.highs import Highs
+from pyomo.core.expr import LinearExpression
+
+from solvers.auction.market.market import Placement
+from solvers.auction.market.window import Window
+from solvers.auction.offline.feasibility import keep_what_fits, welfare_micros
+from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask
+from solvers.auction.offline.pricing import price, window_of
+from solvers.auction.offline.rounding import greedy_plans
+from solvers.auction.offline.solution import Solution
+from solvers.compiled import Ints
+
+LARGEST_COEFFICIENT = 1_000.0
+"""Of the model's objective: HiGHS's tolerances are absolute, and meant for numbers of this size."""
+BOUND_TOLERANCE = 1e-6
+"""What HiGHS's bound may be off by, relative to its size."""
+
+
+def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
+    """The best plans for an instance that HiGHS finds in time, checked, and the bound that it proves.
+
+    Where time is so short that greedy plans bring more than what HiGHS has by then, it is those.
+
+    Args:
+        time_limit_s: for building the model and solving it. HiGHS may overrun it by a part of its last step.
+        relative_gap: of bound - welfare to welfare, at which to stop.
+    """
+    started_s = time.perf_counter()
+    tasks = [modelled for task in instance.tasks if (modelled := _modelled(instance, task)) is not None]
+    if not tasks:
+        return Solution.of(instance, (), 0.0, relative_gap, time.perf_counter() - started_s)
+    scale = max(modelled.task.bid_micros for modelled in tasks) / LARGEST_COEFFICIENT
+    model = _model(instance, tasks, scale)
+    solver = Highs()
+    solver.config.load_solutions = False
+    solver.config.raise_exception_on_nonoptimal_result = False
+    solver.config.rel_gap = relative_gap
+    solver.set_instance(model)
+    for change in solver.config.auto_updates:
+        # The model is what it was when it was handed over; to look for changes takes long.
+        solver.config.auto_updates[change] = False
+    solver.config.time_limit = max(time_limit_s - (time.perf_counter() - started_s), 0.0)
+    results = solver.solve(model)
+    bound_micros = math.inf
+    if results.objective_bound is not None and math.isfinite(results.objective_bound):
+        off = BOUND_TOLERANCE * max(1.0, abs(results.objective_bound))
+        bound_micros = (results.objective_bound + off) * scale
+    plans: list[PlannedTask] = []
+    if results.incumbent_objective is not None:
+        results.solution_loader.load_vars()
+        values = np.fromiter((variable.value for variable in model.x.values()), np.float64) > 0.5
+        plans = keep_what_fits(instance, _plans(instance, tasks, values))
+    plans = max(plans, greedy_plans(instance), key=lambda them: welfare_micros(instance, them))
+    return Solution.of(instance, plans, bound_micros, relative_gap, time.perf_counter() - started_s)
+
+
+@dataclass(frozen=True)
+class _ModelledTask:
+    """A task that could bring something, with variables u_i, z_in, and x_ikt of the node-slots it may use."""
+
+    task: OfferedTask
+    window: Window
+    columns: Ints
+    """(node-slots,) ascending columns of the instance's slots."""
+    rows: Ints
+    """(node-slots,)"""
+
+    @property
+    def variables(self) -> int:
+        """How many it has, z_in of a task with one option being u_i itself."""
+        options = len(self.window.options)
+        return 1 + (options if options > 1 else 0) + self.columns.size
+
+
+def _modelled(instance: Instance, task: OfferedTask) -> _ModelledTask | None:
+    window = window_of(instance, task)
+    if window is None:
+        return None
+    demand = task.demand
+    class_of_row = np.array(instance.fleet.class_of_row, np.int64)
+    samples = demand.samples[class_of_row]
+    within = window.columns
+    room = (
+        (samples > 0)
+        & (instance.free_samples[within] >= samples)
+        & (instance.free_gib[within] >= demand.memory_gib)
+    )
+    room[: window.delays_slots[0]] = False
+    costs = np.full(window.operational.shape, np.inf)
+    for index, node_class in enumerate(instance.fleet.classes):
+        there = room[:, node_class.start : node_class.stop].any(axis=1)
+        costs[there, index] = window.operational[there, index]
+    cheapest = price(task, window, costs)
+    if cheapest is None or task.bid_micros <= cheapest.bound:
+        return None
+    columns, rows = np.nonzero(room)
+    return _ModelledTask(task, window, columns + within.start, rows)
+
+
+def _model(instance: Instance, tasks: Sequence[_ModelledTask], scale: float) -> pyo.ConcreteModel:
+    """Problem P in parts: of work and of room in the rows, of `scale` micros in the objective."""
+    model = pyo.ConcreteModel()
+    model.x = pyo.Var(range(sum(modelled.variables for modelled in tasks)), domain=pyo.Binary)
+    model.rows = pyo.ConstraintList()
+    variables = list(model.x.values())
+    gains: list[float] = []
+    used: dict[tuple[int, int], list[tuple[Any, float, float]]] = {}
+    for modelled in tasks:
+        mine = variables[len(gains) : len(gains) + modelled.variables]
+        gains += _gains(instance, modelled, scale)
+        node_slots = mine[-modelled.columns.size :]
+        _add_task_rows(model.rows, instance, modelled, mine[0], mine[1 : -modelled.columns.size], node_slots)
+        demand = modelled.task.demand
+        for column, row, x in zip(modelled.columns.tolist(), modelled.rows.tolist(), node_slots, strict=True):
+            samples = float(demand.samples[instance.fleet.class_of_row[row]])
+            used.setdefault((column, row), []).append((x, samples, demand.memory_gib))
+    for node_slot, takers in used.items():
+        present = [x for x, _, _ in takers]
+        for taken, free in (
+            ([samples for _, samples, _ in takers], float(instance.free_samples[node_slot])),
+            ([gib for _, _, gib in takers], float(instance.free_gib[node_slot])),
+        ):
+            if math.fsum(taken) > free:
+                model.rows.add((None, _sum([part / free for part in taken], present), 1.0))  # 4f, 4g
+    model.welfare = pyo.Objective(expr=_sum(gains, variables), sense=pyo.maximize)
+    return model
+
+
+def _gains(instance: Instance, modelled: _ModelledTask, scale: float) -> list[float]:
+    """What each variable brings to objective 4."""
+    window, task = modelled.window, modelled.task
+    classes = np.array(instance.fleet.class_of_row, np.int64)[modelled.rows]
+    costs = window.operational[modelled.columns - window.columns.start, classes] / scale
+    prices = window.prices_micros / scale
+    admitted = task.bid_micros / scale
+    if len(prices) == 1:
+        return [admitted - float(prices[0]), *(-costs).tolist()]
+    return [admitted, *(-prices).tolist(), *(-costs).tolist()]
+
+
+def _add_task_rows(
+    rows: pyo.ConstraintList,
+    instance: Instance,
+    modelled: _ModelledTask,
+    admitted: Any,
+    vendors: Sequence[Any],
+    node_slots: Sequence[Any],
+) -> None:
+    demand, window = modelled.task.demand, modelled.window
+    samples = demand.samples[np.array(instance.fleet.class_of_row, np.int64)[modelled.rows]]
+    # In whole multiples of what all speeds have in common: with one speed, whole slots.
+    step = int(np.gcd.reduce(samples))
+    work = -(-demand.work_samples // step)
+    rows.add((0.0, _sum([*(samples / (step * work)).tolist(), -1.0], [*node_slots, admitted]), None))  # 4e
+    if vendors:
+        rows.add((0.0, _sum([1.0] * len(vendors) + [-1.0], [*vendors, admitted]), 0.0))  # 4a
+    bounds = np.flatnonzero(np.diff(modelled.columns, prepend=-1, append=-2)).tolist()
+    for start, stop in itertools.pairwise(bounds):
+        ahead = int(modelled.columns[start]) - window.columns.start
+        ready = [z for z, delay in zip(vendors, window.delays_slots, strict=False) if delay <= ahead]
+        there = ready or [admitted]
+        rows.add(
+            (None, _sum([1.0] * (stop - start) + [-1.0] * len(there), [*node_slots[start:stop], *there]), 0.0)
+        )  # 4b, and 4c: in a slot that only some vendors are in time for, it runs only with one of them
+
+
+def _plans(instance: Instance, tasks: Sequence[_ModelledTask], chosen: Any) -> Iterator[PlannedTask]:
+    """The plans of the admitted tasks, each with the cheapest vendor that is in time."""
+    offset = 0
+    for modelled in tasks:
+        admitted = chosen[offset]
+        offset += modelled.variables
+        node_slots = np.flatnonzero(chosen[offset - modelled.columns.size : offset])
+        if not admitted or not node_slots.size:
+            continue
+        columns = modelled.columns[node_slots]
+        window = modelled.window
+        in_time = np.flatnonzero(window.delays_slots <= columns[0] - window.columns.start)
+        yield PlannedTask(
+            job_id=modelled.task.job_id,
+            # Undominated options are the cheaper the slower they are.
+            option=window.options[int(in_time[-1])],
+            placement=Placement(
+                tuple((columns + instance.first_slot).tolist()), tuple(modelled.rows[node_slots].tolist())
+            ),
+        )
+
+
+def _sum(coefficients: Sequence[float], variables: Sequence[Any]) -> LinearExpression:
+    return LinearExpression(linear_coefs=list(coefficients), linear_vars=list(variables))

@@ -1,0 +1,1 @@
+"""One cluster: the state machine that turns its ledger into decisions."""

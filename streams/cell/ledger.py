@@ -1,0 +1,23 @@
+"""Reading the ledger. The worker and replay share it, so that both fold exactly the same events."""
+
+from schemas.codec import InvalidRecordError, decode_stored_event
+from schemas.registry import LEDGER_TYPES
+from streams.cell.cell import LedgerEvent
+from streams.kafka.records import ReadRecord
+
+
+def read_ledger(record: ReadRecord) -> LedgerEvent:
+    """The event of a ledger record.
+
+    Intake writes nothing that this refuses; a record from elsewhere may be. What is refused depends on the
+    record alone, never on the settings of a deployment, so that every replay leaves out the same records.
+
+    Raises:
+        InvalidRecordError: with what is wrong.
+    """
+    envelope = decode_stored_event(record.value, record.headers)
+    if envelope.event.TYPE not in LEDGER_TYPES:
+        raise InvalidRecordError(f"{envelope.event.TYPE} does not belong in the ledger")
+    if record.key != envelope.event.cell.encode():
+        raise InvalidRecordError(f"an event of cell {envelope.event.cell} lies under another key")
+    return LedgerEvent(record.offset, envelope)

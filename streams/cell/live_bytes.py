@@ -1,0 +1,85 @@
+"""How much of its cell's snapshot the live jobs take: a cell admits no more of them than a snapshot holds.
+
+Each job is counted by an upper bound on its packed state, which is known without packing it, and the sum is
+kept up with every change. It is no part of the state: who restores jobs counts them again.
+"""
+
+from collections import Counter
+
+from schemas.cells import MAX_WAITING_BYTES
+from schemas.jobs import Task
+
+_BYTES_BESIDE_TASK_AND_PLAN = 768
+"""Of a job or of a bid that waits, packed: three ids of 128 characters, names of fields, and numbers."""
+HELD_NODE_SLOT_BYTES = 48
+"""(slot, row), (slot, quota), and once its run is ordered (slot, samples), packed, of each node-slot of a
+plan."""
+PRICED_BYTES = 13
+"""(slot, row), packed, of each node-slot whose prices a job has raised."""
+NODE_SLOT_BYTES = HELD_NODE_SLOT_BYTES + PRICED_BYTES
+"""What each node-slot of a new plan adds to a job at most."""
+
+_FOR_LONGER_PLANS = 8
+"""This part of the limit is left for plans that grow when they are made again."""
+_FOR_WAITING = 2
+"""Bids that wait for a solver, which cost nothing, take at most this part of the limit (and no more than a
+request to the solver has room for)."""
+_USERS_WAITING_AT_LEAST = 8
+"""And those of one user at most this part of that."""
+
+
+def kept_bytes(task: Task, plan_node_slots: int = 0) -> int:
+    """What a job with a plan of so many node-slots takes in a snapshot, or a bid that waits for its plan."""
+    return (
+        _BYTES_BESIDE_TASK_AND_PLAN + len(task.model_dump_json().encode()) + NODE_SLOT_BYTES * plan_node_slots
+    )
+
+
+class LiveBytes:
+    """Of all zones of one cell. Everything that is refused comes with the reason in words."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.total = 0
+        """Of jobs and of waiting bids."""
+        self._limit = limit_bytes
+        self._limit_admitted = limit_bytes - limit_bytes // _FOR_LONGER_PLANS
+        self._limit_waiting = min(limit_bytes // _FOR_WAITING, MAX_WAITING_BYTES)
+        self._limit_waiting_of_user = self._limit_waiting // _USERS_WAITING_AT_LEAST
+        self._waiting: Counter[str] = Counter()
+        """Bytes of waiting bids by user; only of users who have any."""
+        self._waiting_total = 0
+
+    def add(self, count: int) -> None:
+        """An admitted job takes `count` bytes more, or fewer where it is negative."""
+        self.total += count
+
+    def add_waiting(self, user: str, count: int) -> None:
+        """The waiting bids of a user take `count` bytes more, or fewer where it is negative."""
+        self.total += count
+        self._waiting_total += count
+        self._waiting[user] += count
+        if not self._waiting[user]:
+            del self._waiting[user]
+
+    def refuse_job(self, count: int) -> str | None:
+        """Why a job of `count` bytes cannot be admitted; None where it can."""
+        return _refuse("the live jobs of the cell", self.total, count, self._limit_admitted)
+
+    def refuse_growth(self, count: int) -> str | None:
+        """Why an admitted job cannot take `count` bytes more; None where it can."""
+        return _refuse("the live jobs of the cell", self.total, count, self._limit)
+
+    def refuse_waiting(self, user: str, count: int) -> str | None:
+        """Why a bid of `count` bytes cannot wait for a solver; None where it can."""
+        of_user, waiting = self._waiting.get(user, 0), self._waiting_total
+        return (
+            _refuse(f"the waiting bids of user {user}", of_user, count, self._limit_waiting_of_user)
+            or _refuse("the waiting bids of the cell", waiting, count, self._limit_waiting)
+            or self.refuse_job(count)
+        )
+
+
+def _refuse(whose: str, held: int, more: int, limit: int) -> str | None:
+    if held + more <= limit:
+        return None
+    return f"{whose} hold {held} of {limit} bytes, and {more} more find no room until some are over"

@@ -1,0 +1,198 @@
+"""Reading whole topics, without joining a group or committing anything."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from schemas.errors import ReadableError
+from schemas.kafka_connection import KafkaConnection
+from streams.kafka.configuration import reader
+from streams.kafka.faults import ConnectionFaults, denial, told
+from streams.kafka.records import ReadRecord, read_record
+
+_POLL_S = 10.0
+_PASSING = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._TRANSPORT,
+}
+_PATIENCE_S = 10.0
+"""How long a question is asked again while a partition is without its leader, as it is when just made."""
+_RETRY_AFTER_S = 0.1
+_BATCH_RECORDS = 1_000
+
+
+class ReadError(ReadableError):
+    """A topic cannot be read. The message is one line."""
+
+
+@dataclass(frozen=True)
+class TopicSlice:
+    """The part of a topic that exists at one moment."""
+
+    topic: str
+    low: Mapping[int, int]
+    high: Mapping[int, int]
+    """By partition; exclusive."""
+
+
+class KafkaReader:
+    """Reads slices of topics, one partition after another (`read`), or several topics side by side (`follow`,
+    then `to_end` or `poll`)."""
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._connection = connection
+        self._faults = ConnectionFaults(connection)
+        settings = {"enable.partition.eof": False, "auto.offset.reset": "error", "fetch.wait.max.ms": 100}
+        try:
+            self._consumer = Consumer(
+                {
+                    **reader(connection, "millrace-reader"),
+                    **settings,
+                    "log_level": 0,
+                    "error_cb": self._faults.note,
+                }
+            )
+        except KafkaException as error:
+            raise ReadError(told(connection, error.args[0], "set up a reader")) from None
+        self._followed: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    def slice(self, topic: str) -> TopicSlice:
+        """What `topic` holds now.
+
+        Raises:
+            ReadError: if Kafka does not answer, or the topic is missing or not for this client to read.
+        """
+        found = self._ask(topic, lambda: self._consumer.list_topics(topic, timeout=_POLL_S).topics[topic])
+        if found.error is not None or not found.partitions:
+            denied = found.error and denial(self._connection, found.error, f"read topic {topic}")
+            raise ReadError(denied or f"there is no topic {topic}: `millrace topics create` makes it")
+        watermarks = {partition: self._watermarks(topic, partition) for partition in sorted(found.partitions)}
+        return TopicSlice(
+            topic,
+            {partition: low for partition, (low, _) in watermarks.items()},
+            {partition: high for partition, (_, high) in watermarks.items()},
+        )
+
+    def read(self, part: TopicSlice) -> Iterator[ReadRecord]:
+        """Every record of `part`, partition by partition.
+
+        Raises:
+            ReadError: if Kafka does not answer.
+        """
+        for partition, high in part.high.items():
+            position = part.low[partition]
+            self._consumer.assign([TopicPartition(part.topic, partition, position)])
+            deadline_s = time.monotonic() + _POLL_S
+            while position < high:
+                message: Any = self._consumer.poll(max(deadline_s - time.monotonic(), 0.0))
+                if message is None:
+                    raise ReadError(f"{part.topic}[{partition}]@{position}: no record within {_POLL_S:.0f} s")
+                record = self._record(message)
+                if record is None:
+                    continue
+                deadline_s = time.monotonic() + _POLL_S
+                position = record.offset + 1
+                if record.offset < high:
+                    yield record
+
+    def follow(self, parts: Sequence[TopicSlice], start: Literal["beginning", "end"]) -> None:
+        """Take position in all of `parts`, at their topics' beginnings or at the ends that they name."""
+        self._followed = {
+            (part.topic, partition): (part.low[partition], high)
+            for part in parts
+            for partition, high in part.high.items()
+        }
+        self._consumer.assign(
+            [
+                TopicPartition(topic, partition, OFFSET_BEGINNING if start == "beginning" else end)
+                for (topic, partition), (_, end) in self._followed.items()
+            ]
+        )
+
+    def to_end(self, on_progress: Callable[[float], None] = lambda _part: None) -> Iterator[ReadRecord]:
+        """Every record up to the ends of the slices that are followed.
+
+        Raises:
+            ReadError: the broker falls silent before that.
+        """
+        left = {place: end for place, (low, end) in self._followed.items() if end > low}
+        total = sum(end - low for low, end in self._followed.values()) or 1
+        deadline_s = time.monotonic() + _POLL_S
+        while left:
+            records = self.poll(max(deadline_s - time.monotonic(), 0.0))
+            if not records:
+                if time.monotonic() < deadline_s:
+                    continue
+                raise ReadError(f"nothing more of {', '.join(sorted({topic for topic, _ in left}))} is sent")
+            deadline_s = time.monotonic() + _POLL_S
+            for record in records:
+                place = (record.topic, record.partition)
+                if place not in left:
+                    continue
+                if record.offset < left[place]:
+                    yield record
+                if record.offset + 1 >= left[place]:
+                    del left[place]
+            behind = sum(end - self._position(place) for place, end in left.items())
+            on_progress(1 - behind / total)
+
+    def poll(self, timeout_s: float) -> list[ReadRecord]:
+        """The next records of what is followed, after waiting for the first for at most `timeout_s`.
+
+        Raises:
+            ReadError: the broker answers with an error.
+        """
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return []
+        records = map(self._record, [first, *self._consumer.consume(_BATCH_RECORDS, 0)])
+        return [record for record in records if record is not None]
+
+    def _record(self, message: Any) -> ReadRecord | None:
+        error = message.error()
+        if error is None:
+            return read_record(message)
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return None  # the client looks for a coordinator that nobody here needs
+        topic = message.topic()
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise ReadError(f"topic {topic} is gone")
+        raise ReadError(told(self._connection, error, f"read topic {topic}"))
+
+    def _position(self, place: tuple[str, int]) -> int:
+        (position,) = self._consumer.position([TopicPartition(*place)])
+        return max(position.offset, 0)
+
+    def _watermarks(self, topic: str, partition: int) -> tuple[int, int]:
+        place = TopicPartition(topic, partition)
+        low, high = self._ask(topic, lambda: self._consumer.get_watermark_offsets(place, timeout=_POLL_S))
+        return low, high
+
+    def _ask(self, topic: str, question: Callable[[], Any]) -> Any:
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return question()
+            except KafkaException as error:
+                reason: KafkaError = error.args[0]
+                self._consumer.poll(0)  # lets the client say why
+                if self._faults.lasting is not None:
+                    raise ReadError(self._faults.lasting) from None
+                if reason.code() not in _PASSING or time.monotonic() > deadline_s:
+                    raise ReadError(told(self._connection, reason, f"read topic {topic}")) from None
+                time.sleep(_RETRY_AFTER_S)

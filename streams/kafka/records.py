@@ -1,0 +1,107 @@
+"""Kafka records as plain values, so that what is read and what is sent can be decided without a broker."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from aiokafka.partitioner import murmur2
+from confluent_kafka import Producer
+
+ReadHeaders = Sequence[tuple[str, bytes | None]]
+SentHeaders = list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """A record as it was read, before anyone has judged it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: ReadHeaders = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of key, value and headers."""
+        return _size_bytes(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SentRecord:
+    """A record to send. Without a partition, the hash of the key chooses one."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: SentHeaders = field(default_factory=list)
+    partition: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of key, value and headers."""
+        return _size_bytes(self)
+
+
+def _size_bytes(record: ReadRecord | SentRecord) -> int:
+    size_bytes = len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size_bytes += len(name) + len(value or b"")
+    return size_bytes
+
+
+_BY_KEY = -1
+"""librdkafka's word for a partition that its partitioner chooses."""
+
+
+def read_record(message: Any, headers: ReadHeaders | None = None) -> ReadRecord:
+    """The record behind a message without an error.
+
+    Args:
+        headers: those to take in place of the message's own, where the client may not be able to read them.
+    """
+    _, timestamp_ms = message.timestamp()
+    return ReadRecord(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=timestamp_ms if timestamp_ms > 0 else None,
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(message.headers() or ()) if headers is None else headers,
+    )
+
+
+def produce(producer: Producer, record: SentRecord, on_delivery: Callable[[Any, Any], None]) -> None:
+    """Queue a record.
+
+    Raises:
+        KafkaException: it cannot be queued.
+        BufferError: the queue is full.
+    """
+    producer.produce(
+        record.topic,
+        key=record.key,
+        value=record.value,
+        headers=[*record.headers],
+        partition=_BY_KEY if record.partition is None else record.partition,
+        on_delivery=on_delivery,
+    )
+
+
+@lru_cache(maxsize=4_096)
+def key_partition(key: str, partitions: int) -> int:
+    """Return the partition where Kafka's default partitioner puts a record of this key.
+
+    So a producer in any language that follows this default reaches a node (in `commands`) or a cell (in all
+    other topics) by key alone.
+
+    Raises:
+        ValueError: there is no partition.
+    """
+    if partitions < 1:
+        raise ValueError(f"a topic has at least one partition, not {partitions}")
+    return int(murmur2(key.encode()) & 0x7FFFFFFF) % partitions

@@ -1,0 +1,1 @@
+"""How a zone decides: one package per policy."""

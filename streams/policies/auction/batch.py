@@ -1,0 +1,151 @@
+"""A batch of bids: kept while it waits, put as a problem to a solver, its plans as placements."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from schemas.cells import Zone
+from schemas.jobs import JobSubmitted
+from schemas.policies import TitanPolicy
+from schemas.solves import OfferedBid, OfferedNodes, SolvedPlan, SolveRequested
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.fleet import GIB_QUANTUM, Calendar, Fleet, NodeClass
+from solvers.auction.market.market import Market, Placement
+from solvers.auction.market.window import VendorOption
+from solvers.auction.mechanism.mechanism import Request
+from streams.cell.live_bytes import kept_bytes
+
+
+@dataclass(frozen=True)
+class WaitingBid:
+    """A bid that is not decided yet."""
+
+    event: JobSubmitted
+    request: Request
+    """As it was when the bid came, with the vendor that was drawn as its only option."""
+    gain_micros: int
+    """mu_il, which the dual bound has already."""
+    state_bytes: int
+    """What it takes in a snapshot, at most."""
+
+
+def packed(bids: Mapping[str, WaitingBid]) -> list[list[Any]]:
+    """Bids, of types that msgpack writes; amounts may outgrow 64 bits, so they travel as text."""
+    return [
+        [
+            bid.event.model_dump_json(),
+            [bid.request.first_slot, bid.request.last_slot],
+            [option.vendor, str(option.price_micros), option.delay_slots],
+            str(bid.gain_micros),
+        ]
+        for bid in bids.values()
+        for option in bid.request.options
+    ]
+
+
+def unpacked(state: list[list[Any]], zone: Zone, fleet: Fleet, calendar: Calendar) -> dict[str, WaitingBid]:
+    """The bids that `packed` was given, by job; of the same zone."""
+    bids = {}
+    for text, (first_slot, last_slot), (vendor, price_micros, delay_slots), gain_micros in state:
+        event = JobSubmitted.model_validate_json(text)
+        task = event.task
+        bids[event.job_id] = WaitingBid(
+            event,
+            Request(
+                id=event.job_id,
+                demand=Demand.of(task, task.work_samples, zone, fleet, calendar.slot_s),
+                options=[VendorOption(vendor, int(price_micros), delay_slots)],
+                first_slot=first_slot,
+                last_slot=last_slot,
+            ),
+            int(gain_micros),
+            kept_bytes(task),
+        )
+    return bids
+
+
+def slots_for(request: Request, market: Market) -> int:
+    """How many slots of the market's window there are for a request; none or less where it is too late."""
+    first_slot = max(request.first_slot, market.first_slot)
+    return min(request.last_slot + 1, market.first_slot + market.horizon_slots) - first_slot
+
+
+def batch_request(
+    zone: str, request_id: str, policy: TitanPolicy, market: Market, bids: Collection[WaitingBid]
+) -> SolveRequested:
+    """Everything that scheduling the bids takes: their tasks, and the room from the next slot to the last
+    deadline."""
+    last_slot = market.first_slot + market.horizon_slots - 1
+    offered = tuple(_offered_bid(bid, market.first_slot, last_slot) for bid in bids)
+    slots = max(bid.last_slot for bid in offered) + 1 - market.first_slot
+    return SolveRequested(
+        zone=zone,
+        request_id=request_id,
+        reason="batch_due",
+        time_limit_s=policy.time_limit_s,
+        relative_gap=policy.relative_gap,
+        first_slot=market.first_slot,
+        classes=tuple(
+            _offered_nodes(market, index, node_class, slots)
+            for index, node_class in enumerate(market.fleet.classes)
+        ),
+        bids=offered,
+    )
+
+
+def placement_of_plan(plan: SolvedPlan, request: Request, market: Market) -> Placement | str:
+    """Where a solver's plan puts a task, whether there is room or not; or what makes it no plan of the task.
+
+    The vendor begins when the plan is applied, so training begins no earlier than its delay from now on.
+    """
+    slots = tuple(slot for slot, _ in plan.node_slots)
+    ready_slot = market.first_slot + request.options[0].delay_slots
+    last_slot = min(request.last_slot, market.first_slot + market.horizon_slots - 1)
+    if not all(early < late for early, late in pairwise(slots)):
+        return "its slots do not ascend"
+    if slots[0] < ready_slot or slots[-1] > last_slot:
+        return f"it uses slots {slots[0]} to {slots[-1]}, not within {ready_slot} to {last_slot}"
+    fleet = market.fleet
+    if unknown := sorted({node for _, node in plan.node_slots} - fleet.row_of.keys()):
+        return f"the zone has no node {', '.join(unknown)}"
+    rows = tuple(fleet.row_of[node] for _, node in plan.node_slots)
+    samples = [int(request.demand.samples[fleet.class_of_row[row]]) for row in rows]
+    if min(samples) == 0:
+        return "the task cannot run on every node of it"
+    if sum(samples) < request.demand.work_samples:
+        return f"it trains {sum(samples)} of {request.demand.work_samples} samples"
+    return Placement(slots, rows)
+
+
+def _offered_bid(bid: WaitingBid, first_slot: int, horizon_end: int) -> OfferedBid:
+    request = bid.request
+    (option,) = request.options
+    return OfferedBid(
+        job_id=request.id,
+        bid_micros=bid.event.bid_micros,
+        work_samples=request.demand.work_samples,
+        slot_samples=tuple(request.demand.samples.tolist()),
+        memory_quanta=int(request.demand.memory_gib * GIB_QUANTUM),
+        vendor=option.vendor,
+        vendor_micros=option.price_micros,
+        ready_slot=first_slot + option.delay_slots,
+        last_slot=min(request.last_slot, horizon_end),
+    )
+
+
+def _offered_nodes(market: Market, index: int, node_class: NodeClass, slots: int) -> OfferedNodes:
+    rows = slice(node_class.start, node_class.stop)
+    up = market.node_up[rows]
+    samples = np.where(up, market.free_samples[:slots, rows], 0.0).astype(np.int64)
+    quanta = np.where(up, market.free_gib[:slots, rows] * GIB_QUANTUM, 0.0).astype(np.int64)
+    return OfferedNodes(
+        nodes=market.fleet.nodes[rows],
+        capacity_samples=int(node_class.capacity_samples),
+        capacity_quanta=int(node_class.capacity_gib * GIB_QUANTUM),
+        full_cost_micros=tuple(market.full_costs[:slots, index].tolist()),
+        free_samples=tuple(map(tuple, samples.tolist())),
+        free_quanta=tuple(map(tuple, quanta.tolist())),
+    )

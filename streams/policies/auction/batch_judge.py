@@ -1,0 +1,244 @@
+"""The judge of Titan (section 5.1): the bids of a slot wait for one solve, and are decided together.
+
+A cell never waits for a solver, so the answer may find less room than there was when it was asked for. A plan
+whose node-slots are no longer free, or that was none, is not applied: its bid is rejected, and why.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from schemas.cells import Zone
+from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, JobWithdrawn
+from schemas.jobs import JobSubmitted, JobWithdrawalRequested, RejectionReason, Task
+from schemas.policies import TitanPolicy
+from schemas.registry import Outcome
+from schemas.solves import SolvedPlan, SolveFinished
+from solvers.auction.baselines.on_arrival import drawn_vendor, in_time
+from solvers.auction.market.fleet import Calendar
+from solvers.auction.mechanism.auctioneer import Auctioneer
+from solvers.auction.mechanism.mechanism import Request
+from solvers.auction.mechanism.search import Schedule, describe
+from streams.cell.live_bytes import LiveBytes, kept_bytes
+from streams.policies.auction.batch import (
+    WaitingBid,
+    batch_request,
+    packed,
+    placement_of_plan,
+    slots_for,
+    unpacked,
+)
+from streams.policies.auction.judge import Verdicts, unknown_job, unknown_solve, why_not
+from streams.policies.auction.offers import certificate_of
+
+_Fault = tuple[RejectionReason, str]
+"""Why a solver's plan is not applied."""
+
+
+class BatchJudge:
+    """See `Judge`."""
+
+    quote_remark = "this is what a bid alone would meet now: the bids of a slot are decided together"
+
+    def __init__(
+        self,
+        zone: Zone,
+        policy: TitanPolicy,
+        auctioneer: Auctioneer,
+        calendar: Calendar,
+        verdicts: Verdicts,
+        live: LiveBytes,
+    ) -> None:
+        self._zone = zone
+        self._policy = policy
+        self._auctioneer = auctioneer
+        self._market = auctioneer.market
+        self._calendar = calendar
+        self._verdicts = verdicts
+        self._live = live
+        self._waiting: dict[str, WaitingBid] = {}
+        """Bids since the last request, by job."""
+        self._asked: dict[str, dict[str, WaitingBid]] = {}
+        """Bids whose answer is not here yet, by request and job."""
+        self._requests = 0
+        self._asked_slot = -1
+        """The slot in which a solver was last asked."""
+
+    def bid(self, event: JobSubmitted, request: Request) -> Iterator[Outcome]:
+        """Keep a bid for its slot's solve. The vendor is drawn now, and the bound grows now: the offline
+        optimum would schedule the task from here on, to the end of the horizon as it is now. So no later slot
+        is used either, though the horizon moves on while the bid waits."""
+        appraisal = self._auctioneer.appraise(request)
+        gain_micros = self._auctioneer.judge(event.bid_micros, request, appraisal)
+        option = drawn_vendor(request, slots_for(request, self._market))
+        if option is None:
+            yield self._verdicts.rejected(event, *why_not(appraisal, event.bid_micros), appraisal)
+            return
+        state_bytes = kept_bytes(event.task)
+        full = self._live.refuse_waiting(event.user, state_bytes)
+        if full is not None:
+            yield self._verdicts.rejected(event, "cell_full", full, appraisal)
+        else:
+            horizon_end = self._market.first_slot + self._market.horizon_slots - 1
+            request = replace(request, options=[option], last_slot=min(request.last_slot, horizon_end))
+            self._waiting[event.job_id] = WaitingBid(event, request, gain_micros, state_bytes)
+            self._live.add_waiting(event.user, state_bytes)
+
+    def full(self, user: str, task: Task, schedule: Schedule) -> str | None:  # noqa: ARG002
+        return self._live.refuse_waiting(user, kept_bytes(task))
+
+    def has(self, job_id: str) -> bool:
+        return any(job_id in bids for bids in (self._waiting, *self._asked.values()))
+
+    def withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
+        """Forget a bid that is not decided yet, at no charge."""
+        batches = (self._waiting, *self._asked.values())
+        held = next((bids for bids in batches if event.job_id in bids), None)
+        if held is None:
+            yield unknown_job(event.job_id)
+            return
+        bid = held[event.job_id]
+        if bid.event.user != event.user:
+            yield EventIgnored(reason="not_the_owner", detail=f"job {event.job_id} is of another user")
+            return
+        self._forget(held, bid)
+        self._auctioneer.dual_bound.take_back(bid.gain_micros)
+        yield JobWithdrawn(
+            job_id=event.job_id,
+            user=event.user,
+            zone=self._zone.id,
+            reason="user_request",
+            returned_micros=0,
+            retained_micros=0,
+            certificate=certificate_of(self._auctioneer),
+        )
+
+    def on_clock(self, time_s: float) -> Iterator[Outcome]:
+        """Ask a solver once per slot, in its last half: the next slot can still be planned, and none is lost
+        by deciding together. Bids for which no such tick came are asked for with the first one after."""
+        for bids in self._asked.values():
+            yield from self._reject_late(bids)
+        self._asked = {id: bids for id, bids in self._asked.items() if bids}
+        slot = self._calendar.slot_at(time_s)
+        last_half = time_s >= self._calendar.start_s(slot) + self._calendar.slot_s / 2
+        overdue = self._asked_slot < slot - 1 and any(
+            bid.request.first_slot <= slot for bid in self._waiting.values()
+        )
+        if overdue or (last_half and self._asked_slot < slot):
+            yield from self._ask(slot)
+
+    def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
+        """Decide about a batch: admit the bids with a plan that still holds, in the order in which they came,
+        and then reject the others."""
+        bids = self._asked.pop(event.request_id, None)
+        if bids is None:
+            yield unknown_solve(event)
+            return
+        for bid in bids.values():
+            self._live.add_waiting(bid.event.user, -bid.state_bytes)
+        plans: dict[str, list[SolvedPlan]] = {}
+        for plan in event.plans:
+            plans.setdefault(plan.job_id, []).append(plan)
+        if strangers := sorted(plans.keys() - bids.keys()):
+            yield EventIgnored(
+                reason="unknown_job",
+                detail=f"request {event.request_id} has no such bids any more: {', '.join(strangers)}",
+            )
+        faults: dict[str, _Fault | None] = {}
+        for job_id, bid in bids.items():
+            verdict = self._apply(bid, plans.get(job_id, []))
+            if isinstance(verdict, JobAdmitted):
+                yield verdict
+            else:
+                faults[job_id] = verdict
+        for job_id, fault in faults.items():
+            yield self._rejected(bids[job_id], fault, event)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "waiting": packed(self._waiting),
+            "asked": [[id, packed(bids)] for id, bids in self._asked.items()],
+            "requests": self._requests,
+            "asked_slot": self._asked_slot,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._waiting = self._unpacked(state["waiting"])
+        self._asked = {id: self._unpacked(bids) for id, bids in state["asked"]}
+        self._requests = state["requests"]
+        self._asked_slot = state["asked_slot"]
+
+    def _unpacked(self, state: list[list[Any]]) -> dict[str, WaitingBid]:
+        bids = unpacked(state, self._zone, self._market.fleet, self._calendar)
+        for bid in bids.values():
+            self._live.add_waiting(bid.event.user, bid.state_bytes)
+        return bids
+
+    def _ask(self, slot: int) -> Iterator[Outcome]:
+        yield from self._reject_late(self._waiting)
+        if not self._waiting:
+            return
+        self._requests += 1
+        request_id = f"batch-{self._requests}"
+        yield batch_request(self._zone.id, request_id, self._policy, self._market, self._waiting.values())
+        self._asked[request_id], self._waiting = self._waiting, {}
+        self._asked_slot = slot
+
+    def _reject_late(self, bids: dict[str, WaitingBid]) -> Iterator[Outcome]:
+        """Reject those whose vendor leaves no time to train any more, were the zone empty."""
+        for bid in list(bids.values()):
+            request = self._present(bid)
+            if not in_time(request, slots_for(request, self._market)):
+                self._forget(bids, bid)
+                appraisal = self._auctioneer.appraise(request)
+                yield self._verdicts.rejected(bid.event, *why_not(appraisal, bid.event.bid_micros), appraisal)
+
+    def _present(self, bid: WaitingBid) -> Request:
+        """A bid's request, of the slots that are left: its vendor begins when it is admitted."""
+        return replace(bid.request, first_slot=self._market.first_slot)
+
+    def _apply(self, bid: WaitingBid, plans: list[SolvedPlan]) -> JobAdmitted | _Fault | None:
+        """Admit a bid with its plan; else what is wrong with that, or None where there is none."""
+        if not plans:
+            return None
+        if len(plans) > 1:
+            return _infeasible("it is planned more than once")
+        request = self._present(bid)
+        placement = placement_of_plan(plans[0], request, self._market)
+        if isinstance(placement, str):
+            return _infeasible(placement)
+        schedule = describe(self._market, request.demand, request.options[0], placement)
+        appraisal = self._auctioneer.appraise_plan(request, schedule)
+        price = appraisal.price
+        assert price is not None, "there is a plan"
+        if bid.event.bid_micros <= price.micros:
+            return _infeasible(
+                f"it costs {price.micros:.0f} micros, which the bid of {bid.event.bid_micros} is not above"
+            )
+        full = self._live.refuse_job(kept_bytes(bid.event.task, len(placement.slots)))
+        if full is not None:
+            return "cell_full", full
+        award = self._auctioneer.award(bid.event.bid_micros, request.demand, schedule, price, bid.gain_micros)
+        if award is None:
+            return _infeasible("its node-slots have not the room any more")
+        return self._verdicts.admitted(bid.event, request, appraisal, award)
+
+    def _forget(self, bids: dict[str, WaitingBid], bid: WaitingBid) -> None:
+        del bids[bid.event.job_id]
+        self._live.add_waiting(bid.event.user, -bid.state_bytes)
+
+    def _rejected(self, bid: WaitingBid, fault: _Fault | None, solve: SolveFinished) -> JobRejected:
+        appraisal = self._auctioneer.appraise(self._present(bid))
+        if fault is not None:
+            reason, detail = fault
+        elif appraisal.price is None or bid.event.bid_micros <= appraisal.price.micros:
+            reason, detail = why_not(appraisal, bid.event.bid_micros)
+        elif solve.status == "none":
+            reason, detail = "solver_found_nothing", f"the solver found no plan in {solve.solve_s:.1f} s"
+        else:
+            reason, detail = "not_in_schedule", "the best schedule found for the slot's bids leaves it out"
+        return self._verdicts.rejected(bid.event, reason, detail, appraisal)
+
+
+def _infeasible(fault: str) -> _Fault:
+    return "plan_not_feasible", f"the solver's plan does not hold: {fault}"

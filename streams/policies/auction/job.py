@@ -1,0 +1,227 @@
+"""An admitted job, from its award to its end."""
+
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+import msgpack
+import numpy as np
+
+from schemas.jobs import Task
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.market import Placement
+from streams.cell.live_bytes import HELD_NODE_SLOT_BYTES, PRICED_BYTES, kept_bytes
+
+Setback = Literal["node_lost", "behind_plan", "run_failed"]
+"""Why a job's rest is planned again, at the provider's cost."""
+
+
+@dataclass
+class Job:
+    """What the cell knows of an admitted job that is not over."""
+
+    job_id: str
+    user: str
+    task: Task
+    bid_micros: int
+    payment_micros: int
+    refundable_micros: int
+    """The part of the payment that is for operation: a withdrawal gives back no more, whatever the node-slots
+    that it was moved to since would have cost."""
+    density_micros: float
+    """b-bar_il of the award, for the prices of node-slots added later."""
+    gain_micros: int
+    """mu_il of the award, which a withdrawal takes back from the dual bound."""
+    welfare_micros: int
+    """What its plan was worth when it was admitted, which a withdrawal takes from the planned welfare."""
+    ready_slot: int
+    """First slot in which it may train: its vendor has delivered by then."""
+    last_slot: int
+    """Last slot that ends by its deadline."""
+    demand: Demand
+    """What the node-slots ahead were reserved with."""
+    rows: dict[int, int] = field(default_factory=dict)
+    """Node row by slot, past slots too (x_ikt = 1)."""
+    quotas: dict[int, int] = field(default_factory=dict)
+    """Samples planned by slot."""
+    priced: set[tuple[int, int]] = field(default_factory=set)
+    """(slot, row) of the node-slots ahead whose prices it has raised, given up since or not."""
+    samples_done: int = 0
+    """As last reported."""
+    reported_slot: int = -1
+    """The last slot that was reported complete."""
+    run_slot: int = -1
+    """The last slot whose run was reported to have started."""
+    run_base_samples: int = 0
+    """What was done when it did."""
+    lacking_samples: int = 0
+    """What its runs trained less than its user's word promises for the time that they had, as far as it was
+    not made up for, and since the last new plan."""
+    runs: dict[int, int | None] = field(default_factory=dict)
+    """The runs that were ordered and whose end was not reported, by slot: a node may hold them still. What
+    was done when the run began; None where no start is known, or the executor was lost since."""
+    setback: Setback | None = None
+    """Why it is due to be planned again, as soon as its turn comes."""
+    _packed: bytes | None = None
+    """See `packed`; None after a change."""
+
+    def __post_init__(self) -> None:
+        self._bytes_without_plan = kept_bytes(self.task)
+
+    @property
+    def state_bytes(self) -> int:
+        """What it takes in a snapshot, at most."""
+        plan_bytes = HELD_NODE_SLOT_BYTES * len(self.rows) + PRICED_BYTES * len(self.priced)
+        return self._bytes_without_plan + plan_bytes
+
+    @property
+    def remaining_samples(self) -> int:
+        """Work not yet reported done."""
+        return max(self.task.work_samples - self.samples_done, 0)
+
+    def owe(self, lacking_samples: int) -> None:
+        """A run has trained so much less than promised, or more if negative."""
+        self.lacking_samples = max(self.lacking_samples + lacking_samples, 0)
+        self._packed = None
+
+    def set_back(self, setback: Setback) -> None:
+        """It is due to be planned again. The loss of a node is no reason to wait for its report."""
+        if self.setback is None or setback == "node_lost":
+            self.setback = setback
+            self._packed = None
+
+    def end_setback(self) -> None:
+        """It has been planned again, or its turn has come."""
+        self.setback = None
+        self._packed = None
+
+    def order_run(self, slot: int) -> None:
+        """A node is told to train this slot's part."""
+        self.runs[slot] = None
+        self._packed = None
+
+    def end_run(self, slot: int) -> None:
+        """No node holds this slot's run any more."""
+        self.runs.pop(slot, None)
+        self._packed = None
+
+    def lose_executor(self, row: int) -> None:
+        """A node's executor has begun anew, or is gone: what its runs have had of the node is not known."""
+        for slot in self.runs:
+            if self.rows[slot] == row:
+                self.runs[slot] = None
+                self._packed = None
+
+    def start_run(self, slot: int, samples_done: int) -> None:
+        """A run of this slot has begun at `samples_done`, which may be less than what was reported before."""
+        self.samples_done = self.run_base_samples = self._unfinished(samples_done)
+        self.run_slot = slot
+        # A node that begins a run has ended the one before, whether it said so or not.
+        for held in [held for held in self.runs if held < slot and self.rows[held] == self.rows[slot]]:
+            del self.runs[held]
+        self.runs[slot] = self.run_base_samples
+        self._packed = None
+
+    def report(self, slot: int, samples_done: int, slot_complete: bool) -> None:
+        """A run of this slot has come this far."""
+        self.samples_done = self._unfinished(samples_done)
+        if slot_complete:
+            self.reported_slot = max(self.reported_slot, slot)
+        self._packed = None
+
+    def _unfinished(self, samples_done: int) -> int:
+        """Until an adapter is delivered, something is left to do: a job must not wait for it for ever."""
+        return min(samples_done, self.task.work_samples - 1)
+
+    def lose_slot(self, slot: int) -> None:
+        """Nothing more is to be expected of this slot's run."""
+        self.quotas[slot] = 0
+        self._packed = None
+
+    def plan(self, placement: Placement, demand: Demand, class_of_row: tuple[int, ...]) -> None:
+        """Hold a placement for the slots ahead, reserved with `demand`."""
+        self.demand = demand
+        self.lacking_samples = 0
+        self._packed = None
+        for slot, row in placement.node_slots():
+            self.rows[slot] = row
+            self.quotas[slot] = int(demand.samples[class_of_row[row]])
+            self.priced.add((slot, row))
+
+    def ahead(self, first_slot: int) -> Placement:
+        """The node-slots held from `first_slot` on."""
+        slots = sorted(slot for slot in self.rows if slot >= first_slot)
+        return Placement(tuple(slots), tuple(self.rows[slot] for slot in slots))
+
+    def forget(self, first_slot: int) -> None:
+        """Drop the node-slots from `first_slot` on from the plan."""
+        for slot in [slot for slot in self.rows if slot >= first_slot]:
+            del self.rows[slot], self.quotas[slot]
+        self.priced = {(slot, row) for slot, row in self.priced if slot >= first_slot}
+        self._packed = None
+
+    def started(self, first_slot: int) -> bool:
+        """Whether a slot before `first_slot` was assigned to a node."""
+        return any(slot < first_slot for slot in self.rows)
+
+    def packed(self) -> bytes:
+        """Everything in msgpack, kept until the next change: most jobs stay the same between snapshots."""
+        if self._packed is None:
+            self._packed = msgpack.packb(
+                {
+                    **{name: getattr(self, name) for name in _PLAIN_FIELDS},
+                    "task": self.task.model_dump_json(),
+                    "rows": list(self.rows.items()),
+                    "quotas": list(self.quotas.items()),
+                    "runs": list(self.runs.items()),
+                    "priced": sorted(self.priced),
+                    "demand": [
+                        self.demand.work_samples,
+                        self.demand.samples.tolist(),
+                        self.demand.compute_share.tolist(),
+                        self.demand.memory_gib,
+                        self.demand.memory_share.tolist(),
+                    ],
+                }
+            )
+        return self._packed
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Self:
+        """The job that `packed` came from."""
+        state = msgpack.unpackb(packed)
+        work_samples, samples, compute_share, memory_gib, memory_share = state["demand"]
+        return cls(
+            **{name: state[name] for name in _PLAIN_FIELDS},
+            task=Task.model_validate_json(state["task"]),
+            rows=dict(state["rows"]),
+            quotas=dict(state["quotas"]),
+            runs=dict(state["runs"]),
+            priced={(slot, row) for slot, row in state["priced"]},
+            demand=Demand(
+                work_samples=work_samples,
+                samples=np.array(samples, np.int64),
+                compute_share=np.array(compute_share),
+                memory_gib=memory_gib,
+                memory_share=np.array(memory_share),
+            ),
+        )
+
+
+_PLAIN_FIELDS = (
+    "job_id",
+    "user",
+    "bid_micros",
+    "payment_micros",
+    "refundable_micros",
+    "density_micros",
+    "gain_micros",
+    "welfare_micros",
+    "ready_slot",
+    "last_slot",
+    "samples_done",
+    "reported_slot",
+    "run_slot",
+    "run_base_samples",
+    "lacking_samples",
+    "setback",
+)

@@ -1,0 +1,123 @@
+"""From the auctioneer's numbers to what travels."""
+
+import math
+
+import numpy as np
+
+from schemas.decisions import (
+    Certificate,
+    ClassPrices,
+    CountedSpeed,
+    Offer,
+    Plan,
+    PriceParts,
+    Room,
+    WelfareDifference,
+    ZonePriced,
+)
+from solvers.auction.market.fleet import Calendar
+from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer
+from solvers.auction.mechanism.mechanism import Price
+from solvers.auction.mechanism.search import Schedule
+
+
+def plan_of(schedule: Schedule, nodes: tuple[str, ...]) -> Plan:
+    """A schedule with its nodes' names."""
+    return Plan(
+        vendor=schedule.vendor,
+        node_slots=tuple(
+            zip(schedule.placement.slots, [nodes[row] for row in schedule.placement.rows], strict=True)
+        ),
+        samples=schedule.samples,
+    )
+
+
+def price_of(price: Price) -> PriceParts:
+    """A price, part by part."""
+    return PriceParts(
+        vendor_micros=price.vendor_micros,
+        operational_micros=price.operational_micros,
+        compute_micros=price.compute_micros,
+        memory_micros=price.memory_micros,
+    )
+
+
+def offer_of(
+    appraisal: Appraisal, speeds: tuple[CountedSpeed, ...], nodes: tuple[str, ...], calendar: Calendar
+) -> Offer:
+    """An appraisal as an offer; `speeds` are those that it counts with."""
+    schedule, price = appraisal.schedule, appraisal.price
+    gap_micros = None if schedule is None else schedule.gap_micros
+    room, earliest = appraisal.room, appraisal.earliest_last_slot
+    return Offer(
+        price=None if price is None else price_of(price),
+        lowest_winning_bid_micros=None if price is None else price.lowest_winning_bid_micros,
+        plan=None if schedule is None else plan_of(schedule, nodes),
+        plan_gap_micros=None if gap_micros is None else math.ceil(gap_micros),
+        speeds=speeds,
+        earliest_deadline_s=None if earliest is None else calendar.start_s(earliest + 1),
+        room=Room(
+            node_slots=room.node_slots,
+            with_room=room.with_room,
+            on_down_nodes=room.node_down,
+            without_compute=room.without_compute,
+            without_memory=room.without_memory,
+            binding=appraisal.binding,
+        ),
+    )
+
+
+def certificate_of(auctioneer: Auctioneer) -> Certificate:
+    """How good the zone's decisions so far are proven to be, and what came of them."""
+    welfare, bound = auctioneer.welfare, auctioneer.dual_bound.micros
+    planned = welfare.planned_micros
+    return Certificate(
+        planned_welfare_micros=planned,
+        dual_bound_micros=bound,
+        proven_ratio=bound / planned if planned > 0 else None,
+        realised_welfare_micros=welfare.realised_micros,
+        difference=WelfareDifference(
+            finished_early_micros=welfare.finished_early_micros,
+            replanned_micros=welfare.replanned_micros,
+            refunded_micros=welfare.refunded_micros,
+            failed_micros=welfare.failed_micros,
+            withdrawn_micros=welfare.withdrawn_micros,
+        ),
+    )
+
+
+def priced(zone: str, auctioneer: Auctioneer, live_jobs: int) -> ZonePriced:
+    """Use and prices per class of nodes over the whole window."""
+    market = auctioneer.market
+    classes = []
+    for node_class in market.fleet.classes:
+        rows = slice(node_class.start, node_class.stop)
+        compute, memory = market.compute_price[:, rows], market.memory_price[:, rows]
+        node_slots = compute.size
+        classes.append(
+            ClassPrices(
+                gpu_type=node_class.gpu_type,
+                tariff=node_class.tariff.name,
+                nodes_up=int(np.count_nonzero(market.node_up[rows])),
+                nodes=node_class.stop - node_class.start,
+                compute_used_share=1
+                - _sum(market.free_samples[:, rows]) / (node_class.capacity_samples * node_slots),
+                memory_used_share=1 - _sum(market.free_gib[:, rows]) / (node_class.capacity_gib * node_slots),
+                mean_compute_price_micros=_sum(compute) / node_slots,
+                highest_compute_price_micros=float(compute.max()),
+                mean_memory_price_micros=_sum(memory) / node_slots,
+                highest_memory_price_micros=float(memory.max()),
+            )
+        )
+    return ZonePriced(
+        zone=zone,
+        slot=market.first_slot - 1,
+        live_jobs=live_jobs,
+        classes=tuple(classes),
+        certificate=certificate_of(auctioneer),
+    )
+
+
+def _sum(node_slots: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    """The exact sum: numpy's own depends on the machine's vector width."""
+    return math.fsum(node_slots.ravel().tolist())

@@ -1,0 +1,1 @@
+"""Proof of a log: the ledger folded again, and every decision compared."""

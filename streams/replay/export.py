@@ -1,0 +1,138 @@
+"""A log on Kafka as two files: each decision once and in the order of the ledger, and nothing hidden."""
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from schemas.codec import InvalidRecordError, decode_decision
+from schemas.kafka_connection import KafkaConnection
+from schemas.topics import DECISIONS, LEDGER, topic_name
+from streams.cell.cell import LedgerEvent
+from streams.kafka.reader import KafkaReader
+from streams.replay.files import ledger_line, opened
+from streams.replay.replay import DecisionRecord, claimed_place
+from streams.replay.sources import decision_records, ledger_events, on_disk
+
+_TABLES = """
+    PRAGMA journal_mode = OFF;
+    PRAGMA synchronous = OFF;
+    CREATE TABLE event (number INTEGER PRIMARY KEY, cell TEXT, offset INTEGER, UNIQUE (cell, offset));
+    CREATE TABLE record (
+        event INTEGER,
+        place INTEGER,
+        digest BLOB,
+        value BLOB,
+        UNIQUE (event, place, digest) ON CONFLICT IGNORE
+    );
+"""
+
+
+def export(
+    kafka: KafkaConnection,
+    topic_prefix: str,
+    ledger_file: Path,
+    decisions_file: Path,
+    settled: Mapping[str, int],
+    cell: str | None = None,
+) -> tuple[int, int]:
+    """Write the ledger of one cell, or of all, and the decisions about it as JSON lines.
+
+    Repetitions that are identical are left out. A record that is not what the ledger demands is written like
+    the others, so that the files prove no more than the topics do.
+
+    Args:
+        settled: by cell, the ledger offset up to which it is written; see `Verdict.settled`.
+
+    Returns:
+        how many events and decisions.
+
+    Raises:
+        ReadError: if Kafka does not answer, or not to this client.
+        ReplayError: if a file cannot be opened, or there is no room on disk.
+        OSError: if a file cannot be written.
+    """
+    with (
+        KafkaReader(kafka) as reader,
+        opened(ledger_file, "wb") as ledger,
+        opened(decisions_file, "wb") as decisions,
+    ):
+        events = ledger_events(reader, reader.slice(topic_name(topic_prefix, LEDGER)), cell)
+        records = decision_records(reader, reader.slice(topic_name(topic_prefix, DECISIONS)), cell)
+        return on_disk(lambda: _write(events, records, settled, ledger, decisions))
+
+
+def _write(
+    events: Iterable[LedgerEvent],
+    records: Iterable[DecisionRecord],
+    settled: Mapping[str, int],
+    ledger: IO[bytes],
+    decisions: IO[bytes],
+) -> tuple[int, int]:
+    with _Order() as order:
+        for event in events:
+            if event.offset <= settled.get(event.envelope.event.cell, -1):
+                order.add_event(event)
+                ledger.write(ledger_line(event))
+        for record in records:
+            if not _is_later(record, settled):
+                order.add_record(record)
+        written = 0
+        for value in order.records():
+            # Only what is no decision has a line break; with a space in its place it still is none.
+            decisions.write(value.replace(b"\n", b" ") + b"\n")
+            written += 1
+        return order.events, written
+
+
+def _is_later(record: DecisionRecord, settled: Mapping[str, int]) -> bool:
+    """Whether a decision is about an event behind the last one of its cell that is written."""
+    try:
+        decode_decision(record.value)
+    except InvalidRecordError:
+        return False
+    place = claimed_place(record.value)
+    return place is not None and place[1] > settled.get(place[0], -1)
+
+
+class _Order:
+    """Sorts decisions by the ledger's order, in an unnamed file that is gone when this is left."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.executescript(_TABLES)
+        self._database.execute("BEGIN")
+        self.events = 0
+
+    def __enter__(self) -> "_Order":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def add_event(self, event: LedgerEvent) -> None:
+        self._database.execute(
+            "INSERT INTO event VALUES (?, ?, ?)", (self.events, event.envelope.event.cell, event.offset)
+        )
+        self.events += 1
+
+    def add_record(self, record: DecisionRecord) -> None:
+        """Take a record; one that repeats another is dropped, unless nobody can say what either is about."""
+        place = claimed_place(record.value)
+        row = (
+            place
+            and self._database.execute(
+                "SELECT number FROM event WHERE cell = ? AND offset = ?", place[:2]
+            ).fetchone()
+        )
+        digest = hashlib.blake2b(record.value, digest_size=32).digest()
+        self._database.execute(
+            "INSERT INTO record VALUES (?, ?, ?, ?)",
+            (row[0] if row else None, place[2] if place else None, digest, record.value),
+        )
+
+    def records(self) -> Iterator[bytes]:
+        """The records in the order of the ledger, those about none of its events last."""
+        rows = self._database.execute("SELECT value FROM record ORDER BY event IS NULL, event, place, rowid")
+        return (value for (value,) in rows)

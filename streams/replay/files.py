@@ -1,0 +1,118 @@
+"""A log as two files of JSON lines: the ledger, and the decisions in the order of the ledger.
+
+Each line is canonical to the byte and ends with a line break, so a file has one form only, and whatever is
+changed in it is noticed: here, by line, or where the ledger is folded.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from schemas.codec import InvalidRecordError, decode_ledger_line
+from streams.cell.cell import LedgerEvent
+from streams.replay.heads import Head, HeadCheck, KeptHead
+from streams.replay.replay import DecisionRecord, Verdict, claimed_place, fold, verify
+from streams.replay.sources import ReplayError, on_disk
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+
+
+def verify_files(
+    ledger: Path, decisions: Path, cell: str | None = None, kept: Iterable[KeptHead] = ()
+) -> Verdict:
+    """Verify files that `streams.replay.export.export` or a simulation wrote.
+
+    The decisions must be those that the ledger demands, each once and in its order. Where one cell is asked
+    for, those of the others are passed over.
+
+    Args:
+        kept: heads that the log must have.
+
+    Raises:
+        ReplayError: if a file cannot be read, or a line of the ledger is not as `read_ledger_file` demands.
+    """
+    records = _decisions_file(decisions, cell)
+    return on_disk(lambda: verify(_events(ledger, cell), records, kept=kept))
+
+
+def fold_file(
+    ledger: Path, cell: str | None = None, kept: Iterable[KeptHead] = ()
+) -> tuple[dict[str, Head], tuple[str, ...]]:
+    """Fold a ledger without its decisions.
+
+    Returns:
+        the head of each cell, and a line for each head in `kept` that the ledger does not lead to.
+
+    Raises:
+        ReplayError: if the file is none that `read_ledger_file` reads.
+    """
+    check = HeadCheck(kept)
+    for _ in fold(_events(ledger, cell), check):
+        pass
+    return check.heads(), check.faults()
+
+
+def read_ledger_file(path: Path) -> Iterator[LedgerEvent]:
+    """The events of a ledger file, in its order: partition by partition, each by its offsets.
+
+    Raises:
+        ReplayError: if the file cannot be read, or a line is no event in canonical form, or out of order.
+    """
+    last_offset, last_offsets = -1, dict[str, int]()
+    partition: set[str] = set()
+    """Cells of the partition that is being read."""
+    for number, line in _lines(path):
+        try:
+            offset, envelope = decode_ledger_line(line)
+        except InvalidRecordError as error:
+            raise ReplayError(f"{path}:{number}: not a ledger event with an offset: {error}") from None
+        if offset <= last_offset:
+            partition.clear()
+        cell, last_offset = envelope.event.cell, offset
+        if cell in last_offsets and cell not in partition:
+            before = last_offsets[cell]
+            how = f"comes after {before}" if offset <= before else "comes behind events of another partition"
+            raise ReplayError(f"{path}:{number}: cell {cell}: offset {offset} {how}")
+        partition.add(cell)
+        last_offsets[cell] = offset
+        yield LedgerEvent(offset, envelope)
+
+
+def ledger_line(event: LedgerEvent) -> bytes:
+    """An event as a line of a ledger file."""
+    return event.canonical + b"\n"
+
+
+def opened(path: Path, mode: str) -> IO[bytes]:
+    """A file of a log.
+
+    Raises:
+        ReplayError: if it cannot be opened.
+    """
+    try:
+        return path.open(mode)
+    except OSError as error:
+        raise ReplayError(f"{path}: {error.strerror}") from None
+
+
+def _events(ledger: Path, cell: str | None) -> Iterator[LedgerEvent]:
+    return (event for event in read_ledger_file(ledger) if cell in (None, event.envelope.event.cell))
+
+
+def _decisions_file(path: Path, cell: str | None) -> Iterator[DecisionRecord]:
+    for number, line in _lines(path):
+        place = claimed_place(line)
+        if cell is None or (place is not None and place[0] == cell):
+            yield DecisionRecord(line, f"{path}:{number}")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with opened(path, "rb") as file:
+        number = 0
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if len(line) > MAX_LINE_BYTES:
+                raise ReplayError(f"{path}:{number}: longer than {MAX_LINE_BYTES} bytes")
+            if not line.endswith(b"\n"):
+                raise ReplayError(f"{path}:{number}: the file is cut: its last line has no line break")
+            yield number, line[:-1]

@@ -1,0 +1,92 @@
+"""Where replay reads a ledger and its decisions: Kafka, up to the present end."""
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TypeVar
+
+from schemas.codec import InvalidRecordError
+from schemas.errors import ReadableError
+from schemas.kafka_connection import KafkaConnection
+from schemas.topics import DECISIONS, LEDGER, topic_name
+from streams.cell.cell import LedgerEvent
+from streams.cell.ledger import read_ledger
+from streams.kafka.reader import KafkaReader, TopicSlice
+from streams.replay.heads import KeptHead
+from streams.replay.replay import LIVE, DecisionRecord, Kind, Verdict, verify
+
+Result = TypeVar("Result")
+
+
+class ReplayError(ReadableError):
+    """A ledger or its decisions cannot be read. The message is one line."""
+
+
+def verify_kafka(
+    kafka: KafkaConnection,
+    topic_prefix: str,
+    cell: str | None = None,
+    tolerated: Collection[Kind] = LIVE,
+    kept: Iterable[KeptHead] = (),
+) -> Verdict:
+    """Verify one cell, or all, as they lie on Kafka at this moment; workers may go on meanwhile.
+
+    Args:
+        tolerated, kept: see `streams.replay.replay.verify`.
+
+    Raises:
+        ReadError: if Kafka does not answer, or not to this client.
+        ReplayError: if records of the ledger's beginning are gone.
+    """
+    with KafkaReader(kafka) as reader:
+        decisions = reader.slice(topic_name(topic_prefix, DECISIONS))
+        # Read after the decisions' end is known, the ledger holds the cause of each of them.
+        ledger = reader.slice(topic_name(topic_prefix, LEDGER))
+        events = ledger_events(reader, ledger, cell)
+        return on_disk(lambda: verify(events, decision_records(reader, decisions, cell), tolerated, kept))
+
+
+def on_disk(work: Callable[[], Result]) -> Result:
+    """Do what needs room for a temporary database.
+
+    Raises:
+        ReplayError: if there is none.
+    """
+    try:
+        return work()
+    except sqlite3.Error as error:
+        raise ReplayError(f"replay needs room on disk, in TMPDIR or /var/tmp: {error}") from None
+
+
+def ledger_events(reader: KafkaReader, ledger: TopicSlice, cell: str | None) -> Iterator[LedgerEvent]:
+    """The events of one cell, or of all, partition by partition.
+
+    Raises:
+        ReadError: if Kafka does not answer, or not to this client.
+        ReplayError: if records of the ledger's beginning are gone.
+    """
+    for partition, low in ledger.low.items():
+        if low > 0:
+            raise ReplayError(f"{ledger.topic}[{partition}]: the records before offset {low} are gone")
+    for record in reader.read(ledger):
+        try:
+            event = read_ledger(record)
+        except InvalidRecordError:
+            # The worker passed it over too, and kept it in the dead letters.
+            continue
+        if cell in (None, event.envelope.event.cell):
+            yield event
+
+
+def decision_records(
+    reader: KafkaReader, decisions: TopicSlice, cell: str | None
+) -> Iterator[DecisionRecord]:
+    """The decisions of one cell, or of all, as they lie there.
+
+    Raises:
+        ReplayError: if Kafka does not answer.
+    """
+    key = None if cell is None else cell.encode()
+    for record in reader.read(decisions):
+        if key in (None, record.key):
+            place = f"{record.topic}[{record.partition}]@{record.offset}"
+            yield DecisionRecord(record.value or b"", place)

@@ -1,0 +1,1 @@
+"""The worker process: intake and cells on Kafka, by Faust."""

@@ -1,0 +1,206 @@
+"""The Faust side of the cells: ledger events in, decisions out, and snapshots between.
+
+The order that makes a crash harmless: what was decided is confirmed by the broker, then the snapshots are
+written and confirmed, and only then the events are acknowledged. Folding goes on meanwhile.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from faust.streams import Stream
+from faust.types.tables import TableT
+from faust.types.tuples import TP, Message
+
+from schemas.codec import InvalidRecordError
+from streams.cell.cell import Cell
+from streams.kafka.publisher import Confirmation, Publisher
+from streams.kafka.records import ReadRecord, SentRecord
+from streams.worker.dead_letters import dead_letter
+from streams.worker.faust_transport import read_record
+from streams.worker.partition import LedgerPartition
+from streams.worker.publication import Publication
+
+
+class SuspendedError(Exception):
+    """The process stood still for so long that its cells may belong to another worker by now."""
+
+
+@dataclass
+class _Progress:
+    """What was folded and is not yet acknowledged."""
+
+    messages: list[Message] = field(default_factory=list)
+    confirmations: list[Confirmation] = field(default_factory=list)
+
+
+class CellProcessor:
+    """Folds the ledger partitions assigned to this worker."""
+
+    def __init__(
+        self,
+        snapshots: TableT[bytes, bytes],
+        publisher: Publisher,
+        acknowledge: Callable[[TP, int], None],
+        publication: Publication,
+        ledger_dead_letters: str,
+        snapshot_every_events: int,
+        suspension_limit_s: float,
+        partition_of: Callable[[str], int],
+        on_folded: Callable[[int, int, float], None],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Describe a processor.
+
+        Args:
+            partition_of: the ledger partition of a cell.
+            on_folded: is told partition and offset of each event that was folded, and how long that took.
+        """
+        self._snapshots = snapshots
+        self._publisher = publisher
+        self._acknowledge = acknowledge
+        self._publication = publication
+        self._ledger_dead_letters = ledger_dead_letters
+        self._snapshot_every_events = snapshot_every_events
+        self._suspension_limit_s = suspension_limit_s
+        self._partition_of = partition_of
+        self._on_folded = on_folded
+        self._monotonic_s = monotonic_s
+        self._alive_at_s = monotonic_s()
+        self._partitions: dict[int, LedgerPartition] = {}
+        self._restored: dict[str, Cell | None] = {}
+        """Cells as their snapshots have them, until an event of them is folded."""
+        self._progress = _Progress()
+        self._folding = asyncio.Lock()
+        self._snapshotting = asyncio.Lock()
+        self._many_events = asyncio.Event()
+
+    async def run(self, stream: Stream[bytes]) -> None:
+        """Fold every event of `stream`, in order. Never returns.
+
+        Raises:
+            LedgerGapError: if events are missing.
+            ValueError: if a snapshot is of another version.
+        """
+        async for event in stream.noack().events():
+            async with self._folding:
+                began_s = self._monotonic_s()
+                await self._fold(read_record(event.message))
+                self._progress.messages.append(event.message)
+                tp, offset = event.message.tp, event.message.offset
+                self._on_folded(tp.partition, offset, self._monotonic_s() - began_s)
+            waiting = len(self._progress.messages)
+            if waiting >= self._snapshot_every_events:
+                self._many_events.set()
+            if waiting >= 2 * self._snapshot_every_events:
+                await self.snapshot()
+
+    async def snapshot_regularly(self, every_s: float) -> None:
+        """Write snapshots every so many events or seconds, whichever is first. Never returns."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._many_events.wait(), every_s)
+            self._many_events.clear()
+            await self.snapshot()
+
+    async def snapshot(self) -> None:
+        """Secure everything folded so far, then acknowledge it.
+
+        Raises:
+            KafkaException: if the broker does not confirm a record.
+            SuspendedError: if this process stood still for too long to be trusted.
+        """
+        async with self._snapshotting:
+            async with self._folding:
+                progress, self._progress = self._progress, _Progress()
+                if not progress.messages:
+                    return
+                folded = sorted({message.partition for message in progress.messages})
+                captures = [(number, self._partitions[number].capture()) for number in folded]
+            snapshots: list[SentRecord] = []
+            coverages: list[SentRecord] = []
+            changelog = self._snapshots.changelog_topic.get_topic_name()
+            for number, capture in captures:
+                *cells, coverage = [
+                    SentRecord(changelog, key, value, partition=number)
+                    for key, value in await asyncio.to_thread(capture.records)
+                ]
+                snapshots += cells
+                coverages.append(coverage)
+            for confirmation in progress.confirmations:
+                await confirmation
+            self._refuse_after_suspension()
+            await self._confirm(snapshots)
+            self._refuse_after_suspension()
+            # Not together: coverage of a snapshot that was refused would end every later start.
+            await self._confirm(coverages)
+            for record in (*snapshots, *coverages):
+                assert record.key is not None
+                assert record.value is not None
+                self._snapshots.data[record.key] = record.value
+            for message in progress.messages:
+                self._acknowledge(message.tp, message.offset)
+
+    def cell(self, name: str) -> Cell | None:
+        """The state of a cell; None before an event of it was folded here, if it has no snapshot either."""
+        partition = self._partitions.get(self._partition_of(name))
+        if partition is not None and (cell := partition.cells.get(name)) is not None:
+            self._restored.pop(name, None)
+            return cell
+        if name not in self._restored:
+            snapshot = self._snapshots.data.get(name.encode())
+            self._restored[name] = None if snapshot is None else Cell.restore(snapshot)
+        return self._restored[name]
+
+    def names(self) -> list[str]:
+        """The cells that have been folded here."""
+        return [name for partition in self._partitions.values() for name in partition.cells]
+
+    async def release(self) -> None:
+        """Forget every cell: the partitions are assigned anew, and restored from the snapshots.
+
+        What is not acknowledged by now will be delivered again, here or elsewhere.
+        """
+        async with self._folding:
+            self._partitions.clear()
+            self._restored.clear()
+            self._progress = _Progress()
+
+    async def watch_for_suspension(self, every_s: float) -> None:
+        """Note regularly that this process runs. Never returns."""
+        while True:
+            await asyncio.sleep(every_s)
+            self._refuse_after_suspension()
+            self._alive_at_s = self._monotonic_s()
+
+    def _refuse_after_suspension(self) -> None:
+        silent_s = self._monotonic_s() - self._alive_at_s
+        if silent_s > self._suspension_limit_s:
+            raise SuspendedError(
+                f"the process stood still for {silent_s:.1f} s, and another worker may have its cells: "
+                "start it again"
+            )
+
+    async def _fold(self, record: ReadRecord) -> None:
+        partition = self._partitions.get(record.partition)
+        if partition is None:
+            partition = LedgerPartition(record.partition, record.offset, self._snapshots.data)
+            self._partitions[record.partition] = partition
+        try:
+            decisions = partition.fold(record)
+        except InvalidRecordError as refusal:
+            await self._send(dead_letter(record, self._ledger_dead_letters, str(refusal)))
+            return
+        for decision in decisions:
+            for sent in self._publication.records(decision):
+                await self._send(sent)
+
+    async def _confirm(self, records: list[SentRecord]) -> None:
+        """Send records and wait for the broker: through the table itself nobody could."""
+        for confirmation in [await self._publisher.send(record) for record in records]:
+            await confirmation
+
+    async def _send(self, record: SentRecord) -> None:
+        self._progress.confirmations.append(await self._publisher.send(record))

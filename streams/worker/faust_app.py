@@ -1,0 +1,216 @@
+"""The Faust application of a worker: its settings, its agents, and what happens when partitions move."""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import Any, cast
+
+import faust
+from faust.streams import Stream
+from faust.types import TP, StreamT
+from faust.types.tables import TableT
+from yarl import URL
+
+from schemas.registry import EVENTS_BY_TOPIC
+from schemas.topics import CLOCK, FLEET, LEDGER, SNAPSHOTS, dead_letter_name, topic_name
+from streams.kafka.publisher import Publisher
+from streams.worker.cell_processor import CellProcessor
+from streams.worker.faust_credentials import credentials
+from streams.worker.faust_transport import MOST_RECORDS_AT_ONCE, ExactConsumer, ExactTransport
+from streams.worker.intake import InputTopic, Intake
+from streams.worker.intake_processor import Clocks, IntakeProcessor
+from streams.worker.intake_queue import IntakeQueue
+from streams.worker.ledger_backlog import LedgerBacklog
+from streams.worker.publication import Publication
+from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
+
+_COMMIT_EVERY_S = 1.0
+_WATCH_EVERY_S = 0.5
+_PATIENCE_S = 10.0
+"""A group waits so much longer for its members than they may take to flush, and they so much longer for its
+answer: a request that a dying broker has swallowed is sent again after that, not after Faust's 90 s."""
+
+
+class CellsApp:
+    """The processors of a worker, wired to Faust."""
+
+    def __init__(self, settings: WorkerSettings, cells: frozenset[str], ledger_partitions: int) -> None:
+        self._settings = settings
+        self._faust = _faust_app(settings)
+        self._publisher = Publisher(settings, LARGEST_RECORD_BYTES, settings.delivery_timeout_s)
+        consumer = cast(ExactConsumer, self._faust.consumer)
+        ledger = topic_name(settings.topic_prefix, LEDGER)
+        intake = _intake(settings, cells, ledger_partitions)
+        self._cells = CellProcessor(
+            _snapshots_table(self._faust, settings.topic_prefix, ledger_partitions),
+            self._publisher,
+            consumer.acknowledge,
+            Publication(settings.topic_prefix, settings.node_partitions),
+            dead_letter_name(ledger),
+            settings.snapshot_every_events,
+            suspension_limit_s=settings.session_timeout_s - settings.heartbeat_s,
+            partition_of=intake.partition_of,
+            on_folded=self._note_folded,
+        )
+        self._intake = IntakeProcessor(
+            intake,
+            settings.topic_prefix,
+            self._publisher,
+            consumer,
+            self._cells,
+            LedgerBacklog(time.monotonic, lambda number: TP(ledger, number) in consumer.assignment()),
+            IntakeQueue(1 / settings.intake_writer_events_per_s),
+            settings.intake_waiting_mib * 2**20,
+            settings.intake_buffer_events,
+            Clocks(time.time, time.monotonic),
+        )
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wire(list(intake.inputs), ledger)
+
+    async def run(self) -> None:
+        """Process events until something fails. Never returns.
+
+        Raises:
+            Exception: what failed; the process must end without sending or acknowledging anything more.
+        """
+        tasks = [
+            asyncio.create_task(self._guard(work))
+            for work in (
+                self._run_faust(),
+                self._publisher.settle_regularly(),
+                self._intake.send_on(),
+                self._intake.acknowledge_confirmed(),
+                self._intake.watch_nodes(),
+                self._cells.snapshot_regularly(self._settings.snapshot_every_s),
+                self._cells.watch_for_suspension(_WATCH_EVERY_S),
+            )
+        ]
+        await asyncio.gather(self._failure, *tasks)
+
+    async def close(self) -> None:
+        """Read nothing more, secure and acknowledge what was read, and leave the group."""
+        self._faust.consumer.stop_flow()
+        self._faust.flow_control.suspend()
+        await self._flush()
+        await self._faust.stop()
+
+    def _wire(self, inputs: list[str], ledger: str) -> None:
+        app = self._faust
+
+        @app.agent(_raw_topic(app, *inputs), name="intake", concurrency=1)
+        async def intake(stream: StreamT[bytes]) -> None:
+            await self._guard(self._intake.run(cast(Stream[bytes], stream)))
+
+        @app.agent(_raw_topic(app, ledger), name="cells", concurrency=1)
+        async def cells(stream: StreamT[bytes]) -> None:
+            await self._guard(self._cells.run(cast(Stream[bytes], stream)))
+
+        # Faust has stopped the flow of events before it sends these signals, and starts it again only when
+        # the snapshots of the partitions now assigned are read.
+        @app.on_partitions_revoked.connect
+        async def give_up(_app: Any, /, *_: Any, **__: Any) -> None:
+            await self._guard(asyncio.wait_for(self._flush(), self._settings.stop_timeout_s))
+            await self._release()
+
+        @app.on_partitions_assigned.connect
+        async def take_over(_app: Any, /, *_: Any, **__: Any) -> None:
+            await self._release()
+
+    async def _release(self) -> None:
+        """Forget what partitions hold that are assigned anew."""
+        self._intake.release()
+        await self._cells.release()
+
+    def _note_folded(self, partition: int, offset: int, fold_s: float) -> None:
+        self._intake.folded(partition, offset, fold_s)
+
+    async def _run_faust(self) -> None:
+        await self._faust.start()
+        await self._faust.wait_until_stopped()
+        if self._faust.crash_reason is not None:
+            raise self._faust.crash_reason
+
+    async def _flush(self) -> None:
+        """Secure and acknowledge everything that was read, and commit it."""
+        await self._intake.flush()
+        await self._cells.snapshot()
+        await self._faust.consumer.commit()
+
+    async def _guard(self, work: Awaitable[None]) -> None:
+        """Await `work`; whatever it raises ends the worker.
+
+        Left to Faust, an agent that raises is started again with the next event.
+        """
+        try:
+            await work
+        except Exception as error:
+            if not self._failure.done():
+                self._failure.set_exception(error)
+            # The process is about to end, and nothing may follow.
+            await asyncio.Event().wait()
+
+
+def _faust_app(settings: WorkerSettings) -> faust.App:
+    urls = [URL(f"kafka://{address.strip()}") for address in settings.bootstrap_servers.split(",")]
+    data_dir = settings.data_dir / "faust"
+    data_dir.mkdir(parents=True, exist_ok=True)
+    app = faust.App(
+        f"{settings.topic_prefix}.{settings.worker_group}",
+        broker=urls,
+        broker_credentials=credentials(settings),
+        datadir=data_dir,
+        store="memory://",
+        key_serializer="raw",
+        value_serializer="raw",
+        autodiscover=False,
+        web_enabled=settings.web_enabled,
+        web_bind=settings.web_host,
+        web_port=settings.web_port,
+        worker_redirect_stdouts=False,
+        broker_session_timeout=settings.session_timeout_s,
+        broker_heartbeat_interval=settings.heartbeat_s,
+        broker_commit_interval=_COMMIT_EVERY_S,
+        broker_max_poll_records=MOST_RECORDS_AT_ONCE,
+        broker_rebalance_timeout=settings.stop_timeout_s + _PATIENCE_S,
+        broker_request_timeout=settings.stop_timeout_s + 2 * _PATIENCE_S,
+        consumer_auto_offset_reset="earliest",
+        consumer_max_fetch_size=LARGEST_RECORD_BYTES,
+        consumer_group_instance_id=settings.worker_name,
+        # Events are acknowledged in groups: waiting for each to be would never end.
+        stream_wait_empty=False,
+        reply_create_topic=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        table_standby_replicas=settings.standby_replicas,
+    )
+    app.transport = ExactTransport(urls, app)
+    return app
+
+
+def _snapshots_table(app: faust.App, prefix: str, partitions: int) -> TableT[bytes, bytes]:
+    return app.Table(
+        SNAPSHOTS,
+        partitions=partitions,
+        key_type=bytes,
+        value_type=bytes,
+        # As Faust's own changelogs are: no stream reads it, so that one is never late with it.
+        changelog_topic=_raw_topic(app, topic_name(prefix, SNAPSHOTS), acks=False),
+        help="the latest snapshot of each cell",
+    )
+
+
+def _raw_topic(app: faust.App, *names: str, acks: bool = True) -> Any:
+    return app.topic(
+        *names, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", acks=acks
+    )
+
+
+def _intake(settings: WorkerSettings, cells: frozenset[str], partitions: int) -> Intake:
+    prefix = settings.topic_prefix
+    inputs = {
+        topic_name(prefix, name): InputTopic(
+            events, dead_letter_name(topic_name(prefix, name)), in_own_partition=name in (FLEET, CLOCK)
+        )
+        for name, events in EVENTS_BY_TOPIC.items()
+    }
+    return Intake(inputs, topic_name(prefix, LEDGER), cells, settings.max_tick_ahead_s, partitions)

@@ -1,0 +1,216 @@
+"""Faust's Kafka transport, made exact: nothing is lost while partitions move."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, ClassVar
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
+from faust.types import TP
+from faust.types.tuples import Message
+from mode.services import WaitResults
+
+from streams.kafka.records import ReadRecord
+
+MOST_RECORDS_AT_ONCE = 500
+LONGEST_ANSWER_S = 0.05
+"""How long the broker waits for records before it answers a fetch.
+
+aiokafka has one fetch under way to a broker at a time. It leaves out the partitions of which something is
+still to be taken, and new records of those must wait until it is answered.
+"""
+_LONGEST_FETCH_S = 0.2
+"""How long a fetch waits for records: so long may a seek, and thus a worker that takes over, wait for it."""
+
+
+class _PromptThread(AIOKafkaConsumerThread):
+    def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
+        consumer = super()._create_worker_consumer(transport)
+        # Faust has no setting for it, and waits for 1.5 s.
+        consumer._fetch_max_wait_ms = int(LONGEST_ANSWER_S * 1_000)
+        return consumer
+
+
+class ExactConsumer(Consumer):
+    """A consumer that commits what it was told is done, and delivers every record from there on.
+
+    Faust's own counts a record that it did not deliver as done: its streams pass over records while
+    partitions move, and a jump in the offsets is taken for a hole in the log. After a crash such records
+    would be lost. Here a partition's offset follows `acknowledge` alone, which must be called in the order
+    of delivery; and what is delivered is gapless from the last `perform_seek` on: nothing is read while it
+    runs, and what was read before it is dropped and read again.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._done: dict[TP, int] = {}
+        self._reading = asyncio.Lock()
+        self._seeks = 0
+        self._seeks_before_batch = 0
+        self._sought = False
+        self._returned: dict[TP, int] = {}
+        """The last offset that was fetched of each partition since it was sought."""
+        self._deep: set[TP] = set()
+        """Partitions of which more was there than the last fetch could return."""
+
+    def acknowledge(self, tp: TP, offset: int) -> None:
+        """This record and all before it in its partition are done: the group's offset may pass them."""
+        self._done[tp] = offset + 1
+
+    def read_until_s(self, tp: TP, last_offset: int) -> float | None:
+        """Up to which moment (Unix time) all of a partition has been taken, by the broker's last answer.
+
+        Args:
+            last_offset: of the last record that was taken; -1 where none was since partitions moved.
+
+        Returns:
+            None where records are known to be on their way, or nothing is known.
+        """
+        subscription = self._thread._consumer and self._thread._consumer._subscription.subscription
+        assignment = subscription and subscription.assignment
+        if assignment is None or tp not in assignment.tps or last_offset < self._returned.get(tp, -1):
+            return None
+        state = assignment.state_value(tp)
+        if state.highwater is None or not state.has_valid_position or state.position < state.highwater:
+            return None
+        return float(state.timestamp) / 1_000
+
+    def deep(self) -> set[TP]:
+        """Partitions of which much was left to read when they were read last."""
+        return self._deep
+
+    def ack(self, message: Message) -> bool:  # noqa: ARG002 -- Faust's signature
+        """Do nothing: this is called by Faust's streams alone."""
+        return False
+
+    async def wait_first(self, *waited: Any, timeout: Any = None) -> WaitResults:
+        """Wait for the first of several, and without Faust's four tasks if the first of all is done at once.
+
+        Faust waits so for the delivery of every record, which only a full stream delays.
+        """
+        if not asyncio.iscoroutine(waited[0]):
+            return await super().wait_first(*waited, timeout=timeout)
+        first = asyncio.ensure_future(waited[0])
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            first.cancel()
+            raise
+        if not first.done():
+            return await super().wait_first(first, *waited[1:], timeout=timeout)
+        for other in waited[1:]:
+            other.close()
+        return WaitResults([first], [first.result()], self.should_stop)
+
+    def _new_consumer_thread(self) -> _PromptThread:
+        return _PromptThread(self, loop=self.loop, beacon=self.beacon)
+
+    async def perform_seek(self) -> None:
+        """Go back to the group's offsets, and to the beginning of each partition that has none yet.
+
+        Faust leaves the latter where reading stopped.
+        """
+        async with self._reading:
+            for tp in self.assignment():
+                # What was noted for an earlier assignment may never have reached the group.
+                self._committed_offset.pop(tp, None)
+            await super().perform_seek()
+            unread = [
+                TopicPartition(tp.topic, tp.partition)
+                for tp in self.assignment()
+                if not self._read_offset[tp] and not self._is_changelog_tp(tp)
+            ]
+            if unread:
+                await self._thread.seek_to_beginning(*unread)
+            self._returned.clear()
+            self._deep.clear()
+            self._seeks += 1
+            self._sought = True
+
+    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:
+        """Records of one fetch, unless partitions have moved since."""
+        async for tp, message in super().getmany(timeout):
+            if self._is_changelog_tp(tp) or (self._sought and self._seeks_before_batch == self._seeks):
+                yield tp, message
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Deliver nothing more until `perform_seek`."""
+        self._sought = False
+        await super().on_partitions_revoked(revoked)
+        for tp in revoked:
+            self._done.pop(tp, None)
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """Deliver nothing until `perform_seek`."""
+        self._sought = False
+        await super().on_partitions_assigned(assigned, generation_id)
+
+    async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
+        """Commit, and try again with the next turn what may not have reached the group.
+
+        Faust notes an offset as committed even where the group has refused it, because it was being formed
+        anew, and where partitions have moved meanwhile. Nothing corrects the note if they were sought while
+        the answer was under way: the offset would stay uncommitted until the next event.
+        """
+        seeks = self._seeks
+        committed: bool = await super()._commit_offsets(offsets, start_new_transaction)
+        if not committed or seeks != self._seeks:
+            for tp in offsets:
+                self._committed_offset.pop(tp, None)
+        return committed
+
+    async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
+        async with self._reading:
+            self._seeks_before_batch = self._seeks
+            # A copy, for Faust changes its set while the fetch waits; an empty one would mean everything.
+            wanted = set(active_partitions or ())
+            records = await self._fetch_fairly(wanted, min(timeout, _LONGEST_FETCH_S)) if wanted else {}
+            for tp, fetched in records.items():
+                self._returned[tp] = fetched[-1].offset
+            return records
+
+    async def _fetch_fairly(self, wanted: set[TP], timeout: float) -> dict[TP, Any]:
+        """A fetch in which no partition keeps others waiting, however much it holds.
+
+        aiokafka returns at most so many records at once, of whatever partition it looks at first, and looks
+        at them in the same order each time.
+        """
+        deep = self._deep & wanted
+        records = (
+            dict(await super()._getmany(wanted - deep, 0.0 if deep else timeout)) if wanted - deep else {}
+        )
+        for tp in sorted(deep):
+            records.update(await super()._getmany({tp}, 0.0))
+        self._deep = {tp for tp, fetched in records.items() if len(fetched) >= MOST_RECORDS_AT_ONCE // 2}
+        return records
+
+    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
+        return (tp for tp in list(self._done) if topics is None or tp in topics or tp.topic in topics)
+
+    def _new_offset(self, tp: TP) -> int | None:
+        return self._done.get(tp)
+
+    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
+        """Note nothing: a hole in the log is passed with the record after it."""
+
+
+class ExactTransport(Transport):
+    """The transport with this consumer."""
+
+    Consumer: ClassVar[Any] = ExactConsumer
+
+
+def read_record(message: Message) -> ReadRecord:
+    """The record behind a Faust message, untouched."""
+    headers = message.headers or ()
+    if isinstance(headers, Mapping):
+        headers = list(headers.items())
+    return ReadRecord(
+        topic=message.topic,
+        partition=message.partition,
+        offset=message.offset,
+        timestamp_ms=None if message.timestamp is None else round(message.timestamp * 1_000),
+        key=message.key,
+        value=message.value,
+        headers=tuple(headers),
+    )

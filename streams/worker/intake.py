@@ -1,0 +1,199 @@
+"""Intake: a raw record of an input topic becomes an event for the ledger or a dead letter. Pure, and
+total."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic_core import from_json
+
+from schemas.cells import CellConfigured
+from schemas.clock import ClockTicked
+from schemas.codec import (
+    MAX_HEADER_BYTES,
+    MAX_VALUE_BYTES,
+    Envelope,
+    InvalidRecordError,
+    decode_event,
+    rfc3339,
+)
+from schemas.registry import EVENT_TYPES, TOPIC_BY_EVENT, WRITER_FIELDS, Event
+from schemas.solves import SolveFinished
+from streams.kafka.records import ReadRecord, SentHeaders, SentRecord, key_partition
+from streams.worker.dead_letters import dead_letter
+
+TRACE_HEADERS = ("traceparent", "tracestate")
+MAX_HEADERS = 256
+MAX_BESIDE_VALUE_BYTES = 64 * 1_024
+"""Of a record's key and headers together."""
+MAX_USUAL_VALUE_BYTES = 128 * 1_024
+"""Of any event that is not in `_LARGE_EVENTS`. The largest is a bid of 14 KB, or of 73 KB where every
+character of it is escaped."""
+MAX_USUAL_MARKS = 4_096
+"""Commas and opening brackets in such a value, so that it has no more elements to look at. The largest
+event has 2,000 in a text, and some 100 between its fields."""
+_LARGE_EVENTS = frozenset({CellConfigured, SolveFinished})
+"""Operators and the solver alone may write them."""
+
+
+@dataclass(frozen=True)
+class InputTopic:
+    """What an input topic may carry, and where its refused records go."""
+
+    events: tuple[type[Event], ...]
+    dead_letters: str
+    in_own_partition: bool = False
+    """Whether its records must lie in the partition of their cell. What nodes and the clock say is set
+    against each other, which one worker must do for all of a cell."""
+
+    def excess(self, value: bytes) -> str | None:
+        """What a value has too much of to be read: to refuse it in full takes the longer the more it has."""
+        usual = _LARGE_EVENTS.isdisjoint(self.events)
+        most_bytes = MAX_USUAL_VALUE_BYTES if usual else MAX_VALUE_BYTES
+        if len(value) > most_bytes:
+            return f"the value has {len(value)} bytes, at most {most_bytes} are read here"
+        if not usual or len(value) <= MAX_USUAL_MARKS:
+            return None
+        marks = sum(value.count(mark) for mark in (b",", b"[", b"{"))
+        if marks > MAX_USUAL_MARKS:
+            return (
+                f"the value has {marks} commas and opening brackets, at most {MAX_USUAL_MARKS} are read "
+                "here: no event has so many elements"
+            )
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a record says it is, before it is judged in full."""
+
+    cell: str
+    writer: str
+    """As `writer_of` names the writer of the event."""
+    type: type[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """An event, and the record that it is in the ledger."""
+
+    event: Event
+    record: SentRecord
+
+
+@dataclass(frozen=True)
+class Intake:
+    """Decides what enters the ledger."""
+
+    inputs: Mapping[str, InputTopic]
+    """By full topic name."""
+    ledger: str
+    cells: frozenset[str]
+    """The cells that this deployment serves."""
+    max_tick_ahead_s: float
+    """How far a tick may be ahead of its record's timestamp; infinite where clocks may run as they like."""
+    partitions: int
+    """Of the ledger, and of each input topic."""
+
+    def claim(self, record: ReadRecord) -> Claim | None:
+        """Whose event a record says it is, for its place among those that wait: far cheaper than `admit`.
+
+        None where it does not say so plainly, in binary mode, does not belong on its topic, or is of no cell
+        that is served: `admit` says what it is then.
+        """
+        if self._excess(record) is not None:
+            return None
+        kind = next((value for name, value in record.headers if name == "ce_type"), None)
+        model = EVENT_TYPES.get((kind or b"").decode(errors="replace"))
+        if model not in self.inputs[record.topic].events:
+            return None
+        try:
+            fields: Any = from_json(record.value or b"")
+            cell = fields["cell"]
+            topic = TOPIC_BY_EVENT[model]
+            field = WRITER_FIELDS.get(topic)
+            writer = topic if field is None else f"{topic}/{fields[field]}"
+        except (ValueError, KeyError, TypeError):
+            return None
+        if not isinstance(cell, str) or cell not in self.cells:
+            return None
+        return Claim(cell, writer[:MAX_HEADER_BYTES], model)
+
+    def admit(self, record: ReadRecord) -> Accepted | SentRecord:
+        """The event of `record`, or a dead letter with the reason. Never raises for any content.
+
+        Raises:
+            KeyError: if the record is of a topic that is no input: a fault of the caller.
+        """
+        topic = self.inputs[record.topic]
+        try:
+            envelope = self._judge(record, topic)
+        except InvalidRecordError as refusal:
+            return self.refuse(record, str(refusal))
+        except Exception as error:  # one hostile record must not stop the others
+            return self.refuse(record, f"unexpected {type(error).__name__}: {error}")
+        traced = {
+            name: value
+            for name, value in record.headers
+            if name in TRACE_HEADERS and value is not None and len(value) <= MAX_HEADER_BYTES
+        }
+        return Accepted(envelope.event, self.ledger_record(envelope, [*traced.items()]))
+
+    def refuse(self, record: ReadRecord, reason: str) -> SentRecord:
+        """The dead letter of a record of an input topic."""
+        return dead_letter(record, self.inputs[record.topic].dead_letters, reason)
+
+    def ledger_record(self, envelope: Envelope, further_headers: SentHeaders | None = None) -> SentRecord:
+        """An event as the ledger has it."""
+        cell = envelope.event.cell
+        headers = envelope.headers() + (further_headers or [])
+        return SentRecord(self.ledger, cell.encode(), envelope.value, headers, self.partition_of(cell))
+
+    def partition_of(self, cell: str) -> int:
+        """The partition that everything of a cell lies in, where it is keyed as Kafka's own clients do."""
+        return key_partition(cell, self.partitions)
+
+    def _excess(self, record: ReadRecord) -> str | None:
+        """What a record has too much of to be judged in full."""
+        if len(record.headers) > MAX_HEADERS:
+            return f"there are {len(record.headers)} headers, at most {MAX_HEADERS} are read"
+        value = record.value or b""
+        beside = record.size_bytes - len(value)
+        if beside > MAX_BESIDE_VALUE_BYTES:
+            return f"key and headers have {beside} bytes, at most {MAX_BESIDE_VALUE_BYTES} are read"
+        return self.inputs[record.topic].excess(value)
+
+    def _judge(self, record: ReadRecord, topic: InputTopic) -> Envelope:
+        excess = self._excess(record)
+        if excess is not None:
+            raise InvalidRecordError(excess)
+        envelope = decode_event(record.value, record.headers)
+        event = envelope.event
+        if not isinstance(event, topic.events):
+            raise InvalidRecordError(f"{event.TYPE} does not belong on {record.topic}")
+        if event.cell not in self.cells:
+            raise InvalidRecordError(f"cell {event.cell} is not served here")
+        own = self.partition_of(event.cell)
+        if topic.in_own_partition and record.partition != own:
+            raise InvalidRecordError(
+                f"it lies in partition {record.partition}, and {event.TYPE} of cell {event.cell} belongs in "
+                f"{own}: key records by cell, with the partitioner of Kafka's own clients (murmur2)"
+            )
+        if isinstance(event, ClockTicked):
+            self._refuse_future(event.time_s, record.timestamp_ms)
+        if not envelope.time and record.timestamp_ms is not None:
+            envelope = replace(envelope, time=rfc3339(record.timestamp_ms), stored=envelope.value)
+        return envelope
+
+    def _refuse_future(self, time_s: float, timestamp_ms: int | None) -> None:
+        """A cell's clock never goes back: one tick from a far future would pass every deadline for good.
+
+        The timestamp is the broker's, as input topics are set. Workers of a simulated clock, which may run
+        ahead of the wall's, are started without a limit. No timestamp counts as 0.
+        """
+        ahead_s = time_s - (timestamp_ms or 0) / 1_000
+        if ahead_s > self.max_tick_ahead_s:
+            raise InvalidRecordError(
+                f"the tick is {ahead_s:.0f} s ahead of its record's timestamp, at most "
+                f"{self.max_tick_ahead_s:g} s are allowed"
+            )

@@ -1,0 +1,150 @@
+"""One partition of the ledger: its cells, restored from their snapshots, and what those snapshots cover.
+
+Knows no broker: the order in which snapshots are written and events acknowledged is the processor's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgpack
+
+from schemas.codec import Decision
+from streams.cell.cell import Cell, compress
+from streams.cell.ledger import read_ledger
+from streams.kafka.records import ReadRecord
+
+COVERAGE_VERSION = 1
+
+
+class LedgerGapError(Exception):
+    """Events between the snapshots and the first event delivered are missing: folding on would lose them."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a partition's snapshots stand for: all of its events up to `offset`, and each cell's last one.
+
+    A cell without events for long keeps its old snapshot; without this record, nothing would tell that from
+    a snapshot that is too old.
+    """
+
+    offset: int
+    cells: Mapping[str, int]
+
+    @staticmethod
+    def key(partition: int) -> bytes:
+        """Its key among the snapshots: no name of a cell has a slash."""
+        return f"/{partition}".encode()
+
+    def to_bytes(self) -> bytes:
+        return bytes(
+            msgpack.packb({"version": COVERAGE_VERSION, "offset": self.offset, "cells": dict(self.cells)})
+        )
+
+    @classmethod
+    def from_bytes(cls, record: bytes) -> "Coverage":
+        """The coverage that `to_bytes` wrote.
+
+        Raises:
+            ValueError: if it is of another version.
+        """
+        state = msgpack.unpackb(record)
+        if state["version"] != COVERAGE_VERSION:
+            raise ValueError(
+                f"coverage of version {state['version']}, this code reads version {COVERAGE_VERSION}: "
+                "delete the snapshots, and the cells are folded from their whole ledger"
+            )
+        return cls(state["offset"], state["cells"])
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What a partition's snapshots are made of. Who restores from them needs the events from the next on."""
+
+    packed_cells: list[tuple[bytes, bytes]]
+    """Key and packed state of each changed cell."""
+    coverage: tuple[bytes, bytes]
+
+    def records(self) -> list[tuple[bytes, bytes]]:
+        """The snapshots, the coverage at the end. Takes a while, but frees the interpreter: run it aside."""
+        return [*((key, compress(packed)) for key, packed in self.packed_cells), self.coverage]
+
+
+class LedgerPartition:
+    """The cells of one partition, folded event by event."""
+
+    def __init__(self, number: int, first_offset: int, snapshots: Mapping[bytes, bytes]) -> None:
+        """Take over a partition whose first delivered event has `first_offset`.
+
+        Raises:
+            LedgerGapError: if events before it are in no snapshot.
+        """
+        self.number = number
+        self._next_offset = first_offset
+        self._snapshots = snapshots
+        self.cells: dict[str, Cell] = {}
+        """Those of which an event was folded here."""
+        self._changed: set[str] = set()
+        record = snapshots.get(Coverage.key(number))
+        self._coverage = Coverage(-1, {}) if record is None else Coverage.from_bytes(record)
+        if first_offset > self._coverage.offset + 1:
+            raise LedgerGapError(
+                f"ledger partition {number}: the snapshots cover offsets up to {self._coverage.offset}, but "
+                f"the first event delivered is {first_offset}: {self._remedy()}"
+            )
+
+    def fold(self, record: ReadRecord) -> list[Decision]:
+        """Fold one record in; nothing is decided again for one that is folded in already.
+
+        Raises:
+            InvalidRecordError: if the record is no ledger event; it is passed over, here and in replay.
+            LedgerGapError: if an event before it was not delivered, or a snapshot is lost or too old.
+        """
+        if record.offset < self._next_offset:
+            return []
+        if record.offset > self._next_offset:
+            raise LedgerGapError(
+                f"ledger partition {self.number}: offset {record.offset} was delivered where "
+                f"{self._next_offset} is due: start the worker again"
+            )
+        self._next_offset += 1
+        event = read_ledger(record)
+        cell = self._cell(event.envelope.event.cell)
+        if event.offset <= cell.offset:
+            return []
+        self._changed.add(cell.name)
+        return cell.handle(event)
+
+    def capture(self) -> Capture:
+        """The state of what changed since the last capture: cheap, so that folding goes on soon."""
+        records = [(name.encode(), self.cells[name].packed()) for name in sorted(self._changed)]
+        offsets = {name: self.cells[name].offset for name in self._changed}
+        self._coverage = Coverage(
+            max(self._coverage.offset, self._next_offset - 1), {**self._coverage.cells, **offsets}
+        )
+        self._changed.clear()
+        return Capture(records, (Coverage.key(self.number), self._coverage.to_bytes()))
+
+    def _cell(self, name: str) -> Cell:
+        cell = self.cells.get(name)
+        if cell is None:
+            cell = self.cells[name] = self._restore(name)
+        return cell
+
+    def _restore(self, name: str) -> Cell:
+        snapshot = self._snapshots.get(name.encode())
+        cell = Cell(name) if snapshot is None else Cell.restore(snapshot)
+        covered = self._coverage.cells.get(name, -1)
+        if cell.offset < covered:
+            found = "there is none" if snapshot is None else f"it is of offset {cell.offset}"
+            raise LedgerGapError(
+                f"ledger partition {self.number}: the snapshot of cell {name} should be of offset {covered} "
+                f"or later, but {found}: {self._remedy()}"
+            )
+        return cell
+
+    def _remedy(self) -> str:
+        return (
+            "with the workers stopped, delete the snapshots topic and set the group's offsets of the ledger "
+            "to the earliest; the cells are then folded from their whole ledger"
+        )

@@ -1,0 +1,174 @@
+"""The worker process: intake and cells, from start to an orderly stop."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from typing import NoReturn
+
+import uvloop
+from confluent_kafka.admin import NewTopic
+from pydantic import ValidationError
+
+from schemas.access import use_of_topics
+from schemas.cells import MAX_SNAPSHOT_BYTES
+from schemas.codec import describe
+from schemas.services import begin_log
+from schemas.topics import COMMANDS, INPUTS, LEDGER, SNAPSHOTS, topic_name
+from streams.kafka.administration import Administration
+from streams.kafka.faults import BrokerError
+from streams.worker import broken_connections, tolerant_records
+from streams.worker.cells_file import CellsFileError, load_cells
+from streams.worker.faust_app import CellsApp
+from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
+from streams.worker.warm_up import warm_up
+
+_SEGMENT_MS = 10 * 60 * 1000
+
+
+class PreflightError(Exception):
+    """The topics are not as a worker needs them. The message is one line."""
+
+
+def prepare(settings: WorkerSettings, snapshots_topic: str, timeout_s: float = 10.0) -> int:
+    """Check the topics, create the snapshots topic if need be, and return the ledger's partition count.
+
+    Raises:
+        BrokerError: the broker does not answer, topics are missing, or a right is.
+        PreflightError: a topic is unfit.
+    """
+    admin = Administration(settings, timeout_s)
+    use = use_of_topics("worker", settings.topic_prefix)
+    of_snapshots = {snapshots_topic: use.pop(snapshots_topic)}
+    partitions = admin.require(use, {f"{settings.topic_prefix}.{settings.worker_group}"})
+    _check_node_partitions(settings, partitions)
+    ledger = partitions[topic_name(settings.topic_prefix, LEDGER)]
+    _check_inputs(settings, partitions, ledger)
+    if snapshots_topic not in admin.metadata():
+        config = _snapshots_config()
+        # Another worker may be quicker, and then it is left alone.
+        admin.create([NewTopic(snapshots_topic, ledger, replication_factor=-1, config=config)])
+        admin.await_topics([snapshots_topic])
+    found = admin.require(of_snapshots)[snapshots_topic]
+    if found != ledger:
+        raise PreflightError(
+            f"topic {snapshots_topic} has {found} partitions and the ledger {ledger}: a cell's snapshot and "
+            "its events must lie in the same one"
+        )
+    _check_snapshots(admin, snapshots_topic)
+    return ledger
+
+
+def _check_inputs(settings: WorkerSettings, partitions: dict[str, int], ledger: int) -> None:
+    """A cell's events of all topics must reach the same worker."""
+    for name in (topic_name(settings.topic_prefix, topic) for topic in INPUTS):
+        if partitions[name] != ledger:
+            raise PreflightError(
+                f"topic {name} has {partitions[name]} partitions and the ledger {ledger}: they must have the "
+                "same number, so that a cell's events come to one worker"
+            )
+
+
+def _check_node_partitions(settings: WorkerSettings, partitions: dict[str, int]) -> None:
+    commands = topic_name(settings.topic_prefix, COMMANDS)
+    for node, partition in sorted(settings.node_partitions.items()):
+        if partition >= partitions[commands]:
+            raise PreflightError(
+                f"node {node} is given partition {partition} of {commands}, which has {partitions[commands]}"
+            )
+
+
+def _snapshots_config() -> dict[str, str]:
+    return {
+        "cleanup.policy": "compact",
+        "max.message.bytes": str(MAX_SNAPSHOT_BYTES),
+        # Snapshots replace each other quickly, and a starting worker reads whatever is not yet compacted: the
+        # segment being written is not, so it is no larger than the largest snapshot needs.
+        "segment.bytes": str(LARGEST_RECORD_BYTES),
+        "segment.ms": str(_SEGMENT_MS),
+        "min.cleanable.dirty.ratio": "0.1",
+    }
+
+
+def _check_snapshots(admin: Administration, name: str) -> None:
+    config = admin.configs([name])[name]
+    for setting in ("cleanup.policy", "max.message.bytes"):
+        wanted = _snapshots_config()[setting]
+        if config[setting] != wanted:
+            raise PreflightError(f"topic {name}: {setting} is {config[setting]}, wanted {wanted}")
+
+
+EXIT_FAILED = 1
+"""Something went wrong underway; started again, the worker resumes where it was."""
+EXIT_UNFIT = 2
+"""Settings, the cells' file or the broker's topics are not fit; starting again does not help."""
+
+_ANY_EPOCH_S = 0.0
+_GARBAGE_THRESHOLD = 50_000
+
+log = logging.getLogger(__name__)
+
+
+def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
+    """Run a worker until SIGTERM or SIGINT, and end the process.
+
+    The exit status is 0 after an orderly stop, `EXIT_UNFIT` if the worker cannot start as it is set up, and
+    `EXIT_FAILED` if it cannot go on; the last two with the reason on standard error, a line for each fault.
+    """
+    try:
+        settings = settings or WorkerSettings()
+        # Only the names matter from here on: the configuration itself comes by the ledger.
+        cells = frozenset(cell.cell for cell in load_cells(settings.cells_file, _ANY_EPOCH_S))
+        partitions = prepare(settings, topic_name(settings.topic_prefix, SNAPSHOTS))
+    except ValidationError as error:
+        _end(EXIT_UNFIT, f"settings: {describe(error)}")
+    except (BrokerError, CellsFileError, PreflightError) as error:
+        _end(EXIT_UNFIT, str(error))
+    begin_log(settings.log_level)
+    warm_up()
+    # What is loaded by now stays, and a cell's state has no cycles: looking through it again and again for
+    # garbage costs a sixth of a decision's time.
+    gc.freeze()
+    gc.set_threshold(_GARBAGE_THRESHOLD)
+    # Faust's consumer runs a second loop, in a thread of its own.
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    broken_connections.install()
+    tolerant_records.install()
+    asyncio.run(_serve(settings, cells, partitions))
+    raise AssertionError("a worker ends its process itself")
+
+
+async def _serve(settings: WorkerSettings, cells: frozenset[str], partitions: int) -> NoReturn:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    app = CellsApp(settings, cells, partitions)
+    running = asyncio.create_task(app.run())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if running.done():
+            await running
+        async with asyncio.timeout(settings.stop_timeout_s):
+            await app.close()
+    except TimeoutError:
+        _end(EXIT_FAILED, f"not stopped within {settings.stop_timeout_s} s")
+    except Exception as error:
+        log.debug("the worker failed", exc_info=error)
+        _end(EXIT_FAILED, f"{type(error).__name__}: {error}")
+    _end(0)
+
+
+def _end(status: int, message: str = "") -> NoReturn:
+    """End the process at once.
+
+    After a failure nothing may be sent or acknowledged any more, and Faust's threads and tasks would go on.
+    """
+    for line in message.splitlines():
+        sys.stderr.write(f"millrace worker: {line}\n")
+    sys.stderr.flush()
+    logging.shutdown()
+    os._exit(status)

@@ -1,0 +1,136 @@
+"""Histories of a zone under each policy: what must hold does after every event, and each job ends once."""
+
+import random
+from typing import Any
+
+import pytest
+
+from schemas.cells import CellConfigured
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
+from schemas.policies import (
+    AuctionPolicy,
+    EarliestFinishPolicy,
+    FixedPricePolicy,
+    NoMergingPolicy,
+    TitanPolicy,
+)
+from schemas.registry import Event, Outcome
+from schemas.solves import SolveFinished, SolveRequested
+from solvers.auction.baselines.titan import solve_batch
+from streams.cell.cell import Cell
+from tests.support.cells import UNIT, Bench, CheckedBench, configuration, tick, zone
+from tests.support.histories import History, history
+from tests.support.plans import HeldCells, held_cells
+
+BIDS = 50
+POLICIES: dict[str, Any] = {
+    "published": AuctionPolicy(
+        payment="published",
+        order="published",
+        search="published",
+        money_unit_micros=UNIT,
+        max_value_per_compute_micros=4 * UNIT,
+        max_value_per_memory_micros=4 * UNIT,
+    ),
+    "eft": EarliestFinishPolicy(kind="eft"),
+    "ntm": NoMergingPolicy(kind="ntm"),
+    "fixed_price": FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=30 * UNIT),
+    "titan": TitanPolicy(kind="titan"),
+}
+
+
+def cell_under(name: str) -> CellConfigured:
+    return configuration(zones=(zone(policy=POLICIES[name]),))
+
+
+def with_late_ticks(coming: History) -> History:
+    """A history, and in it a tick in the last half of each slot, before the next one opens."""
+    slot, outcomes = 0, []
+    try:
+        event = next(coming)
+        while True:
+            if event == tick(slot + 1):
+                yield tick(slot + 0.6)
+                slot += 1
+            outcomes = yield event
+            event = coming.send(outcomes)
+    except StopIteration:
+        return
+
+
+def played(bench: Bench, seed: int, restart_share: float = 0.0) -> list[Outcome]:
+    """What a cell decides in a history in which solvers answer at once, and the cell is restored at times."""
+    restarts = random.Random(f"restarts/{seed}")
+    coming = with_late_ticks(history(random.Random(seed), BIDS))
+    decided: list[Outcome] = []
+    held, known = HeldCells(), 0
+    event: Event | None = next(coming)
+    while event is not None:
+        outcomes = bench.send(event)
+        for requested in [outcome for outcome in outcomes if isinstance(outcome, SolveRequested)]:
+            if restarts.random() < restart_share:
+                bench.cell = Cell.restore(bench.cell.snapshot())
+            outcomes += bench.send(solve_batch("c", requested))
+        held.take(bench.decisions[known:])
+        known = len(bench.decisions)
+        assert held.by_job == held_cells(bench.zone), "the decisions tell who holds which cells"
+        decided += outcomes
+        if restarts.random() < restart_share:
+            bench.cell = Cell.restore(bench.cell.snapshot())
+        try:
+            event = coming.send(outcomes)
+        except StopIteration:
+            event = None
+    return decided
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("seed", range(4))
+def test_every_bid_is_decided_and_every_admitted_job_ends_once(name, seed):
+    bench = CheckedBench()
+    bench.send(cell_under(name))
+    judged, open_jobs, admitted = set(), set(), 0
+    for outcome in played(bench, seed, restart_share=0.1):
+        match outcome:
+            case JobAdmitted():
+                assert outcome.job_id not in judged
+                judged.add(outcome.job_id)
+                open_jobs.add(outcome.job_id)
+                admitted += 1
+            case JobRejected():
+                assert outcome.job_id not in judged
+                judged.add(outcome.job_id)
+            case JobWithdrawn() if outcome.job_id not in judged:
+                # Its slot's solve had not been asked for, or not been answered.
+                assert name == "titan"
+                judged.add(outcome.job_id)
+            case JobCompleted() | JobRefunded() | JobWithdrawn():
+                open_jobs.remove(outcome.job_id)
+    assert judged == {f"j{number}" for number in range(BIDS)}
+    assert admitted
+    assert not open_jobs
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_ledger_with_restarts_gives_the_bytes_of_one_without(name):
+    disturbed = Bench()
+    disturbed.send(cell_under(name))
+    played(disturbed, seed=1, restart_share=0.3)
+    undisturbed = Bench()
+    undisturbed.send(*[entry.envelope.event for entry in disturbed.ledger])
+    assert [d.canonical for d in undisturbed.decisions] == [d.canonical for d in disturbed.decisions]
+    if name == "titan":
+        assert any(isinstance(entry.envelope.event, SolveFinished) for entry in disturbed.ledger)
+
+
+@pytest.mark.parametrize("name", ["eft", "ntm", "fixed_price", "titan"])
+def test_a_baseline_keeps_resource_prices_at_zero_and_its_certificate_holds(name):
+    bench = CheckedBench()
+    bench.send(cell_under(name))
+    played(bench, seed=2)
+    market = bench.zone.auctioneer.market
+    assert not market.compute_price.any()
+    assert not market.memory_price.any()
+    certificates = [c for d in bench.decisions if (c := getattr(d.outcome, "certificate", None))]
+    assert all(c.planned_welfare_micros <= c.dual_bound_micros for c in certificates)
+    assert certificates[-1].planned_welfare_micros > 0

@@ -1,0 +1,20 @@
+"""The states of tasks in checkpoints: encoded and stored, found and decoded, as a node does both."""
+
+from pathlib import Path
+
+from executors.lora.base_model import SharedBase
+from executors.lora.checkpoint import decode_state, encode_state
+from executors.lora.checkpoint_store import CheckpointStore
+from executors.lora.task import TaskState
+
+
+def save(root: Path, base: SharedBase, state: TaskState, slot: int = 0) -> Path:
+    """Write a checkpoint of one base model, and return its folder."""
+    return CheckpointStore(root).save(state.task.job_id, slot, state.samples_done, encode_state(state, base))
+
+
+def load(root: Path, base: SharedBase, job_id: str) -> TaskState:
+    """The state in the newest checkpoint."""
+    newest = CheckpointStore(root).newest(job_id)
+    assert newest is not None
+    return decode_state(newest.files, base)
