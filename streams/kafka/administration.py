@@ -33,6 +33,7 @@ _POLL_INTERVAL_S = 0.05
 _SCRAM_ITERATIONS = 4_096
 """Kafka's least. The passwords are random, so that more would slow down nobody but ourselves."""
 _ASK_TIMEOUT_S = 0.5
+_ASK_FOR_GROUP_S = 5.0
 
 # A new partition's leader is known a moment before it leads.
 _LEADER_ERRORS = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
@@ -259,16 +260,22 @@ class Administration:
 
     def _require_groups(self, groups: Collection[str]) -> None:
         for group in groups:
-            answers = self.client.describe_consumer_groups([group], request_timeout=self._left_s())
-            try:
-                answers[group].result(self._left_s())
-            except KafkaException as error:
-                denied = denial(self.connection, error.args[0], f"join group {group}")
-                if denied is not None:
-                    raise BrokerError(denied) from None
-                # A group that nobody has joined yet need not be known.
-            except TimeoutError as error:
-                raise self._unanswered(error, f"find group {group}") from error
+            while True:
+                # A young broker may lose a question about a group: it is asked again, not waited for.
+                attempt_s = min(_ASK_FOR_GROUP_S, self._left_s())
+                answers = self.client.describe_consumer_groups([group], request_timeout=attempt_s)
+                try:
+                    answers[group].result(attempt_s)
+                except KafkaException as error:
+                    denied = denial(self.connection, error.args[0], f"join group {group}")
+                    if denied is not None:
+                        raise BrokerError(denied) from None
+                    # A group that nobody has joined yet need not be known.
+                except TimeoutError as error:
+                    if time.monotonic() >= self._deadline_s:
+                        raise self._unanswered(error, f"find group {group}") from error
+                    continue
+                break
 
     def _record_counts(self, topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
         counts = dict.fromkeys(topics, 0)
