@@ -3,10 +3,11 @@
 from typing import Any, Literal
 
 from schemas import topics
+from schemas.auction.evidence import ZonePriced
+from schemas.base import Event, Outcome
 from schemas.codec import MAX_ATTRIBUTE_LENGTH, SPECVERSION
 from schemas.commands import RunCancelled, SlotAssigned
-from schemas.decisions import ZonePriced
-from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES, Event, Outcome
+from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES
 from schemas.topics import (
     ESCAPED_HEADER_COUNT_HEADER,
     HEADER_COUNT_HEADER,

@@ -1,13 +1,25 @@
-"""The frozen base of everything that travels, and the bounded types its fields are made of.
+"""The frozen bases of everything that travels, and the bounded types its fields are made of.
 
 Units are in the names: `_s` seconds, `_slots` slots, `_samples` samples, `_gib` GiB, `_micros` 1e-6 of a
 unit of money. Every bound exists so that sums over a cell stay exact in 64-bit integers and floats.
 """
 
 import re
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 MAX_MICROS = 10**15
 """One thousand million units of money: the sum of eight of these still fits a float exactly."""
@@ -57,3 +69,88 @@ class Record(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+
+MAX_DETAIL_LENGTH = 2_000
+
+
+def _clipped(detail: str) -> str:
+    return detail[:MAX_DETAIL_LENGTH]
+
+
+Detail = Annotated[str, AfterValidator(_clipped)]
+"""What lies behind a reason, cut to a length fit for a log: a decision is never refused for its words."""
+
+Amount = Annotated[int, Field(ge=0)]
+"""Micros that were computed: what bounds an input must not refuse an outcome."""
+
+
+class Event(Record):
+    """What may enter the ledger of a cell."""
+
+    TYPE: ClassVar[str]
+    """The CloudEvents type."""
+
+    cell: Identifier
+
+
+class Outcome(Record):
+    """What a cell decides because of an event."""
+
+    TYPE: ClassVar[str]
+    """The CloudEvents type."""
+
+
+class ZoneView(Outcome):
+    """How a zone stands: the latest of each zone is kept in a compacted topic."""
+
+    VIEW: ClassVar[str]
+    """The topic, without its prefix."""
+
+    zone: Identifier
+
+
+class Kinded(Record):
+    """A member of a tagged union; each member narrows `kind` to its own literal."""
+
+    kind: str
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """The schema of the member, which must say its kind though Python code need not."""
+        reference = handler(schema)
+        resolved = handler.resolve_ref_schema(reference)
+        resolved["required"] = list(dict.fromkeys(["kind", *resolved.get("required", [])]))
+        return reference
+
+
+@dataclass(frozen=True)
+class TaggedUnion:
+    """An annotation: the value is one of these models, which its `kind` names.
+
+    Pydantic's own discriminated unions need two members at least, and a policy may be the only one that
+    brings a member.
+    """
+
+    what: str
+    """Names the union in errors, such as `policy`."""
+    members: Sequence[type[Kinded]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The schema of the union."""
+        choices = {kind_of(member): handler.generate_schema(member) for member in self.members}
+        return core_schema.tagged_union_schema(
+            choices,
+            discriminator="kind",
+            custom_error_type=f"{self.what}_kind",
+            custom_error_message=f"no known kind of {self.what}: {', '.join(choices)} are known",
+        )
+
+
+def kind_of(member: type[Kinded]) -> str:
+    """The kind that a member of a tagged union is named by."""
+    (kind,) = member.model_fields["kind"].annotation.__args__  # type: ignore[union-attr]
+    assert isinstance(kind, str)
+    return kind

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from schemas.base import (
     HOURS_PER_DAY,
     MAX_MICROS,
+    Event,
     Gib,
     Identifier,
     Micros,
@@ -14,8 +15,8 @@ from schemas.base import (
     SamplesPerSecond,
     UnixTime,
 )
-from schemas.jobs import MAX_RANK
-from schemas.policies import AuctionPolicy, Policy, TitanPolicy
+from schemas.kinds import AnyPolicy
+from schemas.lora import MAX_RANK
 
 LEAST_SLOT_S = 0.01
 MAX_SLOT_S = 86_400
@@ -28,9 +29,6 @@ BYTES_PER_NODE_SLOT = 32
 MAX_NODE_SLOTS = 2**19
 """Horizon x nodes over all zones of a cell: 16 MiB of prices and room. Fifty nodes for ten thousand slots,
 five hundred for a week of ten minutes each."""
-MAX_BATCH_NODE_SLOTS = 2**17
-"""Horizon x nodes of a zone whose bids are decided in batches: a solver is told the room of each node and
-slot, which is 5 MB of a decision, and Kafka takes decisions up to 8 MiB."""
 MAX_WAITING_BYTES = 3 * 2**20
 """Of bids that wait: one request may be about all of them, and none takes more of that than it does here."""
 BYTES_PER_REMEMBERED_ID = 40
@@ -119,7 +117,7 @@ class Zone(Record):
     gpu_types: Annotated[tuple[GpuType, ...], Field(min_length=1, max_length=16)]
     nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=10_000)]
     throughput: Annotated[tuple[ThroughputRow, ...], Field(max_length=10_000)] = ()
-    policy: Policy
+    policy: AnyPolicy
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -143,22 +141,8 @@ class Zone(Record):
                 raise ValueError(
                     f"zone {self.id}: node {node.id} is of type {node.gpu_type}, which the zone lacks"
                 )
-        if isinstance(self.policy, TitanPolicy):
-            node_slots = self.horizon_slots * len(self.nodes)
-            if node_slots > MAX_BATCH_NODE_SLOTS:
-                raise ValueError(
-                    f"zone {self.id}: {self.horizon_slots} slots x {len(self.nodes)} nodes = {node_slots}, "
-                    f"but a solver is asked about at most {MAX_BATCH_NODE_SLOTS}: split the zone, or plan "
-                    "fewer slots ahead"
-                )
-        if isinstance(self.policy, AuctionPolicy):
-            named = [prices.gpu_type for prices in self.policy.opening_prices]
-            _refuse_repeats(f"zone {self.id}: opening prices of gpu type", named)
-            for gpu_type in named:
-                if gpu_type not in types:
-                    raise ValueError(
-                        f"zone {self.id}: opening prices name gpu type {gpu_type}, which the zone lacks"
-                    )
+        for fault in self.policy.faults(self):
+            raise ValueError(f"zone {self.id}: {fault}")
         for row in self.throughput:
             if row.gpu_type not in types:
                 raise ValueError(
@@ -167,12 +151,11 @@ class Zone(Record):
         return self
 
 
-class CellConfigured(Record):
+class CellConfigured(Event):
     """The whole configuration of a cell: the first event of its ledger."""
 
     TYPE: ClassVar = "millrace.cell.configured.v1"
 
-    cell: Identifier
     epoch_s: UnixTime
     """When slot 0 starts."""
     slot_s: Annotated[float, Field(ge=LEAST_SLOT_S, le=MAX_SLOT_S)] = 600.0
@@ -216,7 +199,7 @@ class CellConfigured(Record):
         return MAX_SNAPSHOT_BYTES - sum(
             (
                 _CONFIGURATION_BYTES,
-                BYTES_PER_NODE_SLOT * sum(zone.horizon_slots * len(zone.nodes) for zone in self.zones),
+                BYTES_PER_NODE_SLOT * sum(zone.policy.node_slots(zone) for zone in self.zones),
                 _BYTES_PER_NODE * sum(len(zone.nodes) for zone in self.zones),
                 BYTES_PER_REMEMBERED_ID * self.duplicate_window_events * (1 + zones),
                 _BYTES_PER_QUOTE * len(self.vendors) * zones,
@@ -225,7 +208,7 @@ class CellConfigured(Record):
         )
 
     def _refuse_more_state_than_a_snapshot_holds(self) -> None:
-        sizes = {zone.id: zone.horizon_slots * len(zone.nodes) for zone in self.zones}
+        sizes = {zone.id: zone.policy.node_slots(zone) for zone in self.zones}
         node_slots = sum(sizes.values())
         if node_slots > MAX_NODE_SLOTS:
             largest = max(self.zones, key=lambda zone: sizes[zone.id])

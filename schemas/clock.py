@@ -3,19 +3,18 @@
 import math
 from typing import ClassVar
 
-from schemas.base import Identifier, Record, UnixTime
+from schemas.base import Event, UnixTime
 from schemas.cells import CellConfigured
 
 _TICKS_PER_SLOT = 5
 _LONGEST_INTERVAL_S = 10.0
 
 
-class ClockTicked(Record):
+class ClockTicked(Event):
     """It is `time_s` now. A tick earlier than one already seen is ignored."""
 
     TYPE: ClassVar = "millrace.clock.ticked.v1"
 
-    cell: Identifier
     time_s: UnixTime
 
 

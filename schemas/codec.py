@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from schemas.base import Identifier, Record, UnixTime
-from schemas.registry import DECISION_TYPES, EVENT_TYPES, Event, Outcome
+from schemas.base import Event, Identifier, Outcome, Record, UnixTime
+from schemas.registry import DECISION_TYPES, EVENT_TYPES
 from schemas.text import plain
 
 MAX_VALUE_BYTES = 1 << 20

@@ -4,12 +4,19 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from schemas.base import Identifier, PositiveSamples, Record, Samples, Slot, UnixTime
-from schemas.jobs import Dataset, LoraHyperparameters
+from schemas.base import Identifier, Outcome, PositiveSamples, Record, Samples, Slot, UnixTime
+from schemas.lora import Dataset, LoraHyperparameters
 
 MAX_RUNS_PER_SLOT = 128
 """On one node. So many adapters may share a fused step, and so many orders, all of the largest, fit into a
 record of `commands`. A cell keeps to it by counting each task for at least this part of a node's memory."""
+
+
+class Command(Outcome):
+    """What a node is told to do."""
+
+    zone: Identifier
+    node: Identifier
 
 
 class RunOrder(Record):
@@ -31,14 +38,12 @@ class RunOrder(Record):
     known whoever shares the later ones."""
 
 
-class SlotAssigned(Record):
+class SlotAssigned(Command):
     """Everything that a node trains in a slot; a node with nothing to train gets no such command."""
 
     TYPE: ClassVar = "millrace.slot.assigned.v1"
 
-    zone: Identifier
     base_model: Identifier
-    node: Identifier
     slot: Slot
     slot_start_s: UnixTime
     slot_end_s: Annotated[float, Field(ge=0)]
@@ -46,14 +51,9 @@ class SlotAssigned(Record):
     runs: Annotated[tuple[RunOrder, ...], Field(max_length=MAX_RUNS_PER_SLOT)]
 
 
-class RunCancelled(Record):
+class RunCancelled(Command):
     """A job that the node may hold is over (refunded): stop it if it runs here, and publish nothing of it."""
 
     TYPE: ClassVar = "millrace.run.cancelled.v1"
 
-    zone: Identifier
-    node: Identifier
     job_id: Identifier
-
-
-Command = SlotAssigned | RunCancelled

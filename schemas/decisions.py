@@ -1,175 +1,88 @@
-"""What a cell decides, and the numbers behind it."""
+"""What a cell decides under any policy; a policy may add evidence, and decisions of its own."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field
+from schemas.base import Amount, Detail, Identifier, Outcome, Samples
+from schemas.kinds import AnyEvidence, reasons
 
-from schemas.base import Identifier, Micros, Record, Samples, SamplesPerSecond, Slot
-from schemas.jobs import RejectionReason
+JobStateName = Literal["waiting", "admitted", "rejected", "withdrawn", "refunded", "completed"]
+"""A job that was submitted waits for its decision, at once or for a while; an admitted one ends in one of the
+last three."""
 
-MAX_DETAIL_LENGTH = 2_000
-
-
-def _clipped(detail: str) -> str:
-    return detail[:MAX_DETAIL_LENGTH]
-
-
-Detail = Annotated[str, AfterValidator(_clipped)]
-"""What lies behind a reason, cut to a length fit for a log: a decision is never refused for its words."""
-
-Amount = Annotated[int, Field(ge=0)]
-"""Micros that were computed: what bounds an input must not refuse an outcome."""
-
-
-class PriceParts(Record):
-    """The critical value of a plan, q + e + resource prices (erratum P1), part by part.
-
-    A baseline of the auction has no prices of resources; one that asks a fixed price for the work states that
-    as the price of compute, and no operational cost beside it.
-
-    The vendor and the operational cost are whole micros; the resource prices are not, and their sum is
-    rounded up once, in the payment.
-    """
-
-    vendor_micros: Amount
-    """q_in."""
-    operational_micros: Amount
-    """Sum of e_ikt over the plan."""
-    compute_micros: float
-    """Highest compute price (lambda) over the plan's node-slots, times the plan's node-slots of compute."""
-    memory_micros: float
-    """Highest memory price (phi) over the plan's node-slots, times the plan's node-slots of memory."""
-
-
-NodeSlot = tuple[Slot, Identifier]
-"""A slot, and the node that is used in it: the unit of placement."""
-
-
-class Plan(Record):
-    """A schedule l_i: the job trains on one node in each of its slots, which need not be consecutive."""
-
-    vendor: Identifier | None
-    """The labour vendor that prepares the data (z_in = 1)."""
-    node_slots: tuple[NodeSlot, ...]
-    """Slot and node of each, ascending in slots (x_ikt = 1)."""
-    samples: Samples
-    """What the plan's node-slots train together: at least the work that it was made for."""
+if TYPE_CHECKING:
+    AdmissionReason: TypeAlias = str
+    RejectionReason: TypeAlias = str
+    RefundReason: TypeAlias = str
+    IgnoredReason: TypeAlias = str
+else:
+    AdmissionReason = Literal[reasons("job.admitted")]
+    RejectionReason = Literal[
+        (
+            "cell_full",
+            "cell_not_configured",
+            "duplicate_job",
+            "terms_not_taken",
+            "unknown_zone",
+            "workload_not_taken",
+            *reasons("job.rejected"),
+        )
+    ]
+    RefundReason = Literal[("node_lost", "run_failed", *reasons("job.refunded"))]
+    IgnoredReason = Literal[
+        (
+            "cell_already_configured",
+            "cell_not_configured",
+            "clock_went_back",
+            "duplicate_event",
+            "job_already_started",
+            "no_zone_takes_it",
+            "not_the_owner",
+            "unknown_job",
+            "unknown_node",
+            "unknown_solve",
+            "wrong_base_model",
+            "stale_report",
+            *reasons("event.ignored"),
+        )
+    ]
 
 
-class Room(Record):
-    """How the node-slots between arrival and deadline stand for a task, counted once each.
+class JobOutcome(Outcome):
+    """A decision that puts a job into a state."""
 
-    Each node-slot without room is counted under the first that holds of: node down, too little compute, too
-    little memory.
-    """
+    STATE: ClassVar[JobStateName]
 
-    node_slots: int
-    with_room: int
-    on_down_nodes: int
-    without_compute: int
-    without_memory: int
-    binding: Literal["time", "nodes", "compute", "memory", "none"]
-    """What most stands in the way of a plan; `none` where there is one."""
+    job_id: Identifier
+    user: Identifier
+    zone: Identifier
+    reason: str
+    """Of a closed list, which each decision narrows."""
+    evidence: AnyEvidence | None = None
+    """The numbers behind the decision. None where the cell has decided before any policy was asked."""
 
 
-class CountedSpeed(Record):
-    """How fast a task is taken to be on a GPU type, and by whose word."""
-
-    gpu_type: Identifier
-    samples_per_s: SamplesPerSecond
-    source: Literal["row", "declared_within_row", "capped_by_row", "declared"]
-    """`row`: the zone's throughput row, since nothing was declared; `declared_within_row`: as declared, which
-    that row allows; `capped_by_row`: the row, since more was declared; `declared`: as declared, since no row
-    covers the task. Only of the last does the user answer for a task that is slower."""
-
-
-class Offer(Record):
-    """What the market says of a task now, whoever asks: it does not depend on any bid for the task."""
-
-    price: PriceParts | None
-    """None where no plan exists."""
-    lowest_winning_bid_micros: Amount | None
-    """The least bid that wins now, and what it would pay at most. None where no plan exists, or where all
-    bids of a slot are decided together."""
-    plan: Plan | None
-    plan_gap_micros: Amount | None
-    """By how much a cheaper plan may undercut this one's critical value at most: 0 where it is proven that
-    none does, more where the search ended with its budget of counted steps and this is the best plan found.
-    None where no plan exists, and under policies that do not look for the cheapest."""
-    speeds: tuple[CountedSpeed, ...]
-    """What the plan counts with, by GPU type; types that are missing cannot run the task."""
-    earliest_deadline_s: Annotated[float, Field(ge=0)] | None
-    """The earliest deadline for which a plan exists at all; None where none does within the horizon."""
-    room: Room
-
-
-class WelfareDifference(Record):
-    """What reality has made of the plans as admitted: what each cause has added to the welfare, negative
-    where it took something. Together they are the realised welfare less the planned."""
-
-    finished_early_micros: int
-    """Operation that jobs did not need, since their work was done before their plan was over."""
-    replanned_micros: int
-    """What plans that were made again, or cut short, cost less to run than those before them."""
-    refunded_micros: int
-    """Jobs that could not be finished by no fault of their own: their bids, less operation not spent."""
-    failed_micros: int
-    """Likewise, of jobs that ended by the fault of their task, its data or its declaration."""
-    withdrawn_micros: int
-    """Vendors' prices of jobs that were withdrawn, less what new plans for them had added to their cost."""
-
-
-class Certificate(Record):
-    """How good a zone's decisions are proven to be, without solving anything offline, and what came of them.
-
-    `dual_bound_micros` is the value of a feasible point of the dual D_1 (Eq. 6, erratum P8): no schedule of
-    the same bids, known all in advance, has a higher welfare. It bounds plans, so it is held against plans.
-    """
-
-    planned_welfare_micros: int
-    """Of the plans as admitted: bids less vendors' prices and operational costs, whatever became of them
-    since. Bids that were withdrawn are no part of it, nor of the bound."""
-    dual_bound_micros: int
-    proven_ratio: float | None
-    """dual_bound / planned_welfare, never below 1; None while the planned welfare is not positive."""
-    realised_welfare_micros: int
-    """As things stand: what is still planned counts as planned, the rest as it came out."""
-    difference: WelfareDifference
-    """Realised less planned welfare, by cause."""
-
-
-class JobAdmitted(Record):
-    """The bid wins: F(il) = bid - critical value > 0, or whatever its zone's policy demands."""
+class JobAdmitted(JobOutcome):
+    """The zone takes the job on."""
 
     TYPE: ClassVar = "millrace.job.admitted.v1"
+    STATE: ClassVar = "admitted"
 
-    job_id: Identifier
-    user: Identifier
-    zone: Identifier
-    reason: Literal["bid_above_price"]
-    bid_micros: Micros
+    reason: AdmissionReason
     payment_micros: Amount
-    offer: Offer
-    certificate: Certificate
+    """What its user is charged; 0 under a policy that charges nothing."""
 
 
-class JobRejected(Record):
-    """The bid loses, and why in numbers."""
+class JobRejected(JobOutcome):
+    """The zone does not take the job, and why."""
 
     TYPE: ClassVar = "millrace.job.rejected.v1"
+    STATE: ClassVar = "rejected"
 
-    job_id: Identifier
-    user: Identifier
-    zone: Identifier
     reason: RejectionReason
     detail: Detail
-    bid_micros: Micros
-    offer: Offer | None
-    """None where the task could not even be judged (an unknown zone, say)."""
-    certificate: Certificate | None
 
 
-class JobQuoted(Record):
+class JobQuoted(Outcome):
     """The answer to a request for a quote."""
 
     TYPE: ClassVar = "millrace.job.quoted.v1"
@@ -178,33 +91,10 @@ class JobQuoted(Record):
     zone: Identifier
     reason: Literal["plan_found"] | RejectionReason
     detail: Detail
-    offer: Offer | None
+    evidence: AnyEvidence | None = None
 
 
-class JobReplanned(Record):
-    """The rest of an admitted job's work is planned again before its deadline, at no extra charge.
-
-    The job gives up all its node-slots from `first_slot` on and holds those of `plan` in their place. They
-    may be none: what its present runs have still to report then suffices.
-    """
-
-    TYPE: ClassVar = "millrace.job.replanned.v1"
-
-    job_id: Identifier
-    zone: Identifier
-    reason: Literal["node_lost", "behind_plan", "run_failed"]
-    first_slot: Slot
-    """The first slot that could be planned."""
-    remaining_samples: Samples
-    """What the plan is for: not what present runs have still to report."""
-    plan: Plan
-    """The part still to come."""
-    extra_operational_micros: int
-    """Change of the plan's operational cost, borne by the provider; negative where it costs less."""
-    certificate: Certificate
-
-
-class JobRefunded(Record):
+class JobRefunded(JobOutcome):
     """An admitted job cannot be finished: its user gets everything back, or, where the task, its data or its
     declaration is at fault, what is not yet spent on operation.
 
@@ -214,64 +104,44 @@ class JobRefunded(Record):
     """
 
     TYPE: ClassVar = "millrace.job.refunded.v1"
+    STATE: ClassVar = "refunded"
 
-    job_id: Identifier
-    user: Identifier
-    zone: Identifier
-    reason: Literal[
-        "node_lost",
-        "behind_plan",
-        "run_failed",
-        "deadline_passed",
-        "slower_than_declared",
-        "dataset_size_misstated",
-    ]
+    reason: RefundReason
     detail: Detail
     remaining_samples: Samples
     refund_micros: Amount
     retained_micros: Amount
-    certificate: Certificate
 
 
-class JobWithdrawn(Record):
-    """An unstarted job is given up: its slots are free, and its user gets back what is not yet spent.
-
-    The resource prices are kept: the job raised them for everyone after it. So withdrawing never pays more
-    than not bidding, whatever the bid was.
-    """
+class JobWithdrawn(JobOutcome):
+    """A job that has not started is given up by its user, who gets back what is not yet spent."""
 
     TYPE: ClassVar = "millrace.job.withdrawn.v1"
+    STATE: ClassVar = "withdrawn"
 
-    job_id: Identifier
-    user: Identifier
-    zone: Identifier
     reason: Literal["user_request"]
     returned_micros: Amount
     retained_micros: Amount
-    certificate: Certificate
 
 
-class JobCompleted(Record):
+class JobCompleted(JobOutcome):
     """The adapter is trained."""
 
     TYPE: ClassVar = "millrace.job.completed.v1"
+    STATE: ClassVar = "completed"
 
-    job_id: Identifier
-    user: Identifier
-    zone: Identifier
     reason: Literal["work_done"]
     node: Identifier
     payment_micros: Amount
-    """What its user pays, as it was when the bid was admitted."""
+    """What its user pays, as it was when the job was admitted."""
     samples_done: Samples
     loss: float
     adapter_path: str
     adapter_digest: str
-    certificate: Certificate
 
 
-class NodeStatusChanged(Record):
-    """A node is lost or back; what runs on it is planned again in the decisions that follow."""
+class NodeStatusChanged(Outcome):
+    """A node is lost or back; what becomes of its runs is told by the decisions that follow."""
 
     TYPE: ClassVar = "millrace.node.status_changed.v1"
 
@@ -283,36 +153,7 @@ class NodeStatusChanged(Record):
     """What the node says of it, for an operator."""
 
 
-class ClassPrices(Record):
-    """The node-slots ahead of one class of nodes: how full they are, and what they cost on average."""
-
-    gpu_type: Identifier
-    tariff: Identifier
-    nodes_up: int
-    nodes: int
-    compute_used_share: float
-    memory_used_share: float
-    mean_compute_price_micros: float
-    """Of C_kp lambda_kt, per node-slot."""
-    highest_compute_price_micros: float
-    mean_memory_price_micros: float
-    """Of (C_km - r_b) phi_kt, per node-slot."""
-    highest_memory_price_micros: float
-
-
-class ZonePriced(Record):
-    """How a zone's market stands as a slot opens."""
-
-    TYPE: ClassVar = "millrace.zone.priced.v1"
-
-    zone: Identifier
-    slot: Slot
-    live_jobs: int
-    classes: tuple[ClassPrices, ...]
-    certificate: Certificate
-
-
-class CellAccepted(Record):
+class CellAccepted(Outcome):
     """The cell runs under this configuration."""
 
     TYPE: ClassVar = "millrace.cell.accepted.v1"
@@ -321,36 +162,10 @@ class CellAccepted(Record):
     zones: tuple[Identifier, ...]
 
 
-class QuoteAccepted(Record):
-    """A labour vendor's standing quote holds from here on, or is taken back: every later bid meets it so."""
-
-    TYPE: ClassVar = "millrace.vendor.quote_accepted.v1"
-
-    vendor: Identifier
-    reason: Literal["quoted", "left"]
-
-
-class EventIgnored(Record):
+class EventIgnored(Outcome):
     """An event of the ledger changed nothing, for this reason."""
 
     TYPE: ClassVar = "millrace.event.ignored.v1"
 
-    reason: Literal[
-        "cell_already_configured",
-        "cell_not_configured",
-        "clock_went_back",
-        "duplicate_event",
-        "job_already_started",
-        "not_the_owner",
-        "unknown_job",
-        "unknown_node",
-        "unknown_solve",
-        "unknown_vendor",
-        "wrong_base_model",
-        "stale_report",
-    ]
+    reason: IgnoredReason
     detail: Detail
-
-
-Certified = JobAdmitted | JobRejected | JobReplanned | JobRefunded | JobWithdrawn | JobCompleted | ZonePriced
-"""What says how good the zone's decisions are by then."""

@@ -15,9 +15,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from schemas.asyncapi import asyncapi
+from schemas.base import Event, Outcome
 from schemas.codec import DecisionRecord
 from schemas.compatibility import violations
-from schemas.registry import DECISION_TYPES, EVENT_TYPES, Event, Outcome
+from schemas.registry import DECISION_TYPES, EVENT_TYPES
 from schemas.views import JobState
 
 SPEC = Path(__file__).parent / "spec"

@@ -1,10 +1,8 @@
 """Every type that travels, by its CloudEvents type, and the input topic that each event belongs to."""
 
-from typing import get_args
-
+from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
-from schemas.commands import RunCancelled, SlotAssigned
 from schemas.decisions import (
     CellAccepted,
     EventIgnored,
@@ -13,14 +11,10 @@ from schemas.decisions import (
     JobQuoted,
     JobRefunded,
     JobRejected,
-    JobReplanned,
     JobWithdrawn,
     NodeStatusChanged,
-    QuoteAccepted,
-    ZonePriced,
 )
 from schemas.fleet import (
-    FleetEvent,
     NodeHeard,
     NodeHeartbeat,
     NodeOffline,
@@ -32,45 +26,35 @@ from schemas.fleet import (
     RunStarted,
 )
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
-from schemas.quotes import VendorLeft, VendorQuoted
+from schemas.kinds import INPUTS, KINDS
 from schemas.solves import SolveFinished, SolveRequested
 
-Event = (
-    CellConfigured
-    | ClockTicked
-    | JobSubmitted
-    | JobWithdrawalRequested
-    | JobQuoteRequested
-    | VendorQuoted
-    | VendorLeft
-    | FleetEvent
-    | SolveFinished
-)
-Outcome = (
-    CellAccepted
-    | EventIgnored
-    | JobAdmitted
-    | JobCompleted
-    | JobQuoted
-    | JobRefunded
-    | JobRejected
-    | JobReplanned
-    | JobWithdrawn
-    | NodeStatusChanged
-    | QuoteAccepted
-    | ZonePriced
-    | SolveRequested
-    | SlotAssigned
-    | RunCancelled
-)
-
-EVENTS_BY_TOPIC: dict[str, tuple[type[Event], ...]] = {
+_OF_EVERY_CELL: dict[str, tuple[type[Event], ...]] = {
     "cells": (CellConfigured,),
     "jobs": (JobSubmitted, JobWithdrawalRequested, JobQuoteRequested),
-    "quotes": (VendorQuoted, VendorLeft),
     "fleet": (NodeOnline, NodeHeartbeat, NodeOffline, RunStarted, RunProgressed, RunFinished, RunFailed),
     "clock": (ClockTicked,),
     "solves.finished": (SolveFinished,),
+}
+_OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
+    CellAccepted,
+    EventIgnored,
+    JobAdmitted,
+    JobCompleted,
+    JobQuoted,
+    JobRefunded,
+    JobRejected,
+    JobWithdrawn,
+    NodeStatusChanged,
+    SolveRequested,
+)
+
+EVENTS_BY_TOPIC: dict[str, tuple[type[Event], ...]] = {
+    topic: (
+        *_OF_EVERY_CELL.get(topic, ()),
+        *(one.event for one in INPUTS if one.topic == topic),
+    )
+    for topic in dict.fromkeys((*_OF_EVERY_CELL, *(one.topic for one in INPUTS)))
 }
 """One topic per kind of writer, so that access can differ; an event on another topic is refused."""
 
@@ -85,9 +69,17 @@ LEDGER_TYPES: dict[str, type[Event]] = {
     ce_type: model for ce_type, model in EVENT_TYPES.items() if model is not NodeHeartbeat
 }
 """What the ledger holds: all that decisions may depend on."""
-DECISION_TYPES: dict[str, type[Outcome]] = {model.TYPE: model for model in get_args(Outcome)}
+DECISION_TYPES: dict[str, type[Outcome]] = {
+    model.TYPE: model
+    for model in (*_OF_EVERY_ZONE, *(model for kind in KINDS.values() for model in kind.outcomes))
+}
 
-WRITER_FIELDS = {"jobs": "user", "quotes": "vendor", "fleet": "node", "solves.finished": "zone"}
+WRITER_FIELDS = {
+    "jobs": "user",
+    "fleet": "node",
+    "solves.finished": "zone",
+    **{one.topic: one.writer_field for one in INPUTS},
+}
 """The field that names whom an event of a topic speaks for; on the other topics it is the cell's operator."""
 
 

@@ -1,10 +1,9 @@
 """What the compacted views hold: the latest state of a thing, under its key."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from schemas.base import Identifier, Micros, Record, Text, UnixTime
-
-JobStateName = Literal["admitted", "rejected", "withdrawn", "refunded", "completed"]
+from schemas.decisions import JobStateName
 
 
 class JobState(Record):
@@ -27,10 +26,8 @@ class JobState(Record):
     decision_id: str
     time_s: UnixTime | None
     """The cell's clock at the decision."""
-    bid_micros: Micros | None = None
-    """Of a bid that was just judged."""
     payment_micros: Micros | None = None
-    """What the user pays in the end, as it stands: nothing of it is returned. None where the bid lost."""
+    """What the user pays in the end, as it stands: nothing of it is returned. None where it was rejected."""
     returned_micros: Micros | None = None
     """What a refund or a withdrawal gives back."""
     adapter_path: str | None = None

@@ -4,13 +4,14 @@ import random
 from collections.abc import Iterator
 from typing import cast
 
-from schemas.base import HOURS_PER_DAY
+from schemas.auction.quotes import VendorQuoted
+from schemas.auction.settings import AuctionPolicy
+from schemas.auction.terms import BidTerms
+from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.codec import Envelope
-from schemas.jobs import Dataset, JobSubmitted, Task
-from schemas.policies import AuctionPolicy
-from schemas.quotes import VendorQuoted
-from schemas.registry import Event
+from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset, LoraWorkload
 from streams.cell.cell import Cell, LedgerEvent
 from streams.policies.auction.zone import AuctionZone
 
@@ -94,11 +95,10 @@ def bid(
         cell=CELL,
         job_id=job_id,
         user=f"user{rng.randrange(50)}",
-        bid_micros=int(UNIT * rng.uniform(4, 40) * busy_slots * share),
-        task=Task(
-            zone="gpt2",
+        zone="gpt2",
+        terms=BidTerms(bid_micros=int(UNIT * rng.uniform(4, 40) * busy_slots * share), deadline_s=deadline_s),
+        workload=LoraWorkload(
             work_samples=work,
-            deadline_s=deadline_s,
             dataset=Dataset(path="data.jsonl", samples=data),
             memory_gib=rng.choice((4.0, 6.0, 8.0, 12.0)),
             speed_samples_per_s={"A100": 40.0 * share, "A40": 15.0 * share * rng.uniform(0.8, 1.0)},

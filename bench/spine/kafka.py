@@ -25,11 +25,12 @@ from infra.broker import watched_broker
 from infra.deployment.deployment import principals
 from infra.kafka.settings import broker_settings
 from infra.topics import ensure_topics
+from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Envelope
 from schemas.decisions import CellAccepted, JobAdmitted, JobRejected
 from schemas.kafka_connection import KafkaConnection
-from schemas.registry import TOPIC_BY_EVENT, Event
+from schemas.registry import TOPIC_BY_EVENT
 from schemas.topics import DECISIONS, INPUTS, topic_name, topics
 from streams.kafka.configuration import group_member, producer, reader
 

@@ -15,13 +15,15 @@ import numpy as np
 
 from bench.figures import Measurement, Result, Table
 from bench.spine.cells import CELL, SLOT_S, UNIT
-from schemas.base import HOURS_PER_DAY
+from schemas.auction.bids import Task
+from schemas.auction.quotes import VendorQuoted
+from schemas.auction.settings import AuctionPolicy
+from schemas.auction.terms import BidTerms
+from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import MAX_NODE_SLOTS, CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.codec import Envelope
-from schemas.jobs import Dataset, JobSubmitted, Task
-from schemas.policies import AuctionPolicy
-from schemas.quotes import VendorQuoted
-from schemas.registry import Event
+from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset, LoraWorkload
 from solvers.auction.market.demand import UnjudgeableError
 from solvers.auction.market.node_slots import additive_costs
 from solvers.auction.mechanism.certificate import CERTIFICATE_BUDGET_STEPS
@@ -225,11 +227,10 @@ def bid_for(job_id: str, task: TaskShape, bid_micros: int) -> JobSubmitted:
         cell=CELL,
         job_id=job_id,
         user="user",
-        bid_micros=bid_micros,
-        task=Task(
-            zone=ZONE,
+        zone=ZONE,
+        terms=BidTerms(bid_micros=bid_micros, deadline_s=SLOT_S * (task.slots + 1)),
+        workload=LoraWorkload(
             work_samples=task.work_samples,
-            deadline_s=SLOT_S * (task.slots + 1),
             dataset=Dataset(path="data.jsonl", samples=10_000),
             memory_gib=task.memory_gib,
             # Half a sample more, so that the product with the slot's length rounds down to the speed.
@@ -263,9 +264,9 @@ class Market:
     def steps(self, task: TaskShape) -> int:
         """What the searches for the task's plan and for its part of the certificate count together."""
         zone = cast(AuctionZone, self._cell.zones[ZONE])
-        event = bid_for("sought", task, 0)
+        sought = Task.of(bid_for("sought", task, 0))
         try:
-            request = zone.request(event.job_id, event.task)
+            request = zone.request("sought", sought.workload, sought.deadline_s)
         except UnjudgeableError:
             return 0
         appraisal = zone.auctioneer.appraise(request)

@@ -6,6 +6,7 @@ from typing import Literal
 from bench.workloads.tasks import ValueDensity, mean_compute_over_memory
 from bench.workloads.throughput import BASE_MEMORY_GIB, MEMORY_GIB, POWER_KW, node_samples_per_s
 from bench.workloads.vendors import UNIT_MICROS, vendor_name
+from schemas.auction.settings import AuctionPolicy
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import (
     MAX_REMEMBERED_IDS,
@@ -15,7 +16,6 @@ from schemas.cells import (
     Tariff,
     Zone,
 )
-from schemas.policies import AuctionPolicy
 
 CELL = "paper"
 ZONE = "gpt2"

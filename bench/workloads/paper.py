@@ -13,9 +13,11 @@ from bench.workloads.tasks import DrawnTask, ValueDensity, draw_tasks
 from bench.workloads.throughput import SEQUENCE_LENGTH, TARGET_MODULES, task_memory_gib, task_samples_per_s
 from bench.workloads.vendors import UNIT_MICROS, draw_quotes, shortest_delay_s
 from infra.workloads.bids import TimedBid, Workload
+from schemas.auction.quotes import VendorQuoted
+from schemas.auction.terms import BidTerms
 from schemas.cells import CellConfigured
-from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
-from schemas.quotes import VendorQuoted
+from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from solvers.auction.market.fleet import Calendar
 
 DeadlineRule = Callable[[float, float, int], float]
@@ -141,11 +143,10 @@ def _bid(
         cell=CELL,
         job_id=f"task-{index:05d}",
         user=arrival.user,
-        bid_micros=round(value_units * UNIT_MICROS),
-        task=Task(
-            zone=ZONE,
+        zone=ZONE,
+        terms=BidTerms(bid_micros=round(value_units * UNIT_MICROS), deadline_s=calendar.start_s(end_slot)),
+        workload=LoraWorkload(
             work_samples=drawn.work_samples,
-            deadline_s=calendar.start_s(end_slot),
             dataset=Dataset(path=f"drawn/{index:05d}.jsonl", samples=drawn.dataset_samples),
             hyperparameters=LoraHyperparameters(
                 rank=shape.rank,

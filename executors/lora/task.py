@@ -6,7 +6,7 @@ from torch import Tensor
 
 from executors.lora.dataset import Cursor
 from schemas.base import Identifier, PositiveSamples, RelativePath
-from schemas.jobs import LoraHyperparameters
+from schemas.lora import LoraHyperparameters
 
 LLAMA_TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 GPT2_TARGET_MODULES = ("c_attn",)

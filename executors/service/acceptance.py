@@ -98,7 +98,7 @@ class Acceptance:
         Raises:
             _ImpossibleError: it never was of this cell.
         """
-        if isinstance(command, RunCancelled):
+        if not isinstance(command, SlotAssigned):
             return None
         _refuse_impossible(command, now_s)
         if command.slot_end_s <= now_s:
@@ -169,6 +169,6 @@ def _decode(value: bytes | None) -> Decision:
 
 
 def _command_in(decision: Decision) -> Command:
-    if not isinstance(decision.outcome, SlotAssigned | RunCancelled):
+    if not isinstance(decision.outcome, Command):
         raise InvalidRecordError(f"{decision.outcome.TYPE} is no command")
     return decision.outcome

@@ -23,10 +23,11 @@ from infra.log.publisher import EventPublisher
 from infra.log.target import Target
 from infra.views.offers import describe_offer
 from infra.views.text import units
+from schemas.auction.evidence import evidence_of
+from schemas.auction.quotes import VendorLeft, VendorQuoted
 from schemas.codec import Decision
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected
 from schemas.jobs import JobQuoteRequested, JobSubmitted
-from schemas.quotes import VendorLeft, VendorQuoted
 from schemas.topics import JOBS, QUOTES
 
 Asked = TypeVar("Asked", JobSubmitted, JobQuoteRequested, VendorQuoted | VendorLeft)
@@ -98,8 +99,12 @@ def _tell(bid: JobSubmitted, decision: Decision, json: bool) -> None:
     fields: dict[str, Any] = {"job_id": bid.job_id, "decision_id": decision.id}
     match outcome:
         case JobAdmitted():
-            node_slots = outcome.offer.plan.node_slots if outcome.offer.plan else ()
-            line = f"admitted: pays {units(outcome.payment_micros)} of {units(outcome.bid_micros)}"
+            evidence = evidence_of(outcome)
+            plan = evidence.offer and evidence.offer.plan
+            node_slots = plan.node_slots if plan else ()
+            line = f"admitted: pays {units(outcome.payment_micros)}"
+            if evidence.bid_micros is not None:
+                line += f" of {units(evidence.bid_micros)}"
             if node_slots:
                 line += f", trains in slots {node_slots[0][0]} to {node_slots[-1][0]}"
             fields |= {"state": "admitted", "payment_micros": outcome.payment_micros}
@@ -147,15 +152,14 @@ def quote(
 
 
 def _quote_lines(quoted: JobQuoted) -> list[str]:
-    if quoted.offer is None or quoted.offer.price is None:
+    offer = evidence_of(quoted).offer
+    if offer is None or offer.price is None:
         lines = [f"{quoted.quote_id}: no price ({quoted.reason}): {quoted.detail}"]
     elif quoted.reason != "plan_found":
         lines = [f"{quoted.quote_id}: no bid wins now ({quoted.reason}): {quoted.detail}"]
     else:
-        lines = [f"{quoted.quote_id}: a bid of {units(quoted.offer.lowest_winning_bid_micros)} wins now"]
-    if quoted.offer is not None:
-        lines += [f"  {line}" for line in describe_offer(quoted.offer)]
-    return lines
+        lines = [f"{quoted.quote_id}: a bid of {units(offer.lowest_winning_bid_micros)} wins now"]
+    return lines + [f"  {line}" for line in describe_offer(offer)]
 
 
 def vendor_quote(

@@ -14,7 +14,12 @@ from infra.views.offers import describe_offer, describe_plan
 from infra.views.story import Chapter, Story
 from infra.views.text import units, written
 from schemas import commands, decisions, fleet, jobs, solves
+from schemas.auction.batches import BatchProblem, BatchSolution
+from schemas.auction.evidence import JobReplanned, evidence_of
+from schemas.auction.terms import BidTerms
 from schemas.codec import InvalidRecordError, decode_decision, decode_event
+from schemas.kind import Terms, Workload
+from schemas.lora import LoraWorkload
 from schemas.topics import DECISIONS, LEDGER
 
 
@@ -80,32 +85,42 @@ def _lines(chapter: Chapter) -> Iterator[str]:
         yield f"{'':>26}    {detail}"
 
 
+def _described(value: Workload | Terms) -> str:
+    """Workload or terms in words; by their fields where no words are known."""
+    match value:
+        case LoraWorkload():
+            return (
+                f"{value.work_samples} samples of {value.dataset.path}, rank {value.hyperparameters.rank}, "
+                f"batch size {value.hyperparameters.batch_size}"
+                + (", to be prepared by a vendor" if value.needs_preprocessing else "")
+            )
+        case BidTerms():
+            return f"bids {units(value.bid_micros)}, for the work to be done by {written(value.deadline_s)}"
+        case _:
+            fields = value.model_dump(mode="json", exclude={"kind"})
+            return f"{value.kind} " + ", ".join(f"{name} {field}" for name, field in fields.items())
+
+
 def describe(record: Any) -> list[str]:
     """What happened, on a line, and the numbers behind it on further ones."""
     match record:
         case jobs.JobSubmitted():
-            task = record.task
-            return [
-                f"{record.user} bids {units(record.bid_micros)}",
-                f"{task.work_samples} samples of {task.dataset.path} by {written(task.deadline_s)}, rank "
-                f"{task.hyperparameters.rank}, batch size {task.hyperparameters.batch_size}"
-                + (", to be prepared by a vendor" if task.needs_preprocessing else ""),
-            ]
+            return [f"{record.user} {_described(record.terms)}", _described(record.workload)]
         case decisions.JobAdmitted():
             return [
-                f"admitted: pays {units(record.payment_micros)} of the {units(record.bid_micros)} bid",
-                *describe_offer(record.offer),
+                f"admitted ({record.reason}): pays {units(record.payment_micros)}",
+                *describe_offer(evidence_of(record).offer),
             ]
         case decisions.JobRejected():
-            offer = [] if record.offer is None else list(describe_offer(record.offer))
-            return [f"rejected ({record.reason}): {record.detail}", *offer]
-        case solves.SolveRequested():
-            (offered,) = record.bids
+            return [
+                f"rejected ({record.reason}): {record.detail}",
+                *describe_offer(evidence_of(record).offer),
+            ]
+        case solves.SolveRequested(problem=BatchProblem(bids=(offered,))):
             prepared = "" if offered.vendor is None else f", its data prepared by {offered.vendor}"
             return [f"waits for a solver with the other bids of its slot{prepared}"]
-        case solves.SolveFinished():
-            (plan,) = record.plans
-            return [f"the solver ({record.status}) plans it in {len(plan.node_slots)} slots"]
+        case solves.SolveFinished(solution=BatchSolution(plans=(plan,), status=status)):
+            return [f"the solver ({status}) plans it in {len(plan.node_slots)} slots"]
         case commands.SlotAssigned():
             (order,) = record.runs
             return [
@@ -124,7 +139,7 @@ def describe(record: Any) -> list[str]:
             return [f"{record.node} has trained all {record.samples_done} samples, loss {record.loss:.4f}"]
         case fleet.RunFailed():
             return [f"{record.node} fails at {record.samples_done} samples: {record.error}"]
-        case decisions.JobReplanned():
+        case JobReplanned():
             if not record.plan.node_slots:
                 return [f"planned again ({record.reason}): its present runs suffice, no more slots are held"]
             return [

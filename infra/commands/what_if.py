@@ -16,6 +16,7 @@ from infra.simulation.outcomes import JobOutcome
 from infra.simulation.what_if import JobDifference, WhatIf, ledger_configuration, recorded, what_if
 from infra.views.summary import Summary
 from infra.views.text import units
+from schemas.auction.bids import bid_micros_of
 from schemas.cells import CellConfigured
 from streams.replay.files import fold_file, verify_files
 from streams.replay.heads import Head, KeptHead
@@ -49,7 +50,7 @@ def difference_table(found: WhatIf, title: str) -> Table:
         if job.differs:
             bid = job.bid
             shown = (cell(job, show) for show in (_state, _payment, _finish))
-            table.add_row(bid.job_id, bid.user, units(bid.bid_micros), *shown)
+            table.add_row(bid.job_id, bid.user, units(bid_micros_of(bid)), *shown)
     return table
 
 

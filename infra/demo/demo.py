@@ -27,7 +27,7 @@ from infra.workloads.bids import Demands, Workload, draw_workload
 from schemas.cells import CellConfigured
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
-from schemas.jobs import Dataset
+from schemas.lora import Dataset
 from streams.replay.replay import Verdict
 from streams.replay.sources import verify_kafka
 

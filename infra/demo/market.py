@@ -20,6 +20,7 @@ from infra.log.reader import BoardFollower
 from infra.views.board import Board
 from infra.views.tables import board_view, happening
 from infra.workloads.bids import TimedBid
+from schemas.auction.bids import Task
 from schemas.codec import Decision, Envelope
 from schemas.fleet import NodeOnline, RunStarted
 
@@ -229,5 +230,6 @@ def _not_before(start_s: float, bids: Iterable[TimedBid]) -> deque[TimedBid]:
 
 
 def _delayed(timed: TimedBid, delay_s: float) -> TimedBid:
-    task = timed.bid.task.model_copy(update={"deadline_s": timed.bid.task.deadline_s + delay_s})
-    return TimedBid(timed.time_s + delay_s, timed.bid.model_copy(update={"task": task}))
+    deadline_s = Task.of(timed.bid).deadline_s + delay_s
+    terms = timed.bid.terms.model_copy(update={"deadline_s": deadline_s})
+    return TimedBid(timed.time_s + delay_s, timed.bid.model_copy(update={"terms": terms}))

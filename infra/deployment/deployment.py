@@ -20,9 +20,9 @@ from infra.kafka.file_lock import FileLock, LockedError
 from infra.log.target import Target
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.access import DEFAULT_GROUPS, ROLES, Role
+from schemas.auction.settings import TitanPolicy
 from schemas.cells import CellConfigured
 from schemas.kafka_connection import KafkaConnection
-from schemas.policies import TitanPolicy
 from schemas.topics import topics
 from streams.worker.cells_file import CellsFile
 

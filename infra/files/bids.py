@@ -4,23 +4,23 @@ import uuid
 from typing import Any
 
 from infra.files.entries import Entry, read_entries
+from schemas.auction.quotes import VendorLeft, VendorQuoted
 from schemas.base import MAX_TIME_S
 from schemas.jobs import JobQuoteRequested, JobSubmitted
-from schemas.quotes import VendorLeft, VendorQuoted
 
 _ANYBODY = "anybody"
 """Who asks for a quote where a file does not say."""
 
 
 def read_bids(file: str, now_s: float, default_cell: str | None = None) -> list[JobSubmitted]:
-    """Read the bids of a file, or of standard input for `-`.
+    """Read the jobs of a file, or of standard input for `-`.
 
-    Beside the fields of `JobSubmitted`, a bid may say `bid` (units of money, to six decimals) in place of
-    `bid_micros`, and its task `deadline_in_s` (from `now_s` on) in place of `deadline_s`; a job without id
-    is given one, and one without cell is for `default_cell`.
+    Beside the fields of `JobSubmitted`, terms may say `bid` (units of money, to six decimals) in place of
+    `bid_micros`, and `deadline_in_s` (from `now_s` on) in place of `deadline_s`; a job without id is given
+    one, and one without cell is for `default_cell`.
 
     Raises:
-        EntriesFileError: the file cannot be read, is too large, or an entry is no bid.
+        EntriesFileError: the file cannot be read, is too large, or an entry is no job.
     """
     return [
         entry.parse(JobSubmitted, _fields(entry, now_s, default_cell)) for entry in read_entries(file, "bid")
@@ -36,8 +36,11 @@ def read_quote_requests(file: str, now_s: float, default_cell: str | None = None
     requests = []
     for entry in read_entries(file, "bid"):
         fields = _fields(entry, now_s, default_cell)
-        for name in ("bid_micros", "job_id"):
-            fields.pop(name, None)
+        del fields["job_id"]
+        terms = fields.get("terms")
+        if isinstance(terms, dict) and terms.get("kind") == "bid":
+            fields["terms"] = {name: value for name, value in terms.items() if name != "bid_micros"}
+            fields["terms"]["kind"] = "deadline"
         fields.setdefault("user", _ANYBODY)
         fields.setdefault("quote_id", f"quote-{uuid.uuid4().hex[:12]}")
         requests.append(entry.parse(JobQuoteRequested, fields))
@@ -45,23 +48,27 @@ def read_quote_requests(file: str, now_s: float, default_cell: str | None = None
 
 
 def _fields(entry: Entry, now_s: float, default_cell: str | None) -> dict[str, Any]:
-    """The fields of a bid with the conveniences worked out."""
-    fields = entry.with_micros(entry.fields, "bid")
+    """The fields of a job with the conveniences worked out."""
+    fields = dict(entry.fields)
     fields.setdefault("job_id", f"job-{uuid.uuid4().hex[:12]}")
     if default_cell is not None:
         fields.setdefault("cell", default_cell)
-    task = fields.get("task")
-    if isinstance(task, dict) and "deadline_in_s" in task:
-        task = dict(task)
-        if "deadline_s" in task:
-            raise entry.fault(("task", "deadline_in_s"), "give either deadline_in_s or deadline_s")
-        seconds = task.pop("deadline_in_s")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_TIME_S:
-            raise entry.fault(
-                ("task", "deadline_in_s"), f"not a positive number of seconds up to {MAX_TIME_S:.0f}"
-            )
-        fields["task"] = {**task, "deadline_s": now_s + seconds}
+    if isinstance(fields.get("terms"), dict):
+        fields["terms"] = _terms(entry, fields["terms"], now_s)
     return fields
+
+
+def _terms(entry: Entry, written: dict[str, Any], now_s: float) -> dict[str, Any]:
+    terms = entry.with_micros(written, "bid", inside=("terms",))
+    if "deadline_in_s" in terms:
+        place = ("terms", "deadline_in_s")
+        if "deadline_s" in terms:
+            raise entry.fault(place, "give either deadline_in_s or deadline_s")
+        seconds = terms.pop("deadline_in_s")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_TIME_S:
+            raise entry.fault(place, f"not a positive number of seconds up to {MAX_TIME_S:.0f}")
+        terms["deadline_s"] = now_s + seconds
+    return terms
 
 
 def read_vendor_quotes(file: str, default_cell: str | None = None) -> list[VendorQuoted | VendorLeft]:

@@ -63,8 +63,13 @@ class Entry:
         except (TypeError, ValueError, RecursionError) as error:
             raise EntriesFileError(f"{self.file}:{self.line}: {error}") from None
 
-    def with_micros(self, fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    def with_micros(self, fields: dict[str, Any], *names: str, inside: Place = ()) -> dict[str, Any]:
         """`fields` with each amount in units of money under a name put as `<name>_micros`, to six decimals.
+
+        Args:
+            fields: of the entry, or of what is `inside` it at this place.
+            names: of the amounts; a field may be missing.
+            inside: where the fields stand in the entry.
 
         Raises:
             EntriesFileError: one is no amount, or is given in both ways.
@@ -74,8 +79,8 @@ class Entry:
             if name not in fields:
                 continue
             if f"{name}_micros" in fields:
-                raise self.fault((name,), f"give either {name} or {name}_micros")
-            changed[f"{name}_micros"] = self._micros(name, changed.pop(name))
+                raise self.fault((*inside, name), f"give either {name} or {name}_micros")
+            changed[f"{name}_micros"] = self._micros((*inside, name), changed.pop(name))
         return changed
 
     def fault(self, place: Place, message: str) -> EntriesFileError:
@@ -85,12 +90,12 @@ class Entry:
             try:
                 line, parts = cast(Any, parts)[part]  # which of them it is, and whether, this tries
             except (TypeError, LookupError):
-                break
+                continue  # a part that is not written, such as the kind of what stands here
         return EntriesFileError(
             f"{self.file}:{line}: {'.'.join(shown(str(part)) for part in place)}: {message}"
         )
 
-    def _micros(self, name: str, amount: Any) -> int:
+    def _micros(self, place: Place, amount: Any) -> int:
         try:
             if isinstance(amount, bool) or not isinstance(amount, int | float | str):
                 raise InvalidOperation
@@ -100,7 +105,7 @@ class Entry:
                 raise InvalidOperation
         except ArithmeticError:
             most = MAX_MICROS // _MICROS_PER_UNIT
-            raise self.fault((name,), f"not an amount from 0 to {most}, to six decimals") from None
+            raise self.fault(place, f"not an amount from 0 to {most}, to six decimals") from None
         return int(micros)
 
 

@@ -8,10 +8,10 @@ from typing import Self
 
 from infra.log.reader import LogReader
 from infra.log.target import Target
+from schemas.base import Event
 from schemas.codec import Decision, InvalidRecordError, decode_decision
 from schemas.decisions import JobAdmitted, JobRejected, JobWithdrawn
 from schemas.jobs import JobSubmitted
-from schemas.registry import Event
 from schemas.topics import DECISIONS, REASON_HEADER
 from streams.kafka.records import ReadRecord
 

@@ -9,9 +9,10 @@ from typing import Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from infra.log.target import ANSWER_TIMEOUT_S, Target
+from schemas.base import Event
 from schemas.codec import Envelope, rfc3339
 from schemas.errors import ReadableError
-from schemas.registry import TOPIC_BY_EVENT, Event
+from schemas.registry import TOPIC_BY_EVENT
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import producer
 from streams.kafka.faults import denial, fatal_errors_told

@@ -10,16 +10,16 @@ from typing import Literal
 from pydantic import ValidationError
 
 from infra.errors import CommandError
-from schemas.cells import CellConfigured, Node, Zone
-from schemas.codec import describe
-from schemas.policies import (
+from schemas.auction.settings import (
     AuctionPolicy,
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
-    Policy,
     TitanPolicy,
 )
+from schemas.cells import CellConfigured, Node, Zone
+from schemas.codec import describe
+from schemas.kind import PolicySettings
 
 PolicyName = Literal["auction", "published", "titan", "eft", "ntm", "fixed-price"]
 """`published` is the auction as it is printed: its payment, its order and its search."""
@@ -60,7 +60,7 @@ def under_policy(
     if name is None:
         return cell
 
-    def policy(zone: Zone) -> Policy:
+    def policy(zone: Zone) -> PolicySettings:
         match name:
             case "auction" | "published":
                 return _auction(zone, name == "published", bounds, source)

@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from infra.views.summary import Summary, Tally
+from schemas.base import Event
 from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.fleet import RunFinished
 from schemas.jobs import JobSubmitted
-from schemas.registry import Event
 from streams.cell.cell import LedgerEvent
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from infra.simulation.what_if import events_of_cell, ledger_configuration
-from schemas.policies import OpeningPrices
-from schemas.registry import Event
+from schemas.auction.settings import OpeningPrices
+from schemas.base import Event
 from solvers.auction.forecast import forecast_opening_prices
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.offline.hindsight import instances_of

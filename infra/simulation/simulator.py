@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 
 from infra.simulation.virtual_fleet import Agenda, Rank, VirtualFleet
 from infra.workloads.bids import TimedBid, check_time
+from schemas.auction.bids import Task
+from schemas.auction.quotes import VendorQuoted
+from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked, tick_interval_s
 from schemas.codec import Decision, Envelope
-from schemas.quotes import VendorQuoted
-from schemas.registry import Event
 from streams.cell.cell import Cell, LedgerEvent
 
 SOURCE = "millrace/simulate"
@@ -51,7 +52,7 @@ class Simulation:
             WorkloadError: it would end beyond what events can speak of.
         """
         self._start_s = cell.epoch_s
-        last_deadline_s = max((timed.bid.task.deadline_s for timed in bids), default=cell.epoch_s)
+        last_deadline_s = max((Task.of(timed.bid).deadline_s for timed in bids), default=cell.epoch_s)
         self._end_s = last_deadline_s + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
         check_time(self._end_s)
         self._cell = Cell(cell.cell)

@@ -4,17 +4,20 @@ import gc
 import hashlib
 import heapq
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pkgutil import resolve_name
 from typing import Any
 
+from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Decision
 from schemas.commands import RunOrder, SlotAssigned
 from schemas.fleet import NodeOnline, RunFinished, RunProgressed, RunStarted
-from schemas.registry import Event
-from schemas.solves import SolveRequested
+from schemas.kinds import SOLVES
+from schemas.solves import SolveFinished, SolveRequested
 
 
 class Rank(IntEnum):
@@ -171,10 +174,20 @@ class VirtualFleet:
                 for report_s, report in self.executors[outcome.node].carry_out(outcome, until_s):
                     self._agenda.add(max(report_s, time_s), Rank.REPORT, report)
             case SolveRequested():
-                from solvers.auction.baselines.titan import (
-                    solve_batch,  # loads Pyomo, which no other policy needs
-                )
-
-                self._agenda.add(time_s, Rank.ANSWER, solve_batch(decision.cell, outcome))
+                self._agenda.add(time_s, Rank.ANSWER, _solved(decision.cell, outcome))
                 # A simulation looks for no cycles on its own, and a solver's model is a large one.
                 gc.collect(0)
+
+
+def _solved(cell: str, request: SolveRequested) -> SolveFinished:
+    # Loaded only now: a solver brings libraries that other policies do not need.
+    (solve,) = (solve for solve in SOLVES if isinstance(request.problem, solve.problem))
+    began_s = time.perf_counter()
+    solution = resolve_name(solve.function)(request.problem, request.time_limit_s)
+    return SolveFinished(
+        cell=cell,
+        zone=request.zone,
+        request_id=request.request_id,
+        solution=solution,
+        solve_s=time.perf_counter() - began_s,
+    )

@@ -11,6 +11,8 @@ from infra.simulation.outcomes import JobOutcome, Outcomes
 from infra.simulation.recording import ID_PREFIX, Recording, timed
 from infra.simulation.simulator import SOURCE, sent_at
 from infra.simulation.virtual_fleet import Agenda, VirtualFleet
+from schemas.auction.bids import bid_micros_of
+from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Decision, Envelope
 from schemas.fleet import (
@@ -26,7 +28,6 @@ from schemas.fleet import (
     RunStarted,
 )
 from schemas.jobs import JobSubmitted
-from schemas.registry import Event
 from schemas.solves import SolveFinished
 from streams.cell.cell import Cell, LedgerEvent
 from streams.replay.files import read_ledger_file
@@ -67,7 +68,7 @@ class LedgerSimulation:
                 for executor in self._added.values():
                     yield self._simulated(time_s, executor.online())
             case RunStarted() | RunProgressed() | RunFinished() | RunFailed():
-                if self._cell.awaits_node(event.node):
+                if self._cell.nodes.awaits(event.node):
                     yield self._simulated(time_s, NodeHeard(cell=event.cell, node=event.node))
             case SolveFinished():
                 pass
@@ -255,8 +256,8 @@ def _plain(job: JobDifference) -> dict[str, Any]:
     return {
         "job_id": job.bid.job_id,
         "user": job.bid.user,
-        "zone": job.bid.task.zone,
-        "bid_micros": job.bid.bid_micros,
+        "zone": job.bid.zone,
+        "bid_micros": bid_micros_of(job.bid),
         "differs": job.differs,
         "before": vars(job.before),
         "simulated": vars(job.simulated),

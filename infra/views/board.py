@@ -2,22 +2,26 @@
 
 from dataclasses import dataclass, field
 
+from infra.views.offers import certified
+from schemas.auction.bids import Task, bid_micros_of
+from schemas.auction.evidence import (
+    Certificate,
+    ClassPrices,
+    JobReplanned,
+    ZonePriced,
+    evidence_of,
+)
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.commands import SlotAssigned
 from schemas.decisions import (
-    Certificate,
-    Certified,
-    ClassPrices,
     JobAdmitted,
     JobCompleted,
     JobRefunded,
     JobRejected,
-    JobReplanned,
     JobWithdrawn,
     NodeStatusChanged,
-    ZonePriced,
 )
 from schemas.fleet import NodeOnline, RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
@@ -120,8 +124,7 @@ class Board:
     def take_decision(self, decision: Decision) -> None:
         """Take a decision."""
         outcome = decision.outcome
-        if isinstance(outcome, Certified) and outcome.certificate is not None:
-            self.certificates[outcome.zone] = outcome.certificate
+        self.certificates |= certified(outcome)
         match outcome:
             case NodeStatusChanged():
                 node = self._node(outcome.node)
@@ -167,8 +170,9 @@ class Board:
         if bid is None:  # not read yet
             row.work_samples, row.deadline_s = 0, 0.0
         else:
-            row.bid_micros = bid.bid_micros
-            row.work_samples, row.deadline_s = bid.task.work_samples, bid.task.deadline_s
+            task = Task.of(bid)
+            row.bid_micros = bid_micros_of(bid)
+            row.work_samples, row.deadline_s = task.workload.work_samples, task.deadline_s
 
     def _decide(
         self,
@@ -178,18 +182,17 @@ class Board:
         match outcome:
             case JobAdmitted():
                 self._take_bid(row, outcome.user)
-                row.state, row.price_micros, row.bid_micros = (
-                    "admitted",
-                    outcome.payment_micros,
-                    outcome.bid_micros,
-                )
+                row.state, row.price_micros = "admitted", outcome.payment_micros
+                row.bid_micros = evidence_of(outcome).bid_micros or row.bid_micros
                 self.revenue_micros += outcome.payment_micros
             case JobRejected(reason="duplicate_job"):
                 pass
             case JobRejected():
                 self._take_bid(row, outcome.user)
-                row.state, row.reason, row.bid_micros = "rejected", outcome.reason, outcome.bid_micros
-                row.price_micros = None if outcome.offer is None else outcome.offer.lowest_winning_bid_micros
+                evidence = evidence_of(outcome)
+                row.state, row.reason = "rejected", outcome.reason
+                row.bid_micros = evidence.bid_micros or row.bid_micros
+                row.price_micros = evidence.lowest_winning_bid_micros
             case JobReplanned():
                 row.replanned += 1
                 row.reason = outcome.reason

@@ -1,11 +1,13 @@
-"""An offer in words: what was considered, the price part by part, the plan."""
+"""The evidence of an auction zone: its certificates, and its offers in words."""
 
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 
 from infra.views.text import units
-from schemas.decisions import Offer, Plan
+from schemas.auction.evidence import Certificate, JobReplanned, Offer, Plan, ZonePriced, evidence_of
+from schemas.base import Outcome
+from schemas.decisions import JobOutcome
 
 _WORD = {
     "row": "by the zone's measure",
@@ -15,8 +17,20 @@ _WORD = {
 }
 
 
-def describe_offer(offer: Offer) -> Iterator[str]:
-    """A line for each thing that the market looked at."""
+def certified(decision: Outcome) -> dict[str, Certificate]:
+    """How its zone stands after a decision, by zone; empty where the decision does not say so."""
+    if isinstance(decision, ZonePriced):
+        return {decision.zone: decision.certificate}
+    certificate = evidence_of(decision).certificate
+    if certificate is None or not isinstance(decision, JobOutcome | JobReplanned):
+        return {}
+    return {decision.zone: certificate}
+
+
+def describe_offer(offer: Offer | None) -> Iterator[str]:
+    """A line for each thing that the market looked at; none where nothing was offered."""
+    if offer is None:
+        return
     room = offer.room
     yield (
         f"considered {room.node_slots} node-slots: {room.with_room} with room, "

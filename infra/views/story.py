@@ -3,18 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from schemas.auction.batches import BatchProblem, BatchSolution
+from schemas.base import Event, Outcome
 from schemas.codec import Decision, Envelope, InvalidRecordError
 from schemas.commands import SlotAssigned
-from schemas.decisions import (
-    JobAdmitted,
-    JobCompleted,
-    JobRefunded,
-    JobRejected,
-    JobWithdrawn,
-)
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted, JobWithdrawalRequested
-from schemas.registry import Event, Outcome
 from schemas.solves import SolveFinished, SolveRequested
 
 _R = TypeVar("_R")
@@ -89,10 +84,12 @@ class Story:
             if isinstance(event, JobSubmitted) and self.state == "unknown":
                 self.state = "submitted"
             self._chapters.append(Chapter((offset, -1), envelope.time, envelope.id, event))
-        elif isinstance(event, SolveFinished):
-            plans = tuple(plan for plan in event.plans if plan.job_id == self.job_id)
+        elif isinstance(event, SolveFinished) and isinstance(event.solution, BatchSolution):
+            plans = tuple(plan for plan in event.solution.plans if plan.job_id == self.job_id)
             if plans:
-                own = event.model_copy(update={"plans": plans})
+                own = event.model_copy(
+                    update={"solution": event.solution.model_copy(update={"plans": plans})}
+                )
                 self._chapters.append(Chapter((offset, -1), envelope.time, envelope.id, own))
 
     def take_decision(self, decision: Decision) -> None:
@@ -107,11 +104,12 @@ class Story:
             if not orders:
                 return
             outcome = outcome.model_copy(update={"runs": orders})
-        elif isinstance(outcome, SolveRequested):
-            mine = tuple(bid for bid in outcome.bids if bid.job_id == self.job_id)
+        elif isinstance(outcome, SolveRequested) and isinstance(outcome.problem, BatchProblem):
+            mine = tuple(bid for bid in outcome.problem.bids if bid.job_id == self.job_id)
             if not mine:
                 return
-            outcome = outcome.model_copy(update={"bids": mine, "classes": ()})
+            problem = outcome.problem.model_copy(update={"bids": mine, "classes": ()})
+            outcome = outcome.model_copy(update={"problem": problem})
         elif getattr(outcome, "job_id", None) != self.job_id:
             return
         repeated = isinstance(outcome, JobRejected) and outcome.reason == "duplicate_job"

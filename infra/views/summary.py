@@ -6,23 +6,21 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from infra.views.offers import certified
+from schemas.auction.evidence import Certificate, JobReplanned, WelfareDifference
+from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Decision
 from schemas.decisions import (
-    Certificate,
-    Certified,
     JobAdmitted,
     JobCompleted,
     JobRefunded,
     JobRejected,
-    JobReplanned,
     JobWithdrawn,
     NodeStatusChanged,
-    WelfareDifference,
 )
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
-from schemas.registry import Event
 from schemas.solves import SolveFinished
 
 
@@ -105,7 +103,9 @@ class Tally:
                 self._bids += 1
             case SolveFinished():
                 self._solves_s.append(event.solve_s)
-                self._solves_without_plans += event.status == "none"
+                self._solves_without_plans += (
+                    event.solution is None or getattr(event.solution, "status", "") == "none"
+                )
             case RunStarted() as run:
                 self._done[run.job_id, run.node, run.slot] = (run.samples_done, run.samples_done)
             case RunProgressed() | RunFinished() as run:
@@ -120,8 +120,7 @@ class Tally:
             self._first_s = decision.time_s if self._first_s is None else self._first_s
             self._last_s = decision.time_s
         outcome = decision.outcome
-        if isinstance(outcome, Certified) and outcome.certificate is not None:
-            self._certificates[outcome.zone] = outcome.certificate
+        self._certificates |= certified(outcome)
         self._counts[type(outcome).__name__] += 1
         match outcome:
             case JobAdmitted():

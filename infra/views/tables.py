@@ -7,6 +7,8 @@ from rich.text import Text
 from infra.views.board import Board, JobRow
 from infra.views.summary import Summary
 from infra.views.text import units
+from schemas.auction.batches import BatchProblem
+from schemas.auction.evidence import JobReplanned, evidence_of
 from schemas.codec import Decision
 from schemas.decisions import (
     CellAccepted,
@@ -14,7 +16,6 @@ from schemas.decisions import (
     JobCompleted,
     JobRefunded,
     JobRejected,
-    JobReplanned,
     JobWithdrawn,
     NodeStatusChanged,
 )
@@ -69,12 +70,13 @@ def happening(decision: Decision) -> str | None:
         case CellAccepted():
             return f"cell {decision.cell} accepted"
         case JobAdmitted():
-            bid, price = units(outcome.bid_micros), units(outcome.payment_micros)
-            return f"{outcome.job_id} admitted: bid {bid}, pays {price}"
+            bid = units(evidence_of(outcome).bid_micros)
+            return f"{outcome.job_id} admitted: bid {bid}, pays {units(outcome.payment_micros)}"
         case JobRejected():
-            lowest = None if outcome.offer is None else outcome.offer.lowest_winning_bid_micros
+            evidence = evidence_of(outcome)
+            lowest = evidence.lowest_winning_bid_micros
             price = "" if lowest is None else f", {units(lowest)} would have won"
-            return f"{outcome.job_id} rejected ({outcome.reason}): bid {units(outcome.bid_micros)}{price}"
+            return f"{outcome.job_id} rejected ({outcome.reason}): bid {units(evidence.bid_micros)}{price}"
         case JobReplanned():
             left = f"{outcome.remaining_samples} samples left"
             return f"{outcome.job_id} planned again ({outcome.reason}): {left}"
@@ -85,8 +87,8 @@ def happening(decision: Decision) -> str | None:
         case JobCompleted():
             trained = f"{outcome.samples_done} samples, loss {outcome.loss:.3f}"
             return f"{outcome.job_id} completed on {outcome.node}: {trained}"
-        case SolveRequested():
-            return f"zone {outcome.zone} asks a solver to schedule {len(outcome.bids)} bids together"
+        case SolveRequested(problem=BatchProblem(bids=bids)):
+            return f"zone {outcome.zone} asks a solver to schedule {len(bids)} bids together"
         case NodeStatusChanged():
             words = outcome.detail if outcome.detail.isprintable() else ascii(outcome.detail)
             detail = f": {words}" if words else ""

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from infra.workloads.arrivals import Arrival
+from schemas.auction.quotes import VendorQuoted
+from schemas.auction.settings import AuctionPolicy
+from schemas.auction.terms import BidTerms
 from schemas.base import MAX_TIME_S
 from schemas.cells import CellConfigured, GpuType, ThroughputRow, Zone
 from schemas.errors import ReadableError
-from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
-from schemas.policies import AuctionPolicy
-from schemas.quotes import VendorQuoted
+from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 
 SLACK = (1.5, 6.0)
 """A deadline leaves a uniform draw of so many times the work's own time on the slowest GPU type."""
@@ -97,20 +99,21 @@ class BidDraw:
         for index, arrival in enumerate(arrivals):
             wanted_slots = self.demands.median_work_slots * arrival.gpu_s / middle_gpu_s
             time_s = start_s + arrival.offset_s
-            task, price_micros = self._task(draws, draws.choice(shapes), wanted_slots, time_s)
+            workload, terms = self._task(draws, draws.choice(shapes), wanted_slots, time_s)
             bid = JobSubmitted(
                 cell=self.cell.cell,
                 job_id=f"{id_prefix}-{index:04d}",
                 user=arrival.user,
-                bid_micros=price_micros,
-                task=task,
+                zone=self.zone.id,
+                workload=workload,
+                terms=terms,
             )
             bids.append(TimedBid(time_s, bid))
         return bids
 
     def _task(
         self, draws: random.Random, row: ThroughputRow, wanted_slots: float, time_s: float
-    ) -> tuple[Task, int]:
+    ) -> tuple[LoraWorkload, BidTerms]:
         slot_s = self.cell.slot_s
         most_slots = min(self.demands.longest_work_slots, MOST_WORK_TO_HORIZON * self.zone.horizon_slots)
         samples = min(wanted_slots, most_slots) * slot_s * row.samples_per_s
@@ -123,10 +126,8 @@ class BidDraw:
         earliest_s = time_s + 2 * slot_s + delay_s
         deadline_s = earliest_s + work_s * draws.uniform(*SLACK)
         check_time(deadline_s)
-        task = Task(
-            zone=self.zone.id,
+        workload = LoraWorkload(
             work_samples=work_samples,
-            deadline_s=deadline_s,
             dataset=dataset,
             hyperparameters=LoraHyperparameters(
                 rank=row.rank,
@@ -140,9 +141,10 @@ class BidDraw:
             needs_preprocessing=prepared,
         )
         markup = MEDIAN_MARKUP * math.exp(draws.gauss(0, LOG_MARKUP_DEVIATION))
-        return task, self._within_bounds(
+        bid_micros = self._within_bounds(
             row, work_s, (self._cost_micros(row, work_s) + vendor_micros) * markup
         )
+        return workload, BidTerms(bid_micros=bid_micros, deadline_s=deadline_s)
 
     def _dataset(self, draws: random.Random) -> Dataset:
         if self.demands.datasets:

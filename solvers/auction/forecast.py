@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from schemas.auction.settings import OpeningPrices
 from schemas.base import HOURS_PER_DAY
-from schemas.policies import OpeningPrices
 from solvers.auction.market.fleet import Calendar, Fleet
 from solvers.auction.market.window import Window
 from solvers.auction.offline.clearing import Tatonnement

@@ -6,28 +6,30 @@ ledger gives the same bytes on any machine.
 
 import hashlib
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 import msgpack
 
+from schemas.base import Event, Outcome, kind_of
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
-from schemas.decisions import CellAccepted, EventIgnored, JobQuoted, JobRejected, QuoteAccepted
-from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, RejectionReason
-from schemas.quotes import VendorLeft, VendorQuoted
-from schemas.registry import Event, Outcome, writer_of
+from schemas.decisions import CellAccepted, EventIgnored, JobQuoted, JobRejected, RejectionReason
+from schemas.fleet import FleetEvent, RunReport
+from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.kind import PolicyKind
+from schemas.kinds import KINDS
+from schemas.registry import writer_of
 from schemas.solves import SolveFinished
+from streams.cell.jobs import JobRegister
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.nodes import NodeChange, NodePool
 from streams.cell.recent_ids import RecentIds
-from streams.policies.auction.zone import AuctionZone
-from streams.policies.policy import ZonePolicy
+from streams.policies.policy import ZoneContext, ZonePolicy
 
-_POLICIES = dict.fromkeys(("auction", "eft", "ntm", "titan", "fixed_price"), AuctionZone)
-"""What each kind of policy makes of a zone; every one is a `ZonePolicy`."""
-
-SNAPSHOT_VERSION = 4
+SNAPSHOT_VERSION = 5
 CHAIN_START = bytes(32)
 _WRITERS_AT_LEAST = 8
 """Share the window of ids of events: none fills more than this part of it."""
@@ -57,9 +59,12 @@ class Cell:
         self.time_s: float | None = None
         self.configuration: CellConfigured | None = None
         self.zones: dict[str, ZonePolicy] = {}
-        self._zone_of_node: dict[str, str] = {}
+        self._kinds: dict[str, PolicyKind] = {}
+        """By zone."""
+        self.nodes = NodePool(())
+        self.jobs = JobRegister(0)
         self._recent = RecentIds(0, 0)
-        """Of events; as large as the configuration says."""
+        """Of events."""
 
     def handle(self, event: LedgerEvent) -> list[Decision]:
         """Fold one event in and return what is decided because of it, in order.
@@ -82,19 +87,6 @@ class Cell:
             self._extend_chain(line, b"")
         return decisions
 
-    def watched_nodes(self) -> Collection[str]:
-        """Nodes that were heard and are not lost: whoever watches them says when they fall silent."""
-        return [node for zone in self.zones.values() for node in zone.watched_nodes()]
-
-    def has_node(self, node: str) -> bool:
-        """Whether a zone has this node."""
-        return node in self._zone_of_node
-
-    def awaits_node(self, node: str) -> bool:
-        """Whether a sign of life of this node would be news."""
-        zone = self._zone_of_node.get(node)
-        return zone is not None and self.zones[zone].awaits_node(node)
-
     def packed(self) -> bytes:
         """The whole state in msgpack: cheap enough to take between two events."""
         packed: bytes = msgpack.packb(
@@ -106,6 +98,8 @@ class Cell:
                 "time_s": self.time_s,
                 "configuration": self.configuration and self.configuration.model_dump_json(),
                 "recent": self._recent.state(),
+                "nodes": self.nodes.state(),
+                "jobs": self.jobs.state(),
                 "zones": {id: zone.state() for id, zone in self.zones.items()},
             }
         )
@@ -133,6 +127,8 @@ class Cell:
             cell._configure(CellConfigured.model_validate_json(state["configuration"]))
         cell.offset, cell.chain, cell.time_s = state["offset"], state["chain"], state["time_s"]
         cell._recent.restore(state["recent"])
+        cell.nodes.restore(state["nodes"])
+        cell.jobs.restore(state["jobs"])
         for id, zone in cell.zones.items():
             zone.restore(state["zones"][id])
         return cell
@@ -165,12 +161,14 @@ class Cell:
         match event:
             case ClockTicked():
                 yield from self._tick(event.time_s)
-            case JobSubmitted() | JobQuoteRequested():
-                yield from self._judge(event)
+            case JobSubmitted():
+                yield from self._submit(event)
+            case JobQuoteRequested():
+                yield self._quote(event)
             case JobWithdrawalRequested():
                 yield from self._withdraw(event)
-            case VendorQuoted() | VendorLeft():
-                yield self._quote(event)
+            case FleetEvent():
+                yield from self._hear(event)
             case SolveFinished():
                 yield from self._solved(event)
             case CellConfigured():
@@ -178,21 +176,25 @@ class Cell:
                     reason="cell_already_configured", detail=f"cell {self.name} keeps its first configuration"
                 )
             case _:
-                zone = self._zone_of_node.get(event.node)
-                if zone is None:
-                    yield EventIgnored(reason="unknown_node", detail=f"no zone has node {event.node}")
-                else:
-                    yield from self.zones[zone].on_fleet(event)
+                yield from self._pass_on(event)
 
     def _configure(self, configuration: CellConfigured) -> None:
         self.configuration = configuration
         window = configuration.duplicate_window_events
         self._recent = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
+        self.jobs = JobRegister(window)
+        self.nodes = NodePool(configuration.zones)
         live = LiveBytes(configuration.live_jobs_bytes)
         for zone in configuration.zones:
-            self.zones[zone.id] = _POLICIES[zone.policy.kind](configuration, zone, live)
-            for node in zone.nodes:
-                self._zone_of_node[node.id] = zone.id
+            kind = self._kinds[zone.id] = KINDS[zone.policy.kind]
+            context = ZoneContext(configuration, zone, self.jobs.live, live)
+            self.zones[zone.id] = resolve_name(kind.zone)(context)
+
+    def _decided(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """What a zone decides, kept in the register of jobs."""
+        for outcome in outcomes:
+            self.jobs.note(outcome)
+            yield outcome
 
     def _tick(self, time_s: float) -> Iterator[Outcome]:
         if self.time_s is not None and time_s < self.time_s:
@@ -202,43 +204,62 @@ class Cell:
             return
         self.time_s = time_s
         for zone in self.zones.values():
-            yield from zone.on_clock(time_s)
+            yield from self._decided(zone.wake(time_s))
 
-    def _judge(self, event: JobSubmitted | JobQuoteRequested) -> Iterator[Outcome]:
-        zone = self.zones.get(event.task.zone)
+    def _submit(self, event: JobSubmitted) -> Iterator[Outcome]:
         # Before all else: no refusal may be taken for the end of another job under this id.
-        if isinstance(event, JobSubmitted) and self._zone_that_knows(event):
+        if self.jobs.knows(event.job_id, event.user):
             yield _refused(event, "duplicate_job", f"job {event.job_id} was decided before")
-        elif zone is None:
-            yield _refused(event, "unknown_zone", f"cell {self.name} has no zone {event.task.zone}")
+        elif (refusal := self._refusal(event)) is not None:
+            yield _refused(event, *refusal)
         else:
-            yield from zone.on_job(event)
+            job = self.jobs.submit(event)
+            yield from self._decided(self.zones[event.zone].submitted(job))
+            self.jobs.remember(job)
 
-    def _zone_that_knows(self, event: JobSubmitted | JobWithdrawalRequested) -> ZonePolicy | None:
-        known = (zone for zone in self.zones.values() if zone.knows_job(event.job_id, event.user))
-        return next(known, None)
+    def _quote(self, event: JobQuoteRequested) -> Outcome:
+        refusal = self._refusal(event)
+        return self.zones[event.zone].quote(event) if refusal is None else _refused(event, *refusal)
+
+    def _refusal(self, event: JobSubmitted | JobQuoteRequested) -> tuple[RejectionReason, str] | None:
+        """Why no zone is asked about a job or a quote, if none is."""
+        kind = self._kinds.get(event.zone)
+        if kind is None:
+            return "unknown_zone", f"cell {self.name} has no zone {event.zone}"
+        if type(event.workload) not in kind.workloads:
+            runs = ", ".join(map(kind_of, kind.workloads))
+            return "workload_not_taken", f"zone {event.zone} runs {runs}, not {event.workload.kind}"
+        terms = kind.terms if isinstance(event, JobSubmitted) else kind.quoted_terms
+        if type(event.terms) not in terms:
+            taken = ", ".join(map(kind_of, terms)) or "none"
+            return "terms_not_taken", f"zone {event.zone} takes {taken} here, not {event.terms.kind}"
+        return None
 
     def _withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
-        zone = self._zone_that_knows(event)
-        if zone is None:
-            yield EventIgnored(reason="unknown_job", detail=f"no zone knows job {event.job_id}")
+        job = self.jobs.live.get(event.job_id)
+        if job is None:
+            yield _unknown_job(event.job_id)
+        elif job.user != event.user:
+            yield EventIgnored(reason="not_the_owner", detail=f"job {event.job_id} is of another user")
         else:
-            yield from zone.on_job(event)
+            yield from self._decided(self.zones[job.zone].withdrawn(job))
 
-    def _quote(self, event: VendorQuoted | VendorLeft) -> Outcome:
-        assert self.configuration is not None
-        vendors = self.configuration.vendors
-        if event.vendor not in vendors:
-            known = ", ".join(vendors) or "none"
-            return EventIgnored(
-                reason="unknown_vendor",
-                detail=f"cell {self.name} has no vendor {event.vendor}: its vendors are {known}",
-            )
-        for zone in self.zones.values():
-            zone.on_quote(event)
-        return QuoteAccepted(
-            vendor=event.vendor, reason="quoted" if isinstance(event, VendorQuoted) else "left"
-        )
+    def _hear(self, event: FleetEvent) -> Iterator[Outcome]:
+        zone = self.nodes.zone_of(event.node)
+        if zone is None:
+            yield EventIgnored(reason="unknown_node", detail=f"cell {self.name} has no node {event.node}")
+            return
+        for news in self.nodes.take(event):
+            if isinstance(news, NodeChange):
+                yield from self._decided(self.zones[zone].nodes_changed(news))
+            else:
+                yield news
+        if isinstance(event, RunReport):
+            job = self.jobs.live.get(event.job_id)
+            if job is None:
+                yield _unknown_job(event.job_id)
+            else:
+                yield from self._decided(self.zones[job.zone].run_changed(job, event))
 
     def _solved(self, event: SolveFinished) -> Iterator[Outcome]:
         zone = self.zones.get(event.zone)
@@ -247,7 +268,21 @@ class Cell:
                 reason="unknown_solve", detail=f"cell {self.name} has no zone {event.zone} to ask a solver"
             )
         else:
-            yield from zone.on_solve(event)
+            yield from self._decided(zone.solved(event))
+
+    def _pass_on(self, event: Event) -> Iterator[Outcome]:
+        """Give an event of a policy's own to the zones that take it."""
+        takers = [
+            self.zones[id]
+            for id, kind in self._kinds.items()
+            if any(type(event) is one.event for one in kind.inputs)
+        ]
+        for zone in takers:
+            yield from self._decided(zone.take(event))
+        if not takers:
+            yield EventIgnored(
+                reason="no_zone_takes_it", detail=f"cell {self.name} has no zone that takes {event.TYPE}"
+            )
 
 
 def compress(packed: bytes) -> bytes:
@@ -256,18 +291,11 @@ def compress(packed: bytes) -> bytes:
 
 
 def _refused(event: JobSubmitted | JobQuoteRequested, reason: RejectionReason, detail: str) -> Outcome:
-    """The answer to a task that no zone has judged."""
+    """The answer where no zone was asked."""
     if isinstance(event, JobQuoteRequested):
-        return JobQuoted(
-            quote_id=event.quote_id, zone=event.task.zone, reason=reason, detail=detail, offer=None
-        )
-    return JobRejected(
-        job_id=event.job_id,
-        user=event.user,
-        zone=event.task.zone,
-        reason=reason,
-        detail=detail,
-        bid_micros=event.bid_micros,
-        offer=None,
-        certificate=None,
-    )
+        return JobQuoted(quote_id=event.quote_id, zone=event.zone, reason=reason, detail=detail)
+    return JobRejected(job_id=event.job_id, user=event.user, zone=event.zone, reason=reason, detail=detail)
+
+
+def _unknown_job(job_id: str) -> EventIgnored:
+    return EventIgnored(reason="unknown_job", detail=f"job {job_id} is over, or was never admitted")

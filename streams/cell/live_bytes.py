@@ -7,10 +7,10 @@ kept up with every change. It is no part of the state: who restores jobs counts 
 from collections import Counter
 
 from schemas.cells import MAX_WAITING_BYTES
-from schemas.jobs import Task
+from schemas.kind import Workload
 
-_BYTES_BESIDE_TASK_AND_PLAN = 768
-"""Of a job or of a bid that waits, packed: three ids of 128 characters, names of fields, and numbers."""
+_BYTES_BESIDE_WORKLOAD_AND_PLAN = 1_024
+"""Of a job, packed, waiting or admitted: ids of 128 characters, terms, names of fields, and numbers."""
 HELD_NODE_SLOT_BYTES = 48
 """(slot, row), (slot, quota), and once its run is ordered (slot, samples), packed, of each node-slot of a
 plan."""
@@ -28,11 +28,10 @@ _USERS_WAITING_AT_LEAST = 8
 """And those of one user at most this part of that."""
 
 
-def kept_bytes(task: Task, plan_node_slots: int = 0) -> int:
-    """What a job with a plan of so many node-slots takes in a snapshot, or a bid that waits for its plan."""
-    return (
-        _BYTES_BESIDE_TASK_AND_PLAN + len(task.model_dump_json().encode()) + NODE_SLOT_BYTES * plan_node_slots
-    )
+def kept_bytes(workload: Workload, plan_node_slots: int = 0) -> int:
+    """What a job with a plan of so many node-slots takes in a snapshot, or one that waits for its plan."""
+    workload_bytes = len(workload.model_dump_json().encode())
+    return _BYTES_BESIDE_WORKLOAD_AND_PLAN + workload_bytes + NODE_SLOT_BYTES * plan_node_slots
 
 
 class LiveBytes:

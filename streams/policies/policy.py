@@ -1,50 +1,67 @@
 """The seam between a cell and the policy that runs one of its zones."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured, Zone
-from schemas.fleet import FleetEvent
-from schemas.jobs import JobEvent
-from schemas.quotes import VendorLeft, VendorQuoted
-from schemas.registry import Outcome
+from schemas.fleet import RunReport
+from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
+from streams.cell.jobs import Job
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.nodes import NodeChange
+
+
+@dataclass(frozen=True)
+class ZoneContext:
+    """What a zone has of its cell."""
+
+    cell: CellConfigured
+    zone: Zone
+    """Its settings are in `zone.policy`."""
+    jobs: Mapping[str, Job]
+    """The live jobs of the cell by id, those of other zones too."""
+    live: LiveBytes
+    """What the live jobs of all zones take in the cell's snapshot."""
 
 
 class ZonePolicy(Protocol):
-    """Decides for one zone. Every method is deterministic, takes no time but the cell's, and does no I/O."""
+    """Decides for one zone. Every method is deterministic, takes no time but the cell's, and does no I/O.
 
-    def __init__(self, cell: CellConfigured, zone: Zone, live: LiveBytes) -> None:
-        """`live` counts what the live jobs of all zones of the cell take in its snapshot."""
+    The cell has checked ids, owners, nodes and time before it asks.
+    """
 
-    def on_job(self, event: JobEvent) -> Iterator[Outcome]:
-        """A bid, a withdrawal or a request for a quote."""
+    def __init__(self, context: ZoneContext) -> None:
+        """An empty zone."""
 
-    def on_quote(self, event: VendorQuoted | VendorLeft) -> None:
-        """A labour vendor's standing quote."""
+    def submitted(self, job: Job) -> Iterator[Outcome]:
+        """A new job, of a workload and on terms that the policy takes. Without a verdict it waits for one."""
 
-    def on_fleet(self, event: FleetEvent) -> Iterator[Outcome]:
-        """A report about one of the zone's nodes or about a run on it."""
+    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+        """The owner of a live job gives it up."""
 
-    def on_clock(self, time_s: float) -> Iterator[Outcome]:
-        """It is `time_s` now: close slots, open slots."""
+    def quote(self, request: JobQuoteRequested) -> Outcome:
+        """What a job would meet now, on terms that the policy quotes; changes nothing."""
 
-    def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
+    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
+        """A report about a run of a live job."""
+
+    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
+        """News of one of the zone's nodes."""
+
+    def take(self, event: Event) -> Iterator[Outcome]:
+        """An event that the policy has registered for."""
+
+    def wake(self, time_s: float) -> Iterator[Outcome]:
+        """It is `time_s` now."""
+
+    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
         """A solver's answer, to a request of this zone or to none."""
-
-    def knows_job(self, job_id: str, user: str) -> bool:
-        """Whether this user can bid under this id no more: a bid of any user won under it here, or waits for
-        its decision, or one of this user lost, within the window that the zone remembers."""
-
-    def watched_nodes(self) -> Collection[str]:
-        """Nodes that were heard and are not lost."""
-
-    def awaits_node(self, node: str) -> bool:
-        """Whether a sign of life of this node, which is one of the zone's, would change anything."""
 
     def state(self) -> dict[str, Any]:
         """Everything that the decisions to come depend on, of types that msgpack writes."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of an equally configured zone."""
+        """Take the state of an equally configured zone; the context has the live jobs by now."""

@@ -1,9 +1,9 @@
 """Which decisions ask for a solve, and the records that answer them. Pure."""
 
 from dataclasses import dataclass
-from itertools import accumulate
 
 from schemas.codec import MAX_VALUE_BYTES, Decision, Envelope, InvalidRecordError, decode_decision
+from schemas.kind import Solution
 from schemas.registry import DECISION_TYPES
 from schemas.solves import SolveFinished, SolveRequested
 from schemas.topics import SOLVES_FINISHED, topic_name
@@ -42,32 +42,19 @@ def pending_solve(record: ReadRecord) -> PendingSolve | None:
     return PendingSolve(decision.cell, decision.outcome, _event_id(decision))
 
 
-def without_plans(pending: PendingSolve, solve_s: float) -> SolveFinished:
-    """The answer where no plans were found: the bids are decided all the same."""
-    return SolveFinished(
+def answer_to(pending: PendingSolve, solution: Solution | None, solve_s: float) -> SolveFinished:
+    """The answer to a request, with as much of the solution as fits into an event."""
+    answer = SolveFinished(
         cell=pending.cell,
         zone=pending.request.zone,
         request_id=pending.request.request_id,
-        status="none",
-        plans=(),
-        bound_micros=None,
+        solution=solution,
         solve_s=solve_s,
     )
-
-
-def fitted(answer: SolveFinished) -> SolveFinished:
-    """The answer with as many of its plans, the first ones, as fit into an event.
-
-    Plans that hold together hold without the last ones, too; what is left of them is no optimum any more.
-    """
-    excess = len(answer.model_dump_json().encode()) - MAX_VALUE_BYTES
-    if excess <= 0:
+    excess_bytes = len(answer.model_dump_json().encode()) - MAX_VALUE_BYTES
+    if solution is None or excess_bytes <= 0:
         return answer
-    # "feasible" is a byte longer than "optimal"; each plan goes with its comma.
-    sizes = [len(plan.model_dump_json().encode()) + 1 for plan in reversed(answer.plans)]
-    dropped = 1 + sum(freed < excess + 1 for freed in accumulate(sizes))
-    kept = answer.plans[: max(len(answer.plans) - dropped, 0)]
-    return answer.model_copy(update={"plans": kept, "status": "feasible" if kept else "none"})
+    return answer.model_copy(update={"solution": solution.shortened(excess_bytes)})
 
 
 def answer_record(topic_prefix: str, pending: PendingSolve, answer: SolveFinished, time: str) -> SentRecord:

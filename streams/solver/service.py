@@ -18,8 +18,8 @@ from schemas.topics import DECISIONS, topic_name
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import group_member, producer
 from streams.kafka.records import ReadHeaders, ReadRecord, SentRecord, produce, read_record
-from streams.solver.answers import PendingSolve, answer_record, fitted, pending_solve, without_plans
-from streams.solver.solving import SolveFailure, SolverProcess
+from streams.solver.answers import PendingSolve, answer_record, answer_to, pending_solve
+from streams.solver.solving import Solved, SolveFailure, SolverProcess
 
 
 class SolverSettings(ServiceSettings):
@@ -31,10 +31,10 @@ class SolverSettings(ServiceSettings):
     """A solver that is silent for longer is taken for dead, and another answers its requests."""
     heartbeat_s: Annotated[float, Field(gt=0, le=20)] = 2.0
     solve_overrun_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
-    """A solve that takes so much longer than its request's time limit is broken off, and answered without
-    plans."""
+    """A solve that takes so much longer than its request's time limit is broken off, and answered with
+    nothing found."""
     max_request_age_s: Annotated[float, Field(gt=0)] = 86_400.0
-    """A request whose record is older is answered without plans, at once: its slots are over. So a group
+    """A request whose record is older is answered with nothing found, at once: its time is over. So a group
     whose offsets were lost does not solve a long history before it comes to the present; `inf` solves all."""
 
 
@@ -144,42 +144,31 @@ class SolverService:
             _log.info("solve left for the next start %s", _named(pending))
             return False
         self._publish(pending, answer)
-        _log.info(
-            "solve answered %s status=%s plans=%d bids=%d solve_s=%.3f",
-            _named(pending),
-            answer.status,
-            len(answer.plans),
-            len(pending.request.bids),
-            answer.solve_s,
-        )
+        found = "nothing" if answer.solution is None else answer.solution.kind
+        _log.info("solve answered %s found=%s solve_s=%.3f", _named(pending), found, answer.solve_s)
         return True
 
     def _answer(self, pending: PendingSolve, timestamp_ms: int | None) -> SolveFinished | None:
         """An answer in any case, unless told to stop."""
         age_s = 0.0 if timestamp_ms is None else time.time() - timestamp_ms / 1_000
         if age_s > self._settings.max_request_age_s:
-            _log.warning("solve without plans %s: the request is %.0f s old", _named(pending), age_s)
-            return without_plans(pending, 0.0)
-        _log.info("solve begun %s bids=%d", _named(pending), len(pending.request.bids))
+            _log.warning("solve left out %s: the request is %.0f s old", _named(pending), age_s)
+            return answer_to(pending, None, 0.0)
+        _log.info("solve begun %s problem=%s", _named(pending), pending.request.problem.kind)
         began_s = time.monotonic()
         outcome = self._solved(pending)
         if isinstance(outcome, SolveFailure):
-            _log.error("solve without plans %s: %s", _named(pending), outcome.reason)
-            return without_plans(pending, time.monotonic() - began_s)
+            _log.error("solve failed %s: %s", _named(pending), outcome.reason)
+            return answer_to(pending, None, time.monotonic() - began_s)
         if outcome is None:
             return None
-        answer = fitted(outcome)
-        if len(answer.plans) < len(outcome.plans):
-            _log.warning(
-                "plans left out %s: %d of %d are too long for an event",
-                _named(pending),
-                len(outcome.plans) - len(answer.plans),
-                len(outcome.plans),
-            )
+        answer = answer_to(pending, outcome.solution, outcome.solve_s)
+        if answer.solution != outcome.solution:
+            _log.warning("solution shortened %s: it is too long for an event", _named(pending))
         return answer
 
-    def _solved(self, pending: PendingSolve) -> SolveFinished | SolveFailure | None:
-        self._solver.begin(pending.cell, pending.request)
+    def _solved(self, pending: PendingSolve) -> Solved | SolveFailure | None:
+        self._solver.begin(pending.request.problem, pending.request.time_limit_s)
         outcome = None
         try:
             while outcome is None and not self._stop.is_set():

@@ -10,15 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from pkgutil import resolve_name
 
-from schemas.solves import OfferedBid, OfferedNodes, SolveFinished, SolveRequested
+from schemas.kind import Problem, Solution
+from schemas.kinds import SOLVES
 
 READY_S = 600.0
 """Within so long a process must have loaded and compiled what it needs."""
 
 _ORDERLY_END_S = 2.0
+_WARM_UP_LIMIT_S = 10.0
 
-Solve = Callable[[str, SolveRequested], SolveFinished]
+Solve = Callable[[Problem, float], Solution | None]
+"""(problem, time_limit_s) -> what was found."""
 
 
 class SolverUnfitError(RuntimeError):
@@ -37,58 +41,32 @@ class _Ready:
     """What a process needs is loaded."""
 
 
-def titan_solve() -> Solve:
-    """Load and compile what Titan's solves need."""
-    from solvers.auction.baselines.titan import solve_batch  # loads Pyomo
+@dataclass(frozen=True)
+class Solved:
+    """What came of a solve."""
 
-    solve_batch("warm-up", _smallest_request())
-    return solve_batch
+    solution: Solution | None
+    """None where nothing was found."""
+    solve_s: float
 
 
-def _smallest_request() -> SolveRequested:
-    """Two bids for one node-slot: what it takes to run every step of a solve."""
-    nodes = OfferedNodes(
-        nodes=("node",),
-        capacity_samples=1,
-        capacity_quanta=1,
-        full_cost_micros=(0.0,),
-        free_samples=((1,),),
-        free_quanta=((1,),),
-    )
-    bids = tuple(
-        OfferedBid(
-            job_id=f"job-{number}",
-            bid_micros=1,
-            work_samples=1,
-            slot_samples=(1,),
-            memory_quanta=1,
-            vendor=None,
-            vendor_micros=0,
-            ready_slot=0,
-            last_slot=0,
-        )
-        for number in range(2)
-    )
-    return SolveRequested(
-        zone="warm-up",
-        request_id="warm-up",
-        reason="batch_due",
-        time_limit_s=10.0,
-        relative_gap=0.0,
-        first_slot=0,
-        classes=(nodes,),
-        bids=bids,
-    )
+def installed_solves() -> Solve:
+    """Load and compile what the solves of all installed policies need."""
+    functions: dict[type[Problem], Solve] = {}
+    for solve in SOLVES:
+        function = functions[solve.problem] = resolve_name(solve.function)
+        function(resolve_name(solve.smallest)(), _WARM_UP_LIMIT_S)
+    return lambda problem, time_limit_s: functions[type(problem)](problem, time_limit_s)
 
 
 class SolverProcess:
     """One solve at a time: `begin` it, then ask for its `outcome` until there is one."""
 
-    def __init__(self, overrun_s: float, load: Callable[[], Solve] = titan_solve) -> None:
+    def __init__(self, overrun_s: float, load: Callable[[], Solve] = installed_solves) -> None:
         """Start a process, which loads what it needs while nothing is asked of it.
 
         Args:
-            overrun_s: a solve that takes so much longer than its request allows is broken off.
+            overrun_s: a solve that takes so much longer than it is given is broken off.
             load: runs in the process, once, and returns what answers; importable by its name.
         """
         self._overrun_s = overrun_s
@@ -96,23 +74,23 @@ class SolverProcess:
         self._process, self._pipe = self._start()
         self.ready = False
         """Whether the process has loaded what it needs; `outcome` takes note of that, too."""
-        self._asked: tuple[str, SolveRequested] | None = None
+        self._asked: tuple[Problem, float] | None = None
         """What waits for the process to be ready, which does not read before."""
         self._solving = False
         self._limit_s = 0.0
         self._until_s = time.monotonic() + READY_S
 
-    def begin(self, cell: str, request: SolveRequested) -> None:
-        """Hand a request over; the one before it must have its outcome."""
+    def begin(self, problem: Problem, time_limit_s: float) -> None:
+        """Hand a problem over; the one before it must have its outcome."""
         if not self._process.is_alive():
             self._renew()
-        self._limit_s = request.time_limit_s + self._overrun_s
+        self._limit_s = time_limit_s + self._overrun_s
         self._until_s = time.monotonic() + READY_S
-        self._asked = (cell, request)
+        self._asked = (problem, time_limit_s)
         if self.ready:
             self._send()
 
-    def outcome(self, wait_s: float) -> SolveFinished | SolveFailure | None:
+    def outcome(self, wait_s: float) -> Solved | SolveFailure | None:
         """The answer or the lack of it; None if there is neither within `wait_s`.
 
         Raises:
@@ -142,7 +120,7 @@ class SolverProcess:
         self._process.kill()
         self._process.join()
 
-    def _take(self, message: SolveFinished | SolveFailure | _Ready) -> SolveFinished | SolveFailure | None:
+    def _take(self, message: Solved | SolveFailure | _Ready) -> Solved | SolveFailure | None:
         if isinstance(message, _Ready):
             self.ready = True
             if self._asked is not None:
@@ -183,9 +161,11 @@ def _serve(pipe: Connection, load: Callable[[], Solve]) -> None:
     pipe.send(_Ready())
     with contextlib.suppress(EOFError):
         while True:
-            cell, request = pipe.recv()
+            problem, time_limit_s = pipe.recv()
+            began_s = time.perf_counter()
             try:
-                outcome: SolveFinished | SolveFailure = solve(cell, request)
+                solution = solve(problem, time_limit_s)
+                outcome: Solved | SolveFailure = Solved(solution, time.perf_counter() - began_s)
             except Exception as error:
                 outcome = SolveFailure(" ".join(f"{type(error).__name__}: {error}".split())[:1_000])
             pipe.send(outcome)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import (
@@ -17,7 +18,7 @@ from schemas.codec import (
     decode_event,
     rfc3339,
 )
-from schemas.registry import EVENT_TYPES, TOPIC_BY_EVENT, WRITER_FIELDS, Event
+from schemas.registry import EVENT_TYPES, TOPIC_BY_EVENT, WRITER_FIELDS
 from schemas.solves import SolveFinished
 from streams.kafka.records import ReadRecord, SentHeaders, SentRecord, key_partition
 from streams.worker.dead_letters import dead_letter

@@ -218,7 +218,7 @@ class IntakeProcessor:
                     continue
                 self._listens(partition)
                 timeout_s = cell.configuration.node_timeout_s
-                for node in cell.watched_nodes():
+                for node in cell.nodes.watched:
                     silence_s = self._monitor.silence_s(partition, name, node)
                     if silence_s > timeout_s:
                         self._say(NodeSilent(cell=name, node=node, silent_s=round(silence_s, 3)))
@@ -263,7 +263,7 @@ class IntakeProcessor:
         if heartbeat is not None:
             self._note_sign(heartbeat)
             cell = self._cells.cell(heartbeat.cell)
-            if cell is not None and cell.awaits_node(heartbeat.node):
+            if cell is not None and cell.nodes.awaits(heartbeat.node):
                 self._say(NodeHeard(cell=heartbeat.cell, node=heartbeat.node))
             self._acknowledgements.done(TP(record.topic, record.partition), record.offset)
             return
@@ -308,7 +308,7 @@ class IntakeProcessor:
         cell = self._cells.cell(claim.cell) if claim.writer.startswith(_REPORT_WRITERS) else None
         if cell is None or cell.configuration is None:
             return False
-        return not cell.has_node(claim.writer.removeprefix(_REPORT_WRITERS))
+        return cell.nodes.zone_of(claim.writer.removeprefix(_REPORT_WRITERS)) is None
 
     def _may_tick(self, tick: Waiting) -> bool:
         """Whether what the cell's nodes reported before a tick has been read, or was waited for long
@@ -320,7 +320,7 @@ class IntakeProcessor:
         if not (self._listens(partition) or self._has_passed(partition, tick)):
             return False
         cell = self._cells.cell(tick.cell)
-        return self._monitor.settled(partition, tick.cell, cell.watched_nodes() if cell else (), now_s)
+        return self._monitor.settled(partition, tick.cell, cell.nodes.watched if cell else (), now_s)
 
     def _has_passed(self, partition: int, tick: Waiting) -> bool:
         """Whether a later record than a tick has been read of `fleet`."""
@@ -338,7 +338,7 @@ class IntakeProcessor:
 
     def _note_sign(self, event: FleetEvent) -> None:
         cell = self._cells.cell(event.cell)
-        if cell is not None and cell.has_node(event.node):
+        if cell is not None and cell.nodes.zone_of(event.node) is not None:
             partition = self._intake.partition_of(event.cell)
             self._monitor.hear(partition, event.cell, event.node, self._clocks.monotonic_s())
 

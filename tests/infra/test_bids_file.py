@@ -14,20 +14,26 @@ GOOD = """\
 - cell: c
   job_id: first
   user: ann
-  bid: 12.5
-  task:
-    zone: z
+  zone: z
+  workload:
+    kind: lora
     work_samples: 200
-    deadline_in_s: 60
     dataset: {path: d.jsonl, samples: 1000}
+  terms:
+    kind: bid
+    bid: 12.5
+    deadline_in_s: 60
 - cell: c
   user: bob
-  bid_micros: 7
-  task:
-    zone: z
+  zone: z
+  workload:
+    kind: lora
     work_samples: 100
-    deadline_s: 1100.0
     dataset: {path: d.jsonl, samples: 1000}
+  terms:
+    kind: bid
+    bid_micros: 7
+    deadline_s: 1100.0
 """
 
 
@@ -35,8 +41,8 @@ def test_bids_are_read_from_yaml_with_their_conveniences(tmp_path):
     path = tmp_path / "bids.yaml"
     path.write_text(GOOD)
     first, second = read_bids(str(path), NOW_S)
-    assert (first.job_id, first.bid_micros, first.task.deadline_s) == ("first", 12_500_000, 1_060.0)
-    assert (second.user, second.bid_micros, second.task.deadline_s) == ("bob", 7, 1_100.0)
+    assert (first.job_id, first.terms.bid_micros, first.terms.deadline_s) == ("first", 12_500_000, 1_060.0)
+    assert (second.user, second.terms.bid_micros, second.terms.deadline_s) == ("bob", 7, 1_100.0)
     assert second.job_id.startswith("job-")
 
 
@@ -62,7 +68,7 @@ def test_a_single_bid_needs_no_list_and_a_cell_may_be_given_beside_the_file(tmp_
 def test_an_amount_is_never_rounded(tmp_path):
     path = tmp_path / "bids.yaml"
     path.write_text(GOOD.replace("12.5", "'0.000001'"))
-    assert read_bids(str(path), NOW_S)[0].bid_micros == 1
+    assert read_bids(str(path), NOW_S)[0].terms.bid_micros == 1
     path.write_text(GOOD.replace("12.5", "'0.1234567'"))
     with pytest.raises(EntriesFileError, match="bid: not an amount"):
         read_bids(str(path), NOW_S)
@@ -72,7 +78,7 @@ def test_a_bid_is_also_a_request_for_a_quote(tmp_path):
     path = tmp_path / "bids.yaml"
     path.write_text(GOOD)
     first, _ = read_quote_requests(str(path), NOW_S)
-    assert first.task == read_bids(str(path), NOW_S)[0].task
+    assert first.workload == read_bids(str(path), NOW_S)[0].workload
     assert first.quote_id.startswith("quote-")
 
 
@@ -81,15 +87,18 @@ BAD = {
     "no bids": ("", None, "holds no bid"),
     "a word": ("hello\n", 1, "a bid is a mapping"),
     "an unknown field": (GOOD.replace("user: ann", "usr: ann"), 3, "usr: Extra inputs"),
-    "a missing field": (GOOD.replace("  user: bob\n", ""), 10, "user: Field required"),
+    "a missing field": (GOOD.replace("  user: bob\n", ""), 13, "user: Field required"),
     "a wrong type deep inside": (
         GOOD.replace("work_samples: 100", "work_samples: many"),
-        15,
-        "task.work_samples",
+        18,
+        "workload.lora.work_samples",
     ),
     "a path that climbs": (
-        GOOD.replace("d.jsonl, samples: 1000}\n- ", "../d, samples: 1}\n- "),
-        9,
+        GOOD.replace(
+            "d.jsonl, samples: 1000}\n  terms:\n    kind: bid\n    bid:",
+            "../d, samples: 1}\n  terms:\n    kind: bid\n    bid:",
+        ),
+        8,
         "dataset",
     ),
     "a field given twice": (
@@ -97,35 +106,39 @@ BAD = {
         4,
         "user is given twice",
     ),
-    "both amounts": (GOOD.replace("bid: 12.5", "bid: 1\n  bid_micros: 5"), 4, "either bid or bid_micros"),
-    "both deadlines": (GOOD.replace("in_s: 60", "in_s: 60\n    deadline_s: 5.0"), 8, "either deadline_in_s"),
+    "both amounts": (GOOD.replace("bid: 12.5", "bid: 1\n    bid_micros: 5"), 11, "either bid or bid_micros"),
+    "both deadlines": (GOOD.replace("in_s: 60", "in_s: 60\n    deadline_s: 5.0"), 12, "either deadline_in_s"),
     "a deadline that is over": (
         GOOD.replace("in_s: 60", "in_s: -5"),
-        8,
+        12,
         "not a positive number of seconds",
     ),
     "a deadline that is no number": (
         GOOD.replace("in_s: 60", "in_s: soon"),
-        8,
+        12,
         "not a positive number of seconds",
     ),
     "a deadline beyond all floats": (
         GOOD.replace("in_s: 60", "in_s: " + "9" * 60),
-        8,
+        12,
         "not a positive number of seconds up to",
     ),
-    "an amount of 5,000 digits": (GOOD.replace("12.5", "0x" + "f" * 5_000), 4, "a number of 5002 characters"),
+    "an amount of 5,000 digits": (
+        GOOD.replace("12.5", "0x" + "f" * 5_000),
+        11,
+        "a number of 5002 characters",
+    ),
     "a key that is a list": (GOOD.replace("  user: ann\n", "  ? [user]\n  : ann\n"), 3, "must be a word"),
     "a field's name with escapes": (
         GOOD.replace("user: ann", '"\\e]0;x\\n": ann'),
         3,
         r"'\x1b]0;x\n': Extra inputs",
     ),
-    "a negative amount": (GOOD.replace("12.5", "-1"), 4, "bid: not an amount"),
-    "an infinite amount": (GOOD.replace("12.5", ".inf"), 4, "bid: not an amount"),
-    "too large an amount": (GOOD.replace("12.5", "1000000001"), 4, "bid: not an amount"),
-    "a date": (GOOD.replace("deadline_s: 1100.0", "deadline_s: 2026-01-01"), 16, "should be a valid number"),
-    "an alias": (GOOD.replace("user: ann", "user: &u ann").replace("user: bob", "user: *u"), 11, "aliases"),
+    "a negative amount": (GOOD.replace("12.5", "-1"), 11, "terms.bid: not an amount"),
+    "an infinite amount": (GOOD.replace("12.5", ".inf"), 11, "terms.bid: not an amount"),
+    "too large an amount": (GOOD.replace("12.5", "1000000001"), 11, "terms.bid: not an amount"),
+    "a date": (GOOD.replace("deadline_s: 1100.0", "deadline_s: 2026-01-01"), 23, "should be a valid number"),
+    "an alias": (GOOD.replace("user: ann", "user: &u ann").replace("user: bob", "user: *u"), 14, "aliases"),
     "a tag": (
         GOOD.replace("user: ann", "user: !!python/name:os.system"),
         3,
@@ -170,12 +183,12 @@ def test_a_bad_json_line_is_named_by_its_number(tmp_path, line):
 def test_a_byte_order_mark_and_any_character_of_json_are_read(tmp_path):
     path = tmp_path / "bids.jsonl"
     fields = bid().model_dump(mode="json")
-    fields["task"]["dataset"]["path"] = "one\u2028two.jsonl"
+    fields["workload"]["dataset"]["path"] = "one\u2028two.jsonl"
     path.write_text("\ufeff" + json.dumps(fields, ensure_ascii=False) + "\r\n", newline="")
 
     (read,) = read_bids(str(path), NOW_S)
 
-    assert read.task.dataset.path == "one\u2028two.jsonl"
+    assert read.workload.dataset.path == "one\u2028two.jsonl"
 
 
 def test_files_are_bounded(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from infra.cli import run
 from infra.commands.explain import show
 from infra.commands.output import print_json, remark, say
 from infra.views.story import Story
-from schemas.jobs import Dataset
+from schemas.lora import Dataset
 from schemas.services import PlainFormatter
 from schemas.text import plain
 from streams.kafka.records import ReadRecord

@@ -18,4 +18,4 @@ def test_a_quote_of_a_full_cell_promises_no_bid() -> None:
     assert _quote_lines(quoted)[0].startswith(
         "q: no bid wins now (cell_full): the live jobs of the cell hold "
     )
-    assert quoted.offer.price is not None
+    assert quoted.evidence.offer.price is not None

@@ -10,13 +10,14 @@ from infra.views.summary import Summary, summarise
 from infra.views.tables import summary_table
 from infra.workloads.arrivals import generate
 from infra.workloads.bids import WorkloadError, draw_workload
+from schemas.auction.evidence import JobReplanned
+from schemas.base import Event
 from schemas.cells import ThroughputRow
 from schemas.clock import next_tick_s, tick_interval_s
 from schemas.commands import SlotAssigned
-from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
-from schemas.registry import Event
 from streams.replay.replay import DecisionRecord, verify
 from tests.support.cells import EPOCH_S, SLOT_S, configuration, zone
 
@@ -79,8 +80,8 @@ def test_figures_are_those_of_the_decisions(run):
     admitted = [d.outcome for d in run.decisions if isinstance(d.outcome, JobAdmitted)]
     last = [d.outcome for d in run.decisions if getattr(d.outcome, "certificate", None)][-1]
     assert summary.revenue_micros == sum(outcome.payment_micros for outcome in admitted)
-    assert summary.realised_welfare_micros == last.certificate.realised_welfare_micros
-    assert summary.proven_ratio == last.certificate.proven_ratio
+    assert summary.realised_welfare_micros == last.evidence.certificate.realised_welfare_micros
+    assert summary.proven_ratio == last.evidence.certificate.proven_ratio
     trained = sum(d.outcome.samples_done for d in run.decisions if isinstance(d.outcome, JobCompleted))
     ticks = [decision.time_s for decision in run.decisions if decision.time_s is not None]
     node_s = (ticks[-1] - ticks[0]) * 3
@@ -99,7 +100,9 @@ def test_slow_executors_fall_behind_and_jobs_are_planned_again_or_refunded():
 def test_a_summary_tells_plans_from_what_came_of_them():
     run = simulate(pace=0.5)
     summary = summary_of(run)
-    (last,) = [d.outcome.certificate for d in run.decisions if getattr(d.outcome, "certificate", None)][-1:]
+    (last,) = [
+        d.outcome.evidence.certificate for d in run.decisions if getattr(d.outcome, "certificate", None)
+    ][-1:]
     assert summary.planned_welfare_micros == last.planned_welfare_micros
     causes = summary.welfare_difference_micros
     assert summary.realised_welfare_micros == summary.planned_welfare_micros + sum(causes.values())

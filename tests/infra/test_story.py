@@ -11,20 +11,15 @@ from infra.views.story import Story
 from infra.views.summary import Tally, summarise
 from infra.views.tables import happening
 from infra.views.text import written
+from schemas.auction.batches import SolvedPlan
+from schemas.auction.evidence import JobReplanned, Plan
+from schemas.auction.settings import TitanPolicy
 from schemas.codec import InvalidRecordError
 from schemas.commands import SlotAssigned
-from schemas.decisions import (
-    JobAdmitted,
-    JobCompleted,
-    JobRefunded,
-    JobRejected,
-    JobReplanned,
-    Plan,
-)
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected
 from schemas.fleet import RunFinished, RunStarted
 from schemas.jobs import JobSubmitted
-from schemas.policies import TitanPolicy
-from schemas.solves import SolvedPlan, SolveRequested
+from schemas.solves import SolveRequested
 from streams.cell.cell import LedgerEvent
 from tests.support.cells import (
     UNIT,
@@ -52,7 +47,7 @@ def bench() -> Bench:
     bench.send(*[online(node) for node in ("a1", "a2", "b1")])
     (admitted,) = bench.send(bid())
     bench.send(bid("k", units=0.5), bid("l"), withdraw("l"), bid("j", units=1.0))
-    nodes = dict(admitted.offer.plan.node_slots)
+    nodes = dict(admitted.evidence.offer.plan.node_slots)
     for slot in range(5):
         bench.send(tick(slot))
         if slot in nodes:
@@ -92,8 +87,8 @@ def test_a_story_tells_how_a_bid_waited_for_a_solver():
     )
     told = story(bench, "j")
     waited, answered = told.chapters[1:3]
-    assert [offered.job_id for offered in waited.record.bids] == ["j"]
-    assert [plan.job_id for plan in answered.record.plans] == ["j"]
+    assert [offered.job_id for offered in waited.record.problem.bids] == ["j"]
+    assert [plan.job_id for plan in answered.record.solution.plans] == ["j"]
     assert told.state == "admitted"
     assert [type(chapter.record) for chapter in story(bench, "k").chapters] == [
         JobSubmitted,
@@ -156,7 +151,7 @@ def test_a_story_is_told_in_the_order_of_the_ledger(bench):
     assert kinds[:2] == [JobSubmitted, JobAdmitted]
     assert kinds[-2:] == [RunFinished, JobCompleted]
     assert kinds.count(SlotAssigned) == kinds.count(RunStarted) == 4
-    assert told.bid.bid_micros == 50_000_000
+    assert told.bid.terms.bid_micros == 50_000_000
     assert isinstance(told.verdict, JobAdmitted)
 
 
@@ -210,7 +205,7 @@ def test_a_board_knows_revenue_welfare_and_the_proven_ratio(bench):
     last = next(d.outcome for d in reversed(bench.decisions) if isinstance(d.outcome, JobCompleted))
     assert seen.revenue_micros == paid
     assert seen.realised_welfare_micros == bench.zone.auctioneer.welfare.realised_micros
-    assert seen.proven_ratio == last.certificate.proven_ratio
+    assert seen.proven_ratio == last.evidence.certificate.proven_ratio
 
 
 def test_a_node_that_falls_silent_is_shown_down_and_idle():
@@ -224,7 +219,7 @@ def test_a_node_that_falls_silent_is_shown_down_and_idle():
 def test_a_refund_takes_what_it_gives_back_from_the_revenue():
     bench = Bench.configured()
     (admitted,) = bench.send(bid())
-    slot, node = admitted.offer.plan.node_slots[0]
+    slot, node = admitted.evidence.offer.plan.node_slots[0]
     *_, refunded = bench.send(tick(slot), started(node, slot, 0), failed(node, slot, 0, permanent=True))
     seen = board(bench)
     assert 0 < refunded.refund_micros < admitted.payment_micros
@@ -240,7 +235,7 @@ def test_a_decision_under_an_id_that_no_cell_gives_is_refused(bench):
 def test_what_became_of_a_plan_is_told_in_words():
     bench = Bench.configured()
     (admitted,) = bench.send(bid())
-    node = admitted.offer.plan.node_slots[0][1]
+    node = admitted.evidence.offer.plan.node_slots[0][1]
     bench.send(tick(0), started(node, 0, 0, dataset_samples=999))
     bench.send(progressed(node, 0, 5, node_s=10.0))
     told = story(bench, "j")
@@ -258,7 +253,7 @@ def test_what_became_of_a_plan_is_told_in_words():
             remaining_samples=0,
             plan=Plan(vendor=None, node_slots=(), samples=0),
             extra_operational_micros=-UNIT,
-            certificate=told.verdict.certificate,
+            evidence=told.verdict.evidence,
         )
     )
     assert replanned == "planned again (node_lost): its present runs suffice, no more slots are held"

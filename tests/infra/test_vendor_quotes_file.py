@@ -6,7 +6,7 @@ import pytest
 
 from infra.files.bids import read_vendor_quotes
 from infra.files.entries import EntriesFileError
-from schemas.quotes import VendorLeft, VendorQuoted
+from schemas.auction.quotes import VendorLeft, VendorQuoted
 
 GOOD = """\
 - cell: c

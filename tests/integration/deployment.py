@@ -7,17 +7,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from infra.topics import ensure_topics
+from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Envelope
 from schemas.kafka_connection import KafkaConnection
-from schemas.registry import TOPIC_BY_EVENT, Event
+from schemas.registry import TOPIC_BY_EVENT
 from schemas.topics import LEDGER, topic_name, topics
 from streams.kafka.reader import KafkaReader, ReadError
 from streams.kafka.records import ReadRecord
@@ -27,16 +28,26 @@ from tests.streams import events as small
 
 ROOT = Path(__file__).parents[2]
 DEMO_CELLS = ROOT / "infra" / "cells" / "demo.yaml"
-DEMO_TASK = {
-    "zone": "tiny",
-    "work_samples": 96,
-    "deadline_in_s": 40,
-    "dataset": {"path": "d.jsonl", "samples": 100},
-    "hyperparameters": {"rank": 8, "batch_size": 8, "sequence_length": 32},
-}
-"""For the zone of the demo's cell, as a file of bids has it."""
 PATIENCE_S = 60.0
 GROUP = "cells"
+
+
+def demo_bid(job_id: str, units: float | str, **workload: Any) -> dict[str, Any]:
+    """A bid for the zone of the demo's cell, as a file of bids has it."""
+    return {
+        "cell": "demo",
+        "user": "ann",
+        "job_id": job_id,
+        "zone": "tiny",
+        "workload": {
+            "kind": "lora",
+            "work_samples": 96,
+            "dataset": {"path": "d.jsonl", "samples": 100},
+            "hyperparameters": {"rank": 8, "batch_size": 8, "sequence_length": 32},
+            **workload,
+        },
+        "terms": {"kind": "bid", "bid": units, "deadline_in_s": 40},
+    }
 
 
 _Answer = TypeVar("_Answer")

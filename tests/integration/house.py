@@ -19,18 +19,21 @@ from infra.deployment.folders import Folders
 from infra.kafka.local import LocalKafka
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
+from schemas.auction.terms import BidTerms
+from schemas.base import Event, Outcome
 from schemas.codec import Decision, decode_decision
 from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, NodeStatusChanged
-from schemas.jobs import Dataset, JobSubmitted, LoraHyperparameters, Task
+from schemas.jobs import JobSubmitted
 from schemas.kafka_connection import KafkaConnection
-from schemas.registry import Event, Outcome
+from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from schemas.topics import DECISIONS, topic_name
 from streams.kafka.reader import KafkaReader, ReadError
 from streams.replay.sources import verify_kafka
 from tests.integration.deployment import DEMO_CELLS, until
 
 CELL = "demo"
+ZONE = "tiny"
 NODES = ("node-a100", "node-a40")
 SPEEDS = {"A100": 24.0, "A40": 12.0}
 """Of such tasks, as the cell's file has them."""
@@ -65,12 +68,10 @@ class House:
         """Send an event, as whoever may write its topic."""
         self._publisher.publish(event)
 
-    def task(self, work_samples: int, deadline_in_s: float, gpu_type: str | None = None) -> Task:
-        """A task for one type of GPU or for any."""
-        return Task(
-            zone="tiny",
+    def workload(self, work_samples: int, gpu_type: str | None = None) -> LoraWorkload:
+        """A workload for one type of GPU or for any."""
+        return LoraWorkload(
             work_samples=work_samples,
-            deadline_s=time.time() + deadline_in_s,
             dataset=self._datasets[self._jobs % len(self._datasets)],
             hyperparameters=LoraHyperparameters(rank=8, batch_size=8, sequence_length=32),
             speed_samples_per_s=None if gpu_type is None else {gpu_type: SPEEDS[gpu_type]},
@@ -87,8 +88,16 @@ class House:
         """Send a bid, for one type of GPU or for any, and return its job's id."""
         self._jobs += 1
         job_id = f"{user}-{self._jobs}"
-        task = self.task(work_samples, deadline_in_s, gpu_type)
-        self.publish(JobSubmitted(cell=CELL, job_id=job_id, user=user, bid_micros=bid_micros, task=task))
+        self.publish(
+            JobSubmitted(
+                cell=CELL,
+                job_id=job_id,
+                user=user,
+                zone=ZONE,
+                workload=self.workload(work_samples, gpu_type),
+                terms=BidTerms(bid_micros=bid_micros, deadline_s=time.time() + deadline_in_s),
+            )
+        )
         return job_id
 
     def flush(self) -> None:

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import zip_longest
 
+from schemas.base import Event
 from schemas.cells import CellConfigured, Node
 from schemas.codec import Decision, decode_decision
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.jobs import JobSubmitted
-from schemas.registry import INTAKE_EVENTS, Event
+from schemas.registry import INTAKE_EVENTS
 from streams.cell.cell import Cell
 from streams.cell.ledger import read_ledger
 from tests.integration.deployment import Deployment, Worker, until

@@ -20,7 +20,7 @@ from infra.deployment.folders import Folders
 from infra.log.target import Target
 from schemas.kafka_connection import KafkaConnection
 from tests.infra.processes import is_gone_within
-from tests.integration.deployment import DEMO_CELLS, DEMO_TASK, ROOT, until
+from tests.integration.deployment import DEMO_CELLS, ROOT, demo_bid, until
 
 pytestmark = pytest.mark.integration
 
@@ -58,12 +58,12 @@ def millrace(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> Mill
 
 def bids(path: Path, *bids: dict) -> str:
     # JSON is YAML, and has no aliases.
-    path.write_text(json.dumps([{"cell": "demo", "user": "ann", "task": DEMO_TASK, **bid} for bid in bids]))
+    path.write_text(json.dumps(bids))
     return str(path)
 
 
 def test_a_bid_is_decided_explained_watched_and_proven(millrace, tmp_path):
-    file = bids(tmp_path / "bids.yaml", {"job_id": "rich", "bid": 3}, {"job_id": "poor", "bid": "0.000001"})
+    file = bids(tmp_path / "bids.yaml", demo_bid("rich", 3), demo_bid("poor", "0.000001"))
     decided = {
         line["job_id"]: line for line in map(json.loads, millrace("submit", file, "--json").splitlines())
     }
@@ -91,11 +91,11 @@ def test_a_bid_is_decided_explained_watched_and_proven(millrace, tmp_path):
 
 
 def test_a_quote_is_what_the_bid_then_pays_at_most(millrace, tmp_path):
-    file = bids(tmp_path / "bids.yaml", {"job_id": "asked", "bid": 3})
+    file = bids(tmp_path / "bids.yaml", demo_bid("asked", 3))
     (quoted,) = map(json.loads, millrace("quote", file, "--json").splitlines())
     (decided,) = map(json.loads, millrace("submit", file, "--json").splitlines())
     assert quoted["reason"] == "plan_found"
-    assert decided["payment_micros"] <= quoted["offer"]["lowest_winning_bid_micros"]
+    assert decided["payment_micros"] <= quoted["evidence"]["offer"]["lowest_winning_bid_micros"]
     answer = re.search(r"a bid of ([0-9.,]+) wins now\n.* price: (.*?)\n", millrace("quote", file), re.DOTALL)
     assert answer is not None
     parts = sum(Decimal(amount) for amount in re.findall(r"[0-9]+\.[0-9]+", answer[2]))
@@ -108,9 +108,12 @@ def test_a_vendors_quote_is_met_by_the_bids_after_it(millrace, tmp_path, deploym
     quote = {"cell": "demo", "vendor": "couriers", "fixed_price": 0.25, "price_per_thousand_samples": 0}
     file.write_text(json.dumps([{**quote, "fixed_delay_s": 0, "delay_per_thousand_samples_s": 0}]))
     assert "asks 0.2500" in millrace("vendor-quote", str(file))
-    asked = bids(tmp_path / "bids.yaml", {"bid": 3, "task": {**DEMO_TASK, "needs_preprocessing": True}})
+    asked = bids(tmp_path / "bids.yaml", demo_bid("prepared", 3, needs_preprocessing=True))
     (met,) = map(json.loads, millrace("quote", asked, "--json").splitlines())
-    assert (met["offer"]["plan"]["vendor"], met["offer"]["price"]["vendor_micros"]) == ("couriers", 250_000)
+    assert (
+        met["evidence"]["offer"]["plan"]["vendor"],
+        met["evidence"]["offer"]["price"]["vendor_micros"],
+    ) == ("couriers", 250_000)
     file.write_text(json.dumps({"cell": "demo", "vendor": "couriers", "leaves": True}))
     assert "takes its quote back" in millrace("vendor-quote", str(file))
     (unmet,) = map(json.loads, millrace("quote", asked, "--json").splitlines())
@@ -123,7 +126,7 @@ def test_a_vendors_quote_is_met_by_the_bids_after_it(millrace, tmp_path, deploym
 
 
 def test_slots_are_commanded_as_time_goes_on(millrace, tmp_path):
-    file = bids(tmp_path / "bids.yaml", {"job_id": "timely", "bid": 3})
+    file = bids(tmp_path / "bids.yaml", demo_bid("timely", 3))
     millrace("submit", file, "--no-wait")
 
     def told() -> bool:
@@ -151,7 +154,7 @@ def test_a_bid_for_a_cell_that_is_not_served_is_refused_with_intakes_reason(
     deployment, tmp_path, capsys, monkeypatch
 ):
     target = deployment.layout.target
-    file = bids(tmp_path / "bids.yaml", {"job_id": "lost", "bid": 3, "cell": "elsewhere"})
+    file = bids(tmp_path / "bids.yaml", {**demo_bid("lost", 3), "cell": "elsewhere"})
     status = run(
         [
             "submit",
@@ -243,7 +246,7 @@ def test_up_stops_in_order_keeps_its_data_and_forgets_them_when_told_to(
     assert "cell demo is configured" in up.output
     children = up.children()
     monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
-    file = bids(tmp_path / "bids.yaml", {"job_id": "kept", "bid": 3})
+    file = bids(tmp_path / "bids.yaml", demo_bid("kept", 3))
     assert run(["submit", file]) == 0
     second = start_up()
     assert second.process.wait(PATIENCE_S) == 1
@@ -291,7 +294,7 @@ def test_a_broker_that_is_killed_is_started_again(start_up, tmp_path, monkeypatc
             process.kill()
     until(lambda: "broker died and is started again" in up.output, "the broker is started again", PATIENCE_S)
     monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
-    file = bids(tmp_path / "bids.yaml", {"job_id": "after", "bid": 3})
+    file = bids(tmp_path / "bids.yaml", demo_bid("after", 3))
     assert run(["submit", file]) == 0
     assert "after" in capsys.readouterr().out
     assert up.process.poll() is None

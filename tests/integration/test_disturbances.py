@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Producer
 
+from schemas.auction.quotes import VendorQuoted
+from schemas.auction.terms import BidTerms, DeadlineTerms
+from schemas.base import Event
 from schemas.clock import ClockTicked
 from schemas.decisions import JobAdmitted, JobCompleted, JobRejected, NodeStatusChanged
 from schemas.fleet import NodeHeartbeat, RunStarted
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
-from schemas.quotes import VendorQuoted
-from schemas.registry import Event
 from tests.integration.deployment import until
-from tests.integration.house import CELL, NODES, House, admitted, house, stopped
+from tests.integration.house import CELL, NODES, ZONE, House, admitted, house, stopped
 
 LONG = os.environ.get("MILLRACE_DISTURBANCES") == "long"
 WORKER_STOPS_S = (30.0, 300.0) if LONG else (12.0,)
@@ -93,8 +94,14 @@ def test_a_flood_of_bids_by_one_user(living: House) -> None:
 
 
 def quote_requests(living: House, number: int) -> Event:
-    task = living.task(300, 300.0)
-    return JobQuoteRequested(cell=CELL, quote_id=f"flood-{number}", user="flooder", task=task)
+    return JobQuoteRequested(
+        cell=CELL,
+        quote_id=f"flood-{number}",
+        user="flooder",
+        zone=ZONE,
+        workload=living.workload(300),
+        terms=DeadlineTerms(deadline_s=time.time() + 300.0),
+    )
 
 
 def withdrawals(_living: House, number: int) -> Event:
@@ -122,7 +129,14 @@ def heartbeats(_living: House, _number: int) -> Event:
 
 def bids_under_many_names(living: House, number: int) -> Event:
     user = f"name-{number}"
-    return JobSubmitted(cell=CELL, job_id=user, user=user, bid_micros=1, task=living.task(300, 300.0))
+    return JobSubmitted(
+        cell=CELL,
+        job_id=user,
+        user=user,
+        zone=ZONE,
+        workload=living.workload(300),
+        terms=BidTerms(bid_micros=1, deadline_s=time.time() + 300.0),
+    )
 
 
 def reports_of_unknown_nodes(_living: House, number: int) -> Event:

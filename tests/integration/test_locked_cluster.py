@@ -1,5 +1,6 @@
 """What a user reads whom a secured cluster does not let in, or not that far: one line, soon."""
 
+import json
 import os
 import subprocess
 import sys
@@ -22,17 +23,13 @@ from streams.kafka.faults import BrokerError
 from streams.solver.service import SolverService, SolverSettings
 from streams.worker.settings import WorkerSettings
 from streams.worker.worker import prepare
-from tests.integration.deployment import DEMO_CELLS, ROOT
+from tests.integration.deployment import DEMO_CELLS, ROOT, demo_bid
 
 pytestmark = pytest.mark.integration
 
 PREFIX = "locked"
 SOON_S = 6.0
-BID = (
-    '{"cell": "demo", "user": "ann", "bid": 3, "job_id": "j", "task": {"zone": "tiny", "work_samples": 96, '
-    '"deadline_in_s": 40, "dataset": {"path": "d.jsonl", "samples": 100}, '
-    '"hyperparameters": {"rank": 8, "batch_size": 8, "sequence_length": 32}}}'
-)
+BID = json.dumps(demo_bid("j", 3))
 QUOTE = '{"cell": "demo", "vendor": "couriers", "leaves": true}'
 COMMANDS = {
     "submit": ["submit", "{bid}"],

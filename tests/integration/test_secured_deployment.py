@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from infra.cli import run
-from tests.integration.deployment import DEMO_TASK, ROOT, until
+from tests.integration.deployment import ROOT, demo_bid, until
 from tests.integration.test_command_line import start_up  # noqa: F401 -- a fixture
 
 pytestmark = pytest.mark.integration
@@ -19,7 +19,7 @@ def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch,
     up.await_ready()
     assert "a principal for each role" in up.output
     monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
-    bid = {"cell": "demo", "user": "ann", "job_id": "rich", "bid": 3, "task": DEMO_TASK}
+    bid = demo_bid("rich", 3)
     (tmp_path / "bids.yaml").write_text(json.dumps([bid]))
     quote = {"cell": "demo", "vendor": "couriers", "leaves": True}
     (tmp_path / "quotes.yaml").write_text(json.dumps([quote]))

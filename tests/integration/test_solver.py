@@ -16,16 +16,16 @@ from infra.deployment.deployment import Deployment as LocalDeployment
 from infra.deployment.deployment import Layout
 from infra.deployment.folders import Folders
 from infra.log.target import Target
+from schemas.auction.settings import TitanPolicy
+from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Decision, decode_decision, decode_event
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
 from schemas.kafka_connection import KafkaConnection
-from schemas.policies import TitanPolicy
-from schemas.registry import Event
 from schemas.solves import SolveFinished, SolveRequested
 from streams.solver.process import EXIT_FAILED, EXIT_UNFIT
-from tests.integration.deployment import DEMO_CELLS, DEMO_TASK, Deployment, Worker, until
+from tests.integration.deployment import DEMO_CELLS, Deployment, Worker, demo_bid, until
 from tests.support.cells import EPOCH_S, bid, configuration, tick, zone
 
 pytestmark = pytest.mark.integration
@@ -143,11 +143,15 @@ def test_bids_of_a_slot_are_admitted_together_with_the_plans_of_a_solver(deploym
     ((id, answer),) = answers(deployment)
     (request,) = [d for d in decisions(deployment) if isinstance(d.outcome, SolveRequested)]
     assert id == f"solved-{request.id}-{request.chain[:16]}"
-    assert (answer.status, answer.request_id, len(answer.plans)) == ("optimal", "batch-1", 2)
+    assert (answer.solution.status, answer.request_id, len(answer.solution.plans)) == (
+        "optimal",
+        "batch-1",
+        2,
+    )
     until(lambda: outcomes(deployment, JobRejected), "the bid without plan")
     assert tuple(admitted(deployment)) == FOR_TWO
     assert [outcome.job_id for outcome in outcomes(deployment, JobRejected)] == ["j0"]
-    planned = {tuple(outcome.offer.plan.node_slots) for outcome in outcomes(deployment, JobAdmitted)}
+    planned = {tuple(outcome.evidence.offer.plan.node_slots) for outcome in outcomes(deployment, JobAdmitted)}
     assert planned == {tuple((slot, node) for slot in (1, 2)) for node in ("a1", "a2")}
     assert deployment.proven().ok
 
@@ -198,7 +202,7 @@ def test_another_solver_answers_what_a_killed_one_was_solving(deployment: Deploy
     until(lambda: outcomes(deployment, JobRejected), "the batch decided")
     until(lambda: not solving[asked].is_running(), "the end of the killed solver's process")
 
-    assert "solve answered cell=alpha zone=z request=batch-1 status=optimal plans=2" in other.output
+    assert "solve answered cell=alpha zone=z request=batch-1 found=batch" in other.output
     assert len(answers(deployment)) == 1
     assert tuple(admitted(deployment)) == FOR_TWO
     assert deployment.proven().ok
@@ -287,7 +291,7 @@ def test_a_request_from_long_ago_is_answered_without_a_solve(deployment: Deploym
     until(lambda: len(outcomes(deployment, JobRejected)) == 3, "the batch decided")
 
     ((_, answer),) = answers(deployment)
-    assert (answer.status, answer.plans) == ("none", ())
+    assert answer.solution is None
     assert {outcome.reason for outcome in outcomes(deployment, JobRejected)} == {"solver_found_nothing"}
 
 
@@ -324,7 +328,7 @@ def test_a_deployment_of_a_titan_zone_has_a_solver(
     described["cells"][0]["zones"][0]["policy"] = {"kind": "titan"}
     file = tmp_path / "cells.yaml"
     file.write_text(yaml.safe_dump(described))
-    job = {"cell": "demo", "user": "ann", "job_id": "rich", "bid": 3, "task": DEMO_TASK}
+    job = demo_bid("rich", 3)
     (tmp_path / "bid.yaml").write_text(json.dumps([job]))
     folders = Folders(tmp_path / "deployment")
     folders.create()

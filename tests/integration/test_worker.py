@@ -21,6 +21,7 @@ from bench.spine.slow_bids import MarketShape, TaskShape, bid_for, configuration
 from infra.broker import LocalKafka
 from infra.cli import run
 from infra.topics import ensure_topics
+from schemas.auction.terms import DeadlineTerms
 from schemas.base import MAX_TIME_S
 from schemas.clock import ClockTicked
 from schemas.codec import decode_decision
@@ -114,14 +115,24 @@ def test_bids_and_quotes_that_are_slow_to_judge_end_no_worker(
         bids = [bid_for(f"slow{number}", task, 10**12) for number, task in enumerate(tasks * 4)]
         deployment.send(bids)
         deployment.send(
-            JobQuoteRequested(cell=CELL, quote_id=bid.job_id, user=bid.user, task=bid.task) for bid in bids
+            JobQuoteRequested(
+                cell=CELL,
+                quote_id=bid.job_id,
+                user=bid.user,
+                zone=bid.zone,
+                workload=bid.workload,
+                terms=DeadlineTerms(deadline_s=bid.terms.deadline_s),
+            )
+            for bid in bids
         )
         deployment.proven()
         assert worker.running
         outcomes = [
             decode_decision(record.value or b"").outcome for record in deployment.records("decisions")
         ]
-        offers = [outcome.offer for outcome in outcomes if isinstance(outcome, JobAdmitted | JobQuoted)]
+        offers = [
+            outcome.evidence.offer for outcome in outcomes if isinstance(outcome, JobAdmitted | JobQuoted)
+        ]
         assert len(offers) == 2 * len(bids)
         assert all(offer is not None and offer.plan_gap_micros is not None for offer in offers)
     finally:

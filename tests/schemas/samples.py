@@ -6,14 +6,14 @@ SUBMITTED: dict[str, Any] = {
     "cell": "cell-1",
     "job_id": "job-1",
     "user": "ada",
-    "bid_micros": 2_500_000,
-    "task": {
-        "zone": "zone-1",
+    "zone": "zone-1",
+    "workload": {
+        "kind": "lora",
         "work_samples": 12_000,
-        "deadline_s": 86_400.0,
         "dataset": {"path": "ada/reviews.jsonl", "samples": 4_000},
         "speed_samples_per_s": {"a100": 40.0},
     },
+    "terms": {"kind": "bid", "bid_micros": 2_500_000, "deadline_s": 86_400.0},
 }
 TICKED: dict[str, Any] = {"cell": "cell-1", "time_s": 600.0}
 CONFIGURED: dict[str, Any] = {
@@ -28,6 +28,7 @@ CONFIGURED: dict[str, Any] = {
             "gpu_types": [{"name": "a100", "samples_per_s": 40.0, "memory_gib": 80.0, "power_kw": 0.4}],
             "nodes": [{"id": "node-1", "gpu_type": "a100", "tariff": "flat"}],
             "policy": {
+                "kind": "auction",
                 "money_unit_micros": 1_000,
                 "max_value_per_compute_micros": 1_000_000,
                 "max_value_per_memory_micros": 1_000_000,

@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "no node": (zone(lambda zone: zone["nodes"].clear()), r"nodes\s+Tuple should have at least 1 item"),
     "a policy that does not exist": (
         zone(lambda zone: zone["policy"].update(kind="lottery")),
-        r"policy\s+the policy is of no known kind: auction, eft, ntm, titan and fixed_price are",
+        r"policy\s+no known kind of policy: auction, eft, fixed_price, ntm, titan are known",
     ),
 }
 

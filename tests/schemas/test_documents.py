@@ -76,8 +76,8 @@ def test_the_value_of_every_decision_is_valid_under_its_schema(ce_type: str) -> 
 
 
 def test_the_names_of_a_mapping_are_held_to_their_pattern() -> None:
-    task = json_schemas()["millrace.job.submitted.v1"]["$defs"]["Task"]
-    speeds = Draft202012Validator(task["properties"]["speed_samples_per_s"])
+    workload = json_schemas()["millrace.job.submitted.v1"]["$defs"]["LoraWorkload"]
+    speeds = Draft202012Validator(workload["properties"]["speed_samples_per_s"])
     assert speeds.is_valid({"a100": 1.0})
     assert not speeds.is_valid({"a 100": 1.0})
 

@@ -1,13 +1,15 @@
 """Small builders of events for the tests of the streams."""
 
+from schemas.auction.quotes import VendorQuoted
+from schemas.auction.settings import AuctionPolicy
+from schemas.auction.terms import BidTerms
+from schemas.base import Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.fleet import RunStarted
-from schemas.jobs import Dataset, JobSubmitted, Task
-from schemas.policies import AuctionPolicy
-from schemas.quotes import VendorQuoted
-from schemas.registry import Event
+from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset, LoraWorkload
 from streams.cell.cell import LedgerEvent
 
 EPOCH_S = 1_700_000_000.0
@@ -43,11 +45,12 @@ def bid(number: int, cell: str = "alpha", zone: str = "z1") -> JobSubmitted:
         cell=cell,
         job_id=f"job-{number}",
         user="user",
-        bid_micros=1_000 + 137 * (number % 91),
-        task=Task(
-            zone=zone,
+        zone=zone,
+        terms=BidTerms(
+            bid_micros=1_000 + 137 * (number % 91), deadline_s=EPOCH_S + 7_200 + 600 * (number % 11)
+        ),
+        workload=LoraWorkload(
             work_samples=500 + 100 * (number % 7),
-            deadline_s=EPOCH_S + 7_200 + 600 * (number % 11),
             dataset=Dataset(path="data.jsonl", samples=500),
             memory_gib=8.0,
             speed_samples_per_s={"a100": 5.0},

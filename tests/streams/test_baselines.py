@@ -5,22 +5,22 @@ from typing import Any
 
 import pytest
 
-from schemas.cells import CellConfigured
-from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
-from schemas.policies import (
+from schemas.auction.settings import (
     AuctionPolicy,
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
     TitanPolicy,
 )
-from schemas.registry import Event, Outcome
+from schemas.base import Event, Outcome
+from schemas.cells import CellConfigured
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.solves import SolveFinished, SolveRequested
-from solvers.auction.baselines.titan import solve_batch
 from streams.cell.cell import Cell
 from tests.support.cells import UNIT, Bench, CheckedBench, configuration, tick, zone
 from tests.support.histories import History, history
 from tests.support.plans import HeldCells, held_cells
+from tests.support.solves import titan_answer
 
 BIDS = 50
 POLICIES: dict[str, Any] = {
@@ -70,7 +70,7 @@ def played(bench: Bench, seed: int, restart_share: float = 0.0) -> list[Outcome]
         for requested in [outcome for outcome in outcomes if isinstance(outcome, SolveRequested)]:
             if restarts.random() < restart_share:
                 bench.cell = Cell.restore(bench.cell.snapshot())
-            outcomes += bench.send(solve_batch("c", requested))
+            outcomes += bench.send(titan_answer(requested))
         held.take(bench.decisions[known:])
         known = len(bench.decisions)
         assert held.by_job == held_cells(bench.zone), "the decisions tell who holds which cells"

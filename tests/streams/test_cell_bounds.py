@@ -6,7 +6,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from schemas.base import MAX_MICROS, MAX_TIME_S
+from schemas.auction.quotes import VendorLeft, VendorQuoted
+from schemas.auction.settings import AuctionPolicy
+from schemas.auction.terms import BidTerms, DeadlineTerms
+from schemas.base import MAX_MICROS, MAX_TIME_S, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, ThroughputRow, Zone
 from schemas.clock import ClockTicked
 from schemas.fleet import (
@@ -19,17 +22,8 @@ from schemas.fleet import (
     RunProgressed,
     RunStarted,
 )
-from schemas.jobs import (
-    Dataset,
-    JobQuoteRequested,
-    JobSubmitted,
-    JobWithdrawalRequested,
-    LoraHyperparameters,
-    Task,
-)
-from schemas.policies import AuctionPolicy
-from schemas.quotes import VendorLeft, VendorQuoted
-from schemas.registry import Event
+from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from streams.cell.cell import Cell
 from tests.streams.test_cell_fuzz import feed
 
@@ -120,16 +114,14 @@ def times(cell: CellConfigured) -> st.SearchStrategy[float]:
     return st.sampled_from([0.0, *(time_s for time_s in near if 0 <= time_s <= MAX_TIME_S), MAX_TIME_S])
 
 
-def tasks(cell: CellConfigured) -> st.SearchStrategy[Task]:
-    """Half of them tasks that fill a node, half of them anything."""
+def workloads(cell: CellConfigured) -> st.SearchStrategy[LoraWorkload]:
+    """Half of them workloads that fill a node, half of them anything."""
     capacity = {gpu.name: gpu.samples_per_s for gpu in cell.zones[0].gpu_types}
     room_gib = min(gpu.memory_gib for gpu in cell.zones[0].gpu_types) - cell.zones[0].base_model_memory_gib
     speeds = st.sampled_from(SPEEDS)
     fitting = st.builds(
-        Task,
-        zone=st.just("z"),
+        LoraWorkload,
         work_samples=st.sampled_from((1, 100, 250, MOST_SAMPLES)),
-        deadline_s=st.just(MAX_TIME_S),
         dataset=st.just(Dataset(path="d.jsonl", samples=1)),
         memory_gib=st.sampled_from((LEAST, room_gib)),
         speed_samples_per_s=st.sampled_from(
@@ -137,10 +129,8 @@ def tasks(cell: CellConfigured) -> st.SearchStrategy[Task]:
         ),
     )
     return fitting | st.builds(
-        Task,
-        zone=st.just("z"),
+        LoraWorkload,
         work_samples=st.sampled_from((1, 7, 100, 600, MOST_SAMPLES - 1, MOST_SAMPLES)),
-        deadline_s=times(cell),
         dataset=st.builds(Dataset, path=st.just("d.jsonl"), samples=st.sampled_from((1, MOST_SAMPLES))),
         hyperparameters=st.just(LoraHyperparameters()),
         memory_gib=st.none() | st.sampled_from(GIBS),
@@ -156,6 +146,8 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
     named = {"cell": st.just("c")}
     micros = st.sampled_from((0, 1, 10**6, 10**12, MAX_MICROS))
     job = named | {"job_id": st.sampled_from(JOBS)}
+    asked = {"zone": st.just("z"), "workload": workloads(configuration)}
+    deadlines = times(configuration) | st.just(MAX_TIME_S)
     node = named | {"node": st.sampled_from(NODES)}
     runs = st.sampled_from(running(cell) or [(JOBS[0], NODES[0], 10**12)])
     samples_done = st.sampled_from((0, 1, 50, MOST_SAMPLES, 2 * MOST_SAMPLES))
@@ -176,11 +168,16 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
             JobSubmitted,
             **job,
             user=st.just("u"),
-            bid_micros=micros | st.just(MAX_MICROS),
-            task=tasks(configuration),
+            **asked,
+            terms=st.builds(BidTerms, bid_micros=micros | st.just(MAX_MICROS), deadline_s=deadlines),
         ),
         JobQuoteRequested: st.builds(
-            JobQuoteRequested, **named, quote_id=st.just("q"), user=st.just("u"), task=tasks(configuration)
+            JobQuoteRequested,
+            **named,
+            quote_id=st.just("q"),
+            user=st.just("u"),
+            **asked,
+            terms=st.builds(DeadlineTerms, deadline_s=deadlines),
         ),
         JobWithdrawalRequested: st.builds(JobWithdrawalRequested, **job, user=st.just("u")),
         VendorQuoted: st.builds(

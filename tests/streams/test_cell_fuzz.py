@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from schemas.base import MAX_MICROS, MAX_TIME_S
+from schemas.auction.batches import SolvedPlan
+from schemas.auction.evidence import JobReplanned, ZonePriced
+from schemas.auction.quotes import QuoteAccepted, VendorLeft, VendorQuoted
+from schemas.auction.settings import TitanPolicy
+from schemas.base import MAX_MICROS, MAX_TIME_S, Event
 from schemas.cells import CellConfigured, ThroughputRow
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_event_line
@@ -23,11 +27,8 @@ from schemas.decisions import (
     JobQuoted,
     JobRefunded,
     JobRejected,
-    JobReplanned,
     JobWithdrawn,
     NodeStatusChanged,
-    QuoteAccepted,
-    ZonePriced,
 )
 from schemas.fleet import (
     NodeHeard,
@@ -39,12 +40,9 @@ from schemas.fleet import (
     RunProgressed,
     RunStarted,
 )
-from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, Task
-from schemas.policies import TitanPolicy
-from schemas.quotes import VendorLeft, VendorQuoted
-from schemas.registry import Event
-from schemas.solves import SolvedPlan, SolveFinished, SolveRequested
-from solvers.auction.baselines.titan import solve_batch
+from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.lora import LoraWorkload
+from schemas.solves import SolveFinished, SolveRequested
 from streams.cell.cell import Cell, LedgerEvent
 from tests.support.cells import (
     EPOCH_S,
@@ -66,6 +64,7 @@ from tests.support.histories import SMALL_FLEET, history, recorded
 from tests.support.invariants import handle_checked
 from tests.support.mutations import any_odd_value, mutated_bytes, mutated_json
 from tests.support.plans import HeldCells, held_cells
+from tests.support.solves import titan_answer
 
 SEEDS = 10
 MUTANTS_PER_SEED = 1_050
@@ -249,10 +248,12 @@ def test_mutated_answers_of_solvers_are_all_answered(seed: int) -> None:
             bid(job, source.uniform(1, 20), deadline_s=EPOCH_S + SLOT_S * (slot + source.randint(3, 9)))
             for job in jobs
         ]
-        tasks = [arrival.model_copy(update={"task": fitting(source, arrival.task)}) for arrival in arrivals]
+        tasks = [
+            arrival.model_copy(update={"workload": fitting(source, arrival.workload)}) for arrival in arrivals
+        ]
         asked = bench.send(tick(slot), *tasks, tick(slot + 0.6))
         for requested in [outcome for outcome in asked if isinstance(outcome, SolveRequested)]:
-            good = solve_batch("c", requested)
+            good = titan_answer(requested)
             for mutant in itertools.islice(mutants(source, good), source.randint(0, 2)):
                 feed(bench.cell, mutant)
             bench.ledger += [None] * (bench.cell.offset + 1 - len(bench.ledger))
@@ -261,9 +262,9 @@ def test_mutated_answers_of_solvers_are_all_answered(seed: int) -> None:
     assert decided[EventIgnored] > 10, "answered before, by a mutant"
 
 
-def fitting(source: random.Random, task: Task) -> Task:
-    """A task of another size that a few slots hold."""
-    return task.model_copy(update={"work_samples": source.randint(10, 150)})
+def fitting(source: random.Random, workload: LoraWorkload) -> LoraWorkload:
+    """A workload of another size that a few slots hold."""
+    return workload.model_copy(update={"work_samples": source.randint(10, 150)})
 
 
 def test_cells_of_mutated_configurations_answer_good_events() -> None:

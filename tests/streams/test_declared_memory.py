@@ -4,7 +4,7 @@ import pytest
 
 from schemas.cells import BaseDimensions
 from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
-from schemas.jobs import LoraHyperparameters
+from schemas.lora import LoraHyperparameters
 from tests.support.cells import Bench, ask, bid, zone
 
 DIMENSIONS = BaseDimensions(

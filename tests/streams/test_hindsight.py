@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from schemas.base import Event
 from schemas.decisions import JobWithdrawn
-from schemas.registry import Event
 from solvers.auction.offline.hindsight import instances_of
 from solvers.auction.offline.instance import OfferedTask
 from solvers.auction.offline.optimum import offline_optimum

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.base import MAX_TIME_S
+from schemas.base import MAX_TIME_S, Event
 from schemas.clock import ClockTicked
 from schemas.codec import MAX_VALUE_BYTES, decode_event
-from schemas.registry import EVENTS_BY_TOPIC, TOPIC_BY_EVENT, Event, writer_of
+from schemas.registry import EVENTS_BY_TOPIC, TOPIC_BY_EVENT, writer_of
 from streams.cell.ledger import read_ledger
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.dead_letters import MAX_KEPT_VALUE_BYTES

@@ -8,13 +8,13 @@ import pytest
 
 from bench.spine.cells import bid as usual_bid
 from bench.spine.cells import configuration as usual_configuration
+from schemas.auction.batches import SolvedPlan
+from schemas.auction.quotes import VendorQuoted
+from schemas.auction.settings import TitanPolicy
 from schemas.cells import LEAST_LIVE_JOBS_BYTES, MAX_BATCH_NODE_SLOTS, MAX_SNAPSHOT_BYTES, GpuType, Node
 from schemas.clock import ClockTicked
 from schemas.decisions import JobAdmitted, JobQuoted, JobRefunded, JobRejected
-from schemas.jobs import Dataset, LoraHyperparameters
-from schemas.policies import TitanPolicy
-from schemas.quotes import VendorQuoted
-from schemas.solves import SolvedPlan
+from schemas.lora import Dataset, LoraHyperparameters
 from schemas.topics import topics
 from streams.cell.cell import Cell
 from streams.cell.live_bytes import LiveBytes, kept_bytes
@@ -96,7 +96,7 @@ def test_the_largest_state_of_a_large_cell_fits_into_a_snapshot() -> None:
     assert (rejected.reason, "hold" in rejected.detail) == ("cell_full", True)
     check_live_bytes(bench.cell)
     seven_eighths = 7 * configuration.live_jobs_bytes // 8
-    assert bench.zone.live.total > seven_eighths - 2 * kept_bytes(largest_bid(rng).task)
+    assert bench.zone.live.total > seven_eighths - 2 * kept_bytes(largest_bid(rng).workload)
     for window in (bench.cell._recent, bench.zone._won, bench.zone._lost):
         for number in range(132_000):
             window.note(f"writer{number}", "id")
@@ -130,7 +130,7 @@ def test_a_full_cell_says_so_to_bids_and_quotes_and_takes_bids_again_when_jobs_a
     assert isinstance(rejected, JobRejected)
     assert isinstance(quoted, JobQuoted)
     assert rejected.reason == quoted.reason == "cell_full"
-    assert rejected.offer == quoted.offer
+    assert rejected.evidence.offer == quoted.evidence.offer
     (cheap,) = bench.send(bid("cheap", units=0.0, **task))
     assert cheap.reason == "price_not_below_bid", "it would have lost in an empty cell too"
     bench.send(withdraw(jobs[0]), withdraw(jobs[1]))
@@ -211,7 +211,7 @@ def test_waiting_bids_of_all_users_leave_half_to_jobs(waiting: Bench) -> None:
     limit = waiting.cell.configuration.live_jobs_bytes // 2
     assert limit - 20_000 < waiting.zone.live.total <= limit
     (requested,) = waiting.send(tick(0.6))
-    assert len(waiting.send(solved(requested, status="feasible"))) == len(requested.bids)
+    assert len(waiting.send(solved(requested, status="feasible"))) == len(requested.problem.bids)
     assert waiting.zone.live.total == 0
 
 
@@ -243,7 +243,7 @@ def test_the_largest_request_for_a_solve_fits_into_a_decision() -> None:
         waiting += 1
     assert (outcome[0].reason, waiting > 2_500) == ("cell_full", True)
     (requested,) = bench.send(ClockTicked(cell="c", time_s=EPOCH_S + 60_000.0))
-    assert len(requested.bids) == waiting
+    assert len(requested.problem.bids) == waiting
     (decisions,) = (topic for topic in topics() if topic.name.endswith(".decisions"))
     size = len(requested.model_dump_json())
     assert 0.5 * decisions.max_message_bytes < size < 0.95 * decisions.max_message_bytes
@@ -264,6 +264,6 @@ def test_ten_thousand_jobs_of_usual_size_fit() -> None:
     live = LiveBytes(usual_configuration(200).live_jobs_bytes)
     rng = random.Random(8)
     for number in range(10_000):
-        count = kept_bytes(usual_bid(rng, f"job{number}", now_s=0.0).task, plan_node_slots=10)
+        count = kept_bytes(usual_bid(rng, f"job{number}", now_s=0.0).workload, plan_node_slots=10)
         assert live.refuse_job(count) is None
         live.add(count)

@@ -5,10 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from schemas.auction.evidence import ZonePriced
+from schemas.auction.settings import AuctionPolicy, OpeningPrices
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import Zone
-from schemas.decisions import JobAdmitted, JobRejected, ZonePriced
-from schemas.policies import AuctionPolicy, OpeningPrices
+from schemas.decisions import JobAdmitted, JobRejected
 from streams.cell.cell import Cell
 from tests.streams.test_truthfulness import COMPETITORS, MONEY, TASKS, check_never_beaten
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, zone
@@ -51,8 +52,8 @@ def test_an_empty_cell_costs_what_it_opens_at() -> None:
     bench = bench_of(market(opening("fast", 3.0, 0.5), opening("slow", 9.0)))
     (outcome,) = bench.send(bid())
     assert isinstance(outcome, JobAdmitted)
-    assert outcome.offer.price.compute_micros == 2 * 3.0 * UNIT
-    assert outcome.offer.price.memory_micros == 1 * 0.5 * UNIT
+    assert outcome.evidence.offer.price.compute_micros == 2 * 3.0 * UNIT
+    assert outcome.evidence.offer.price.memory_micros == 1 * 0.5 * UNIT
     assert outcome.payment_micros == (2 + 6) * UNIT + UNIT // 2
 
 
@@ -60,12 +61,12 @@ def test_a_bid_below_the_opening_price_loses_though_all_is_free() -> None:
     (outcome,) = bench_of(market(opening("fast", 3.0), opening("slow", 9.0))).send(bid(units=8.0))
     assert isinstance(outcome, JobRejected)
     assert outcome.reason == "price_not_below_bid"
-    assert outcome.offer.lowest_winning_bid_micros == 8 * UNIT + 1
+    assert outcome.evidence.offer.lowest_winning_bid_micros == 8 * UNIT + 1
 
 
 def test_a_type_without_a_forecast_opens_at_zero() -> None:
     (outcome,) = bench_of(market(opening("fast", 100.0))).send(bid())
-    assert {node for _, node in outcome.offer.plan.node_slots} == {"b1"}
+    assert {node for _, node in outcome.evidence.offer.plan.node_slots} == {"b1"}
 
 
 def test_prices_follow_the_hour_that_a_slot_begins_in() -> None:
@@ -85,9 +86,9 @@ def test_the_certificate_counts_the_slots_that_bids_could_use_and_no_others() ->
     # Of six slots ahead, the bid may use two: two fast nodes and a slow one, at 3 and 1 per node-slot.
     bench = bench_of(market(opening("fast", 3.0), opening("slow", 1.0)))
     (outcome,) = bench.send(bid(units=0.5, deadline_s=EPOCH_S + 20.0))
-    assert outcome.certificate.dual_bound_micros == 2 * (3 + 3 + 1) * UNIT
+    assert outcome.evidence.certificate.dual_bound_micros == 2 * (3 + 3 + 1) * UNIT
     (outcome,) = bench.send(bid("k", units=0.5, deadline_s=EPOCH_S + 30.0))
-    assert outcome.certificate.dual_bound_micros == 3 * (3 + 3 + 1) * UNIT
+    assert outcome.evidence.certificate.dual_bound_micros == 3 * (3 + 3 + 1) * UNIT
 
 
 def test_slots_that_come_into_the_window_open_at_the_forecast() -> None:
@@ -128,7 +129,7 @@ def test_learning_changes_prices_only_once_enough_have_won() -> None:
     for number in range(EARLIER_BIDS):
         event = bid(f"earlier{number}", 5.0, work_samples=10, memory_gib=0.25, deadline_s=EPOCH_S + 30.0)
         for bench, seen in zip((declared, learned), offers, strict=True):
-            seen += [outcome.offer for outcome in bench.send(event)]
+            seen += [outcome.evidence.offer for outcome in bench.send(event)]
     assert offers[0][:20] == offers[1][:20]
     assert offers[0] != offers[1]
 

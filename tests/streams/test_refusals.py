@@ -60,8 +60,8 @@ def bid(**changes: Any) -> bytes:
     return json.dumps({**SUBMITTED, **changes}, separators=(",", ":")).encode()
 
 
-def task(**changes: Any) -> bytes:
-    return bid(task={**SUBMITTED["task"], **changes})
+def workload(**changes: Any) -> bytes:
+    return bid(workload={**SUBMITTED["workload"], **changes})
 
 
 def largest(schema: dict[str, Any], fill: str, document: dict[str, Any] | None = None) -> Any:
@@ -176,7 +176,7 @@ EXCESSIVE = {
     "headers together": (record(bid(), [("h", b"x" * 1_000)] * 66), "66"),
     "many headers": (record(bid(), [("h", b"")] * 400_000), "there are 400003 headers, at most 256 are read"),
     "modules": (
-        record(task(hyperparameters={"target_modules": ["-"] * 30_000})),
+        record(workload(hyperparameters={"target_modules": ["-"] * 30_000})),
         "30015 commas and opening brackets, at most 4096 are read here",
     ),
     "objects": (record(bid(x=[{}] * 30_000)), "commas and opening brackets"),
@@ -205,8 +205,18 @@ def test_what_no_event_has_so_much_of_is_refused_unread(
 
 
 FAULTY = {
-    "modules": (task(hyperparameters={"target_modules": ["-"] * 4_000}), BID, 2, "target_modules.0: String"),
-    "speeds": (task(speed_samples_per_s={f"-{n}": -1 for n in range(250)}), BID, 600, "speed_samples_per_s"),
+    "modules": (
+        workload(hyperparameters={"target_modules": ["-"] * 4_000}),
+        BID,
+        2,
+        "target_modules.0: String",
+    ),
+    "speeds": (
+        workload(speed_samples_per_s={f"-{n}": -1 for n in range(250)}),
+        BID,
+        600,
+        "speed_samples_per_s",
+    ),
     "unknown keys": (bid(**{f"k{n}": 0 for n in range(200)}), BID, 200, "k0: Extra inputs"),
     "more of them": (bid(**{f"k{n}": 0 for n in range(900)}), BID, 0, "905 names, at most 256 are read"),
     "plans": (

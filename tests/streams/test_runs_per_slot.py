@@ -20,12 +20,12 @@ def test_the_next_small_job_finds_no_room_in_a_slot_of_the_most_runs():
     cell = Bench.configured(zones=(zone(gpu_types=(node,), nodes=zone().nodes[:1]),))
     for number in range(MAX_RUNS_PER_SLOT):
         (quoted,) = cell.send(ask(**MINUTE))
-        units = quoted.offer.lowest_winning_bid_micros / UNIT
+        units = quoted.evidence.offer.lowest_winning_bid_micros / UNIT
         (admitted,) = cell.send(bid(f"j{number}", units=units, **MINUTE))
         assert isinstance(admitted, JobAdmitted)
     (refused,) = cell.send(bid("last", units=10**6, **MINUTE))
     assert refused.reason == "no_room_before_deadline"
-    assert refused.offer.room.without_memory == 1
+    assert refused.evidence.offer.room.without_memory == 1
     check_zone(cell.zone)
     (command,) = (outcome for outcome in cell.send(tick(0)) if isinstance(outcome, SlotAssigned))
     assert len(command.runs) == MAX_RUNS_PER_SLOT

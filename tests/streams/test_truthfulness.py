@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.auction.settings import AuctionPolicy
 from schemas.decisions import JobAdmitted, JobWithdrawn
-from schemas.policies import AuctionPolicy
 from streams.cell.cell import Cell
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, withdraw, zone
 
@@ -61,13 +61,15 @@ def check_never_beaten(snapshot: bytes, task, value: int, lies: list[int]) -> No
     truthful, _ = outcome_of(snapshot, value, task)
     best = utility(value, truthful)
     assert best >= 0
-    offer = truthful.offer
+    offer = truthful.evidence.offer
     if offer is not None and offer.lowest_winning_bid_micros is not None:
         lies = [*lies, offer.lowest_winning_bid_micros, offer.lowest_winning_bid_micros - 1]
     for lie in lies:
         outcome, _ = outcome_of(snapshot, lie, task)
         assert utility(value, outcome) <= best
-        assert outcome.offer == offer, "plan and price depend on nothing that the bidder says it would pay"
+        assert outcome.evidence.offer == offer, (
+            "plan and price depend on nothing that the bidder says it would pay"
+        )
         if isinstance(outcome, JobAdmitted):
             assert outcome.payment_micros <= lie
             assert lie >= offer.lowest_winning_bid_micros

@@ -3,11 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.base import HOURS_PER_DAY
+from schemas.auction.batches import BatchSolution, SolvedPlan
+from schemas.auction.evidence import JobReplanned
+from schemas.auction.quotes import VendorLeft, VendorQuoted
+from schemas.auction.settings import AuctionPolicy
+from schemas.auction.terms import BidTerms, DeadlineTerms
+from schemas.base import HOURS_PER_DAY, Event, Outcome
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
-from schemas.decisions import JobAdmitted, JobReplanned
+from schemas.decisions import JobAdmitted
 from schemas.fleet import (
     NodeHeard,
     NodeOffline,
@@ -18,11 +23,9 @@ from schemas.fleet import (
     RunProgressed,
     RunStarted,
 )
-from schemas.jobs import Dataset, JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, Task
-from schemas.policies import AuctionPolicy
-from schemas.quotes import VendorLeft, VendorQuoted
-from schemas.registry import Event, Outcome
-from schemas.solves import SolvedPlan, SolveFinished, SolveRequested
+from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.lora import Dataset, LoraWorkload
+from schemas.solves import SolveFinished, SolveRequested
 from streams.cell.cell import Cell, LedgerEvent
 from tests.support.invariants import handle_checked
 
@@ -70,29 +73,51 @@ def zone(**changes: Any) -> Zone:
     return Zone(**{**fields, **changes})
 
 
-def task(**changes: Any) -> Task:
-    """200 samples at 5 per second on either type: four slots of half a fast node, within all six slots."""
+def workload(**changes: Any) -> LoraWorkload:
+    """200 samples at 5 per second on either type: four slots of half a fast node."""
     fields: dict[str, Any] = {
-        "zone": "z",
         "work_samples": 200,
-        "deadline_s": EPOCH_S + 60.0,
         "dataset": Dataset(path="d.jsonl", samples=1_000),
         "memory_gib": 2.0,
         "speed_samples_per_s": {"fast": 5.0, "slow": 5.0},
     }
-    return Task(**{**fields, **changes})
+    return LoraWorkload(**{**fields, **changes})
 
 
-def bid(job_id: str = "j", units: float = 50.0, user: str = "u", **changes: Any) -> JobSubmitted:
-    """A bid of so many units of money for a `task`."""
+def bid(
+    job_id: str = "j",
+    units: float = 50.0,
+    user: str = "u",
+    zone: str = "z",
+    deadline_s: float = EPOCH_S + 60.0,
+    **changes: Any,
+) -> JobSubmitted:
+    """A bid of so many units of money for a `workload`, by default to be done within all six slots."""
     return JobSubmitted(
-        cell="c", job_id=job_id, user=user, bid_micros=int(units * UNIT), task=task(**changes)
+        cell="c",
+        job_id=job_id,
+        user=user,
+        zone=zone,
+        workload=workload(**changes),
+        terms=BidTerms(bid_micros=int(units * UNIT), deadline_s=deadline_s),
     )
 
 
-def ask(**changes: Any) -> JobQuoteRequested:
-    """A request for a quote of a `task`."""
-    return JobQuoteRequested(cell="c", quote_id="q", user="u", task=task(**changes))
+def ask(zone: str = "z", deadline_s: float = EPOCH_S + 60.0, **changes: Any) -> JobQuoteRequested:
+    """A request for a quote of a `workload`."""
+    return JobQuoteRequested(
+        cell="c",
+        quote_id="q",
+        user="u",
+        zone=zone,
+        workload=workload(**changes),
+        terms=DeadlineTerms(deadline_s=deadline_s),
+    )
+
+
+def with_bid(event: JobSubmitted, bid_micros: int) -> JobSubmitted:
+    """The same job with another bid."""
+    return event.model_copy(update={"terms": event.terms.model_copy(update={"bid_micros": bid_micros})})
 
 
 def withdraw(job_id: str = "j", user: str = "u") -> JobWithdrawalRequested:
@@ -126,9 +151,7 @@ def solved(requested: SolveRequested, *plans: SolvedPlan, status: str = "feasibl
         cell="c",
         zone=requested.zone,
         request_id=requested.request_id,
-        status=status,
-        plans=plans,
-        bound_micros=None,
+        solution=BatchSolution(status=status, plans=plans, bound_micros=None),
         solve_s=0.5,
     )
 
@@ -198,7 +221,7 @@ def failed(node: str, slot: int, done: int, permanent: bool, job_id: str = "j") 
 
 
 def nodes_by_slot(outcome: JobAdmitted | JobReplanned) -> dict[int, str]:
-    plan = outcome.plan if isinstance(outcome, JobReplanned) else outcome.offer.plan
+    plan = outcome.plan if isinstance(outcome, JobReplanned) else outcome.evidence.offer.plan
     assert plan is not None
     return dict(plan.node_slots)
 

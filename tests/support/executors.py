@@ -6,7 +6,7 @@ from pathlib import Path
 
 from executors.lora.default_base import Recipe
 from schemas.commands import RunOrder, SlotAssigned
-from schemas.jobs import Dataset, LoraHyperparameters
+from schemas.lora import Dataset, LoraHyperparameters
 
 CELL = "c"
 BASE_MODEL = "tiny"

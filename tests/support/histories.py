@@ -7,10 +7,10 @@ import random
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
+from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.commands import RunOrder, SlotAssigned
 from schemas.fleet import RunStarted
-from schemas.registry import Event, Outcome
 from streams.cell.cell import Cell
 from streams.policies.auction.book import LATE_REPORT_SLOTS
 from tests.support.cells import (

@@ -8,11 +8,12 @@ from itertools import pairwise
 import msgpack
 import numpy as np
 
+from schemas.auction.evidence import Certificate, evidence_of
+from schemas.auction.settings import NoMergingPolicy
 from schemas.base import MAX_MICROS
 from schemas.codec import Decision
-from schemas.decisions import Certificate, JobAdmitted, JobRejected
+from schemas.decisions import JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
-from schemas.policies import NoMergingPolicy
 from solvers.auction.market.price_order import PriceOrder
 from streams.cell.cell import Cell, LedgerEvent
 from streams.cell.live_bytes import kept_bytes
@@ -48,7 +49,9 @@ def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
             first_slot, *_ = before[id]
             check_lifetimes(zone, slot_began=zone.auctioneer.market.first_slot > first_slot)
     for decision in decisions:
-        check_certificate(getattr(decision.outcome, "certificate", None))
+        check_certificate(
+            getattr(decision.outcome, "certificate", None) or evidence_of(decision.outcome).certificate
+        )
         if isinstance(decision.outcome, JobAdmitted):
             check_award(decision.outcome, cell.zones[decision.outcome.zone])
         if bid is not None and isinstance(decision.outcome, JobAdmitted | JobRejected):
@@ -64,13 +67,14 @@ def check_live_bytes(cell: Cell) -> None:
     """
     if cell.configuration is None:
         return
-    counted = taken = 0
+    counted = 0
+    taken = len(msgpack.packb(cell.jobs.state()["live"]))
     for zone in cell.zones.values():
         judge = zone.judge.state()
         batches = [judge.get("waiting", []), *(bids for _, bids in judge.get("asked", []))]
-        waiting = [JobSubmitted.model_validate_json(text) for bids in batches for text, *_ in bids]
+        waiting = [cell.jobs.live[job_id] for bids in batches for job_id, *_ in bids]
         counted += sum(job.state_bytes for job in zone.book.jobs.values())
-        counted += sum(kept_bytes(event.task) for event in waiting)
+        counted += sum(kept_bytes(job.workload) for job in waiting)
         taken += len(msgpack.packb([zone.book.state(), batches]))
     total = zone.live.total
     assert total == counted, "the running total is not the sum over the live jobs"
@@ -162,26 +166,28 @@ def prices(zone: AuctionZone) -> Prices:
 
 def check_award(outcome: JobAdmitted, zone: AuctionZone) -> None:
     """A winner pays no more than it bid, and exactly its price rounded up; its slots are distinct."""
-    price, plan = outcome.offer.price, outcome.offer.plan
+    price, plan = outcome.evidence.offer.price, outcome.evidence.offer.plan
     assert price is not None
     assert plan is not None
     parts = [price.vendor_micros, price.operational_micros, price.compute_micros, price.memory_micros]
-    assert math.fsum(parts) < outcome.bid_micros, "admitted only above its price"
+    assert math.fsum(parts) < outcome.evidence.bid_micros, "admitted only above its price"
     if getattr(zone.zone.policy, "payment", "critical") == "published":
         parts.remove(price.operational_micros)
-    assert outcome.payment_micros == math.ceil(math.fsum(parts)) <= outcome.bid_micros
+    assert outcome.payment_micros == math.ceil(math.fsum(parts)) <= outcome.evidence.bid_micros
     slots = [slot for slot, _ in plan.node_slots]
     assert all(early < late for early, late in pairwise(slots)), "one node per slot, in order"
     job = zone.book.jobs[outcome.job_id]
     assert slots[0] >= job.ready_slot >= zone.auctioneer.market.first_slot, "not before its vendor delivers"
-    assert plan.samples >= job.task.work_samples
+    assert plan.samples >= job.workload.work_samples
 
 
 def check_offer_knows_no_bid(
     rewound: bytes, event: LedgerEvent, bid: JobSubmitted, outcome: JobAdmitted | JobRejected
 ) -> None:
     """Price and plan stay the same if a winner bids nothing instead, or a loser everything."""
-    other = bid.model_copy(update={"bid_micros": 0 if isinstance(outcome, JobAdmitted) else MAX_MICROS})
+    bid_micros = 0 if isinstance(outcome, JobAdmitted) else MAX_MICROS
+    other = bid.model_copy(update={"terms": bid.terms.model_copy(update={"bid_micros": bid_micros})})
     envelope = replace(event.envelope, event=other, stored=None)
     (decision,) = Cell.restore(rewound).handle(LedgerEvent(event.offset, envelope))
-    assert decision.outcome.offer == outcome.offer, "the offer depends on the bid"
+    met, offered = evidence_of(decision.outcome).offer, evidence_of(outcome).offer
+    assert met == offered, "the offer depends on the bid"

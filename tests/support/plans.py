@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from schemas.auction.evidence import JobReplanned
 from schemas.codec import Decision
-from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned, JobWithdrawn
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn
 from streams.policies.auction.zone import AuctionZone
 
 JobCells = dict[str, dict[int, str]]
@@ -21,8 +22,8 @@ class HeldCells:
         for decision in decisions:
             match outcome := decision.outcome:
                 case JobAdmitted():
-                    assert outcome.offer.plan is not None
-                    self.by_job[outcome.job_id] = dict(outcome.offer.plan.node_slots)
+                    assert outcome.evidence.offer.plan is not None
+                    self.by_job[outcome.job_id] = dict(outcome.evidence.offer.plan.node_slots)
                 case JobReplanned():
                     cells = self.by_job[outcome.job_id]
                     kept = {slot: node for slot, node in cells.items() if slot < outcome.first_slot}

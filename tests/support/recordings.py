@@ -6,11 +6,11 @@ from pathlib import Path
 from infra.simulation.recording import Recording, timed
 from infra.simulation.simulator import sent_at
 from infra.simulation.what_if import LedgerSimulation
+from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.fleet import NodeSilent
-from schemas.registry import Event
 from streams.cell.cell import LedgerEvent
 from streams.replay.files import ledger_line
 from tests.support.cells import EPOCH_S, SLOT_S, heard, online

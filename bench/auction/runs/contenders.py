@@ -13,15 +13,15 @@ from bench.workloads.paper import PaperSetting
 from bench.workloads.tasks import FASTEST
 from bench.workloads.throughput import node_samples_per_s
 from bench.workloads.vendors import UNIT_MICROS
-from schemas.policies import (
+from schemas.auction.settings import (
     AuctionPolicy,
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
     OpeningPrices,
-    Policy,
     TitanPolicy,
 )
+from schemas.kind import PolicySettings
 from solvers.auction.forecast import forecast_opening_prices
 from solvers.auction.market.fleet import Calendar
 
@@ -79,7 +79,7 @@ def _welfare_micros(setting: PaperSetting, seed: int, price_micros: int) -> int:
     return simulate_day(setting, seed, lambda _: policy).summary.realised_welfare_micros
 
 
-Contender = Callable[[AuctionPolicy, PaperSetting, int], Policy]
+Contender = Callable[[AuctionPolicy, PaperSetting, int], PolicySettings]
 """(declared policy, setting, seed) -> policy."""
 
 TITAN_TIME_LIMIT_S = 60.0
@@ -122,7 +122,7 @@ def _improved(*names: str, **instead: Any) -> Contender:
     improved = {field: value for name in names for field, value in IMPROVEMENTS[name].items()}
     fields = {**PUBLISHED, **improved, **instead}
 
-    def contender(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> Policy:
+    def contender(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:
         values = {
             field: value(setting, seed) if callable(value) else value for field, value in fields.items()
         }
@@ -131,7 +131,7 @@ def _improved(*names: str, **instead: Any) -> Contender:
     return contender
 
 
-def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> Policy:  # noqa: ARG001
+def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:  # noqa: ARG001
     return FixedPricePolicy(
         kind="fixed_price", price_per_thousand_samples_micros=tuned_price_micros(setting, seed)
     )

@@ -13,11 +13,13 @@ from bench.workloads.paper import PaperSetting, draw
 from infra.errors import CommandError
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.views.summary import Summary, summarise
+from schemas.auction.evidence import JobReplanned, evidence_of
+from schemas.auction.settings import AuctionPolicy
 from schemas.cells import CellConfigured
 from schemas.codec import Decision
-from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
 from schemas.jobs import JobSubmitted
-from schemas.policies import AuctionPolicy, Policy
+from schemas.kind import PolicySettings
 from schemas.solves import SolveFinished
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Placement
@@ -82,7 +84,8 @@ class _AdmittedPlans:
         return []
 
     def _admit(self, outcome: JobAdmitted) -> list[str]:
-        plan = outcome.offer.plan
+        offer = evidence_of(outcome).offer
+        plan = None if offer is None else offer.plan
         if plan is None or outcome.job_id not in self._options:
             return [f"job {outcome.job_id}: admitted without a plan, or without a bid that could win"]
         # A vendor that the task was not offered is none of its options, which 4a finds.
@@ -152,7 +155,9 @@ class Stopwatch:
         return decisions
 
 
-def simulate_day(setting: PaperSetting, seed: int, policy_of: Callable[[AuctionPolicy], Policy]) -> Day:
+def simulate_day(
+    setting: PaperSetting, seed: int, policy_of: Callable[[AuctionPolicy], PolicySettings]
+) -> Day:
     """Run a day of a setting.
 
     Args:

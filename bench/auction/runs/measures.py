@@ -16,10 +16,11 @@ from bench.auction.runs.titan_program import measure_titan_program
 from bench.auction.runs.trial import Row, Trial
 from bench.workloads.paper import PaperSetting, draw
 from infra.errors import CommandError
+from schemas.auction.bids import Task
+from schemas.auction.evidence import evidence_of
+from schemas.base import Event
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
-from schemas.decisions import JobAdmitted, JobRejected
-from schemas.registry import Event
 from streams.cell.cell import Cell, LedgerEvent
 
 BIDS_PER_NODE = 4
@@ -54,9 +55,9 @@ def measure_decision_time(setting: PaperSetting, seed: int) -> dict[str, float]:
         handle(event)
     handled = []
     for timed in workload.bids[:wanted]:
-        deadline_s = timed.bid.task.deadline_s - timed.time_s
-        task = timed.bid.task.model_copy(update={"deadline_s": deadline_s})
-        handled.append(handle(timed.bid.model_copy(update={"task": task})))
+        deadline_s = Task.of(timed.bid).deadline_s - timed.time_s
+        terms = timed.bid.terms.model_copy(update={"deadline_s": deadline_s})
+        handled.append(handle(timed.bid.model_copy(update={"terms": terms})))
     timed_s = np.array([seconds for seconds, _ in handled[-TIMED_BIDS:]])
     gaps = [_has_gap(decisions) for _, decisions in handled[-TIMED_BIDS:]]
     return {
@@ -69,11 +70,8 @@ def measure_decision_time(setting: PaperSetting, seed: int) -> dict[str, float]:
 
 def _has_gap(decisions: list[Decision]) -> bool:
     """Whether a bid met a plan that is not proven to be the best."""
-    outcomes = (decision.outcome for decision in decisions)
-    return any(
-        isinstance(o, JobAdmitted | JobRejected) and o.offer is not None and bool(o.offer.plan_gap_micros)
-        for o in outcomes
-    )
+    offers = (evidence_of(decision.outcome).offer for decision in decisions)
+    return any(offer is not None and bool(offer.plan_gap_micros) for offer in offers)
 
 
 Measure = Callable[[PaperSetting, int], dict[str, float]]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from bench.workloads.paper import PaperSetting, draw
+from schemas.base import Event
 from schemas.clock import ClockTicked
-from schemas.registry import Event
 from solvers.auction.offline.clearing import clearing_prices
 from solvers.auction.offline.hindsight import instances_of
 from solvers.auction.offline.instance import Instance

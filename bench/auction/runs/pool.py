@@ -19,8 +19,8 @@ from bench.auction.runs.optimum import measure_clearing_bound
 from bench.auction.runs.trial import Row, Trial
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError, disk_faults
+from schemas.auction.settings import TitanPolicy
 from schemas.codec import describe
-from schemas.policies import TitanPolicy
 from streams.worker.warm_up import warm_up as warm_up_cells
 
 _SMALL = PaperSetting(nodes=2, slots=6, arrivals_per_slot=4.0, work_scale=0.05)

@@ -7,6 +7,7 @@ program where room is plenty. So some of that day's batches are solved again, by
 from bench.auction.runs.contenders import CONTENDERS, TITAN_TIME_LIMIT_S
 from bench.auction.runs.day import simulate_day
 from bench.workloads.paper import PaperSetting
+from schemas.auction.batches import BatchProblem
 from schemas.solves import SolveRequested
 from solvers.auction.baselines.titan import MAX_VARIABLES, instance_of, pruned
 from solvers.auction.offline.schedule_free import solve_schedule_free
@@ -25,12 +26,13 @@ def measure_titan_program(setting: PaperSetting, seed: int) -> dict[str, float]:
     """
     day = simulate_day(setting, seed, lambda declared: CONTENDERS["titan"](declared, setting, seed))
     outcomes = (decision.outcome for decision in day.run.decisions)
-    requests = [outcome for outcome in outcomes if isinstance(outcome, SolveRequested)][::EVERY]
+    problems = [outcome.problem for outcome in outcomes if isinstance(outcome, SolveRequested)]
+    batches = [problem for problem in problems if isinstance(problem, BatchProblem)][::EVERY]
     solutions = [
-        solve_schedule_free(pruned(instance_of(request), MAX_VARIABLES), TITAN_TIME_LIMIT_S, RELATIVE_GAP)
-        for request in requests
+        solve_schedule_free(pruned(instance_of(batch), MAX_VARIABLES), TITAN_TIME_LIMIT_S, RELATIVE_GAP)
+        for batch in batches
     ]
-    bids = sum(len(request.bids) for request in requests)
+    bids = sum(len(batch.bids) for batch in batches)
     return {
         **day.values(),
         "program_solves": len(solutions),

@@ -11,9 +11,16 @@ import time
 
 import numpy as np
 
+from schemas.auction.batches import (
+    MAX_BOUND_MICROS,
+    BatchProblem,
+    BatchSolution,
+    OfferedBid,
+    OfferedNodes,
+    SolvedPlan,
+)
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import Tariff
-from schemas.solves import MAX_BOUND_MICROS, OfferedBid, SolvedPlan, SolveFinished, SolveRequested
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import GIB_QUANTUM, Fleet, NodeClass
 from solvers.auction.market.window import VendorOption
@@ -31,18 +38,15 @@ COLUMNS_SHARE = 0.25
 """Of the time; the rest is for the program, if the gap is still open then."""
 _SHRINK = 0.8
 _COSTS_APART = Tariff(name="apart", micros_per_kwh=(0,) * HOURS_PER_DAY)
-"""A request states costs per slot, so no tariff is asked."""
+"""A problem states costs per slot, so no tariff is asked."""
 
 
-def solve_batch(cell: str, request: SolveRequested) -> SolveFinished:
-    """Answer a cell's request with the best plans found in its time."""
-    instance = instance_of(request)
-    solution = _solve(instance, request.time_limit_s, request.relative_gap)
+def solve_batch(problem: BatchProblem, time_limit_s: float) -> BatchSolution:
+    """The best plans found for a batch within the time."""
+    instance = instance_of(problem)
+    solution = _solve(instance, time_limit_s, problem.relative_gap)
     nodes = instance.fleet.nodes
-    return SolveFinished(
-        cell=cell,
-        zone=request.zone,
-        request_id=request.request_id,
+    return BatchSolution(
         status=solution.status,
         plans=tuple(
             SolvedPlan(
@@ -52,20 +56,46 @@ def solve_batch(cell: str, request: SolveRequested) -> SolveFinished:
             for plan in solution.plans
         ),
         bound_micros=min(solution.bound_micros, MAX_BOUND_MICROS),
-        solve_s=solution.seconds,
     )
 
 
-def instance_of(request: SolveRequested) -> Instance:
-    """The problem as the solvers take it; nodes in the order of the request's classes."""
-    fleet = _fleet(request)
+def smallest_batch() -> BatchProblem:
+    """Two bids for one node-slot: what it takes to run every step of a solve."""
+    nodes = OfferedNodes(
+        nodes=("node",),
+        capacity_samples=1,
+        capacity_quanta=1,
+        full_cost_micros=(0.0,),
+        free_samples=((1,),),
+        free_quanta=((1,),),
+    )
+    bids = tuple(
+        OfferedBid(
+            job_id=f"job-{number}",
+            bid_micros=1,
+            work_samples=1,
+            slot_samples=(1,),
+            memory_quanta=1,
+            vendor=None,
+            vendor_micros=0,
+            ready_slot=0,
+            last_slot=0,
+        )
+        for number in range(2)
+    )
+    return BatchProblem(relative_gap=0.0, first_slot=0, classes=(nodes,), bids=bids)
+
+
+def instance_of(problem: BatchProblem) -> Instance:
+    """The problem as the solvers take it; nodes in the order of the problem's classes."""
+    fleet = _fleet(problem)
     return Instance(
         fleet=fleet,
-        first_slot=request.first_slot,
-        full_costs=np.stack([offered.full_cost_micros for offered in request.classes], axis=1),
-        free_samples=np.hstack([np.array(offered.free_samples, np.float64) for offered in request.classes]),
-        free_gib=np.hstack([np.array(offered.free_quanta) / GIB_QUANTUM for offered in request.classes]),
-        tasks=[_task(bid, fleet) for bid in request.bids],
+        first_slot=problem.first_slot,
+        full_costs=np.stack([offered.full_cost_micros for offered in problem.classes], axis=1),
+        free_samples=np.hstack([np.array(offered.free_samples, np.float64) for offered in problem.classes]),
+        free_gib=np.hstack([np.array(offered.free_quanta) / GIB_QUANTUM for offered in problem.classes]),
+        tasks=[_task(bid, fleet) for bid in problem.bids],
     )
 
 
@@ -104,10 +134,10 @@ def _solve(instance: Instance, time_limit_s: float, relative_gap: float) -> Solu
     return Solution.of(instance, better.plans, bound_micros, relative_gap, seconds)
 
 
-def _fleet(request: SolveRequested) -> Fleet:
+def _fleet(problem: BatchProblem) -> Fleet:
     nodes: list[str] = []
     classes: list[NodeClass] = []
-    for index, offered in enumerate(request.classes):
+    for index, offered in enumerate(problem.classes):
         classes.append(
             NodeClass(
                 gpu_type=f"class-{index}",
@@ -124,7 +154,7 @@ def _fleet(request: SolveRequested) -> Fleet:
         nodes=tuple(nodes),
         classes=tuple(classes),
         row_of={node: row for row, node in enumerate(nodes)},
-        class_of_row=tuple(index for index, offered in enumerate(request.classes) for _ in offered.nodes),
+        class_of_row=tuple(index for index, offered in enumerate(problem.classes) for _ in offered.nodes),
     )
 
 

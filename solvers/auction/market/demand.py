@@ -5,23 +5,24 @@ from typing import NamedTuple, Self, cast
 
 import numpy as np
 
+from schemas.auction.evidence import CountedSpeed
 from schemas.cells import ThroughputRow, Zone
 from schemas.commands import MAX_RUNS_PER_SLOT
-from schemas.decisions import CountedSpeed
-from schemas.jobs import LoraHyperparameters, RejectionReason, Task
+from schemas.decisions import RejectionReason
+from schemas.lora import LoraHyperparameters, LoraWorkload
 from solvers.auction.market.fleet import Fleet, gib_up
 from solvers.auction.market.memory import least_memory_gib
 from solvers.compiled import Floats, Ints
 
 
-def counted_speeds(task: Task, zone: Zone) -> tuple[CountedSpeed, ...]:
+def counted_speeds(workload: LoraWorkload, zone: Zone) -> tuple[CountedSpeed, ...]:
     """The speed per GPU type that the task may run on, by type; none where nothing is known.
 
     What a user declares says which types the task runs on, and how fast on those that the zone has not
     measured. Where it has, the declaration counts up to the measured speed and no further.
     """
-    measured = {row.gpu_type: row.samples_per_s for row in covering_rows(task.hyperparameters, zone)}
-    declared = task.speed_samples_per_s
+    measured = {row.gpu_type: row.samples_per_s for row in covering_rows(workload.hyperparameters, zone)}
+    declared = workload.speed_samples_per_s
     if declared is None:
         return tuple(CountedSpeed(gpu_type=t, samples_per_s=s, source="row") for t, s in measured.items())
     return tuple(
@@ -29,10 +30,10 @@ def counted_speeds(task: Task, zone: Zone) -> tuple[CountedSpeed, ...]:
     )
 
 
-def rests_on_declaration(task: Task, zone: Zone, gpu_type: str) -> bool:
+def rests_on_declaration(workload: LoraWorkload, zone: Zone, gpu_type: str) -> bool:
     """Whether the user's word alone says how fast the task is on a type that it may run on: `declared`."""
-    return task.speed_samples_per_s is not None and all(
-        row.gpu_type != gpu_type for row in covering_rows(task.hyperparameters, zone)
+    return workload.speed_samples_per_s is not None and all(
+        row.gpu_type != gpu_type for row in covering_rows(workload.hyperparameters, zone)
     )
 
 
@@ -85,15 +86,15 @@ class Demand(NamedTuple):
     """r_i / (C_km - r_b)."""
 
     @classmethod
-    def of(cls, task: Task, work_samples: int, zone: Zone, fleet: Fleet, slot_s: float) -> Self:
+    def of(cls, workload: LoraWorkload, work_samples: int, zone: Zone, fleet: Fleet, slot_s: float) -> Self:
         """The demand of `work_samples` of a task in a zone: all of its work, or what is left of it.
 
         Raises:
             UnjudgeableError: if the speed of the task is unknown, it declares less memory than it must take,
                 or no node of the zone could ever hold it.
         """
-        _refuse_understated_memory(task, zone)
-        speeds, memory_gib = _speeds_and_memory(task, zone)
+        _refuse_understated_memory(workload, zone)
+        speeds, memory_gib = _speeds_and_memory(workload, zone)
         memory_gib = max(memory_gib, _least_memory_gib(fleet))
         samples = np.zeros(len(fleet.classes), np.int64)
         for index, node_class in enumerate(fleet.classes):
@@ -133,17 +134,17 @@ class Demand(NamedTuple):
         return float(per_sample.min()) * self.work_samples
 
 
-def _refuse_understated_memory(task: Task, zone: Zone) -> None:
+def _refuse_understated_memory(workload: LoraWorkload, zone: Zone) -> None:
     """What a bid declares is reserved: too little would be taken from the node's other tasks."""
-    if task.memory_gib is None or zone.base_dimensions is None:
+    if workload.memory_gib is None or zone.base_dimensions is None:
         return
-    least_gib = least_memory_gib(task.hyperparameters, zone.base_dimensions)
-    if task.memory_gib < least_gib:
-        shape = task.hyperparameters
+    least_gib = least_memory_gib(workload.hyperparameters, zone.base_dimensions)
+    if workload.memory_gib < least_gib:
+        shape = workload.hyperparameters
         raise UnjudgeableError(
             "memory_understated",
-            f"{task.memory_gib} GiB are declared, but rank {shape.rank} and {shape.batch_size} sequences of "
-            f"{shape.sequence_length} tokens take at least {gib_up(least_gib)} GiB on {zone.base_model}",
+            f"{workload.memory_gib} GiB are declared, but rank {shape.rank} and {shape.batch_size} sequences "
+            f"of {shape.sequence_length} tokens take at least {gib_up(least_gib)} GiB on {zone.base_model}",
         )
 
 
@@ -152,17 +153,19 @@ def _least_memory_gib(fleet: Fleet) -> float:
     return gib_up(max(node_class.capacity_gib for node_class in fleet.classes) / MAX_RUNS_PER_SLOT)
 
 
-def _speeds_and_memory(task: Task, zone: Zone) -> tuple[dict[str, float], float]:
+def _speeds_and_memory(workload: LoraWorkload, zone: Zone) -> tuple[dict[str, float], float]:
     types = {gpu.name for gpu in zone.gpu_types}
-    if unknown := sorted((task.speed_samples_per_s or {}).keys() - types):
+    if unknown := sorted((workload.speed_samples_per_s or {}).keys() - types):
         raise UnjudgeableError("unknown_gpu_type", f"zone {zone.id} has no gpu type {', '.join(unknown)}")
-    rows = covering_rows(task.hyperparameters, zone)
-    if not rows and (task.speed_samples_per_s is None or task.memory_gib is None):
-        shape = task.hyperparameters
+    rows = covering_rows(workload.hyperparameters, zone)
+    if not rows and (workload.speed_samples_per_s is None or workload.memory_gib is None):
+        shape = workload.hyperparameters
         raise UnjudgeableError(
             "no_throughput_known",
             f"zone {zone.id} has no throughput row for batch size {shape.batch_size} that covers rank "
             f"{shape.rank} and sequence length {shape.sequence_length}: give speed and memory in the bid",
         )
-    memory_gib = max(row.memory_gib for row in rows) if task.memory_gib is None else task.memory_gib
-    return {speed.gpu_type: speed.samples_per_s for speed in counted_speeds(task, zone)}, gib_up(memory_gib)
+    memory_gib = max(row.memory_gib for row in rows) if workload.memory_gib is None else workload.memory_gib
+    return {speed.gpu_type: speed.samples_per_s for speed in counted_speeds(workload, zone)}, gib_up(
+        memory_gib
+    )

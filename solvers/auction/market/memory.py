@@ -13,7 +13,7 @@ are not in it. On the default base it is 0.6 to 0.8 of what autograd was seen to
 """
 
 from schemas.cells import BaseDimensions
-from schemas.jobs import LoraHyperparameters
+from schemas.lora import LoraHyperparameters
 
 _BYTES_PER_PARAMETER = 16
 _BYTES_PER_LOG_PROBABILITY = 4

@@ -3,35 +3,37 @@
 import math
 from collections.abc import Mapping
 
-from schemas.jobs import Task
-from schemas.quotes import VendorQuoted
+from schemas.auction.quotes import VendorQuoted
+from schemas.lora import LoraWorkload
 from solvers.auction.market.demand import UnjudgeableError
 from solvers.auction.market.window import VendorOption
 
 
-def vendor_options(quotes: Mapping[str, VendorQuoted], task: Task, slot_s: float) -> list[VendorOption]:
+def vendor_options(
+    quotes: Mapping[str, VendorQuoted], workload: LoraWorkload, slot_s: float
+) -> list[VendorOption]:
     """Every vendor's price and delay for a task, by vendor; one option without vendor if it needs none.
 
     Raises:
         UnjudgeableError: the task needs pre-processing and no vendor quotes.
     """
-    if not task.needs_preprocessing:
+    if not workload.needs_preprocessing:
         return [VendorOption(None, 0, 0)]
     if not quotes:
         raise UnjudgeableError("no_vendor", "the task needs pre-processing and no vendor quotes")
     return [
-        VendorOption(vendor, _price_micros(quote, task), _delay_slots(quote, task, slot_s))
+        VendorOption(vendor, _price_micros(quote, workload), _delay_slots(quote, workload, slot_s))
         for vendor, quote in sorted(quotes.items())
     ]
 
 
-def _price_micros(quote: VendorQuoted, task: Task) -> int:
+def _price_micros(quote: VendorQuoted, workload: LoraWorkload) -> int:
     # Whole numbers all the way: the product may be beyond what a float holds.
     return quote.fixed_price_micros - (
-        -quote.price_per_thousand_samples_micros * task.dataset.samples // 1_000
+        -quote.price_per_thousand_samples_micros * workload.dataset.samples // 1_000
     )
 
 
-def _delay_slots(quote: VendorQuoted, task: Task, slot_s: float) -> int:
-    delay_s = quote.fixed_delay_s + quote.delay_per_thousand_samples_s * task.dataset.samples / 1_000
+def _delay_slots(quote: VendorQuoted, workload: LoraWorkload, slot_s: float) -> int:
+    delay_s = quote.fixed_delay_s + quote.delay_per_thousand_samples_s * workload.dataset.samples / 1_000
     return math.ceil(delay_s / slot_s)

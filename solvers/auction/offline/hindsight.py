@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from schemas.auction.bids import Task, bid_micros_of
+from schemas.auction.quotes import VendorLeft, VendorQuoted
+from schemas.base import Event
 from schemas.cells import CellConfigured, Zone
 from schemas.clock import ClockTicked
 from schemas.jobs import JobSubmitted
-from schemas.quotes import VendorLeft, VendorQuoted
-from schemas.registry import Event
 from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.fleet import Calendar, Fleet
 from solvers.auction.market.vendors import vendor_options
@@ -67,9 +68,9 @@ class _Hindsight:
                 self._quotes[event.vendor] = event
             case VendorLeft():
                 self._quotes.pop(event.vendor, None)
-            case JobSubmitted() if event.task.zone in self.zones and event.job_id not in self._decided:
+            case JobSubmitted() if event.zone in self.zones and event.job_id not in self._decided:
                 self._decided.add(event.job_id)
-                self._offer(event, self.zones[event.task.zone])
+                self._offer(event, self.zones[event.zone])
 
     def instance(self, zone_id: str, withdrawn: Collection[str]) -> Instance:
         """The instance of a zone, from the first slot of any of its tasks to the last."""
@@ -91,10 +92,10 @@ class _Hindsight:
         )
 
     def _offer(self, bid: JobSubmitted, zone: _HindsightZone) -> None:
-        task, slot_s = bid.task, self._calendar.slot_s
+        task, slot_s = Task.of(bid), self._calendar.slot_s
         try:
-            demand = Demand.of(task, task.work_samples, zone.zone, zone.fleet, slot_s)
-            options = vendor_options(self._quotes, task, slot_s)
+            demand = Demand.of(task.workload, task.workload.work_samples, zone.zone, zone.fleet, slot_s)
+            options = vendor_options(self._quotes, task.workload, slot_s)
         except UnjudgeableError:
             return
         last_slot = min(
@@ -102,5 +103,7 @@ class _Hindsight:
         )
         if last_slot >= self._first_slot:
             zone.tasks.append(
-                OfferedTask(bid.job_id, bid.bid_micros, demand, tuple(options), self._first_slot, last_slot)
+                OfferedTask(
+                    bid.job_id, bid_micros_of(bid), demand, tuple(options), self._first_slot, last_slot
+                )
             )

@@ -7,23 +7,25 @@ from typing import Any
 
 import numpy as np
 
+from schemas.auction.batches import BatchProblem, OfferedBid, OfferedNodes, SolvedPlan
+from schemas.auction.settings import TitanPolicy
 from schemas.cells import Zone
-from schemas.jobs import JobSubmitted
-from schemas.policies import TitanPolicy
-from schemas.solves import OfferedBid, OfferedNodes, SolvedPlan, SolveRequested
+from schemas.solves import SolveRequested
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import GIB_QUANTUM, Calendar, Fleet, NodeClass
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
 from solvers.auction.mechanism.mechanism import Request
+from streams.cell.jobs import Job
 from streams.cell.live_bytes import kept_bytes
+from streams.policies.auction.judge import Bid
 
 
 @dataclass(frozen=True)
 class WaitingBid:
     """A bid that is not decided yet."""
 
-    event: JobSubmitted
+    bid: Bid
     request: Request
     """As it was when the bid came, with the vendor that was drawn as its only option."""
     gain_micros: int
@@ -36,33 +38,34 @@ def packed(bids: Mapping[str, WaitingBid]) -> list[list[Any]]:
     """Bids, of types that msgpack writes; amounts may outgrow 64 bits, so they travel as text."""
     return [
         [
-            bid.event.model_dump_json(),
-            [bid.request.first_slot, bid.request.last_slot],
+            job_id,
+            [waiting.request.first_slot, waiting.request.last_slot],
             [option.vendor, str(option.price_micros), option.delay_slots],
-            str(bid.gain_micros),
+            str(waiting.gain_micros),
         ]
-        for bid in bids.values()
-        for option in bid.request.options
+        for job_id, waiting in bids.items()
+        for option in waiting.request.options
     ]
 
 
-def unpacked(state: list[list[Any]], zone: Zone, fleet: Fleet, calendar: Calendar) -> dict[str, WaitingBid]:
-    """The bids that `packed` was given, by job; of the same zone."""
+def unpacked(
+    state: list[list[Any]], jobs: Mapping[str, Job], zone: Zone, fleet: Fleet, calendar: Calendar
+) -> dict[str, WaitingBid]:
+    """The bids that `packed` was given, by job; of the same zone and of these jobs."""
     bids = {}
-    for text, (first_slot, last_slot), (vendor, price_micros, delay_slots), gain_micros in state:
-        event = JobSubmitted.model_validate_json(text)
-        task = event.task
-        bids[event.job_id] = WaitingBid(
-            event,
+    for job_id, (first_slot, last_slot), (vendor, price_micros, delay_slots), gain_micros in state:
+        bid = Bid.of(jobs[job_id])
+        bids[job_id] = WaitingBid(
+            bid,
             Request(
-                id=event.job_id,
-                demand=Demand.of(task, task.work_samples, zone, fleet, calendar.slot_s),
+                id=job_id,
+                demand=Demand.of(bid.workload, bid.workload.work_samples, zone, fleet, calendar.slot_s),
                 options=[VendorOption(vendor, int(price_micros), delay_slots)],
                 first_slot=first_slot,
                 last_slot=last_slot,
             ),
             int(gain_micros),
-            kept_bytes(task),
+            kept_bytes(bid.workload),
         )
     return bids
 
@@ -84,15 +87,16 @@ def batch_request(
     return SolveRequested(
         zone=zone,
         request_id=request_id,
-        reason="batch_due",
         time_limit_s=policy.time_limit_s,
-        relative_gap=policy.relative_gap,
-        first_slot=market.first_slot,
-        classes=tuple(
-            _offered_nodes(market, index, node_class, slots)
-            for index, node_class in enumerate(market.fleet.classes)
+        problem=BatchProblem(
+            relative_gap=policy.relative_gap,
+            first_slot=market.first_slot,
+            classes=tuple(
+                _offered_nodes(market, index, node_class, slots)
+                for index, node_class in enumerate(market.fleet.classes)
+            ),
+            bids=offered,
         ),
-        bids=offered,
     )
 
 
@@ -120,12 +124,12 @@ def placement_of_plan(plan: SolvedPlan, request: Request, market: Market) -> Pla
     return Placement(slots, rows)
 
 
-def _offered_bid(bid: WaitingBid, first_slot: int, horizon_end: int) -> OfferedBid:
-    request = bid.request
+def _offered_bid(waiting: WaitingBid, first_slot: int, horizon_end: int) -> OfferedBid:
+    request = waiting.request
     (option,) = request.options
     return OfferedBid(
         job_id=request.id,
-        bid_micros=bid.event.bid_micros,
+        bid_micros=waiting.bid.bid_micros,
         work_samples=request.demand.work_samples,
         slot_samples=tuple(request.demand.samples.tolist()),
         memory_quanta=int(request.demand.memory_gib * GIB_QUANTUM),

@@ -4,21 +4,23 @@ A cell never waits for a solver, so the answer may find less room than there was
 whose node-slots are no longer free, or that was none, is not applied: its bid is rejected, and why.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from schemas.auction.batches import BatchSolution, SolvedPlan
+from schemas.auction.settings import TitanPolicy
+from schemas.base import Outcome
 from schemas.cells import Zone
-from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, JobWithdrawn
-from schemas.jobs import JobSubmitted, JobWithdrawalRequested, RejectionReason, Task
-from schemas.policies import TitanPolicy
-from schemas.registry import Outcome
-from schemas.solves import SolvedPlan, SolveFinished
+from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, JobWithdrawn, RejectionReason
+from schemas.lora import LoraWorkload
+from schemas.solves import SolveFinished
 from solvers.auction.baselines.on_arrival import drawn_vendor, in_time
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.search import Schedule, describe
+from streams.cell.jobs import Job
 from streams.cell.live_bytes import LiveBytes, kept_bytes
 from streams.policies.auction.batch import (
     WaitingBid,
@@ -28,8 +30,8 @@ from streams.policies.auction.batch import (
     slots_for,
     unpacked,
 )
-from streams.policies.auction.judge import Verdicts, unknown_job, unknown_solve, why_not
-from streams.policies.auction.offers import certificate_of
+from streams.policies.auction.judge import Bid, Verdicts, unknown_solve, why_not
+from streams.policies.auction.offers import standing
 
 _Fault = tuple[RejectionReason, str]
 """Why a solver's plan is not applied."""
@@ -64,53 +66,44 @@ class BatchJudge:
         self._asked_slot = -1
         """The slot in which a solver was last asked."""
 
-    def bid(self, event: JobSubmitted, request: Request) -> Iterator[Outcome]:
+    def bid(self, bid: Bid, request: Request) -> Iterator[Outcome]:
         """Keep a bid for its slot's solve. The vendor is drawn now, and the bound grows now: the offline
         optimum would schedule the task from here on, to the end of the horizon as it is now. So no later slot
         is used either, though the horizon moves on while the bid waits."""
         appraisal = self._auctioneer.appraise(request)
-        gain_micros = self._auctioneer.judge(event.bid_micros, request, appraisal)
+        gain_micros = self._auctioneer.judge(bid.bid_micros, request, appraisal)
         option = drawn_vendor(request, slots_for(request, self._market))
         if option is None:
-            yield self._verdicts.rejected(event, *why_not(appraisal, event.bid_micros), appraisal)
+            yield self._verdicts.rejected(bid, *why_not(appraisal, bid.bid_micros), appraisal)
             return
-        state_bytes = kept_bytes(event.task)
-        full = self._live.refuse_waiting(event.user, state_bytes)
+        state_bytes = kept_bytes(bid.workload)
+        full = self._live.refuse_waiting(bid.job.user, state_bytes)
         if full is not None:
-            yield self._verdicts.rejected(event, "cell_full", full, appraisal)
+            yield self._verdicts.rejected(bid, "cell_full", full, appraisal)
         else:
             horizon_end = self._market.first_slot + self._market.horizon_slots - 1
             request = replace(request, options=[option], last_slot=min(request.last_slot, horizon_end))
-            self._waiting[event.job_id] = WaitingBid(event, request, gain_micros, state_bytes)
-            self._live.add_waiting(event.user, state_bytes)
+            self._waiting[request.id] = WaitingBid(bid, request, gain_micros, state_bytes)
+            self._live.add_waiting(bid.job.user, state_bytes)
 
-    def full(self, user: str, task: Task, schedule: Schedule) -> str | None:  # noqa: ARG002
-        return self._live.refuse_waiting(user, kept_bytes(task))
+    def full(self, user: str, workload: LoraWorkload, schedule: Schedule) -> str | None:  # noqa: ARG002
+        return self._live.refuse_waiting(user, kept_bytes(workload))
 
-    def has(self, job_id: str) -> bool:
-        return any(job_id in bids for bids in (self._waiting, *self._asked.values()))
-
-    def withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
+    def withdraw(self, job: Job) -> Iterator[Outcome]:
         """Forget a bid that is not decided yet, at no charge."""
         batches = (self._waiting, *self._asked.values())
-        held = next((bids for bids in batches if event.job_id in bids), None)
-        if held is None:
-            yield unknown_job(event.job_id)
-            return
-        bid = held[event.job_id]
-        if bid.event.user != event.user:
-            yield EventIgnored(reason="not_the_owner", detail=f"job {event.job_id} is of another user")
-            return
-        self._forget(held, bid)
-        self._auctioneer.dual_bound.take_back(bid.gain_micros)
+        held = next(bids for bids in batches if job.job_id in bids)
+        waiting = held[job.job_id]
+        self._forget(held, waiting)
+        self._auctioneer.dual_bound.take_back(waiting.gain_micros)
         yield JobWithdrawn(
-            job_id=event.job_id,
-            user=event.user,
+            job_id=job.job_id,
+            user=job.user,
             zone=self._zone.id,
             reason="user_request",
             returned_micros=0,
             retained_micros=0,
-            certificate=certificate_of(self._auctioneer),
+            evidence=standing(self._auctioneer),
         )
 
     def on_clock(self, time_s: float) -> Iterator[Outcome]:
@@ -135,9 +128,12 @@ class BatchJudge:
             yield unknown_solve(event)
             return
         for bid in bids.values():
-            self._live.add_waiting(bid.event.user, -bid.state_bytes)
+            self._live.add_waiting(bid.bid.job.user, -bid.state_bytes)
+        solution = event.solution
+        if not isinstance(solution, BatchSolution):
+            solution = BatchSolution(status="none", plans=(), bound_micros=None)
         plans: dict[str, list[SolvedPlan]] = {}
-        for plan in event.plans:
+        for plan in solution.plans:
             plans.setdefault(plan.job_id, []).append(plan)
         if strangers := sorted(plans.keys() - bids.keys()):
             yield EventIgnored(
@@ -152,7 +148,7 @@ class BatchJudge:
             else:
                 faults[job_id] = verdict
         for job_id, fault in faults.items():
-            yield self._rejected(bids[job_id], fault, event)
+            yield self._rejected(bids[job_id], fault, solution, event.solve_s)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -162,16 +158,16 @@ class BatchJudge:
             "asked_slot": self._asked_slot,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self._waiting = self._unpacked(state["waiting"])
-        self._asked = {id: self._unpacked(bids) for id, bids in state["asked"]}
+    def restore(self, state: dict[str, Any], jobs: Mapping[str, Job]) -> None:
+        self._waiting = self._unpacked(state["waiting"], jobs)
+        self._asked = {id: self._unpacked(bids, jobs) for id, bids in state["asked"]}
         self._requests = state["requests"]
         self._asked_slot = state["asked_slot"]
 
-    def _unpacked(self, state: list[list[Any]]) -> dict[str, WaitingBid]:
-        bids = unpacked(state, self._zone, self._market.fleet, self._calendar)
+    def _unpacked(self, state: list[list[Any]], jobs: Mapping[str, Job]) -> dict[str, WaitingBid]:
+        bids = unpacked(state, jobs, self._zone, self._market.fleet, self._calendar)
         for bid in bids.values():
-            self._live.add_waiting(bid.event.user, bid.state_bytes)
+            self._live.add_waiting(bid.bid.job.user, bid.state_bytes)
         return bids
 
     def _ask(self, slot: int) -> Iterator[Outcome]:
@@ -191,7 +187,7 @@ class BatchJudge:
             if not in_time(request, slots_for(request, self._market)):
                 self._forget(bids, bid)
                 appraisal = self._auctioneer.appraise(request)
-                yield self._verdicts.rejected(bid.event, *why_not(appraisal, bid.event.bid_micros), appraisal)
+                yield self._verdicts.rejected(bid.bid, *why_not(appraisal, bid.bid.bid_micros), appraisal)
 
     def _present(self, bid: WaitingBid) -> Request:
         """A bid's request, of the slots that are left: its vendor begins when it is admitted."""
@@ -211,33 +207,35 @@ class BatchJudge:
         appraisal = self._auctioneer.appraise_plan(request, schedule)
         price = appraisal.price
         assert price is not None, "there is a plan"
-        if bid.event.bid_micros <= price.micros:
+        if bid.bid.bid_micros <= price.micros:
             return _infeasible(
-                f"it costs {price.micros:.0f} micros, which the bid of {bid.event.bid_micros} is not above"
+                f"it costs {price.micros:.0f} micros, which the bid of {bid.bid.bid_micros} is not above"
             )
-        full = self._live.refuse_job(kept_bytes(bid.event.task, len(placement.slots)))
+        full = self._live.refuse_job(kept_bytes(bid.bid.workload, len(placement.slots)))
         if full is not None:
             return "cell_full", full
-        award = self._auctioneer.award(bid.event.bid_micros, request.demand, schedule, price, bid.gain_micros)
+        award = self._auctioneer.award(bid.bid.bid_micros, request.demand, schedule, price, bid.gain_micros)
         if award is None:
             return _infeasible("its node-slots have not the room any more")
-        return self._verdicts.admitted(bid.event, request, appraisal, award)
+        return self._verdicts.admitted(bid.bid, request, appraisal, award)
 
     def _forget(self, bids: dict[str, WaitingBid], bid: WaitingBid) -> None:
-        del bids[bid.event.job_id]
-        self._live.add_waiting(bid.event.user, -bid.state_bytes)
+        del bids[bid.bid.job.job_id]
+        self._live.add_waiting(bid.bid.job.user, -bid.state_bytes)
 
-    def _rejected(self, bid: WaitingBid, fault: _Fault | None, solve: SolveFinished) -> JobRejected:
+    def _rejected(
+        self, bid: WaitingBid, fault: _Fault | None, solution: BatchSolution, solve_s: float
+    ) -> JobRejected:
         appraisal = self._auctioneer.appraise(self._present(bid))
         if fault is not None:
             reason, detail = fault
-        elif appraisal.price is None or bid.event.bid_micros <= appraisal.price.micros:
-            reason, detail = why_not(appraisal, bid.event.bid_micros)
-        elif solve.status == "none":
-            reason, detail = "solver_found_nothing", f"the solver found no plan in {solve.solve_s:.1f} s"
+        elif appraisal.price is None or bid.bid.bid_micros <= appraisal.price.micros:
+            reason, detail = why_not(appraisal, bid.bid.bid_micros)
+        elif solution.status == "none":
+            reason, detail = "solver_found_nothing", f"the solver found no plan in {solve_s:.1f} s"
         else:
             reason, detail = "not_in_schedule", "the best schedule found for the slot's bids leaves it out"
-        return self._verdicts.rejected(bid.event, reason, detail, appraisal)
+        return self._verdicts.rejected(bid.bid, reason, detail, appraisal)
 
 
 def _infeasible(fault: str) -> _Fault:

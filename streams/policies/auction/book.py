@@ -1,21 +1,23 @@
 """The admitted jobs of a zone: plans kept, made again, given up and completed."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
+from schemas.auction.evidence import JobReplanned, Plan
+from schemas.base import Outcome
 from schemas.cells import Zone
 from schemas.commands import RunCancelled, RunOrder, SlotAssigned
-from schemas.decisions import JobCompleted, JobRefunded, JobReplanned, JobWithdrawn, Plan
-from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
-from schemas.registry import Outcome
+from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
+from schemas.fleet import RunFinished, RunProgressed, RunReport, RunStarted
 from solvers.auction.market.demand import Demand, rests_on_declaration
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS
+from streams.cell.jobs import Job
 from streams.cell.live_bytes import NODE_SLOT_BYTES, LiveBytes
-from streams.policies.auction.job import Job, Setback
-from streams.policies.auction.offers import certificate_of, plan_of
+from streams.policies.auction.job import PlannedJob, Setback
+from streams.policies.auction.offers import plan_of, standing
 
 Fault = Literal["run_failed", "slower_than_declared", "dataset_size_misstated"]
 """What a job may end for by its own fault."""
@@ -37,7 +39,7 @@ class JobBook:
     """Jobs by id in the order of their admission."""
 
     def __init__(self, zone: Zone, auctioneer: Auctioneer, calendar: Calendar, live: LiveBytes) -> None:
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, PlannedJob] = {}
         self._live = live
         self._zone = zone
         self._auctioneer = auctioneer
@@ -53,7 +55,7 @@ class JobBook:
         """The slot whose commands are out; -1 before the first."""
         return self._market.first_slot - 1
 
-    def add(self, job: Job) -> None:
+    def add(self, job: PlannedJob) -> None:
         """Keep a job that was admitted."""
         self.jobs[job.job_id] = job
         self._live.add(job.state_bytes)
@@ -71,12 +73,12 @@ class JobBook:
                 orders.setdefault(row, []).append(
                     RunOrder(
                         job_id=job.job_id,
-                        user=job.user,
-                        work_samples=job.task.work_samples,
+                        user=job.job.user,
+                        work_samples=job.workload.work_samples,
                         quota_samples=job.quotas[slot],
-                        resume_samples=job.samples_done,
-                        dataset=job.task.dataset,
-                        hyperparameters=job.task.hyperparameters,
+                        resume_samples=job.job.samples_done,
+                        dataset=job.workload.dataset,
+                        hyperparameters=job.workload.hyperparameters,
                         speed_is_declared=self._speed_is_declared(job, row),
                     )
                 )
@@ -120,7 +122,9 @@ class JobBook:
             else:
                 yield from self._replan(job, setback, share_steps)
 
-    def check(self, job: Job, setback: Setback, budget_steps: int = SEARCH_BUDGET_STEPS) -> Iterator[Outcome]:
+    def check(
+        self, job: PlannedJob, setback: Setback, budget_steps: int = SEARCH_BUDGET_STEPS
+    ) -> Iterator[Outcome]:
         """Plan the rest of a job again if the node-slots ahead of it no longer suffice."""
         short = -self._spare_samples(job)
         if short <= 0 or (setback == "behind_plan" and self._awaits_evidence(job)):
@@ -135,19 +139,19 @@ class JobBook:
         else:
             yield from self._replan(job, setback, budget_steps)
 
-    def start(self, job: Job, report: RunStarted) -> Iterator[Outcome]:
+    def start(self, job: PlannedJob, report: RunStarted) -> Iterator[Outcome]:
         """Take note of a run's start, where its checkpoint and its data are seen."""
         job.start_run(report.slot, report.samples_done)
-        declared, counted = job.task.dataset.samples, report.dataset_samples
-        if job.task.needs_preprocessing and counted is not None and counted > declared:
+        dataset, counted = job.workload.dataset, report.dataset_samples
+        if job.workload.needs_preprocessing and counted is not None and counted > dataset.samples:
             detail = (
-                f"{job.task.dataset.path} holds {counted} samples, its vendor was paid to prepare {declared}"
+                f"{dataset.path} holds {counted} samples, its vendor was paid to prepare {dataset.samples}"
             )
             yield from self._end_at_fault(job, "dataset_size_misstated", detail)
         else:
             yield from self.check(job, "behind_plan")
 
-    def progress(self, job: Job, report: RunProgressed) -> Iterator[Outcome]:
+    def progress(self, job: PlannedJob, report: RunProgressed) -> Iterator[Outcome]:
         """Take note of how far a run is. What its part of the slot left undone is planned again, unless the
         task itself was slower than its user declared."""
         expected = self._expected_spare_samples(job, report.slot)
@@ -162,7 +166,7 @@ class JobBook:
         else:
             yield from self.check(job, "behind_plan")
 
-    def overtake(self, job: Job, report: RunStarted | RunProgressed | RunFailed) -> Iterator[Outcome]:
+    def overtake(self, job: PlannedJob, report: RunReport) -> Iterator[Outcome]:
         """Take note of the end of a run that a later one has overtaken. What it has trained does not count,
         but how long it took may show that the task is slower than its user declared."""
         if isinstance(report, RunStarted) or (isinstance(report, RunProgressed) and not report.slot_complete):
@@ -190,7 +194,7 @@ class JobBook:
             if interrupted or any(job.rows[ahead] == row for ahead in job.rows if ahead > slot):
                 job.set_back("node_lost")
 
-    def fail(self, job: Job, slot: int, error: str, permanent: bool) -> Iterator[Outcome]:
+    def fail(self, job: PlannedJob, slot: int, error: str, permanent: bool) -> Iterator[Outcome]:
         """Count a slot's run as lost; give the job up if it can run nowhere."""
         job.lose_slot(slot)
         job.end_run(slot)
@@ -199,13 +203,13 @@ class JobBook:
         else:
             yield from self.check(job, "run_failed")
 
-    def complete(self, job: Job, report: RunFinished) -> Iterator[Outcome]:
+    def complete(self, job: PlannedJob, report: RunFinished) -> Iterator[Outcome]:
         """Close a job whose work is done and free what it did not need."""
         self._welfare.finished_early_micros += self._give_up_node_slots(job)
         self._remove(job)
         yield JobCompleted(
             job_id=job.job_id,
-            user=job.user,
+            user=job.job.user,
             zone=self._zone.id,
             reason="work_done",
             node=report.node,
@@ -214,10 +218,10 @@ class JobBook:
             loss=report.loss,
             adapter_path=report.adapter_path,
             adapter_digest=report.adapter_digest,
-            certificate=certificate_of(self._auctioneer),
+            evidence=standing(self._auctioneer),
         )
 
-    def withdraw(self, job: Job) -> Iterator[Outcome]:
+    def withdraw(self, job: PlannedJob) -> Iterator[Outcome]:
         """Close an unstarted job at its user's wish; what it paid for operation goes back, if not spent."""
         returned_micros = self._unspent_micros(job)
         self._welfare.withdrawn_micros += self._give_up_node_slots(job) - job.bid_micros + job.welfare_micros
@@ -226,31 +230,31 @@ class JobBook:
         self._remove(job)
         yield JobWithdrawn(
             job_id=job.job_id,
-            user=job.user,
+            user=job.job.user,
             zone=self._zone.id,
             reason="user_request",
             returned_micros=returned_micros,
             retained_micros=job.payment_micros - returned_micros,
-            certificate=certificate_of(self._auctioneer),
+            evidence=standing(self._auctioneer),
         )
 
     def state(self) -> list[bytes]:
         """Everything, of types that msgpack writes."""
         return [job.packed() for job in self.jobs.values()]
 
-    def restore(self, state: list[bytes]) -> None:
-        """Take the jobs that `state` was taken of."""
-        for job in map(Job.unpack, state):
-            self.add(job)
+    def restore(self, state: list[bytes], jobs: Mapping[str, Job]) -> None:
+        """Take what `state` was taken of, of these live jobs."""
+        for packed in state:
+            self.add(PlannedJob.unpack(packed, jobs))
 
-    def _spare_samples(self, job: Job) -> int:
+    def _spare_samples(self, job: PlannedJob) -> int:
         """What a job's node-slots are still expected to train beyond its work; negative where they fall
         short."""
         present_slot = self.present_slot
         ahead = sum(quota for slot, quota in job.quotas.items() if slot > present_slot)
         return ahead + self._in_flight(job) - job.remaining_samples
 
-    def _lacking_samples(self, job: Job, report: RunProgressed) -> int:
+    def _lacking_samples(self, job: PlannedJob, report: RunProgressed) -> int:
         """What a run has trained less than its user's word promises for the time that it had.
 
         0 where the zone itself knows how fast the task is, or where the run began is not known.
@@ -262,12 +266,12 @@ class JobBook:
         promised = math.floor(job.quotas[report.slot] * (report.node_s / self._calendar.slot_s))
         return promised - (report.samples_done - base_samples)
 
-    def _speed_is_declared(self, job: Job, row: int) -> bool:
+    def _speed_is_declared(self, job: PlannedJob, row: int) -> bool:
         """Whether the user answers for the job's speed on a node."""
         gpu_type = self._fleet.classes[self._fleet.class_of_row[row]].gpu_type
-        return rests_on_declaration(job.task, self._zone, gpu_type)
+        return rests_on_declaration(job.workload, self._zone, gpu_type)
 
-    def _awaits_evidence(self, job: Job) -> bool:
+    def _awaits_evidence(self, job: PlannedJob) -> bool:
         """Whether a run is out whose late report will tell by whose fault it is late.
 
         It began, its executor has lived since, and its user answers for its speed.
@@ -284,11 +288,11 @@ class JobBook:
         """Whether a slot's report has been waited for long enough."""
         return slot < self.present_slot - 1
 
-    def _expected_spare_samples(self, job: Job, slot: int) -> int:
+    def _expected_spare_samples(self, job: PlannedJob, slot: int) -> int:
         """What a job would have to spare if the run of a slot had trained its quota, and no more is known."""
         return self._spare_samples(job) + (self._expected(job, slot) if self._is_late(slot) else 0)
 
-    def _in_flight(self, job: Job) -> int:
+    def _in_flight(self, job: PlannedJob) -> int:
         """Samples of the present and the last slot that are planned and not yet reported."""
         return sum(
             self._expected(job, slot)
@@ -297,12 +301,12 @@ class JobBook:
         )
 
     @staticmethod
-    def _expected(job: Job, slot: int) -> int:
+    def _expected(job: PlannedJob, slot: int) -> int:
         """What is left of a slot's quota."""
-        done = job.samples_done - job.run_base_samples if slot == job.run_slot else 0
+        done = job.job.samples_done - job.run_base_samples if slot == job.run_slot else 0
         return max(job.quotas.get(slot, 0) - done, 0)
 
-    def _replan(self, job: Job, setback: Setback, budget_steps: int) -> Iterator[Outcome]:
+    def _replan(self, job: PlannedJob, setback: Setback, budget_steps: int) -> Iterator[Outcome]:
         self._steps += _STEPS_BESIDE_SEARCH
         first_slot = self._market.first_slot
         missing = job.remaining_samples - self._in_flight(job)
@@ -313,7 +317,7 @@ class JobBook:
             return
         held = job.ahead(first_slot)
         before = self._auctioneer.operational_micros(job.demand, held)
-        demand = Demand.of(job.task, missing, self._zone, self._fleet, self._calendar.slot_s)
+        demand = Demand.of(job.workload, missing, self._zone, self._fleet, self._calendar.slot_s)
         schedule = self._auctioneer.replan(
             demand,
             held,
@@ -350,7 +354,7 @@ class JobBook:
         yield self._replanned(job, setback, missing, plan_of(schedule, self._fleet.nodes), extra)
 
     def _replanned(
-        self, job: Job, setback: Setback, missing: int, plan: Plan, extra_micros: int
+        self, job: PlannedJob, setback: Setback, missing: int, plan: Plan, extra_micros: int
     ) -> JobReplanned:
         return JobReplanned(
             job_id=job.job_id,
@@ -360,24 +364,24 @@ class JobBook:
             remaining_samples=missing,
             plan=plan,
             extra_operational_micros=extra_micros,
-            certificate=certificate_of(self._auctioneer),
+            evidence=standing(self._auctioneer),
         )
 
     def _refund(
-        self, job: Job, reason: Setback | Literal["deadline_passed"], detail: str
+        self, job: PlannedJob, reason: Setback | Literal["deadline_passed"], detail: str
     ) -> Iterator[Outcome]:
         """Give a job up whose user is not to blame: all of the payment goes back."""
         self._welfare.refunded_micros += self._give_up_node_slots(job) - job.bid_micros
         yield from self._end(job, reason, detail, job.payment_micros)
 
-    def _end_as_too_slow(self, job: Job, report: RunProgressed, lacking: int) -> Iterator[Outcome]:
+    def _end_as_too_slow(self, job: PlannedJob, report: RunProgressed, lacking: int) -> Iterator[Outcome]:
         detail = (
             f"slot {report.slot}: {report.node_s:.1f} s of node {report.node} trained {lacking} samples "
             "less than the declared speed promises, and the other cells do not make up for that"
         )
         yield from self._end_at_fault(job, "slower_than_declared", detail)
 
-    def _end_at_fault(self, job: Job, fault: Fault, detail: str) -> Iterator[Outcome]:
+    def _end_at_fault(self, job: PlannedJob, fault: Fault, detail: str) -> Iterator[Outcome]:
         """Give a job up for what its task, its data or its declaration is: its user gets back no more than a
         withdrawal gives, or failing on purpose would be a free way out."""
         unspent_micros = self._unspent_micros(job)
@@ -386,7 +390,7 @@ class JobBook:
 
     def _end(
         self,
-        job: Job,
+        job: PlannedJob,
         reason: Setback | Fault | Literal["deadline_passed"],
         detail: str,
         refund_micros: int,
@@ -394,29 +398,29 @@ class JobBook:
         self._remove(job)
         yield JobRefunded(
             job_id=job.job_id,
-            user=job.user,
+            user=job.job.user,
             zone=self._zone.id,
             reason=reason,
             detail=detail,
             remaining_samples=job.remaining_samples,
             refund_micros=refund_micros,
             retained_micros=job.payment_micros - refund_micros,
-            certificate=certificate_of(self._auctioneer),
+            evidence=standing(self._auctioneer),
         )
         # The node of the last report keeps the job for its next part.
         slots = sorted(slot for slot in {*job.runs, job.reported_slot} if slot in job.rows)
         for row in dict.fromkeys(job.rows[slot] for slot in slots):
             yield RunCancelled(zone=self._zone.id, node=self._fleet.nodes[row], job_id=job.job_id)
 
-    def _operational_ahead_micros(self, job: Job) -> int:
+    def _operational_ahead_micros(self, job: PlannedJob) -> int:
         """What the node-slots ahead of a job cost to run: not yet spent."""
         return self._auctioneer.operational_micros(job.demand, job.ahead(self._market.first_slot))
 
-    def _unspent_micros(self, job: Job) -> int:
+    def _unspent_micros(self, job: PlannedJob) -> int:
         """What a job has paid for operation and its node-slots ahead would have cost."""
         return min(self._operational_ahead_micros(job), job.refundable_micros)
 
-    def _give_up_node_slots(self, job: Job) -> int:
+    def _give_up_node_slots(self, job: PlannedJob) -> int:
         """Free the node-slots ahead of a job, and return their operational cost in micros, which is not
         spent."""
         saved_micros = self._operational_ahead_micros(job)
@@ -425,11 +429,11 @@ class JobBook:
         self._forget_ahead(job)
         return saved_micros
 
-    def _forget_ahead(self, job: Job) -> None:
+    def _forget_ahead(self, job: PlannedJob) -> None:
         bytes_before = job.state_bytes
         job.forget(self._market.first_slot)
         self._live.add(job.state_bytes - bytes_before)
 
-    def _remove(self, job: Job) -> None:
+    def _remove(self, job: PlannedJob) -> None:
         del self.jobs[job.job_id]
         self._live.add(-job.state_bytes)

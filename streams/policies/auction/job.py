@@ -1,14 +1,17 @@
-"""An admitted job, from its award to its end."""
+"""What an auction zone keeps of an admitted job, from its award to its end."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
 import msgpack
 import numpy as np
 
-from schemas.jobs import Task
+from schemas.auction.bids import Task
+from schemas.lora import LoraWorkload
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Placement
+from streams.cell.jobs import Job
 from streams.cell.live_bytes import HELD_NODE_SLOT_BYTES, PRICED_BYTES, kept_bytes
 
 Setback = Literal["node_lost", "behind_plan", "run_failed"]
@@ -16,12 +19,12 @@ Setback = Literal["node_lost", "behind_plan", "run_failed"]
 
 
 @dataclass
-class Job:
-    """What the cell knows of an admitted job that is not over."""
+class PlannedJob:
+    """An admitted job that is not over, and its plan."""
 
-    job_id: str
-    user: str
-    task: Task
+    job: Job
+    workload: LoraWorkload
+    """Of the job."""
     bid_micros: int
     payment_micros: int
     refundable_micros: int
@@ -45,8 +48,6 @@ class Job:
     """Samples planned by slot."""
     priced: set[tuple[int, int]] = field(default_factory=set)
     """(slot, row) of the node-slots ahead whose prices it has raised, given up since or not."""
-    samples_done: int = 0
-    """As last reported."""
     reported_slot: int = -1
     """The last slot that was reported complete."""
     run_slot: int = -1
@@ -65,7 +66,12 @@ class Job:
     """See `packed`; None after a change."""
 
     def __post_init__(self) -> None:
-        self._bytes_without_plan = kept_bytes(self.task)
+        self._bytes_without_plan = kept_bytes(self.workload)
+
+    @property
+    def job_id(self) -> str:
+        """Of the job."""
+        return self.job.job_id
 
     @property
     def state_bytes(self) -> int:
@@ -76,7 +82,7 @@ class Job:
     @property
     def remaining_samples(self) -> int:
         """Work not yet reported done."""
-        return max(self.task.work_samples - self.samples_done, 0)
+        return max(self.workload.work_samples - self.job.samples_done, 0)
 
     def owe(self, lacking_samples: int) -> None:
         """A run has trained so much less than promised, or more if negative."""
@@ -113,7 +119,7 @@ class Job:
 
     def start_run(self, slot: int, samples_done: int) -> None:
         """A run of this slot has begun at `samples_done`, which may be less than what was reported before."""
-        self.samples_done = self.run_base_samples = self._unfinished(samples_done)
+        self.job.samples_done = self.run_base_samples = self._unfinished(samples_done)
         self.run_slot = slot
         # A node that begins a run has ended the one before, whether it said so or not.
         for held in [held for held in self.runs if held < slot and self.rows[held] == self.rows[slot]]:
@@ -123,14 +129,14 @@ class Job:
 
     def report(self, slot: int, samples_done: int, slot_complete: bool) -> None:
         """A run of this slot has come this far."""
-        self.samples_done = self._unfinished(samples_done)
+        self.job.samples_done = self._unfinished(samples_done)
         if slot_complete:
             self.reported_slot = max(self.reported_slot, slot)
         self._packed = None
 
     def _unfinished(self, samples_done: int) -> int:
         """Until an adapter is delivered, something is left to do: a job must not wait for it for ever."""
-        return min(samples_done, self.task.work_samples - 1)
+        return min(samples_done, self.workload.work_samples - 1)
 
     def lose_slot(self, slot: int) -> None:
         """Nothing more is to be expected of this slot's run."""
@@ -169,7 +175,7 @@ class Job:
             self._packed = msgpack.packb(
                 {
                     **{name: getattr(self, name) for name in _PLAIN_FIELDS},
-                    "task": self.task.model_dump_json(),
+                    "job_id": self.job_id,
                     "rows": list(self.rows.items()),
                     "quotas": list(self.quotas.items()),
                     "runs": list(self.runs.items()),
@@ -186,13 +192,15 @@ class Job:
         return self._packed
 
     @classmethod
-    def unpack(cls, packed: bytes) -> Self:
-        """The job that `packed` came from."""
+    def unpack(cls, packed: bytes, jobs: Mapping[str, Job]) -> Self:
+        """What `packed` came from, of one of these jobs."""
         state = msgpack.unpackb(packed)
+        job = jobs[state["job_id"]]
         work_samples, samples, compute_share, memory_gib, memory_share = state["demand"]
         return cls(
             **{name: state[name] for name in _PLAIN_FIELDS},
-            task=Task.model_validate_json(state["task"]),
+            job=job,
+            workload=Task.of(job).workload,
             rows=dict(state["rows"]),
             quotas=dict(state["quotas"]),
             runs=dict(state["runs"]),
@@ -208,8 +216,6 @@ class Job:
 
 
 _PLAIN_FIELDS = (
-    "job_id",
-    "user",
     "bid_micros",
     "payment_micros",
     "refundable_micros",
@@ -218,7 +224,6 @@ _PLAIN_FIELDS = (
     "welfare_micros",
     "ready_slot",
     "last_slot",
-    "samples_done",
     "reported_slot",
     "run_slot",
     "run_base_samples",

@@ -1,22 +1,46 @@
 """Who judges the bids of a zone, at once or many together, and how a verdict is put down."""
 
-from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self
 
+from schemas.auction.bids import Task, bid_micros_of
+from schemas.auction.evidence import AuctionEvidence, Offer
+from schemas.base import Outcome
 from schemas.cells import Zone
-from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected, Offer
-from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, RejectionReason, Task
-from schemas.registry import Outcome
+from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected, RejectionReason
+from schemas.jobs import JobQuoteRequested
+from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
 from solvers.auction.market.demand import UnjudgeableError, counted_speeds
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer, Award
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.search import Schedule
+from streams.cell.jobs import Job
 from streams.cell.live_bytes import LiveBytes, kept_bytes
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import Job
+from streams.policies.auction.job import PlannedJob
 from streams.policies.auction.offers import certificate_of, offer_of
+
+
+@dataclass(frozen=True)
+class Bid:
+    """A job that waits for the zone's verdict."""
+
+    job: Job
+    workload: LoraWorkload
+    """Of the job."""
+    bid_micros: int
+    """b_i."""
+    deadline_s: float
+    """d_i."""
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """The bid of a job."""
+        task = Task.of(job)
+        return cls(job, task.workload, bid_micros_of(job), task.deadline_s)
 
 
 class Verdicts:
@@ -29,16 +53,13 @@ class Verdicts:
         self._calendar = calendar
         self._fleet = auctioneer.market.fleet
 
-    def admitted(
-        self, event: JobSubmitted, request: Request, appraisal: Appraisal, award: Award
-    ) -> JobAdmitted:
-        """A winner, whose job the book has from now on."""
+    def admitted(self, bid: Bid, request: Request, appraisal: Appraisal, award: Award) -> JobAdmitted:
+        """A winner, whose plan the book has from now on."""
         schedule, charge = award.schedule, award.charge
-        job = Job(
-            job_id=event.job_id,
-            user=event.user,
-            task=event.task,
-            bid_micros=event.bid_micros,
+        planned = PlannedJob(
+            job=bid.job,
+            workload=bid.workload,
+            bid_micros=bid.bid_micros,
             payment_micros=charge.micros,
             refundable_micros=charge.operational_micros,
             density_micros=award.density_micros,
@@ -48,40 +69,43 @@ class Verdicts:
             last_slot=request.last_slot,
             demand=request.demand,
         )
-        job.plan(schedule.placement, request.demand, self._fleet.class_of_row)
-        self._book.add(job)
+        planned.plan(schedule.placement, request.demand, self._fleet.class_of_row)
+        self._book.add(planned)
         return JobAdmitted(
-            job_id=event.job_id,
-            user=event.user,
+            job_id=bid.job.job_id,
+            user=bid.job.user,
             zone=self._zone.id,
             reason="bid_above_price",
-            bid_micros=event.bid_micros,
             payment_micros=charge.micros,
-            offer=self._offer(event.task, appraisal),
-            certificate=certificate_of(self._auctioneer),
+            evidence=self._judgement(bid, appraisal),
         )
 
     def rejected(
-        self, event: JobSubmitted, reason: RejectionReason, detail: str, appraisal: Appraisal | None
+        self, bid: Bid, reason: RejectionReason, detail: str, appraisal: Appraisal | None
     ) -> JobRejected:
         """A loser; without appraisal where its task could not even be judged."""
         return JobRejected(
-            job_id=event.job_id,
-            user=event.user,
+            job_id=bid.job.job_id,
+            user=bid.job.user,
             zone=self._zone.id,
             reason=reason,
             detail=detail,
-            bid_micros=event.bid_micros,
-            offer=None if appraisal is None else self._offer(event.task, appraisal),
-            certificate=certificate_of(self._auctioneer),
+            evidence=self._judgement(bid, appraisal),
         )
 
     def quoted(
-        self, event: JobQuoteRequested, found: Appraisal | UnjudgeableError, remark: str, full: str | None
+        self,
+        request: JobQuoteRequested,
+        workload: LoraWorkload,
+        found: Appraisal | UnjudgeableError,
+        remark: str,
+        full: str | None,
     ) -> JobQuoted:
         """The answer to a request for a quote.
 
         Args:
+            workload: that the request is about.
+            found: what the auctioneer said.
             remark: what a plan that was found means.
             full: why a bid with that plan could not be kept, if it could not.
         """
@@ -89,17 +113,28 @@ class Verdicts:
         if isinstance(found, UnjudgeableError):
             offer, reason, detail = None, found.reason, found.detail
         else:
-            offer = self._offer(event.task, found)
+            offer = self._offer(workload, found)
             if found.schedule is None:
                 reason, detail = why_not(found, 0)
             else:
                 reason, detail = ("plan_found", remark) if full is None else ("cell_full", full)
         return JobQuoted(
-            quote_id=event.quote_id, zone=self._zone.id, reason=reason, detail=detail, offer=offer
+            quote_id=request.quote_id,
+            zone=self._zone.id,
+            reason=reason,
+            detail=detail,
+            evidence=AuctionEvidence(offer=offer),
         )
 
-    def _offer(self, task: Task, appraisal: Appraisal) -> Offer:
-        return offer_of(appraisal, counted_speeds(task, self._zone), self._fleet.nodes, self._calendar)
+    def _judgement(self, bid: Bid, appraisal: Appraisal | None) -> AuctionEvidence:
+        return AuctionEvidence(
+            bid_micros=bid.bid_micros,
+            offer=None if appraisal is None else self._offer(bid.workload, appraisal),
+            certificate=certificate_of(self._auctioneer),
+        )
+
+    def _offer(self, workload: LoraWorkload, appraisal: Appraisal) -> Offer:
+        return offer_of(appraisal, counted_speeds(workload, self._zone), self._fleet.nodes, self._calendar)
 
 
 def why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, str]:
@@ -128,17 +163,14 @@ class Judge(Protocol):
     quote_remark: str
     """What a quote with a plan means here."""
 
-    def bid(self, event: JobSubmitted, request: Request) -> Iterator[Outcome]:
+    def bid(self, bid: Bid, request: Request) -> Iterator[Outcome]:
         """A bid whose task can be judged."""
 
-    def full(self, user: str, task: Task, schedule: Schedule) -> str | None:
-        """Why the cell could not keep a bid of this user with this plan; None where it could."""
+    def full(self, user: str, workload: LoraWorkload, schedule: Schedule) -> str | None:
+        """Why the cell could not keep a job of this user with this plan; None where it could."""
 
-    def has(self, job_id: str) -> bool:
-        """Whether a bid of this id waits for its decision."""
-
-    def withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
-        """A user gives up a bid that the book does not have."""
+    def withdraw(self, job: Job) -> Iterator[Outcome]:
+        """The owner of a job that waits for its verdict gives it up."""
 
     def on_clock(self, time_s: float) -> Iterator[Outcome]:
         """It is `time_s` now, and the market's window is where it belongs."""
@@ -149,8 +181,8 @@ class Judge(Protocol):
     def state(self) -> dict[str, Any]:
         """Everything, of types that msgpack writes."""
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another judge of the same zone."""
+    def restore(self, state: dict[str, Any], jobs: Mapping[str, Job]) -> None:
+        """Take the state of another judge of the same zone, of these live jobs."""
 
 
 class ImmediateJudge:
@@ -163,30 +195,27 @@ class ImmediateJudge:
         self._verdicts = verdicts
         self._live = live
 
-    def bid(self, event: JobSubmitted, request: Request) -> Iterator[Outcome]:
+    def bid(self, bid: Bid, request: Request) -> Iterator[Outcome]:
         appraisal = self._auctioneer.appraise(request)
         schedule, price = appraisal.schedule, appraisal.price
-        if schedule is not None and price is not None and event.bid_micros > price.micros:
-            full = self.full(event.user, event.task, schedule)
+        if schedule is not None and price is not None and bid.bid_micros > price.micros:
+            full = self.full(bid.job.user, bid.workload, schedule)
             if full is not None:
                 # It had a plan, so it belongs into the bound.
-                self._auctioneer.judge(event.bid_micros, request, appraisal)
-                yield self._verdicts.rejected(event, "cell_full", full, appraisal)
+                self._auctioneer.judge(bid.bid_micros, request, appraisal)
+                yield self._verdicts.rejected(bid, "cell_full", full, appraisal)
                 return
-        award = self._auctioneer.decide(event.bid_micros, request, appraisal)
+        award = self._auctioneer.decide(bid.bid_micros, request, appraisal)
         if award is None:
-            yield self._verdicts.rejected(event, *why_not(appraisal, event.bid_micros), appraisal)
+            yield self._verdicts.rejected(bid, *why_not(appraisal, bid.bid_micros), appraisal)
         else:
-            yield self._verdicts.admitted(event, request, appraisal, award)
+            yield self._verdicts.admitted(bid, request, appraisal, award)
 
-    def full(self, user: str, task: Task, schedule: Schedule) -> str | None:  # noqa: ARG002
-        return self._live.refuse_job(kept_bytes(task, len(schedule.placement.slots)))
+    def full(self, user: str, workload: LoraWorkload, schedule: Schedule) -> str | None:  # noqa: ARG002
+        return self._live.refuse_job(kept_bytes(workload, len(schedule.placement.slots)))
 
-    def has(self, job_id: str) -> bool:  # noqa: ARG002
-        return False
-
-    def withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
-        yield unknown_job(event.job_id)
+    def withdraw(self, job: Job) -> Iterator[Outcome]:
+        raise AssertionError(f"job {job.job_id} does not wait: every bid is judged as it comes")
 
     def on_clock(self, time_s: float) -> Iterator[Outcome]:  # noqa: ARG002
         yield from ()
@@ -197,13 +226,8 @@ class ImmediateJudge:
     def state(self) -> dict[str, Any]:
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any], jobs: Mapping[str, Job]) -> None:
         """Nothing was kept."""
-
-
-def unknown_job(job_id: str) -> EventIgnored:
-    """What is said of a job that is not here any more, or never was."""
-    return EventIgnored(reason="unknown_job", detail=f"job {job_id} is over or never won")
 
 
 def unknown_solve(event: SolveFinished) -> EventIgnored:

@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from schemas.decisions import (
+from schemas.auction.evidence import (
+    AuctionEvidence,
     Certificate,
     ClassPrices,
     CountedSpeed,
@@ -84,6 +85,11 @@ def certificate_of(auctioneer: Auctioneer) -> Certificate:
             withdrawn_micros=welfare.withdrawn_micros,
         ),
     )
+
+
+def standing(auctioneer: Auctioneer) -> AuctionEvidence:
+    """How the zone stands after a decision about a job that was judged before."""
+    return AuctionEvidence(certificate=certificate_of(auctioneer))
 
 
 def priced(zone: str, auctioneer: Auctioneer, live_jobs: int) -> ZonePriced:

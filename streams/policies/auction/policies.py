@@ -1,19 +1,18 @@
 """What each kind of policy makes of a zone: its rules, its market, and who judges its bids."""
 
 from collections.abc import Mapping
-from typing import assert_never
 
 import numpy as np
 
-from schemas.cells import Zone
-from schemas.policies import (
+from schemas.auction.settings import (
     AuctionPolicy,
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
-    Policy,
     TitanPolicy,
 )
+from schemas.cells import Zone
+from schemas.kind import PolicySettings
 from solvers.auction.baselines.on_arrival import (
     EarliestFinish,
     ExclusiveMarket,
@@ -33,7 +32,7 @@ from streams.policies.auction.batch_judge import BatchJudge
 from streams.policies.auction.judge import ImmediateJudge, Judge, Verdicts
 
 
-def mechanism_of(policy: Policy) -> Mechanism:
+def mechanism_of(policy: PolicySettings) -> Mechanism:
     """How plans are found and priced."""
     match policy:
         case AuctionPolicy():
@@ -53,15 +52,15 @@ def mechanism_of(policy: Policy) -> Mechanism:
         case FixedPricePolicy():
             return FixedPrice(policy.price_per_thousand_samples_micros)
         case _:
-            assert_never(policy)
+            raise TypeError(f"{policy.kind} is no policy of an auction zone")
 
 
-def market_of(policy: Policy) -> type[Market]:
+def market_of(policy: PolicySettings) -> type[Market]:
     """Whether tasks may share a node."""
     return ExclusiveMarket if isinstance(policy, NoMergingPolicy) else Market
 
 
-def opening_of(policy: Policy, fleet: Fleet, calendar: Calendar) -> Opening:
+def opening_of(policy: PolicySettings, fleet: Fleet, calendar: Calendar) -> Opening:
     """What empty node-slots cost: by the hour that a slot begins in, if the policy forecasts any price."""
     forecasts = policy.opening_prices if isinstance(policy, AuctionPolicy) else ()
 
@@ -78,7 +77,7 @@ def opening_of(policy: Policy, fleet: Fleet, calendar: Calendar) -> Opening:
     )
 
 
-def steepness_of(policy: Policy, horizon_slots: int) -> LearnedSteepness | None:
+def steepness_of(policy: PolicySettings, horizon_slots: int) -> LearnedSteepness | None:
     """What learns how steeply prices rise, where the policy declares it only to begin with."""
     if not isinstance(policy, AuctionPolicy) or policy.steepness == "declared":
         return None

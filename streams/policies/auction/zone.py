@@ -1,23 +1,21 @@
 """A zone under the auction, or a baseline of it: events in, outcomes out."""
 
-from collections.abc import Collection, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any
 
-from schemas.cells import CellConfigured, Zone
-from schemas.decisions import EventIgnored, JobQuoted, NodeStatusChanged
+from schemas.auction.bids import Task
+from schemas.auction.quotes import QuoteAccepted, VendorLeft, VendorQuoted
+from schemas.base import Event, Outcome
+from schemas.decisions import EventIgnored
 from schemas.fleet import (
-    FleetEvent,
-    NodeOffline,
-    NodeOnline,
-    NodeSilent,
     RunFailed,
     RunFinished,
     RunProgressed,
+    RunReport,
     RunStarted,
 )
-from schemas.jobs import JobEvent, JobQuoteRequested, JobSubmitted, JobWithdrawalRequested, Task
-from schemas.quotes import VendorLeft, VendorQuoted
-from schemas.registry import Outcome
+from schemas.jobs import JobQuoteRequested
+from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
 from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.fleet import Calendar, Fleet
@@ -25,24 +23,20 @@ from solvers.auction.market.vendors import vendor_options
 from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer
 from solvers.auction.mechanism.mechanism import Request
 from solvers.compiled import Floats, Ints
-from streams.cell.live_bytes import LiveBytes
-from streams.cell.recent_ids import RecentIds
+from streams.cell.jobs import Job
+from streams.cell.nodes import NodeChange
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.judge import Verdicts, unknown_job
-from streams.policies.auction.nodes import NodeWatch
+from streams.policies.auction.judge import Bid, Verdicts
 from streams.policies.auction.offers import priced
 from streams.policies.auction.policies import judge_of, market_of, mechanism_of, opening_of, steepness_of
-
-_WRITERS_AT_LEAST = 8
-"""Users that share the window of ids of jobs that lost: none fills more than this part of it."""
-_ANYBODY = ""
-"""Whose ids of jobs that won are: no other user may bid under them, for their adapters lie under the id."""
+from streams.policies.policy import ZoneContext
 
 
 class AuctionZone:
     """See `ZonePolicy`."""
 
-    def __init__(self, cell: CellConfigured, zone: Zone, live: LiveBytes) -> None:
+    def __init__(self, context: ZoneContext) -> None:
+        cell, zone = context.cell, context.zone
         self.zone = zone
         self.calendar = Calendar(cell.epoch_s, cell.slot_s)
         self.fleet = Fleet.of(cell, zone)
@@ -56,71 +50,109 @@ class AuctionZone:
         self.auctioneer = Auctioneer(
             market, mechanism_of(zone.policy), steepness_of(zone.policy, zone.horizon_slots)
         )
-        self.book = JobBook(zone, self.auctioneer, self.calendar, live)
+        self.live = context.live
+        self.book = JobBook(zone, self.auctioneer, self.calendar, self.live)
         self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.calendar)
-        self.judge = judge_of(zone, self.auctioneer, self.calendar, self._verdicts, live)
-        self.watch = NodeWatch()
-        self.live = live
+        self.judge = judge_of(zone, self.auctioneer, self.calendar, self._verdicts, self.live)
+        self._jobs = context.jobs
+        self._vendors = cell.vendors
         self._quotes: dict[str, VendorQuoted] = {}
-        window = -(-cell.duplicate_window_events // 2)
-        self._won = RecentIds(window, window)
-        self._lost = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
 
-    def knows_job(self, job_id: str, user: str) -> bool:
-        return (
-            job_id in self.book.jobs
-            or self.judge.has(job_id)
-            or self._won.knows(_ANYBODY, job_id)
-            or self._lost.knows(user, job_id)
-        )
+    def submitted(self, job: Job) -> Iterator[Outcome]:
+        bid = Bid.of(job)
+        try:
+            request = self.request(job.job_id, bid.workload, bid.deadline_s)
+        except UnjudgeableError as error:
+            # No scheduler could have found it a plan, so nothing is added to the bound.
+            yield self._verdicts.rejected(bid, error.reason, error.detail, None)
+        else:
+            yield from self.judge.bid(bid, request)
 
-    def watched_nodes(self) -> Collection[str]:
-        return self.watch.watched
+    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+        planned = self.book.jobs.get(job.job_id)
+        if planned is None:
+            yield from self.judge.withdraw(job)
+        elif planned.started(self.auctioneer.market.first_slot):
+            yield EventIgnored(reason="job_already_started", detail=f"job {job.job_id} has started")
+        else:
+            yield from self.book.withdraw(planned)
 
-    def awaits_node(self, node: str) -> bool:
-        return self.watch.awaits(node)
+    def quote(self, request: JobQuoteRequested) -> Outcome:
+        task = Task.of(request)
+        found: Appraisal | UnjudgeableError
+        full = None
+        try:
+            found = self.auctioneer.appraise(self.request(request.quote_id, task.workload, task.deadline_s))
+        except UnjudgeableError as error:
+            found = error
+        else:
+            if found.schedule is not None:
+                full = self.judge.full(request.user, task.workload, found.schedule)
+        return self._verdicts.quoted(request, task.workload, found, self.judge.quote_remark, full)
 
-    def on_job(self, event: JobEvent) -> Iterator[Outcome]:
-        match event:
-            case JobSubmitted():
-                yield from self._bid(event)
-            case JobQuoteRequested():
-                yield self._quote(event)
-            case JobWithdrawalRequested():
-                yield from self._withdraw(event)
+    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
+        planned = self.book.jobs.get(job.job_id)
+        if planned is None:
+            yield _stale(f"job {job.job_id} waits for its verdict and has no runs")
+            return
+        if (
+            planned.rows.get(report.slot, -1) != self.fleet.row_of.get(report.node)
+            or report.slot > self.book.present_slot
+        ):
+            yield _stale(f"job {job.job_id} was not assigned to node {report.node} in slot {report.slot}")
+            return
+        if report.slot < planned.run_slot and not isinstance(report, RunFinished):
+            # A job has moved on since: what it had done by then says nothing of where it is.
+            yield _stale(
+                f"job {job.job_id} runs in slot {planned.run_slot}, the report is of slot {report.slot}"
+            )
+            yield from self.book.overtake(planned, report)
+            return
+        match report:
+            case RunStarted():
+                yield from self.book.start(planned, report)
+            case RunProgressed():
+                yield from self.book.progress(planned, report)
+            case RunFailed():
+                planned.report(report.slot, report.samples_done, slot_complete=False)
+                yield from self.book.fail(planned, report.slot, report.error, report.permanent)
+            case RunFinished() if report.samples_done >= planned.workload.work_samples:
+                yield from self.book.complete(planned, report)
+            case RunFinished():
+                yield _stale(
+                    f"job {job.job_id} is not finished at {report.samples_done} of "
+                    f"{planned.workload.work_samples} samples"
+                )
 
-    def on_quote(self, event: VendorQuoted | VendorLeft) -> None:
-        if isinstance(event, VendorQuoted):
+    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
+        row = self.fleet.row_of[change.node]
+        match change.status:
+            case "restarted":
+                self.book.lose_executor(row)
+            case "up":
+                self.auctioneer.market.node_up[row] = True
+            case "down":
+                self.auctioneer.market.node_up[row] = False
+                self.book.lose_node(row)
+                yield from self.book.replan_due()
+
+    def take(self, event: Event) -> Iterator[Outcome]:
+        if not isinstance(event, VendorQuoted | VendorLeft):
+            raise TypeError(f"an auction zone takes no {event.TYPE}")
+        if event.vendor not in self._vendors:
+            known = ", ".join(self._vendors) or "none"
+            yield EventIgnored(
+                reason="unknown_vendor",
+                detail=f"cell {event.cell} has no vendor {event.vendor}: its vendors are {known}",
+            )
+        elif isinstance(event, VendorQuoted):
             self._quotes[event.vendor] = event
+            yield QuoteAccepted(zone=self.zone.id, vendor=event.vendor, reason="quoted")
         else:
             self._quotes.pop(event.vendor, None)
+            yield QuoteAccepted(zone=self.zone.id, vendor=event.vendor, reason="left")
 
-    def on_fleet(self, event: FleetEvent) -> Iterator[Outcome]:
-        if isinstance(event, NodeOnline):
-            held, wanted = event.base_model, self.zone.base_model
-            self.watch.allow(event.node, held == wanted)
-            if held != wanted:
-                yield EventIgnored(
-                    reason="wrong_base_model", detail=f"node {event.node} holds {held}, not {wanted}"
-                )
-                if self.watch.lose(event.node):
-                    yield from self._node_down(event.node, "offline")
-                return
-            self.book.lose_executor(self.fleet.row_of[event.node])
-        if isinstance(event, NodeOffline | NodeSilent):
-            if self.watch.lose(event.node):
-                if isinstance(event, NodeOffline):
-                    yield from self._node_down(event.node, "offline", event.reason)
-                else:
-                    yield from self._node_down(event.node, "silent")
-        else:
-            if self.watch.hear(event.node):
-                self.auctioneer.market.node_up[self.fleet.row_of[event.node]] = True
-                yield NodeStatusChanged(zone=self.zone.id, node=event.node, status="up", reason="online")
-            if isinstance(event, RunStarted | RunProgressed | RunFinished | RunFailed):
-                yield from self._on_run(event)
-
-    def on_clock(self, time_s: float) -> Iterator[Outcome]:
+    def wake(self, time_s: float) -> Iterator[Outcome]:
         slot = self.calendar.slot_at(time_s)
         if slot > self.book.present_slot:
             self.auctioneer.advance(slot + 1)
@@ -132,115 +164,25 @@ class AuctionZone:
             yield from self.book.replan_due()
         yield from self.judge.on_clock(time_s)
 
-    def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
-        yield from self.judge.on_solve(event)
+    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
+        yield from self.judge.on_solve(answer)
 
     def state(self) -> dict[str, Any]:
         return {
             "auctioneer": self.auctioneer.state(),
             "jobs": self.book.state(),
             "judge": self.judge.state(),
-            "watch": self.watch.state(),
             "quotes": [quote.model_dump_json() for quote in self._quotes.values()],
-            "won": self._won.state(),
-            "lost": self._lost.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.auctioneer.restore(state["auctioneer"])
-        self.book.restore(state["jobs"])
-        self.judge.restore(state["judge"])
-        self.watch.restore(state["watch"])
+        self.book.restore(state["jobs"], self._jobs)
+        self.judge.restore(state["judge"], self._jobs)
         quotes = [VendorQuoted.model_validate_json(quote) for quote in state["quotes"]]
         self._quotes = {quote.vendor: quote for quote in quotes}
-        self._won.restore(state["won"])
-        self._lost.restore(state["lost"])
 
-    def _full_cost(self, class_index: int, slots: Ints) -> Floats:
-        return self.fleet.classes[class_index].full_cost_micros(slots, self.calendar)
-
-    def _bid(self, event: JobSubmitted) -> Iterator[Outcome]:
-        try:
-            request = self.request(event.job_id, event.task)
-        except UnjudgeableError as error:
-            # No scheduler could have found it a plan, so nothing is added to the bound.
-            yield self._verdicts.rejected(event, error.reason, error.detail, None)
-        else:
-            yield from self.judge.bid(event, request)
-        if event.job_id in self.book.jobs or self.judge.has(event.job_id):
-            self._won.note(_ANYBODY, event.job_id)
-        else:
-            self._lost.note(event.user, event.job_id)
-
-    def _quote(self, event: JobQuoteRequested) -> JobQuoted:
-        found: Appraisal | UnjudgeableError
-        full = None
-        try:
-            found = self.auctioneer.appraise(self.request(event.quote_id, event.task))
-        except UnjudgeableError as error:
-            found = error
-        else:
-            if found.schedule is not None:
-                full = self.judge.full(event.user, event.task, found.schedule)
-        return self._verdicts.quoted(event, found, self.judge.quote_remark, full)
-
-    def _withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
-        job = self.book.jobs.get(event.job_id)
-        if job is None:
-            yield from self.judge.withdraw(event)
-        elif job.user != event.user:
-            yield EventIgnored(reason="not_the_owner", detail=f"job {event.job_id} is of another user")
-        elif job.started(self.auctioneer.market.first_slot):
-            yield EventIgnored(reason="job_already_started", detail=f"job {event.job_id} has started")
-        else:
-            yield from self.book.withdraw(job)
-
-    def _on_run(self, event: RunStarted | RunProgressed | RunFinished | RunFailed) -> Iterator[Outcome]:
-        job = self.book.jobs.get(event.job_id)
-        if job is None:
-            yield unknown_job(event.job_id)
-            return
-        if job.rows.get(event.slot) != self.fleet.row_of[event.node] or event.slot > self.book.present_slot:
-            yield EventIgnored(
-                reason="stale_report",
-                detail=f"job {event.job_id} was not assigned to node {event.node} in slot {event.slot}",
-            )
-            return
-        if event.slot < job.run_slot and not isinstance(event, RunFinished):
-            # A job has moved on since: what it had done by then says nothing of where it is.
-            yield EventIgnored(
-                reason="stale_report",
-                detail=f"job {event.job_id} runs in slot {job.run_slot}, the report is of slot {event.slot}",
-            )
-            yield from self.book.overtake(job, event)
-            return
-        match event:
-            case RunStarted():
-                yield from self.book.start(job, event)
-            case RunProgressed():
-                yield from self.book.progress(job, event)
-            case RunFailed():
-                job.report(event.slot, event.samples_done, slot_complete=False)
-                yield from self.book.fail(job, event.slot, event.error, event.permanent)
-            case RunFinished() if event.samples_done >= job.task.work_samples:
-                yield from self.book.complete(job, event)
-            case RunFinished():
-                yield EventIgnored(
-                    reason="stale_report",
-                    detail=f"job {event.job_id} is not finished at {event.samples_done} of "
-                    f"{job.task.work_samples} samples",
-                )
-
-    def _node_down(
-        self, node: str, reason: Literal["offline", "silent"], detail: str = ""
-    ) -> Iterator[Outcome]:
-        row = self.fleet.row_of[node]
-        self.auctioneer.market.node_up[row] = False
-        yield NodeStatusChanged(zone=self.zone.id, node=node, status="down", reason=reason, detail=detail)
-        self.book.lose_node(row)
-        yield from self.book.replan_due()
-
-    def request(self, id: str, task: Task) -> Request:
+    def request(self, id: str, workload: LoraWorkload, deadline_s: float) -> Request:
         """What the auctioneer is asked for a task.
 
         Raises:
@@ -248,8 +190,15 @@ class AuctionZone:
         """
         return Request(
             id=id,
-            demand=Demand.of(task, task.work_samples, self.zone, self.fleet, self.calendar.slot_s),
-            options=vendor_options(self._quotes, task, self.calendar.slot_s),
+            demand=Demand.of(workload, workload.work_samples, self.zone, self.fleet, self.calendar.slot_s),
+            options=vendor_options(self._quotes, workload, self.calendar.slot_s),
             first_slot=self.auctioneer.market.first_slot,
-            last_slot=self.calendar.last_slot_by(task.deadline_s),
+            last_slot=self.calendar.last_slot_by(deadline_s),
         )
+
+    def _full_cost(self, class_index: int, slots: Ints) -> Floats:
+        return self.fleet.classes[class_index].full_cost_micros(slots, self.calendar)
+
+
+def _stale(detail: str) -> EventIgnored:
+    return EventIgnored(reason="stale_report", detail=detail)

@@ -78,6 +78,7 @@ def test_all_else_of_the_day_before_is_drawn_anew(trace):
     assert isinstance(before.trace, JobsBefore)
     assert replace(before, trace=real.trace) == real
     works = [
-        [timed.bid.task.work_samples for timed in draw(*day)[1].bids] for day in ((real, 4), (before, seed))
+        [timed.bid.workload.work_samples for timed in draw(*day)[1].bids]
+        for day in ((real, 4), (before, seed))
     ]
     assert works[0] != works[1]

@@ -8,8 +8,9 @@ from bench.auction.runs.day import check_plans, faults
 from bench.workloads.paper import draw
 from infra.errors import CommandError
 from infra.simulation.simulator import SimulatedRun, Simulation
+from schemas.auction.evidence import Plan
 from schemas.codec import Decision
-from schemas.decisions import JobAdmitted, Plan
+from schemas.decisions import JobAdmitted
 from tests.bench.auction.rows import TINY
 
 
@@ -26,7 +27,7 @@ def with_plans(run: SimulatedRun, change) -> SimulatedRun:
         outcome = decision.outcome
         if not isinstance(outcome, JobAdmitted):
             return decision
-        offer = outcome.offer.model_copy(update={"plan": change(outcome.offer.plan)})
+        offer = outcome.evidence.offer.model_copy(update={"plan": change(outcome.evidence.offer.plan)})
         return replace(decision, outcome=outcome.model_copy(update={"offer": offer}))
 
     return replace(run, decisions=[changed(decision) for decision in run.decisions])

@@ -13,12 +13,14 @@ JOB = "task-00039"
 def outcome(factor: int, pace: float) -> tuple[str, int]:
     """How the job ends whose user bids so many times its value, and its utility, in micros."""
     cell, workload = draw(SMALL, SEED)
-    value_micros = next(timed.bid.bid_micros for timed in workload.bids if timed.bid.job_id == JOB)
+    value_micros = next(timed.bid.terms.bid_micros for timed in workload.bids if timed.bid.job_id == JOB)
     raised = {JOB: factor * value_micros}
     bids = [
         TimedBid(
             timed.time_s,
-            timed.bid.model_copy(update={"bid_micros": raised.get(timed.bid.job_id, timed.bid.bid_micros)}),
+            timed.bid.model_copy(
+                update={"bid_micros": raised.get(timed.bid.job_id, timed.bid.terms.bid_micros)}
+            ),
         )
         for timed in workload.bids
     ]

@@ -13,9 +13,10 @@ from bench.workloads.vendors import UNIT_MICROS, mean_price_units
 from infra.simulation.simulator import Simulation
 from infra.views.summary import summarise
 from infra.workloads.bids import Workload
+from schemas.auction.bids import Task
 from schemas.cells import CellConfigured
 from schemas.commands import SlotAssigned
-from schemas.jobs import JobSubmitted, Task
+from schemas.jobs import JobSubmitted
 from solvers.auction.market.vendors import vendor_options
 
 DAY = PaperSetting(arrivals_per_slot=80.0)
@@ -29,7 +30,7 @@ def digest(drawn: tuple[CellConfigured, Workload]) -> list[str]:
 
 
 def tasks_of(workload: Workload) -> list[Task]:
-    return [timed.bid.task for timed in workload.bids]
+    return [timed.bid.workload for timed in workload.bids]
 
 
 def load_of(setting: PaperSetting, seed: int) -> float:
@@ -65,12 +66,12 @@ def test_another_type_of_node_changes_nothing_but_the_speeds_that_bids_name():
     mixed, alone = draw(SMALL, 3)[1].bids, draw(replace(SMALL, gpus="A40"), 3)[1].bids
 
     def without_speeds(bid: JobSubmitted) -> JobSubmitted:
-        return bid.model_copy(update={"task": bid.task.model_copy(update={"speed_samples_per_s": None})})
+        return bid.model_copy(update={"task": bid.workload.model_copy(update={"speed_samples_per_s": None})})
 
     assert [without_speeds(timed.bid) for timed in alone] == [without_speeds(timed.bid) for timed in mixed]
     for both, one in zip(mixed, alone, strict=True):
-        speeds = both.bid.task.speed_samples_per_s
-        assert one.bid.task.speed_samples_per_s == {"A40": speeds["A40"]}
+        speeds = both.bid.workload.speed_samples_per_s
+        assert one.bid.workload.speed_samples_per_s == {"A40": speeds["A40"]}
         assert speeds["A100"] / speeds["A40"] == pytest.approx(312 / 149.7)
 
 
@@ -78,11 +79,11 @@ def test_another_type_of_node_changes_nothing_but_the_speeds_that_bids_name():
 def test_another_deadline_rule_moves_deadlines_and_the_urgency_in_values_alone(rule):
     here, there = draw(SMALL, 3)[1].bids, draw(replace(SMALL, deadlines=rule), 3)[1].bids
     for one, other in zip(here, there, strict=True):
-        same = {"deadline_s": one.bid.task.deadline_s}
-        assert other.bid.task.model_copy(update=same) == one.bid.task
+        same = {"deadline_s": one.bid.terms.deadline_s}
+        assert other.bid.workload.model_copy(update=same) == one.bid.workload
         assert other.time_s == one.time_s
         # Urgency is a factor of 1 to 1.5.
-        assert 1 / 1.5 <= other.bid.bid_micros / one.bid.bid_micros <= 1.5
+        assert 1 / 1.5 <= other.bid.terms.bid_micros / one.bid.terms.bid_micros <= 1.5
 
 
 def test_another_rate_of_arrivals_brings_the_same_tasks_sooner():
@@ -90,13 +91,16 @@ def test_another_rate_of_arrivals_brings_the_same_tasks_sooner():
     assert len(many) > 1.5 * len(few)
     for one, other in zip(few, many, strict=False):
         assert other.time_s <= one.time_s
-        assert other.bid.task.work_samples == one.bid.task.work_samples
+        assert other.bid.workload.work_samples == one.bid.workload.work_samples
 
 
 def test_tasks_are_as_section_5_1_says(day):
     cell, workload = day
     for timed in workload.bids:
-        task, epochs = timed.bid.task, timed.bid.task.work_samples / timed.bid.task.dataset.samples
+        task, epochs = (
+            timed.bid.workload,
+            timed.bid.workload.work_samples / timed.bid.workload.dataset.samples,
+        )
         assert 5_000 <= task.dataset.samples <= 20_000
         assert epochs in {1, 2, 3, 4, 5}
         assert timed.time_s % cell.slot_s == 0
@@ -124,8 +128,8 @@ def test_values_have_the_declared_density_and_urgency(day):
     per_slot = cell.zones[0].gpu_types[0].samples_per_s * cell.slot_s
     densities = []
     for timed in workload.bids:
-        task = timed.bid.task
-        units = timed.bid.bid_micros / UNIT_MICROS
+        task = timed.bid.workload
+        units = timed.bid.terms.bid_micros / UNIT_MICROS
         vendor = mean_price_units(task.dataset.samples) if task.needs_preprocessing else 0.0
         densities.append((units - vendor) / (task.work_samples / per_slot))
     low, _, high = quantiles(densities, n=4)
@@ -136,7 +140,7 @@ def test_values_have_the_declared_density_and_urgency(day):
 
 def test_a_vendor_costs_a_noticeable_part_of_a_median_value_and_energy_a_modest_one(day):
     cell, workload = day
-    middle = median(timed.bid.bid_micros for timed in workload.bids)
+    middle = median(timed.bid.terms.bid_micros for timed in workload.bids)
     assert 0.1 < mean_price_units(12_500) * UNIT_MICROS / middle < 0.3
     speeds = {gpu.name: gpu for gpu in cell.zones[0].gpu_types}
     mean_micros_per_kwh = fmean(cell.tariffs[0].micros_per_kwh)
@@ -151,7 +155,7 @@ def test_no_deadline_is_after_the_day_and_each_leaves_time_for_the_fastest_vendo
     quotes = {quote.vendor: quote for quote in workload.quotes}
     end_s = DAY.slots * cell.slot_s
     for timed in workload.bids:
-        task = timed.bid.task
+        task = timed.bid.workload
         fastest = min(option.delay_slots for option in vendor_options(quotes, task, cell.slot_s))
         ready_s = timed.time_s + (1 + fastest) * cell.slot_s
         assert ready_s < task.deadline_s <= end_s or task.deadline_s == end_s
@@ -173,7 +177,7 @@ def test_a_small_workload_runs_and_no_node_is_ever_given_more_than_it_has():
     assert summary.bids == len(workload.bids)
     assert summary.admitted == len(summary.adapters) > 30
     assert {"price_not_below_bid", "deadline_too_soon"} <= summary.rejected.keys()
-    tasks = {timed.bid.job_id: timed.bid.task for timed in workload.bids}
+    tasks = {timed.bid.job_id: timed.bid.workload for timed in workload.bids}
     zone = cell.zones[0]
     types = {gpu.name: gpu for gpu in zone.gpu_types}
     type_of = {node.id: types[node.gpu_type] for node in zone.nodes}

@@ -69,7 +69,7 @@ def mean_load(setting: PaperSetting) -> float:
         zone = cell.zones[0]
         speed = {gpu.name: gpu.samples_per_s for gpu in zone.gpu_types}
         capacity = sum(speed[node.gpu_type] for node in zone.nodes) * zone.horizon_slots * cell.slot_s
-        loads.append(sum(timed.bid.task.work_samples for timed in workload.bids) / capacity)
+        loads.append(sum(timed.bid.workload.work_samples for timed in workload.bids) / capacity)
     return fmean(loads)
 
 

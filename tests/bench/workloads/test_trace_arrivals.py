@@ -35,7 +35,7 @@ def test_work_is_drawn_as_without_a_trace(tmp_path):
     drawn = draw(SMALL, 4)[1].bids
     assert len(traced) == 100
     for one, other in zip(traced, drawn, strict=False):
-        assert one.bid.task.work_samples == other.bid.task.work_samples
+        assert one.bid.workload.work_samples == other.bid.workload.work_samples
     assert all(early.time_s <= late.time_s for early, late in pairwise(traced))
     assert traced == draw(replace(SMALL, trace=TraceArrivals(path, 100)), 4)[1].bids
 

@@ -10,7 +10,7 @@ from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
 from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 from schemas.cells import BaseDimensions
-from schemas.jobs import LoraHyperparameters
+from schemas.lora import LoraHyperparameters
 from solvers.auction.market.memory import least_memory_gib
 
 NUMBERS_PER_PARAMETER = 4

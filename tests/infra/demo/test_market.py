@@ -12,26 +12,20 @@ from infra.demo import market as market_module
 from infra.demo.market import HOLD_LIMIT_S, Market
 from infra.views.board import Board
 from infra.workloads.bids import TimedBid
+from schemas.base import Event
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.decisions import NodeStatusChanged
 from schemas.fleet import NodeOnline, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
-from schemas.registry import Event
-from tests.support.cells import EPOCH_S, configuration, task
+from tests.support.cells import EPOCH_S, bid, configuration
 
 NODE = "a1"
 LIMIT_S = 200.0
 BIDS = [
     TimedBid(
         EPOCH_S + index,
-        JobSubmitted(
-            cell="c",
-            job_id=f"j{index}",
-            user="u",
-            bid_micros=1,
-            task=task(deadline_s=EPOCH_S + index + 60.0),
-        ),
+        bid(f"j{index}", deadline_s=EPOCH_S + index + 60.0),
     )
     for index in range(10)
 ]
@@ -190,8 +184,8 @@ def test_the_last_bids_wait_for_the_killed_node_and_keep_their_slack(stage: Stag
     assert stage.market.recovered
     assert [bid.job_id for _, bid in stage.sent] == [timed.bid.job_id for timed in BIDS]
     assert [time_s >= back_s for time_s, _ in stage.sent] == [False] * 8 + [True] * 2
-    for (time_s, bid), timed in zip(stage.sent, BIDS, strict=True):
-        assert bid.task.deadline_s - time_s == pytest.approx(60.0, abs=0.3), timed.time_s
+    for (time_s, sent), timed in zip(stage.sent, BIDS, strict=True):
+        assert sent.terms.deadline_s - time_s == pytest.approx(60.0, abs=0.3), timed.time_s
 
 
 def test_all_else_over_the_node_is_waited_for_before_the_last_bids(stage: Stage) -> None:

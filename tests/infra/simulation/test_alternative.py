@@ -4,9 +4,9 @@ import pytest
 
 from infra.errors import CommandError
 from infra.simulation.alternative import Alternative, NodeAddition, check_comparable, losses
+from schemas.auction.settings import EarliestFinishPolicy, OpeningPrices
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import CellConfigured, Node
-from schemas.policies import EarliestFinishPolicy, OpeningPrices
 from tests.support.cells import UNIT, configuration, zone
 
 CELL = configuration()

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from infra.cli import app_with
 from infra.errors import CommandError
 from infra.simulation.price_forecast import forecast_from_ledger
+from schemas.auction.settings import AuctionPolicy
 from schemas.base import HOURS_PER_DAY
-from schemas.policies import AuctionPolicy
 from streams.cell.cell import LedgerEvent
 from streams.replay.files import ledger_line
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, zone

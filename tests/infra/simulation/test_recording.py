@@ -6,8 +6,8 @@ import pytest
 
 from infra.simulation.recording import BEFORE_ALL, Recording, timed
 from infra.simulation.simulator import sent_at
+from schemas.base import Event
 from schemas.codec import Envelope
-from schemas.registry import Event
 from streams.cell.cell import LedgerEvent
 from tests.support.cells import (
     EPOCH_S,

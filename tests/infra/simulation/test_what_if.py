@@ -13,10 +13,11 @@ from infra.simulation.simulator import Simulation
 from infra.simulation.what_if import Step, WhatIf, ledger_configuration, recorded, what_if
 from infra.workloads.arrivals import generate
 from infra.workloads.bids import draw_workload
+from schemas.auction.evidence import JobReplanned
 from schemas.cells import CellConfigured, Node, ThroughputRow
-from schemas.decisions import JobReplanned, JobWithdrawn, NodeStatusChanged
+from schemas.decisions import JobWithdrawn, NodeStatusChanged
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
-from schemas.jobs import Dataset
+from schemas.lora import Dataset
 from streams.cell.cell import LedgerEvent
 from streams.replay.replay import DecisionRecord, verify
 from tests.support.cells import (

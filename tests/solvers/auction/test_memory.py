@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.cells import BaseDimensions
-from schemas.jobs import LoraHyperparameters
+from schemas.lora import LoraHyperparameters
 from solvers.auction.market.memory import least_memory_gib
 
 BASE = BaseDimensions(

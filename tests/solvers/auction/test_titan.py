@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from schemas.solves import OfferedBid, OfferedNodes, SolveRequested
+from schemas.auction.batches import BatchProblem, OfferedBid, OfferedNodes
 from solvers.auction.baselines import titan
 from solvers.auction.baselines.titan import COLUMNS_SHARE, MAX_VARIABLES, instance_of, pruned, solve_batch
 from solvers.auction.market.market import Placement
@@ -35,7 +35,7 @@ def offered_nodes(name: str, nodes: int, slots: int, source: random.Random, full
     )
 
 
-def request(seed: int, bids: int, nodes: int, slots: int, most_slots: int, full: float) -> SolveRequested:
+def problem(seed: int, bids: int, nodes: int, slots: int, most_slots: int, full: float) -> BatchProblem:
     source = random.Random(f"titan/{seed}")
     offered = []
     for number in range(bids):
@@ -55,11 +55,7 @@ def request(seed: int, bids: int, nodes: int, slots: int, most_slots: int, full:
                 last_slot=min(ready + 3 * needed, FIRST + slots - 1),
             )
         )
-    return SolveRequested(
-        zone="z",
-        request_id="batch-1",
-        reason="batch_due",
-        time_limit_s=LIMIT_S,
+    return BatchProblem(
         relative_gap=GAP,
         first_slot=FIRST,
         classes=(
@@ -72,10 +68,9 @@ def request(seed: int, bids: int, nodes: int, slots: int, most_slots: int, full:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_an_answer_is_feasible_and_as_good_as_the_solver_finds_with_all_nodes(seed):
-    asked = request(seed, bids=5, nodes=2, slots=4, most_slots=2, full=0.8)
+    asked = problem(seed, bids=5, nodes=2, slots=4, most_slots=2, full=0.8)
     instance = instance_of(asked)
-    answer = solve_batch("c", asked)
-    assert (answer.cell, answer.zone, answer.request_id) == ("c", "z", "batch-1")
+    answer = solve_batch(asked, LIMIT_S)
     options = {task.job_id: task.options[0] for task in instance.tasks}
     plans = [
         PlannedTask(
@@ -98,10 +93,10 @@ def test_an_answer_is_feasible_and_as_good_as_the_solver_finds_with_all_nodes(se
 
 
 def test_where_columns_prove_the_gap_no_program_is_solved(monkeypatch):
-    asked = request(1, bids=80, nodes=50, slots=40, most_slots=12, full=0.5)
+    asked = problem(1, bids=80, nodes=50, slots=40, most_slots=12, full=0.5)
     asked = asked.model_copy(update={"relative_gap": 0.05})
     monkeypatch.setattr(titan, "solve_schedule_free", None)
-    answer = solve_batch("c", asked)
+    answer = solve_batch(asked, LIMIT_S)
     assert answer.status == "optimal"
     assert answer.plans
 
@@ -109,7 +104,7 @@ def test_where_columns_prove_the_gap_no_program_is_solved(monkeypatch):
 def test_where_the_gap_stays_open_the_program_has_the_rest_of_the_time_and_the_better_plans_count(
     monkeypatch,
 ):
-    asked = request(3, bids=12, nodes=2, slots=6, most_slots=3, full=0.8)
+    asked = problem(3, bids=12, nodes=2, slots=6, most_slots=3, full=0.8)
     limits_s = []
 
     def watched(instance, time_limit_s, relative_gap):
@@ -119,7 +114,7 @@ def test_where_the_gap_stays_open_the_program_has_the_rest_of_the_time_and_the_b
     monkeypatch.setattr(titan, "solve_schedule_free", watched)
     by_columns = solve_by_columns(instance_of(asked), COLUMNS_SHARE * LIMIT_S, GAP)
     assert by_columns.status == "feasible"
-    answer = solve_batch("c", asked)
+    answer = solve_batch(asked, LIMIT_S)
     ((limit_s, gap),) = limits_s
     assert (1 - COLUMNS_SHARE) * LIMIT_S <= limit_s < LIMIT_S
     assert gap == GAP
@@ -127,17 +122,17 @@ def test_where_the_gap_stays_open_the_program_has_the_rest_of_the_time_and_the_b
 
 
 def test_the_bound_holds_for_all_the_room_though_the_program_sees_a_part(monkeypatch):
-    asked = request(3, bids=12, nodes=2, slots=6, most_slots=3, full=0.8)
+    asked = problem(3, bids=12, nodes=2, slots=6, most_slots=3, full=0.8)
     instance = instance_of(asked)
     whole = solve_schedule_free(instance, LIMIT_S, GAP)
     monkeypatch.setattr(titan, "MAX_VARIABLES", 1)
     part = solve_schedule_free(pruned(instance, 1), LIMIT_S, GAP)
     assert part.bound_micros < whole.welfare_micros
-    assert solve_batch("c", asked).bound_micros >= whole.welfare_micros
+    assert solve_batch(asked, LIMIT_S).bound_micros >= whole.welfare_micros
 
 
 def test_the_instance_is_the_request_in_other_words():
-    asked = request(0, bids=3, nodes=2, slots=4, most_slots=2, full=0.8)
+    asked = problem(0, bids=3, nodes=2, slots=4, most_slots=2, full=0.8)
     instance = instance_of(asked)
     assert instance.fleet.nodes == ("fast0", "fast1", "slow0", "slow1")
     assert instance.fleet.class_of_row == (0, 0, 1, 1)
@@ -154,7 +149,7 @@ def test_the_instance_is_the_request_in_other_words():
 
 
 def test_a_large_batch_is_cut_to_a_model_that_can_be_built():
-    instance = instance_of(request(1, bids=80, nodes=50, slots=40, most_slots=12, full=0.5))
+    instance = instance_of(problem(1, bids=80, nodes=50, slots=40, most_slots=12, full=0.5))
     small = pruned(instance, MAX_VARIABLES)
     variables = sum(
         int((small.free_samples[task.first_slot - FIRST : task.last_slot - FIRST + 1] > 0).sum())
@@ -171,7 +166,7 @@ def test_a_large_batch_is_cut_to_a_model_that_can_be_built():
 
 
 def test_what_the_batch_could_fill_is_left_whole():
-    instance = instance_of(request(2, bids=6, nodes=3, slots=4, most_slots=3, full=0.9))
+    instance = instance_of(problem(2, bids=6, nodes=3, slots=4, most_slots=3, full=0.9))
     small = pruned(instance, MAX_VARIABLES)
     wanted = sum(task.demand.samples[0] for task in instance.tasks)
     for slot in range(4):

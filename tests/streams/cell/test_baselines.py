@@ -2,8 +2,9 @@
 
 import pytest
 
-from schemas.decisions import JobAdmitted, JobQuoted, JobRejected, JobReplanned, JobWithdrawn
-from schemas.policies import EarliestFinishPolicy, FixedPricePolicy, NoMergingPolicy
+from schemas.auction.evidence import JobReplanned
+from schemas.auction.settings import EarliestFinishPolicy, FixedPricePolicy, NoMergingPolicy
+from schemas.decisions import JobAdmitted, JobQuoted, JobRejected, JobWithdrawn
 from tests.support.cells import (
     EPOCH_S,
     UNIT,
@@ -39,7 +40,7 @@ def test_eft_trains_in_the_next_slots_on_the_fastest_class_and_pays_its_cost():
     (admitted,) = bench.send(bid(speed_samples_per_s=SPEEDS, work_samples=200))
     assert isinstance(admitted, JobAdmitted)
     assert nodes_by_slot(admitted) == {0: "a1", 1: "a1"}
-    assert admitted.payment_micros == admitted.offer.price.operational_micros == 2 * UNIT
+    assert admitted.payment_micros == admitted.evidence.offer.price.operational_micros == 2 * UNIT
 
 
 def test_eft_fills_a_node_before_it_begins_another():
@@ -53,8 +54,8 @@ def test_eft_takes_the_fastest_vendor_however_dear():
     bench = under(EFT)
     bench.send(vendor("slow", 0.0, 10.0), vendor("fast", 5.0, 0.0))
     (admitted,) = bench.send(bid(needs_preprocessing=True))
-    assert admitted.offer.plan.vendor == "fast"
-    assert admitted.offer.price.vendor_micros == 5 * UNIT
+    assert admitted.evidence.offer.plan.vendor == "fast"
+    assert admitted.evidence.offer.price.vendor_micros == 5 * UNIT
 
 
 def test_eft_rejects_a_task_that_would_lose_money():
@@ -102,7 +103,7 @@ TINY = {"needs_preprocessing": True, "speed_samples_per_s": {"fast": 1.0}, "memo
 def vendors_of_ntm(*bids) -> list[str | None]:
     bench = under(NTM)
     bench.send(vendor("slow", 0.0, 20.0), vendor("fast", 1.0, 0.0))
-    return [outcome.offer.plan.vendor for outcome in bench.send(*bids)]
+    return [outcome.evidence.offer.plan.vendor for outcome in bench.send(*bids)]
 
 
 def test_ntm_draws_the_vendor_by_the_id_of_the_job():
@@ -122,8 +123,8 @@ def test_fixed_price_takes_the_cheapest_vendor_in_time_and_charges_exactly_its_p
     leisurely, hurried = bench.send(
         bid("j1", needs_preprocessing=True), bid("j2", needs_preprocessing=True, work_samples=250)
     )
-    assert (leisurely.offer.plan.vendor, leisurely.payment_micros) == ("slow", 5 * UNIT)
-    assert (hurried.offer.plan.vendor, hurried.payment_micros) == ("fast", 8 * UNIT)
+    assert (leisurely.evidence.offer.plan.vendor, leisurely.payment_micros) == ("slow", 5 * UNIT)
+    assert (hurried.evidence.offer.plan.vendor, hurried.payment_micros) == ("fast", 8 * UNIT)
     assert min(nodes_by_slot(leisurely)) == 2
 
 
@@ -144,5 +145,5 @@ def test_a_quote_is_what_a_bid_then_pays(policy):
     quoted, admitted = under(policy).send(ask(), bid())
     assert isinstance(quoted, JobQuoted)
     assert quoted.reason == "plan_found"
-    assert quoted.offer == admitted.offer
-    assert admitted.payment_micros <= quoted.offer.lowest_winning_bid_micros
+    assert quoted.evidence.offer == admitted.evidence.offer
+    assert admitted.payment_micros <= quoted.evidence.offer.lowest_winning_bid_micros

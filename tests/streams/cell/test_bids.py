@@ -3,11 +3,7 @@
 import pytest
 
 from schemas.cells import GpuType
-from schemas.decisions import (
-    JobAdmitted,
-    JobQuoted,
-    JobRejected,
-)
+from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
 from tests.support.cells import (
     EPOCH_S,
     UNIT,
@@ -27,10 +23,10 @@ def test_a_bid_in_an_empty_cell_pays_only_its_operational_cost(bench):
     assert isinstance(admitted, JobAdmitted)
     # Four slots of half a fast node, or of a whole slow one: both cost half a unit per slot.
     assert admitted.payment_micros == 2 * UNIT
-    assert admitted.offer.price.operational_micros == 2 * UNIT
-    assert len(admitted.offer.plan.node_slots) == 4
-    assert admitted.certificate.planned_welfare_micros == 48 * UNIT
-    assert admitted.certificate.dual_bound_micros >= 48 * UNIT
+    assert admitted.evidence.offer.price.operational_micros == 2 * UNIT
+    assert len(admitted.evidence.offer.plan.node_slots) == 4
+    assert admitted.evidence.certificate.planned_welfare_micros == 48 * UNIT
+    assert admitted.evidence.certificate.dual_bound_micros >= 48 * UNIT
 
 
 def test_the_second_bid_pays_for_the_scarcity_that_the_first_one_made():
@@ -39,7 +35,7 @@ def test_the_second_bid_pays_for_the_scarcity_that_the_first_one_made():
     assert isinstance(first, JobAdmitted)
     assert isinstance(second, JobRejected)
     assert second.reason == "price_not_below_bid"
-    lowest = second.offer.lowest_winning_bid_micros
+    lowest = second.evidence.offer.lowest_winning_bid_micros
     (third,) = bench.send(bid("j3", units=lowest / UNIT, deadline_s=EPOCH_S + 40))
     assert isinstance(third, JobAdmitted)
     assert third.payment_micros <= lowest
@@ -47,7 +43,7 @@ def test_the_second_bid_pays_for_the_scarcity_that_the_first_one_made():
 
 def test_a_bid_at_the_price_loses_and_a_micro_more_wins(bench):
     (quoted,) = bench.send(ask())
-    lowest = quoted.offer.lowest_winning_bid_micros
+    lowest = quoted.evidence.offer.lowest_winning_bid_micros
     below, at = bench.send(bid("j1", (lowest - 1) / UNIT), bid("j2", lowest / UNIT))
     assert isinstance(below, JobRejected)
     assert isinstance(at, JobAdmitted)
@@ -82,9 +78,9 @@ def test_a_rejection_for_lack_of_room_says_what_bound_and_which_deadline_would_h
     )
     assert isinstance(held, JobAdmitted)
     assert rejected.reason == "no_room_before_deadline"
-    assert rejected.offer.room.binding == "compute"
-    assert rejected.offer.room.without_compute == 4
-    assert rejected.offer.earliest_deadline_s == EPOCH_S + 60
+    assert rejected.evidence.offer.room.binding == "compute"
+    assert rejected.evidence.offer.room.without_compute == 4
+    assert rejected.evidence.offer.earliest_deadline_s == EPOCH_S + 60
 
 
 def test_a_job_id_is_judged_once(bench):
@@ -95,10 +91,10 @@ def test_a_job_id_is_judged_once(bench):
 def test_the_vendor_is_part_of_the_search(bench):
     bench.send(vendor("slow", 1.0, 20.0), vendor("fast", 5.0, 0.0))
     (leisurely,) = bench.send(bid("j1", needs_preprocessing=True))
-    assert leisurely.offer.plan.vendor == "slow"
+    assert leisurely.evidence.offer.plan.vendor == "slow"
     assert min(nodes_by_slot(leisurely)) >= 2
     (urgent,) = bench.send(bid("j2", needs_preprocessing=True, deadline_s=EPOCH_S + 40))
-    assert urgent.offer.plan.vendor == "fast"
+    assert urgent.evidence.offer.plan.vendor == "fast"
     bench.send(vendor_left("fast"))
     (hopeless,) = bench.send(bid("j3", needs_preprocessing=True, deadline_s=EPOCH_S + 40))
     assert hopeless.reason == "deadline_too_soon"
@@ -111,7 +107,7 @@ def test_a_quote_is_what_the_bid_then_meets_and_changes_nothing(bench):
     assert isinstance(quoted, JobQuoted)
     assert bench.zone.state() == before
     (admitted,) = bench.send(bid("j2"))
-    assert admitted.offer == quoted.offer
+    assert admitted.evidence.offer == quoted.evidence.offer
 
 
 def test_amounts_and_words_beyond_what_an_input_may_hold_are_decided_on_all_the_same(bench):
@@ -120,7 +116,7 @@ def test_amounts_and_words_beyond_what_an_input_may_hold_are_decided_on_all_the_
     assert rejected.reason == "unknown_gpu_type"
     bench.send(vendor("slow", 10**9, 0.0))
     (dear,) = bench.send(bid("j2", needs_preprocessing=True))
-    assert dear.offer.lowest_winning_bid_micros > 10**15
+    assert dear.evidence.offer.lowest_winning_bid_micros > 10**15
     for number in range(8):
         bench.send(bid(f"rich{number}", 10**9, work_samples=1, deadline_s=EPOCH_S + 10))
     bench.send(bid("j3", work_samples=10), tick(10**8), bid("j4", deadline_s=EPOCH_S + 10.0**9 + 100))
@@ -132,4 +128,4 @@ def test_a_plan_may_do_more_than_the_largest_work():
     (admitted,) = bench.send(
         bid(work_samples=10**12, deadline_s=EPOCH_S + 3_600, speed_samples_per_s={"fast": 1e9})
     )
-    assert admitted.offer.plan.samples == 12 * 10**11
+    assert admitted.evidence.offer.plan.samples == 12 * 10**11

@@ -2,10 +2,11 @@
 
 import pytest
 
+from schemas.auction.batches import SolvedPlan
+from schemas.auction.evidence import JobReplanned
+from schemas.auction.settings import TitanPolicy
 from schemas.cells import GpuType, Tariff
-from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned
-from schemas.policies import TitanPolicy
-from schemas.solves import SolvedPlan
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
 from streams.cell.cell import Cell
 from tests.support.cells import (
     EPOCH_S,
@@ -37,29 +38,29 @@ def test_batches_beyond_the_quota_save_slots_and_prove_nothing_about_the_plans()
     bench = bench_of_fast_nodes(10 / 0.09)
     task = {"work_samples": 90, "speed_samples_per_s": {"fast": 0.9}, "deadline_s": EPOCH_S + 120}
     (admitted,) = bench.send(bid(units=101.0, **task))
-    assert len(admitted.offer.plan.node_slots) == 10
+    assert len(admitted.evidence.offer.plan.node_slots) == 10
     bench.send(tick(0))
     for slot, done in enumerate((16, 32, 48, 64, 80)):
         node = nodes_by_slot(admitted)[slot]
         bench.send(started(node, slot, max(done - 16, 0)), progressed(node, slot, done), tick(slot + 1))
     (completed,) = bench.send(finished(nodes_by_slot(admitted)[5], 5, 90))
     assert isinstance(completed, JobCompleted)
-    certificate = completed.certificate
+    certificate = completed.evidence.certificate
     assert certificate.planned_welfare_micros == pytest.approx(1 * UNIT, abs=10)
     assert certificate.realised_welfare_micros == pytest.approx(41 * UNIT, abs=10)
     assert certificate.difference.finished_early_micros == pytest.approx(40 * UNIT, abs=10)
     assert certificate.dual_bound_micros < certificate.realised_welfare_micros, "it bounds plans alone"
-    assert 1.0 <= certificate.proven_ratio == admitted.certificate.proven_ratio
+    assert 1.0 <= certificate.proven_ratio == admitted.evidence.certificate.proven_ratio
 
 
 def test_a_cheaper_plan_after_a_node_is_lost_proves_nothing_about_the_first_one():
     bench = bench_of_fast_nodes(20.0)
     (admitted,) = bench.send(bid(units=20.2, work_samples=51, speed_samples_per_s={"fast": 5.0}))
-    (first, node), (second, other) = admitted.offer.plan.node_slots
+    (first, node), (second, other) = admitted.evidence.offer.plan.node_slots
     assert (first, second, node) == (0, 1, other)
     _, replanned = bench.send(tick(0), started(node, 0, 0), progressed(node, 0, 50), offline(node))[-2:]
     assert isinstance(replanned, JobReplanned)
-    certificate = replanned.certificate
+    certificate = replanned.evidence.certificate
     assert certificate.planned_welfare_micros == pytest.approx(0.2 * UNIT, abs=10)
     assert certificate.realised_welfare_micros == pytest.approx(10 * UNIT, abs=10)
     assert certificate.difference.replanned_micros == -replanned.extra_operational_micros
@@ -79,7 +80,7 @@ def test_a_cheaper_plan_after_a_node_is_lost_proves_nothing_about_the_first_one(
 )
 def test_a_bid_that_no_scheduler_could_have_taken_adds_nothing_to_the_bound(bench, hopeless):
     (rejected,) = bench.send(hopeless)
-    assert rejected.certificate.dual_bound_micros == 0
+    assert rejected.evidence.certificate.dual_bound_micros == 0
 
 
 def test_a_refund_is_told_apart_from_the_plan(bench):
@@ -87,7 +88,7 @@ def test_a_refund_is_told_apart_from_the_plan(bench):
     node = nodes_by_slot(admitted)[0]
     refunded, _ = bench.send(tick(0), started(node, 0, 0), progressed(node, 0, 20))[-2:]
     assert isinstance(refunded, JobRefunded)
-    before, after = admitted.certificate, refunded.certificate
+    before, after = admitted.evidence.certificate, refunded.evidence.certificate
     assert (after.planned_welfare_micros, after.dual_bound_micros) == (
         before.planned_welfare_micros,
         before.dual_bound_micros,
@@ -100,7 +101,7 @@ def test_a_refund_is_told_apart_from_the_plan(bench):
 def test_a_task_that_fails_for_good_is_told_apart_from_what_the_provider_failed_at(bench):
     bench.send(bid(), tick(0))
     (refunded,) = bench.send(failed("a1", 0, 0, permanent=True))
-    difference = refunded.certificate.difference
+    difference = refunded.evidence.certificate.difference
     assert difference.failed_micros == -50 * UNIT + 3 * UNIT // 2
     assert difference.refunded_micros == 0
 
@@ -108,7 +109,7 @@ def test_a_task_that_fails_for_good_is_told_apart_from_what_the_provider_failed_
 def test_a_withdrawal_leaves_plans_and_bound_as_if_there_had_been_no_bid_but_for_prices(bench):
     bench.send(vendor("fast", 3.0, 0.0))
     (withdrawn,) = bench.send(bid(needs_preprocessing=True), withdraw())[1:]
-    certificate = withdrawn.certificate
+    certificate = withdrawn.evidence.certificate
     assert certificate.planned_welfare_micros == 0
     assert certificate.proven_ratio is None
     assert certificate.realised_welfare_micros == certificate.difference.withdrawn_micros == -3 * UNIT
@@ -119,9 +120,9 @@ def test_what_a_withdrawn_job_was_moved_to_is_not_spent_and_not_counted(bench):
     types = (zone().gpu_types[0], dear)
     bench = CheckedBench.configured(zones=(zone(gpu_types=types, nodes=zone().nodes[1:]),))
     _, _, replanned = bench.send(bid(), offline("a2"))
-    assert replanned.certificate.difference.replanned_micros == -18 * UNIT
+    assert replanned.evidence.certificate.difference.replanned_micros == -18 * UNIT
     (withdrawn,) = bench.send(withdraw())
-    assert withdrawn.certificate.realised_welfare_micros == 0
+    assert withdrawn.evidence.certificate.realised_welfare_micros == 0
 
 
 def test_a_job_that_gives_up_its_slots_since_what_runs_suffices_says_so():
@@ -139,7 +140,7 @@ def test_a_job_that_gives_up_its_slots_since_what_runs_suffices_says_so():
     assert (replanned.reason, replanned.first_slot, replanned.remaining_samples) == ("node_lost", 2, 0)
     assert replanned.plan.node_slots == ()
     assert replanned.extra_operational_micros == -UNIT // 10
-    assert replanned.certificate.difference.replanned_micros == UNIT // 10
+    assert replanned.evidence.certificate.difference.replanned_micros == UNIT // 10
     assert down.status == "down"
 
 
@@ -164,7 +165,7 @@ def test_a_bid_that_waits_uses_no_slot_that_its_bound_does_not_know():
     bench.send(bid(units=10.0, **task))
     bench.cell = Cell.restore(bench.cell.snapshot())
     (requested,) = bench.send(tick(0).model_copy(update={"time_s": 1_000.0}))
-    (offered,) = requested.bids
+    (offered,) = requested.problem.bids
     assert offered.last_slot == 6
     bench.send(tick(0).model_copy(update={"time_s": 1_800.0}))
     (rejected,) = bench.send(solved(requested, SolvedPlan(job_id="j", node_slots=((7, "a1"),))))
@@ -178,4 +179,4 @@ def test_titan_plans_are_worth_no_more_than_was_counted_as_the_bid_came():
     (requested,) = bench.send(tick(0).model_copy(update={"time_s": 1_000.0}))
     admitted = bench.send(solved(requested, SolvedPlan(job_id="j", node_slots=((6, "a1"),))))[0]
     assert isinstance(admitted, JobAdmitted)
-    assert admitted.certificate.proven_ratio == 1.0
+    assert admitted.evidence.certificate.proven_ratio == 1.0

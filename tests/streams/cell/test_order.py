@@ -3,13 +3,7 @@
 import pytest
 
 from schemas.codec import Envelope
-from schemas.decisions import (
-    CellAccepted,
-    EventIgnored,
-    JobAdmitted,
-    JobRejected,
-    JobWithdrawn,
-)
+from schemas.decisions import CellAccepted, EventIgnored, JobAdmitted, JobRejected, JobWithdrawn
 from streams.cell.cell import Cell, LedgerEvent
 from tests.support.cells import (
     CheckedBench,

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from schemas.decisions import JobRefunded, JobReplanned
-from schemas.registry import Event, Outcome
+from schemas.auction.evidence import JobReplanned
+from schemas.base import Event, Outcome
+from schemas.decisions import JobRefunded
 from streams.cell.cell import Cell
 from streams.policies.auction.book import LATE_REPORT_SLOTS
 from tests.support.cells import (

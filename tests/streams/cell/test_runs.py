@@ -3,15 +3,10 @@
 import pytest
 
 from infra.views.tables import happening
+from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.codec import Decision
 from schemas.commands import RunCancelled, SlotAssigned
-from schemas.decisions import (
-    JobCompleted,
-    JobRefunded,
-    JobReplanned,
-    NodeStatusChanged,
-    ZonePriced,
-)
+from schemas.decisions import JobCompleted, JobRefunded, NodeStatusChanged
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,
@@ -62,7 +57,7 @@ def test_a_finished_job_is_completed_and_frees_what_it_did_not_need(bench):
     (completed,) = bench.send(finished(node, 0))
     assert isinstance(completed, JobCompleted)
     # One slot was spent of the four that were planned.
-    assert completed.certificate.realised_welfare_micros == 50 * UNIT - UNIT // 2
+    assert completed.evidence.certificate.realised_welfare_micros == 50 * UNIT - UNIT // 2
     assert bench.zone.auctioneer.market.free_samples.sum() == 6 * (100 + 100 + 50)
 
 
@@ -86,7 +81,7 @@ def test_a_job_that_can_no_longer_meet_its_deadline_is_refunded_in_full(bench):
     assert isinstance(refunded, JobRefunded)
     assert (refunded.reason, refunded.refund_micros) == ("behind_plan", admitted.payment_micros)
     assert commands == [RunCancelled(zone="z", node=node, job_id="j")]
-    assert refunded.certificate.realised_welfare_micros == -UNIT // 2
+    assert refunded.evidence.certificate.realised_welfare_micros == -UNIT // 2
 
 
 def test_a_task_at_fault_gets_back_no_more_than_a_withdrawal_gives(bench):
@@ -175,7 +170,7 @@ def test_a_late_report_of_an_earlier_slot_does_not_turn_a_job_back(bench):
     nodes = nodes_by_slot(admitted)
     bench.send(tick(0), started(nodes[0], 0, 0), tick(1), started(nodes[1], 1, 50))
     (ignored,) = bench.send(progressed(nodes[0], 0, 20))
-    assert (ignored.reason, bench.zone.book.jobs["j"].samples_done) == ("stale_report", 50)
+    assert (ignored.reason, bench.zone.book.jobs["j"].job.samples_done) == ("stale_report", 50)
 
 
 def test_a_job_whose_adapter_is_not_delivered_does_not_wait_for_ever(bench):

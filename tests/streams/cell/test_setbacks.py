@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from schemas.auction.evidence import JobReplanned
+from schemas.base import Outcome
 from schemas.commands import SlotAssigned
-from schemas.decisions import JobRefunded, JobReplanned
-from schemas.registry import Outcome
+from schemas.decisions import JobRefunded
 from streams.cell.cell import Cell
 from streams.policies.auction import book
 from tests.support.cells import (

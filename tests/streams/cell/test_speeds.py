@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.cells import ThroughputRow
 from schemas.commands import RunCancelled, SlotAssigned
-from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobReplanned, ZonePriced
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
 from streams.cell.cell import Cell
 from streams.policies.auction.book import LATE_REPORT_SLOTS
 from tests.support.cells import (
@@ -64,11 +65,11 @@ def test_the_offer_says_what_speeds_it_counts_with_and_by_whose_word(declared, r
     bench = bench_with(*rows)
     (quoted,) = bench.send(ask(speed_samples_per_s=declared))
     (admitted,) = bench.send(bid(speed_samples_per_s=declared))
-    assert [(s.gpu_type, s.samples_per_s, s.source) for s in admitted.offer.speeds] == counted
-    assert quoted.offer.speeds == admitted.offer.speeds
+    assert [(s.gpu_type, s.samples_per_s, s.source) for s in admitted.evidence.offer.speeds] == counted
+    assert quoted.evidence.offer.speeds == admitted.evidence.offer.speeds
     first, node = min(nodes_by_slot(admitted).items())
     assigned = next(o for o in bench.send(*map(tick, range(first + 1))) if isinstance(o, SlotAssigned))
-    source = {speed.gpu_type: speed.source for speed in admitted.offer.speeds}
+    source = {speed.gpu_type: speed.source for speed in admitted.evidence.offer.speeds}
     assert assigned.runs[0].speed_is_declared == (source["slow" if node == "b1" else "fast"] == "declared")
 
 
@@ -84,7 +85,7 @@ def test_a_memory_bound_task_that_claims_ten_times_its_speed_pays_what_an_honest
             bench.send(bid(f"other{number}", **other))
         declared = None if speed is None else {"fast": speed}
         (quoted,) = bench.send(ask(**task, speed_samples_per_s=declared))
-        prices[speed] = quoted.offer.price if quoted.offer.plan else quoted.reason
+        prices[speed] = quoted.evidence.offer.price if quoted.evidence.offer.plan else quoted.reason
     assert prices[5.0] == prices[0.5] == prices[None]
 
 
@@ -95,7 +96,7 @@ def claim(**changes):
 
 def test_a_claim_that_fails_ends_the_job_and_what_was_spent_is_kept(bench):
     (admitted,) = bench.send(claim())
-    assert admitted.offer.speeds[0].source == "declared"
+    assert admitted.evidence.offer.speeds[0].source == "declared"
     node = nodes_by_slot(admitted)[0]
     bench.send(tick(0), started(node, 0, 0))
     refunded, cancelled = bench.send(progressed(node, 0, 5, node_s=SLOT_S))
@@ -103,7 +104,7 @@ def test_a_claim_that_fails_ends_the_job_and_what_was_spent_is_kept(bench):
     assert refunded.reason == "slower_than_declared"
     # Four slots at half a unit were paid for, and one is spent.
     assert (refunded.refund_micros, refunded.retained_micros) == (3 * UNIT // 2, UNIT // 2)
-    assert refunded.certificate.difference.failed_micros == -50 * UNIT + 3 * UNIT // 2
+    assert refunded.evidence.certificate.difference.failed_micros == -50 * UNIT + 3 * UNIT // 2
     assert cancelled == RunCancelled(zone="z", node=node, job_id="j")
     assert "45 samples less" in refunded.detail
 
@@ -359,11 +360,11 @@ def trained(true_samples_per_s: float, declared: float, seed: int) -> int:
             row = job.rows.get(slot)
             if row is not None:
                 bench.send(
-                    started(bench.zone.fleet.nodes[row], slot, job.samples_done, job.job_id),
+                    started(bench.zone.fleet.nodes[row], slot, job.job.samples_done, job.job_id),
                     progressed(
                         bench.zone.fleet.nodes[row],
                         slot,
-                        job.samples_done + job.quotas[slot],
+                        job.job.samples_done + job.quotas[slot],
                         job_id=job.job_id,
                     ),
                 )

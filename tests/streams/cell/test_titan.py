@@ -2,10 +2,10 @@
 
 import pytest
 
+from schemas.auction.batches import SolvedPlan
+from schemas.auction.settings import TitanPolicy
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected, JobWithdrawn
-from schemas.policies import TitanPolicy
-from schemas.solves import SolvedPlan, SolveRequested
-from solvers.auction.baselines.titan import solve_batch
+from schemas.solves import SolveRequested
 from streams.cell.cell import Cell
 from tests.support.cells import (
     EPOCH_S,
@@ -21,6 +21,7 @@ from tests.support.cells import (
     withdraw,
     zone,
 )
+from tests.support.solves import titan_answer
 
 LATE = 0.6
 """Some way into the last half of a slot."""
@@ -51,8 +52,8 @@ def plan(job_id: str, *cells: tuple[int, str]) -> SolvedPlan:
 def test_bids_wait_for_the_first_tick_in_the_last_half_of_their_slot(bench):
     assert bench.send(bid("j1"), tick(0.4), bid("j2")) == []
     (requested,) = bench.send(tick(0.5))
-    assert [offered.job_id for offered in requested.bids] == ["j1", "j2"]
-    assert requested.first_slot == 1
+    assert [offered.job_id for offered in requested.problem.bids] == ["j1", "j2"]
+    assert requested.problem.first_slot == 1
     assert bench.send(tick(0.7)) == []
 
 
@@ -61,13 +62,13 @@ def test_bids_after_it_wait_for_the_next_slots(bench):
     assert bench.send(bid("j2"), tick(0.8)) == []
     assert requests(bench.send(tick(1), tick(1.2))) == []
     (requested,) = requests(bench.send(tick(1.6)))
-    assert [offered.job_id for offered in requested.bids] == ["j2"]
+    assert [offered.job_id for offered in requested.problem.bids] == ["j2"]
 
 
 def test_where_no_such_tick_came_the_first_one_after_the_slot_asks(bench):
     assert bench.send(bid(work_samples=100)) == []
     (requested,) = requests(bench.send(tick(1)))
-    assert (requested.first_slot, requested.bids[0].ready_slot) == (2, 2)
+    assert (requested.problem.first_slot, requested.problem.bids[0].ready_slot) == (2, 2)
 
 
 def test_a_slot_without_bids_asks_nothing(bench):
@@ -81,11 +82,11 @@ def test_the_request_holds_the_bid_its_vendor_and_the_room_that_is_left(bench):
     assert isinstance(admitted, JobAdmitted)
     bench.send(vendor("slow", 1.5, 5.0), offline("a2"), tick(1))
     (requested,) = requests(bench.send(bid("j", needs_preprocessing=True, work_samples=150), tick(1.6)))
-    (offered,) = requested.bids
+    (offered,) = requested.problem.bids
     assert (offered.vendor, offered.vendor_micros, offered.ready_slot) == ("slow", 1_500_000, 3)
     assert (offered.work_samples, offered.slot_samples, offered.last_slot) == (150, (50, 50), 5)
     assert offered.memory_quanta == 2 * 1024
-    fast, slow = requested.classes
+    fast, slow = requested.problem.classes
     assert (fast.nodes, fast.capacity_samples, fast.capacity_quanta) == (("a1", "a2"), 100, 8 * 1024)
     assert fast.full_cost_micros == (float(UNIT),) * 4
     assert fast.free_samples == ((0, 0), (100, 0), (100, 0), (100, 0))
@@ -97,7 +98,7 @@ def test_the_best_schedule_of_the_batch_leaves_out_whom_an_earlier_bid_would_hav
     all_of_it = {"work_samples": 200, "speed_samples_per_s": WHOLE, "deadline_s": EPOCH_S + 30}
     bids = [bid(f"j{number}", units, **all_of_it) for number, units in enumerate((5.0, 9.0, 7.0))]
     requested = asked(bench, *bids)
-    outcomes = bench.send(solve_batch("c", requested))
+    outcomes = bench.send(titan_answer(requested))
     admitted = [outcome for outcome in outcomes if isinstance(outcome, JobAdmitted)]
     assert [outcome.job_id for outcome in admitted] == ["j1", "j2"]
     assert [outcome.payment_micros for outcome in admitted] == [2 * UNIT, 2 * UNIT]
@@ -108,7 +109,7 @@ def test_the_best_schedule_of_the_batch_leaves_out_whom_an_earlier_bid_would_hav
 def test_a_bid_that_has_room_and_no_plan_is_told_that_the_schedule_leaves_it_out(bench):
     (rejected,) = bench.send(solved(asked(bench, bid()), status="feasible"))
     assert rejected.reason == "not_in_schedule"
-    assert rejected.offer.price.operational_micros == 2 * UNIT
+    assert rejected.evidence.offer.price.operational_micros == 2 * UNIT
 
 
 def test_a_bid_is_told_that_the_solver_found_nothing(bench):
@@ -117,7 +118,7 @@ def test_a_bid_is_told_that_the_solver_found_nothing(bench):
 
 
 def test_a_bid_at_its_cost_is_rejected_for_its_price(bench):
-    (rejected,) = bench.send(solve_batch("c", asked(bench, bid(units=2.0))))
+    (rejected,) = bench.send(titan_answer(asked(bench, bid(units=2.0))))
     assert rejected.reason == "price_not_below_bid"
 
 
@@ -215,7 +216,7 @@ def test_a_bid_that_waits_is_withdrawn_for_nothing_and_leaves_the_bound(bench, w
     (withdrawn,) = bench.send(withdraw())
     assert isinstance(withdrawn, JobWithdrawn)
     assert (withdrawn.returned_micros, withdrawn.retained_micros) == (0, 0)
-    assert withdrawn.certificate.dual_bound_micros == 0
+    assert withdrawn.evidence.certificate.dual_bound_micros == 0
     (ignored,) = bench.send(withdraw())
     assert ignored.reason == "unknown_job"
     for asked_before in requested:
@@ -228,7 +229,7 @@ def test_a_quote_says_what_a_bid_alone_would_meet(bench):
     assert isinstance(quoted, JobQuoted)
     assert quoted.reason == "plan_found"
     assert "decided together" in quoted.detail
-    assert quoted.offer.lowest_winning_bid_micros == 2 * UNIT + 1
+    assert quoted.evidence.offer.lowest_winning_bid_micros == 2 * UNIT + 1
 
 
 @pytest.mark.parametrize("restored_after", ["the bids", "the request"])
@@ -242,7 +243,7 @@ def test_a_cell_that_is_restored_underway_decides_the_same(bench, restored_after
         assert decision.canonical == bench.decisions[-1].canonical
     else:
         twin = Cell.restore(bench.cell.snapshot())
-    outcomes = bench.send(solve_batch("c", requested))
+    outcomes = bench.send(titan_answer(requested))
     assert all(isinstance(outcome, JobAdmitted) for outcome in outcomes)
     assert nodes_by_slot(outcomes[0])
     again = twin.handle(bench.ledger[-1])

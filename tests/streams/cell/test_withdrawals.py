@@ -1,9 +1,6 @@
 """Withdrawals of jobs."""
 
-from schemas.decisions import (
-    JobAdmitted,
-    JobWithdrawn,
-)
+from schemas.decisions import JobAdmitted, JobWithdrawn
 from tests.support.cells import (
     EPOCH_S,
     UNIT,
@@ -30,7 +27,9 @@ def test_a_withdrawn_bid_no_longer_counts_in_the_bound(bench):
     bench.send(bid("j1"))
     (admitted,) = bench.send(bid("j2", units=10_000.0))
     (withdrawn,) = bench.send(withdraw("j2"))
-    fallen = admitted.certificate.dual_bound_micros - withdrawn.certificate.dual_bound_micros
+    fallen = (
+        admitted.evidence.certificate.dual_bound_micros - withdrawn.evidence.certificate.dual_bound_micros
+    )
     # All of its value but for what its cells cost.
     assert 9_900 * UNIT < fallen < 10_000 * UNIT
 

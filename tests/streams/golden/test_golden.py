@@ -1,6 +1,7 @@
 """The same ledger gives the same bytes, on any machine and after any change that is not meant to."""
 
-from schemas.decisions import JobRefunded, JobRejected, JobReplanned, JobWithdrawn, NodeStatusChanged
+from schemas.auction.evidence import JobReplanned
+from schemas.decisions import JobRefunded, JobRejected, JobWithdrawn, NodeStatusChanged
 from tests.streams.golden.ledger import CHAIN, fold
 
 

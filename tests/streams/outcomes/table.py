@@ -6,32 +6,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from schemas.base import HOURS_PER_DAY
-from schemas.cells import CellConfigured, Node
-from schemas.decisions import (
-    JobAdmitted,
-    JobCompleted,
-    JobRefunded,
-    JobRejected,
-    JobReplanned,
-    JobWithdrawn,
-    Plan,
-    ZonePriced,
-)
-from schemas.policies import (
+from schemas.auction.evidence import JobReplanned, Plan, ZonePriced
+from schemas.auction.settings import (
     AuctionPolicy,
     EarliestFinishPolicy,
     FixedPricePolicy,
     NoMergingPolicy,
     OpeningPrices,
-    Policy,
     TitanPolicy,
 )
-from schemas.registry import Outcome
+from schemas.base import HOURS_PER_DAY, Outcome
+from schemas.cells import CellConfigured, Node
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
+from schemas.kind import PolicySettings
 from schemas.solves import SolveRequested
-from solvers.auction.baselines.titan import solve_batch
 from tests.support.cells import UNIT, Bench, configuration, zone
 from tests.support.histories import history
+from tests.support.solves import titan_answer
 
 FOLDER = Path(__file__).parent
 BIDS = 600
@@ -52,7 +43,7 @@ def _auction(**fields: Any) -> AuctionPolicy:
 
 _RISING = tuple(UNIT * hour / (2 * HOURS_PER_DAY) for hour in range(HOURS_PER_DAY))
 
-POLICIES: MappingProxyType[str, Policy] = MappingProxyType(
+POLICIES: MappingProxyType[str, PolicySettings] = MappingProxyType(
     {
         "auction": _auction(),
         "auction-learned": _auction(
@@ -71,7 +62,7 @@ POLICIES: MappingProxyType[str, Policy] = MappingProxyType(
 )
 
 
-def market(policy: Policy) -> CellConfigured:
+def market(policy: PolicySettings) -> CellConfigured:
     """A cell of seven nodes under this policy."""
     nodes = tuple(Node(id=id, gpu_type="fast" if id.startswith("a") else "slow", tariff="t") for id in _FLEET)
     return configuration(zones=(zone(policy=policy, nodes=nodes, horizon_slots=_HORIZON_SLOTS),))
@@ -87,7 +78,7 @@ def table(name: str) -> str:
     while True:
         outcomes = bench.send(event)
         for asked in [outcome for outcome in outcomes if isinstance(outcome, SolveRequested)]:
-            outcomes += bench.send(solve_batch("c", asked))
+            outcomes += bench.send(titan_answer(asked))
         try:
             event = coming.send(outcomes)
         except StopIteration:
@@ -103,7 +94,7 @@ def path(name: str) -> Path:
 def _lines(outcome: Outcome) -> Iterator[str]:
     match outcome:
         case JobAdmitted():
-            plan = outcome.offer.plan
+            plan = outcome.evidence.offer.plan
             assert plan is not None
             yield f"{outcome.job_id} admitted pays {outcome.payment_micros} {_plan(plan)}"
         case JobRejected():

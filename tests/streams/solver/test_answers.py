@@ -2,10 +2,11 @@
 
 import pytest
 
+from schemas.auction.batches import SolvedPlan
+from schemas.auction.settings import TitanPolicy
 from schemas.codec import MAX_VALUE_BYTES, Decision, InvalidRecordError, decode_event
-from schemas.policies import TitanPolicy
 from schemas.registry import EVENTS_BY_TOPIC
-from schemas.solves import SolvedPlan, SolveFinished, SolveRequested
+from schemas.solves import SolveFinished, SolveRequested
 from schemas.topics import DECISIONS
 from streams.kafka.records import ReadRecord
 from streams.solver.answers import PendingSolve, answer_record, fitted, pending_solve, without_plans

@@ -1,11 +1,19 @@
-"""The policies that a zone may run under: the auction, and the baselines it is compared with (section
-5.1)."""
+"""Settings of the auction, and of the baselines that it is compared with (section 5.1)."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from schemas.base import HOURS_PER_DAY, Identifier, Micros, Record
+from schemas.kind import PolicySettings
+
+if TYPE_CHECKING:
+    from schemas.cells import Zone
+
+MAX_BATCH_NODE_SLOTS = 2**17
+"""Horizon x nodes of a zone whose bids are decided in batches: a solver is told the room of each node and
+slot, which is 5 MB of a decision, and Kafka takes decisions up to 8 MiB."""
 
 HourlyPrices = Annotated[
     tuple[Annotated[float, Field(ge=0, le=10**15)], ...],
@@ -26,7 +34,15 @@ class OpeningPrices(Record):
     memory_micros: HourlyPrices
 
 
-class AuctionPolicy(Record):
+class MarketPolicy(PolicySettings):
+    """A policy that plans slots of nodes ahead, over the zone's horizon."""
+
+    def node_slots(self, zone: "Zone") -> int:
+        """Each node in each slot of the horizon has prices and room."""
+        return zone.horizon_slots * len(zone.nodes)
+
+
+class AuctionPolicy(MarketPolicy):
     """How the auction prices: declared bounds on bids stand in for hindsight (erratum P4).
 
     Resources are normalised by a node's capacity (erratum P5): one node-slot of compute is a whole node for
@@ -66,20 +82,31 @@ class AuctionPolicy(Record):
     ] = ()
     """By GPU type; where none is given, prices open at zero, as printed."""
 
+    def faults(self, zone: "Zone") -> Iterator[str]:
+        """Opening prices of a GPU type that the zone lacks, or that has them twice."""
+        types = {gpu.name for gpu in zone.gpu_types}
+        named: set[str] = set()
+        for prices in self.opening_prices:
+            if prices.gpu_type in named:
+                yield f"opening prices of gpu type {prices.gpu_type} is given twice"
+            elif prices.gpu_type not in types:
+                yield f"opening prices name gpu type {prices.gpu_type}, which the zone lacks"
+            named.add(prices.gpu_type)
 
-class EarliestFinishPolicy(Record):
+
+class EarliestFinishPolicy(MarketPolicy):
     """EFT: the vendor of lowest delay, the earliest finish, at cost."""
 
     kind: Literal["eft"]
 
 
-class NoMergingPolicy(Record):
+class NoMergingPolicy(MarketPolicy):
     """NTM: a vendor at random, the earliest finish on nodes that are wholly free, at cost."""
 
     kind: Literal["ntm"]
 
 
-class TitanPolicy(Record):
+class TitanPolicy(MarketPolicy):
     """Titan: a vendor at random, one mixed-integer program per slot over the bids that came in it."""
 
     kind: Literal["titan"]
@@ -88,29 +115,18 @@ class TitanPolicy(Record):
     relative_gap: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The search ends when its plan is proven to be so close to the best there is."""
 
+    def faults(self, zone: "Zone") -> Iterator[str]:
+        """More room than a solver can be told of."""
+        node_slots = self.node_slots(zone)
+        if node_slots > MAX_BATCH_NODE_SLOTS:
+            yield (
+                f"{zone.horizon_slots} slots x {len(zone.nodes)} nodes = {node_slots}, but a solver is asked "
+                f"about at most {MAX_BATCH_NODE_SLOTS}: split the zone, or plan fewer slots ahead"
+            )
 
-class FixedPricePolicy(Record):
+
+class FixedPricePolicy(MarketPolicy):
     """First come, first served: the cheapest vendor, the earliest finish, at a fixed price for the work."""
 
     kind: Literal["fixed_price"]
     price_per_thousand_samples_micros: Micros
-
-
-def _kind(policy: Any) -> str | None:
-    """What a policy says it is; one that says nothing is an auction, as when there was no other."""
-    kind = policy.get("kind", "auction") if isinstance(policy, dict) else getattr(policy, "kind", None)
-    return kind if isinstance(kind, str) else None
-
-
-Policy: TypeAlias = Annotated[
-    Annotated[AuctionPolicy, Tag("auction")]
-    | Annotated[EarliestFinishPolicy, Tag("eft")]
-    | Annotated[NoMergingPolicy, Tag("ntm")]
-    | Annotated[TitanPolicy, Tag("titan")]
-    | Annotated[FixedPricePolicy, Tag("fixed_price")],
-    Discriminator(
-        _kind,
-        custom_error_type="policy_kind",
-        custom_error_message="the policy is of no known kind: auction, eft, ntm, titan and fixed_price are",
-    ),
-]

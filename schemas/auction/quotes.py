@@ -1,20 +1,19 @@
 """Events of the `quotes` topic: what labour vendors charge for pre-processing, and how long they take."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Identifier, Micros, Record
+from schemas.base import Event, Identifier, Micros, Outcome
 
 Delay = Annotated[float, Field(ge=0, le=31_536_000)]
 
 
-class VendorQuoted(Record):
+class VendorQuoted(Event):
     """A standing quote: price q_in and delay h_in as affine functions of the data size. The latest holds."""
 
     TYPE: ClassVar = "millrace.vendor.quoted.v1"
 
-    cell: Identifier
     vendor: Identifier
     fixed_price_micros: Micros
     price_per_thousand_samples_micros: Micros
@@ -22,10 +21,19 @@ class VendorQuoted(Record):
     delay_per_thousand_samples_s: Delay
 
 
-class VendorLeft(Record):
+class VendorLeft(Event):
     """A vendor takes its quote back; bids decided before keep theirs."""
 
     TYPE: ClassVar = "millrace.vendor.left.v1"
 
-    cell: Identifier
     vendor: Identifier
+
+
+class QuoteAccepted(Outcome):
+    """A labour vendor's standing quote holds from here on, or is taken back: every later bid meets it so."""
+
+    TYPE: ClassVar = "millrace.vendor.quote_accepted.v1"
+
+    zone: Identifier
+    vendor: Identifier
+    reason: Literal["quoted", "left"]

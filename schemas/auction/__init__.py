@@ -1,0 +1,1 @@
+"""What travels for the auction and its baselines alone: settings, terms, evidence, vendors."""

@@ -1,0 +1,24 @@
+"""On what terms jobs are submitted to an auction zone, and quotes asked for."""
+
+from typing import Literal
+
+from schemas.base import Micros, UnixTime
+from schemas.kind import Terms
+
+
+class BidTerms(Terms):
+    """The most that a user would pay for a workload that is done in time."""
+
+    kind: Literal["bid"] = "bid"
+    bid_micros: Micros
+    """b_i."""
+    deadline_s: UnixTime
+    """d_i: the last slot of a plan ends no later than this."""
+
+
+class DeadlineTerms(Terms):
+    """What would it cost to be done in time?"""
+
+    kind: Literal["deadline"] = "deadline"
+    deadline_s: UnixTime
+    """d_i."""

@@ -1,0 +1,109 @@
+"""What a policy is to the pipeline: its manifest, and the bases of what is its own on the wire.
+
+A distribution registers a policy by an entry point in the group `millrace.policies`, named like its kind,
+that refers to a `PolicyKind`. The module with the manifest is loaded by every process, before the events and
+decisions of the cell are defined. So of the project it imports this module, `schemas.base` and the policy's
+own types; what only some processes need is named by reference.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from schemas.base import Event, Kinded, Outcome
+
+if TYPE_CHECKING:
+    from schemas.cells import Zone
+
+Reference = str
+"""`module:attribute`, imported by the processes that need it."""
+
+ReasonedDecision = Literal["job.admitted", "job.rejected", "job.refunded", "event.ignored"]
+"""The general decisions that policies may give reasons of their own for. A rejection's reasons are also those
+of a request for a quote that finds no plan."""
+
+
+class PolicySettings(Kinded):
+    """How a zone is run; its `kind` is that of the policy."""
+
+    def faults(self, zone: "Zone") -> Iterator[str]:  # noqa: ARG002
+        """What in a zone's configuration the policy cannot work with, a line for each fault."""
+        yield from ()
+
+    def node_slots(self, zone: "Zone") -> int:  # noqa: ARG002
+        """For how many pairs of a node and a slot the policy keeps prices and room in its state."""
+        return 0
+
+
+class Workload(Kinded):
+    """What a job runs."""
+
+
+class Terms(Kinded):
+    """On what conditions a job is submitted, or a quote is asked for."""
+
+
+class Evidence(Kinded):
+    """The numbers behind a decision about a job."""
+
+
+class Problem(Kinded):
+    """What a solver is asked."""
+
+
+class Solution(Kinded):
+    """What a solver found."""
+
+    def shortened(self, excess_bytes: int) -> Self | None:  # noqa: ARG002
+        """A part that holds by itself and is so many bytes shorter, for a solution that no event has room
+        for; None where there is none."""
+        return None
+
+
+@dataclass(frozen=True)
+class Input:
+    """An event that a policy takes besides those of the cell."""
+
+    event: type[Event]
+    topic: str
+    """The input topic that it comes on; of two policies that share one, both say the same."""
+    writer_field: str
+    """The field of the event that names whom it speaks for."""
+
+
+@dataclass(frozen=True)
+class Solve:
+    """A kind of problem that solvers answer for a policy."""
+
+    problem: type[Problem]
+    solution: type[Solution]
+    function: Reference
+    """`(problem, time_limit_s) -> solution`; None where nothing was found. Solver processes import it."""
+    smallest: Reference
+    """`() -> problem`: one that takes every step of a solve, to load and compile what it needs."""
+
+
+@dataclass(frozen=True)
+class PolicyKind:
+    """All that the pipeline knows of a policy."""
+
+    settings: type[PolicySettings]
+    zone: Reference
+    """`(ZoneContext, settings) -> ZonePolicy`."""
+    workloads: tuple[type[Workload], ...]
+    """What jobs of its zones may run."""
+    terms: tuple[type[Terms], ...]
+    """On what terms jobs may be submitted."""
+    quoted_terms: tuple[type[Terms], ...] = ()
+    """On what terms it answers requests for a quote; none where it quotes nothing."""
+    evidence: tuple[type[Evidence], ...] = ()
+    inputs: tuple[Input, ...] = ()
+    outcomes: tuple[type[Outcome], ...] = ()
+    """Decisions of its own, commands included."""
+    reasons: Mapping[ReasonedDecision, tuple[str, ...]] = field(default_factory=dict)
+    solves: tuple[Solve, ...] = ()
+    warm_up: Reference | None = None
+    """`() -> Iterable[Event]`: what a worker folds before its first event, to have compiled code at hand."""
+
+    GROUP: ClassVar = "millrace.policies"
+    """Of the entry points."""

@@ -1,0 +1,71 @@
+"""The auction and its five baselines, as the pipeline knows them."""
+
+from schemas.auction.batches import BatchProblem, BatchSolution
+from schemas.auction.evidence import AuctionEvidence, JobReplanned, ZonePriced
+from schemas.auction.quotes import QuoteAccepted, VendorLeft, VendorQuoted
+from schemas.auction.settings import (
+    AuctionPolicy,
+    EarliestFinishPolicy,
+    FixedPricePolicy,
+    NoMergingPolicy,
+    TitanPolicy,
+)
+from schemas.auction.terms import BidTerms, DeadlineTerms
+from schemas.commands import RunCancelled, SlotAssigned
+from schemas.kind import Input, PolicyKind, PolicySettings, Solve
+from schemas.lora import LoraWorkload
+
+
+def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> PolicyKind:
+    return PolicyKind(
+        settings=settings,
+        zone="streams.policies.auction.zone:AuctionZone",
+        workloads=(LoraWorkload,),
+        terms=(BidTerms,),
+        quoted_terms=(DeadlineTerms,),
+        evidence=(AuctionEvidence,),
+        inputs=(Input(VendorQuoted, "quotes", "vendor"), Input(VendorLeft, "quotes", "vendor")),
+        outcomes=(JobReplanned, QuoteAccepted, ZonePriced, SlotAssigned, RunCancelled),
+        reasons={
+            "job.admitted": ("bid_above_price",),
+            "job.rejected": (
+                "price_not_below_bid",
+                "no_room_before_deadline",
+                "deadline_too_soon",
+                "no_vendor",
+                "unknown_gpu_type",
+                "no_throughput_known",
+                "larger_than_a_node",
+                "memory_understated",
+                "not_in_schedule",
+                "solver_found_nothing",
+                "plan_not_feasible",
+            ),
+            "job.refunded": (
+                "behind_plan",
+                "deadline_passed",
+                "slower_than_declared",
+                "dataset_size_misstated",
+            ),
+            "event.ignored": ("unknown_vendor",),
+        },
+        solves=solves,
+        warm_up="streams.policies.auction.warm_up:story",
+    )
+
+
+AUCTION = _kind(AuctionPolicy)
+EARLIEST_FINISH = _kind(EarliestFinishPolicy)
+NO_MERGING = _kind(NoMergingPolicy)
+FIXED_PRICE = _kind(FixedPricePolicy)
+TITAN = _kind(
+    TitanPolicy,
+    solves=(
+        Solve(
+            problem=BatchProblem,
+            solution=BatchSolution,
+            function="solvers.auction.baselines.titan:solve_batch",
+            smallest="solvers.auction.baselines.titan:smallest_batch",
+        ),
+    ),
+)
