@@ -34,7 +34,7 @@ MAX_WAITING_BYTES = 3 * 2**20
 BYTES_PER_REMEMBERED_ID = 40
 """With its writer, where each has one of its own."""
 MAX_REMEMBERED_IDS = 2**18
-"""Ids of events in a cell and of bids in each of its zones: 10 MiB."""
+"""Ids of events and of jobs in a cell: 10 MiB."""
 MAX_SNAPSHOT_BYTES = 32 * 2**20
 """Kafka is set up for snapshots of cells up to this size. Nothing is hoped for from their compression: who
 floods a cell chooses the bytes."""
@@ -162,8 +162,8 @@ class CellConfigured(Event):
     node_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     """A node that was heard once and is silent for longer, while somebody listens, is taken for dead."""
     duplicate_window_events: Annotated[int, Field(ge=1, le=10_000_000)] = 50_000
-    """How many event ids the cell remembers, and each zone of ids of bids, of all writers together; a
-    repeated id of the same writer within the window changes nothing."""
+    """How many ids of events the cell remembers, and how many of jobs that are over, of all writers together;
+    a repeated id of the same writer within the window changes nothing."""
     tariffs: Annotated[tuple[Tariff, ...], Field(min_length=1, max_length=64)]
     zones: Annotated[tuple[Zone, ...], Field(min_length=1, max_length=64)]
     vendors: Annotated[tuple[Identifier, ...], Field(max_length=1_000)] = ()
@@ -201,7 +201,7 @@ class CellConfigured(Event):
                 _CONFIGURATION_BYTES,
                 BYTES_PER_NODE_SLOT * sum(zone.policy.node_slots(zone) for zone in self.zones),
                 _BYTES_PER_NODE * sum(len(zone.nodes) for zone in self.zones),
-                BYTES_PER_REMEMBERED_ID * self.duplicate_window_events * (1 + zones),
+                BYTES_PER_REMEMBERED_ID * 2 * self.duplicate_window_events,
                 _BYTES_PER_QUOTE * len(self.vendors) * zones,
                 _BYTES_PER_ZONE * zones,
             )
@@ -218,11 +218,11 @@ class CellConfigured(Event):
                 f"({MAX_NODE_SLOTS * BYTES_PER_NODE_SLOT / 2**20:.0f} MiB) are held: zone {largest.id} has "
                 f"{largest.horizon_slots} slots x {len(largest.nodes)} nodes = {sizes[largest.id]}"
             )
-        remembered = self.duplicate_window_events * (1 + len(self.zones))
+        remembered = 2 * self.duplicate_window_events
         if remembered > MAX_REMEMBERED_IDS:
             raise ValueError(
-                f"cell {self.cell}: duplicate_window_events {self.duplicate_window_events} for the cell and "
-                f"each of {len(self.zones)} zones is {remembered} ids, at most {MAX_REMEMBERED_IDS} are held"
+                f"cell {self.cell}: duplicate_window_events {self.duplicate_window_events}, for events and for "
+                f"jobs, is {remembered} ids, at most {MAX_REMEMBERED_IDS} are held"
             )
         if self.live_jobs_bytes < LEAST_LIVE_JOBS_BYTES:
             raise ValueError(

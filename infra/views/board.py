@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from infra.views.offers import certified
+from infra.views.summary import certified
 from schemas.auction.bids import Task, bid_micros_of
 from schemas.auction.evidence import (
     Certificate,

@@ -1,13 +1,11 @@
-"""The evidence of an auction zone: its certificates, and its offers in words."""
+"""An offer in words: what was considered, the price part by part, the plan."""
 
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 
 from infra.views.text import units
-from schemas.auction.evidence import Certificate, JobReplanned, Offer, Plan, ZonePriced, evidence_of
-from schemas.base import Outcome
-from schemas.decisions import JobOutcome
+from schemas.auction.evidence import Offer, Plan
 
 _WORD = {
     "row": "by the zone's measure",
@@ -15,16 +13,6 @@ _WORD = {
     "capped_by_row": "by the zone's measure, below what was declared",
     "declared": "as declared, which the user answers for",
 }
-
-
-def certified(decision: Outcome) -> dict[str, Certificate]:
-    """How its zone stands after a decision, by zone; empty where the decision does not say so."""
-    if isinstance(decision, ZonePriced):
-        return {decision.zone: decision.certificate}
-    certificate = evidence_of(decision).certificate
-    if certificate is None or not isinstance(decision, JobOutcome | JobReplanned):
-        return {}
-    return {decision.zone: certificate}
 
 
 def describe_offer(offer: Offer | None) -> Iterator[str]:

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from infra.views.offers import certified
-from schemas.auction.evidence import Certificate, JobReplanned, WelfareDifference
-from schemas.base import Event
+from schemas.auction.evidence import Certificate, JobReplanned, WelfareDifference, ZonePriced, evidence_of
+from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.codec import Decision
 from schemas.decisions import (
     JobAdmitted,
     JobCompleted,
+    JobOutcome,
     JobRefunded,
     JobRejected,
     JobWithdrawn,
@@ -22,6 +22,16 @@ from schemas.decisions import (
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.solves import SolveFinished
+
+
+def certified(decision: Outcome) -> dict[str, Certificate]:
+    """How its zone stands after a decision, by zone; empty where the decision does not say so."""
+    if isinstance(decision, ZonePriced):
+        return {decision.zone: decision.certificate}
+    certificate = evidence_of(decision).certificate
+    if certificate is None or not isinstance(decision, JobOutcome | JobReplanned):
+        return {}
+    return {decision.zone: certificate}
 
 
 @dataclass(frozen=True)

@@ -265,5 +265,5 @@ def test_schemas_are_listed_and_printed(capsys):
     names = capsys.readouterr().out.split()
     assert "millrace.job.submitted.v1" in names
     assert run(["schemas", "print", "millrace.job.submitted.v1"]) == 0
-    assert "bid_micros" in json.loads(capsys.readouterr().out)["properties"]
+    assert "workload" in json.loads(capsys.readouterr().out)["properties"]
     assert run(["schemas", "check"]) == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from schemas.auction.batches import SolvedPlan
+from schemas.auction.batches import BatchSolution, SolvedPlan
 from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.auction.quotes import QuoteAccepted, VendorLeft, VendorQuoted
 from schemas.auction.settings import TitanPolicy
@@ -164,14 +164,16 @@ def check_answer(event: Event, decisions: list[Decision]) -> None:
 
 def answer(request_id: str, *job_ids: str) -> SolveFinished:
     """A solver's answer that may fit a request or not."""
-    cells = ((1, "a1"), (2, "a2"), (3, "b1"))
+    node_slots = ((1, "a1"), (2, "a2"), (3, "b1"))
     return SolveFinished(
         cell="c",
         zone="z",
         request_id=request_id,
-        status="feasible",
-        plans=tuple(SolvedPlan(job_id=job_id, node_slots=cells) for job_id in job_ids),
-        bound_micros=None,
+        solution=BatchSolution(
+            status="feasible",
+            plans=tuple(SolvedPlan(job_id=job_id, node_slots=node_slots) for job_id in job_ids),
+            bound_micros=None,
+        ),
         solve_s=0.5,
     )
 

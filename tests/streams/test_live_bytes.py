@@ -10,8 +10,8 @@ from bench.spine.cells import bid as usual_bid
 from bench.spine.cells import configuration as usual_configuration
 from schemas.auction.batches import SolvedPlan
 from schemas.auction.quotes import VendorQuoted
-from schemas.auction.settings import TitanPolicy
-from schemas.cells import LEAST_LIVE_JOBS_BYTES, MAX_BATCH_NODE_SLOTS, MAX_SNAPSHOT_BYTES, GpuType, Node
+from schemas.auction.settings import MAX_BATCH_NODE_SLOTS, TitanPolicy
+from schemas.cells import LEAST_LIVE_JOBS_BYTES, MAX_SNAPSHOT_BYTES, GpuType, Node
 from schemas.clock import ClockTicked
 from schemas.decisions import JobAdmitted, JobQuoted, JobRefunded, JobRejected
 from schemas.lora import Dataset, LoraHyperparameters

@@ -13,6 +13,7 @@ from streams.replay.heads import Head, KeptHead
 from streams.replay.replay import Verdict, fold
 from streams.replay.sources import ReplayError
 from tests.streams import events
+from tests.support.cells import with_bid
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ def test_an_event_moved_to_an_offset_that_is_free_is_noticed(tmp_path: Path, ind
 
 
 def rewritten() -> Log:
-    bid = LEDGER[2].envelope.event.model_copy(update={"bid_micros": 999_999})
+    bid = with_bid(LEDGER[2].envelope.event, 999_999)
     return Log.of([*LEDGER[:2], LedgerEvent(2, replace(LEDGER[2].envelope, event=bid)), *LEDGER[3:]])
 
 

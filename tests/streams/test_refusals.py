@@ -73,6 +73,8 @@ def largest(schema: dict[str, Any], fill: str, document: dict[str, Any] | None =
         return max(schema.get("enum", [schema.get("const")]), key=len)
     if "anyOf" in schema:
         return max((largest(branch, fill, document) for branch in schema["anyOf"]), key=lambda v: len(str(v)))
+    if "oneOf" in schema:
+        return max((largest(branch, fill, document) for branch in schema["oneOf"]), key=lambda v: len(str(v)))
     match schema["type"]:
         case "null":
             return None
@@ -141,8 +143,9 @@ def test_configurations_and_answers_of_solvers_may_be_as_large_as_any_event() ->
     nodes = [{"id": f"n{number}", "gpu_type": "a100", "tariff": "flat"} for number in range(3_000)]
     configured = json.dumps(CONFIGURED | {"zones": [zone | {"nodes": nodes}]}).encode()
     plans = [{"job_id": f"j{number}", "node_slots": [[0, "n1"]]} for number in range(20_000)]
-    solved = {"cell": "cell-1", "zone": "z", "request_id": "r", "status": "optimal", "plans": plans}
-    answer = json.dumps(solved | {"bound_micros": 0, "solve_s": 1.0}).encode()
+    solution = {"kind": "batch", "status": "optimal", "plans": plans, "bound_micros": 0}
+    solved = {"cell": "cell-1", "zone": "z", "request_id": "r", "solution": solution, "solve_s": 1.0}
+    answer = json.dumps(solved).encode()
 
     assert MAX_USUAL_VALUE_BYTES < len(configured) < MAX_VALUE_BYTES
     assert MAX_USUAL_VALUE_BYTES < len(answer) < MAX_VALUE_BYTES
@@ -177,7 +180,7 @@ EXCESSIVE = {
     "many headers": (record(bid(), [("h", b"")] * 400_000), "there are 400003 headers, at most 256 are read"),
     "modules": (
         record(workload(hyperparameters={"target_modules": ["-"] * 30_000})),
-        "30015 commas and opening brackets, at most 4096 are read here",
+        "30018 commas and opening brackets, at most 4096 are read here",
     ),
     "objects": (record(bid(x=[{}] * 30_000)), "commas and opening brackets"),
     "nesting": (record(bid(x=json.loads("[" * 700 + "]" * 700)).replace(b"[]", b"[" * 9_000)), "brackets"),
@@ -218,12 +221,12 @@ FAULTY = {
         "speed_samples_per_s",
     ),
     "unknown keys": (bid(**{f"k{n}": 0 for n in range(200)}), BID, 200, "k0: Extra inputs"),
-    "more of them": (bid(**{f"k{n}": 0 for n in range(900)}), BID, 0, "905 names, at most 256 are read"),
+    "more of them": (bid(**{f"k{n}": 0 for n in range(900)}), BID, 0, "906 names, at most 256 are read"),
     "plans": (
-        json.dumps({"plans": [0] * 300_000}).encode(),
+        json.dumps({"solution": {"kind": "batch", "plans": [0] * 300_000}}).encode(),
         "millrace.solve.finished.v1",
         10,
-        "plans.0: Input should be an object",
+        "solution.batch.plans.0: Input should be an object",
     ),
     "keys of a configuration": (
         json.dumps(CONFIGURED | {f"k{n}": 0 for n in range(70_000)}).encode(),

@@ -28,7 +28,8 @@ def with_plans(run: SimulatedRun, change) -> SimulatedRun:
         if not isinstance(outcome, JobAdmitted):
             return decision
         offer = outcome.evidence.offer.model_copy(update={"plan": change(outcome.evidence.offer.plan)})
-        return replace(decision, outcome=outcome.model_copy(update={"offer": offer}))
+        evidence = outcome.evidence.model_copy(update={"offer": offer})
+        return replace(decision, outcome=outcome.model_copy(update={"evidence": evidence}))
 
     return replace(run, decisions=[changed(decision) for decision in run.decisions])
 

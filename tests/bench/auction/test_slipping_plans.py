@@ -4,6 +4,7 @@ from bench.workloads.paper import PaperSetting, draw
 from infra.simulation.simulator import Simulation
 from infra.workloads.bids import TimedBid
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
+from tests.support.cells import with_bid
 
 SMALL = PaperSetting(nodes=4, slots=30, arrivals_per_slot=4.0, work_scale=0.25, deadlines="loose")
 SEED = 15
@@ -18,9 +19,7 @@ def outcome(factor: int, pace: float) -> tuple[str, int]:
     bids = [
         TimedBid(
             timed.time_s,
-            timed.bid.model_copy(
-                update={"bid_micros": raised.get(timed.bid.job_id, timed.bid.terms.bid_micros)}
-            ),
+            with_bid(timed.bid, raised.get(timed.bid.job_id, timed.bid.terms.bid_micros)),
         )
         for timed in workload.bids
     ]

@@ -17,6 +17,7 @@ from schemas.auction.bids import Task
 from schemas.cells import CellConfigured
 from schemas.commands import SlotAssigned
 from schemas.jobs import JobSubmitted
+from schemas.lora import LoraWorkload
 from solvers.auction.market.vendors import vendor_options
 
 DAY = PaperSetting(arrivals_per_slot=80.0)
@@ -29,7 +30,7 @@ def digest(drawn: tuple[CellConfigured, Workload]) -> list[str]:
     return [repr(timed.time_s) for timed in workload.bids] + [event.model_dump_json() for event in events]
 
 
-def tasks_of(workload: Workload) -> list[Task]:
+def workloads_of(workload: Workload) -> list[LoraWorkload]:
     return [timed.bid.workload for timed in workload.bids]
 
 
@@ -38,7 +39,7 @@ def load_of(setting: PaperSetting, seed: int) -> float:
     cell, workload = draw(setting, seed)
     speeds = {gpu.name: gpu.samples_per_s for gpu in cell.zones[0].gpu_types}
     per_slot = sum(speeds[node.gpu_type] for node in cell.zones[0].nodes) * cell.slot_s
-    return sum(task.work_samples for task in tasks_of(workload)) / (per_slot * setting.slots)
+    return sum(task.work_samples for task in workloads_of(workload)) / (per_slot * setting.slots)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,9 @@ def test_another_type_of_node_changes_nothing_but_the_speeds_that_bids_name():
     mixed, alone = draw(SMALL, 3)[1].bids, draw(replace(SMALL, gpus="A40"), 3)[1].bids
 
     def without_speeds(bid: JobSubmitted) -> JobSubmitted:
-        return bid.model_copy(update={"task": bid.workload.model_copy(update={"speed_samples_per_s": None})})
+        return bid.model_copy(
+            update={"workload": bid.workload.model_copy(update={"speed_samples_per_s": None})}
+        )
 
     assert [without_speeds(timed.bid) for timed in alone] == [without_speeds(timed.bid) for timed in mixed]
     for both, one in zip(mixed, alone, strict=True):
@@ -79,8 +82,7 @@ def test_another_type_of_node_changes_nothing_but_the_speeds_that_bids_name():
 def test_another_deadline_rule_moves_deadlines_and_the_urgency_in_values_alone(rule):
     here, there = draw(SMALL, 3)[1].bids, draw(replace(SMALL, deadlines=rule), 3)[1].bids
     for one, other in zip(here, there, strict=True):
-        same = {"deadline_s": one.bid.terms.deadline_s}
-        assert other.bid.workload.model_copy(update=same) == one.bid.workload
+        assert other.bid.workload == one.bid.workload
         assert other.time_s == one.time_s
         # Urgency is a factor of 1 to 1.5.
         assert 1 / 1.5 <= other.bid.terms.bid_micros / one.bid.terms.bid_micros <= 1.5
@@ -104,7 +106,7 @@ def test_tasks_are_as_section_5_1_says(day):
         assert 5_000 <= task.dataset.samples <= 20_000
         assert epochs in {1, 2, 3, 4, 5}
         assert timed.time_s % cell.slot_s == 0
-    tasks = tasks_of(workload)
+    tasks = workloads_of(workload)
     assert fmean(task.dataset.samples for task in tasks) == pytest.approx(12_500, rel=0.02)
     assert fmean(task.work_samples for task in tasks) == pytest.approx(37_500, rel=0.03)
     assert fmean(task.needs_preprocessing for task in tasks) == pytest.approx(0.5, abs=0.02)
@@ -144,7 +146,7 @@ def test_a_vendor_costs_a_noticeable_part_of_a_median_value_and_energy_a_modest_
     assert 0.1 < mean_price_units(12_500) * UNIT_MICROS / middle < 0.3
     speeds = {gpu.name: gpu for gpu in cell.zones[0].gpu_types}
     mean_micros_per_kwh = fmean(cell.tariffs[0].micros_per_kwh)
-    work = median(task.work_samples for task in tasks_of(workload))
+    work = median(task.work_samples for task in workloads_of(workload))
     for gpu in speeds.values():
         cost = mean_micros_per_kwh * gpu.power_kw * work / gpu.samples_per_s / 3_600
         assert 0.05 < cost / middle < 0.15
@@ -158,7 +160,7 @@ def test_no_deadline_is_after_the_day_and_each_leaves_time_for_the_fastest_vendo
         task = timed.bid.workload
         fastest = min(option.delay_slots for option in vendor_options(quotes, task, cell.slot_s))
         ready_s = timed.time_s + (1 + fastest) * cell.slot_s
-        assert ready_s < task.deadline_s <= end_s or task.deadline_s == end_s
+        assert ready_s < timed.bid.terms.deadline_s <= end_s or timed.bid.terms.deadline_s == end_s
 
 
 def test_the_operators_bounds_do_not_depend_on_what_was_drawn():
@@ -177,7 +179,7 @@ def test_a_small_workload_runs_and_no_node_is_ever_given_more_than_it_has():
     assert summary.bids == len(workload.bids)
     assert summary.admitted == len(summary.adapters) > 30
     assert {"price_not_below_bid", "deadline_too_soon"} <= summary.rejected.keys()
-    tasks = {timed.bid.job_id: timed.bid.workload for timed in workload.bids}
+    tasks = {timed.bid.job_id: Task.of(timed.bid) for timed in workload.bids}
     zone = cell.zones[0]
     types = {gpu.name: gpu for gpu in zone.gpu_types}
     type_of = {node.id: types[node.gpu_type] for node in zone.nodes}
@@ -188,9 +190,11 @@ def test_a_small_workload_runs_and_no_node_is_ever_given_more_than_it_has():
     assert max(map(len, used.values())) > 1, "tasks share nodes"
     for (node, slot), sharing in used.items():
         gpu = type_of[node]
-        speed = sum(task.speed_samples_per_s[gpu.name] for task in sharing)
+        speed = sum(task.workload.speed_samples_per_s[gpu.name] for task in sharing)
         assert speed <= gpu.samples_per_s * (1 + 1e-9), (node, slot)
-        assert sum(task.memory_gib for task in sharing) <= gpu.memory_gib - zone.base_model_memory_gib
+        assert (
+            sum(task.workload.memory_gib for task in sharing) <= gpu.memory_gib - zone.base_model_memory_gib
+        )
         assert all((slot + 1) * cell.slot_s <= task.deadline_s for task in sharing)
 
 

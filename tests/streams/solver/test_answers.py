@@ -2,15 +2,15 @@
 
 import pytest
 
-from schemas.auction.batches import SolvedPlan
+from schemas.auction.batches import BatchSolution, SolvedPlan
 from schemas.auction.settings import TitanPolicy
 from schemas.codec import MAX_VALUE_BYTES, Decision, InvalidRecordError, decode_event
 from schemas.registry import EVENTS_BY_TOPIC
 from schemas.solves import SolveFinished, SolveRequested
 from schemas.topics import DECISIONS
 from streams.kafka.records import ReadRecord
-from streams.solver.answers import PendingSolve, answer_record, fitted, pending_solve, without_plans
-from tests.support.cells import Bench, bid, solved, tick, zone
+from streams.solver.answers import PendingSolve, answer_record, answer_to, pending_solve
+from tests.support.cells import Bench, bid, tick, zone
 
 TIME = "2026-01-02T03:04:05.678Z"
 
@@ -61,7 +61,7 @@ def test_a_record_that_is_no_decision_is_refused_with_the_reason(value, headers,
 
 def test_an_answer_is_the_event_that_intake_reads_on_its_topic(bench):
     pending = pending_solve(record(bench.decisions[-1]))
-    answer = without_plans(pending, 1.5)
+    answer = answer_to(pending, None, 1.5)
     sent = answer_record("prefix", pending, answer, TIME)
     envelope = decode_event(sent.value, sent.headers)
     assert (sent.topic, sent.key, sent.partition) == ("prefix.solves.finished", b"c", None)
@@ -78,37 +78,43 @@ def test_an_answer_given_twice_has_one_id_and_other_requests_have_others(bench):
     assert len(set(ids)) == 2
 
 
-def test_an_answer_without_plans_decides_the_bids_at_once(bench):
+def test_an_answer_without_solution_decides_the_bids_at_once(bench):
     pending = pending_solve(record(bench.decisions[-1]))
-    (rejected,) = bench.send(without_plans(pending, 0.0))
+    (rejected,) = bench.send(answer_to(pending, None, 0.0))
     assert (rejected.job_id, rejected.reason) == ("j", "solver_found_nothing")
 
 
-def long_answer(plans: int, cells: int) -> SolveFinished:
-    many = [
-        SolvedPlan(job_id=f"j{number}", node_slots=tuple((slot, f"n{number % 7}") for slot in range(cells)))
+def long_solution(plans: int, node_slots: int) -> BatchSolution:
+    many = tuple(
+        SolvedPlan(
+            job_id=f"j{number}", node_slots=tuple((slot, f"n{number % 7}") for slot in range(node_slots))
+        )
         for number in range(plans)
-    ]
+    )
+    return BatchSolution(status="optimal", plans=many, bound_micros=None)
+
+
+def answered(solution: BatchSolution) -> SolveFinished:
     asked = SolveRequested.model_construct(zone="z", request_id="batch-1")
-    return solved(asked, *many, status="optimal")
+    return answer_to(PendingSolve("c", asked, "e"), solution, 0.5)
 
 
 def size(answer: SolveFinished) -> int:
     return len(answer.model_dump_json().encode())
 
 
-def test_an_answer_that_fits_into_an_event_stays_as_it_is():
-    answer = long_answer(100, 20)
-    assert size(answer) < MAX_VALUE_BYTES
-    assert fitted(answer) is answer
+def test_a_solution_that_fits_into_an_event_stays_as_it_is():
+    solution = long_solution(100, 20)
+    assert answered(solution).solution is solution
 
 
-@pytest.mark.parametrize("cells", [1, 33, 900])
-def test_of_an_answer_too_long_for_an_event_the_most_plans_that_fit_are_kept(cells):
-    answer = long_answer(2_000_000 // (11 * cells + 20), cells)
-    assert size(answer) > MAX_VALUE_BYTES
-    kept = fitted(answer)
-    one_more = kept.model_copy(update={"plans": answer.plans[: len(kept.plans) + 1]})
-    assert kept.plans == answer.plans[: len(kept.plans)]
+@pytest.mark.parametrize("node_slots", [1, 33, 900])
+def test_of_a_solution_too_long_for_an_event_the_most_plans_that_fit_are_kept(node_slots):
+    solution = long_solution(2_000_000 // (11 * node_slots + 20), node_slots)
+    assert len(solution.model_dump_json()) > MAX_VALUE_BYTES
+    answer = answered(solution)
+    kept = answer.solution
+    assert kept.plans == solution.plans[: len(kept.plans)]
     assert kept.status == "feasible"
-    assert size(kept) <= MAX_VALUE_BYTES < size(one_more)
+    longer = kept.model_copy(update={"plans": solution.plans[: len(kept.plans) + 1]})
+    assert size(answer) <= MAX_VALUE_BYTES < size(answer.model_copy(update={"solution": longer}))

@@ -7,38 +7,31 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from schemas.solves import SolveFinished, SolveRequested
+from schemas.auction.batches import BatchProblem, BatchSolution
+from schemas.kind import Solution
 from streams.solver import solving
-from streams.solver.solving import Solve, SolveFailure, SolverProcess, SolverUnfitError
-from tests.support.cells import solved
+from streams.solver.solving import Solve, Solved, SolveFailure, SolverProcess, SolverUnfitError
 
 PATIENCE_S = 60.0
 OVERRUN_S = 0.5
+DEEDS = ("one", "another", "raise", "die", "hang")
 
 
-def request(request_id: str, time_limit_s: float = 100.0) -> SolveRequested:
-    return SolveRequested(
-        zone="z",
-        request_id=request_id,
-        reason="batch_due",
-        time_limit_s=time_limit_s,
-        relative_gap=0.01,
-        first_slot=1,
-        classes=(),
-        bids=(),
-    )
+def problem(what: str) -> BatchProblem:
+    """One that says by its first slot what is to become of it."""
+    return BatchProblem(relative_gap=0.01, first_slot=DEEDS.index(what), classes=(), bids=())
 
 
-def as_asked(cell: str, asked: SolveRequested) -> SolveFinished:
-    """Does what the request's id says."""
-    match asked.request_id:
+def as_asked(asked: BatchProblem, time_limit_s: float) -> BatchSolution:
+    """Does what the problem says."""
+    match DEEDS[asked.first_slot]:
         case "raise":
             raise ValueError("no room for\nthis")
         case "die":
             os._exit(3)
         case "hang":
             time.sleep(1_000)
-    return solved(asked)
+    return BatchSolution(status="none", plans=(), bound_micros=asked.first_slot)
 
 
 def obedient() -> Solve:
@@ -68,22 +61,29 @@ def started():
         process.close()
 
 
-def outcome_of(process: SolverProcess) -> SolveFinished | SolveFailure:
+def outcome_of(process: SolverProcess) -> Solved | SolveFailure:
     deadline_s = time.monotonic() + PATIENCE_S
-    while (outcome := process.outcome(0.05)) is None:
+    while (come := process.outcome(0.05)) is None:
         assert time.monotonic() < deadline_s
-    return outcome
+    return come
 
 
-def answered(process: SolverProcess, asked: SolveRequested) -> SolveFinished | SolveFailure:
-    process.begin("c", asked)
+def outcome(process: SolverProcess, what: str, time_limit_s: float = 100.0) -> Solved | SolveFailure:
+    process.begin(problem(what), time_limit_s)
     return outcome_of(process)
+
+
+def found(process: SolverProcess, what: str) -> Solution | None:
+    solved = outcome(process, what)
+    assert isinstance(solved, Solved)
+    assert solved.solve_s >= 0
+    return solved.solution
 
 
 def test_requests_are_answered_one_after_another(started):
     process = started(obedient)
-    for asked in (request("batch-1"), request("batch-2")):
-        assert answered(process, asked) == solved(asked)
+    for what in ("one", "another"):
+        assert found(process, what) == as_asked(problem(what), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -96,26 +96,26 @@ def test_requests_are_answered_one_after_another(started):
 )
 def test_a_request_without_answer_has_a_reason_and_the_next_one_its_answer(started, fault, reason):
     process = started(obedient)
-    failure = answered(process, request(fault, time_limit_s=0.1))
+    failure = outcome(process, fault, time_limit_s=0.1)
     assert isinstance(failure, SolveFailure)
     assert failure.reason.startswith(reason)
-    assert answered(process, request("batch-2")) == solved(request("batch-2"))
+    assert found(process, "another") == as_asked(problem("another"), 1.0)
 
 
 def test_where_nothing_can_be_solved_no_request_is_to_blame(started):
     with pytest.raises(SolverUnfitError, match="ended with status 1 before it was ready"):
-        answered(started(unloadable), request("batch-1"))
+        outcome(started(unloadable), "one")
 
 
 def test_a_process_that_never_gets_ready_is_not_waited_for(started, monkeypatch):
     monkeypatch.setattr(solving, "READY_S", 0.2)
     with pytest.raises(SolverUnfitError, match="not ready within"):
-        answered(started(hanging), request("batch-1"))
+        outcome(started(hanging), "one")
 
 
 def test_closing_ends_a_solve_at_once(started):
     process = started(obedient)
-    process.begin("c", request("hang"))
+    process.begin(problem("hang"), 100.0)
     while not process.ready:
         process.outcome(0.05)
     before_s = time.monotonic()
