@@ -221,7 +221,7 @@ class CellConfigured(Event):
         remembered = 2 * self.duplicate_window_events
         if remembered > MAX_REMEMBERED_IDS:
             raise ValueError(
-                f"cell {self.cell}: duplicate_window_events {self.duplicate_window_events}, for events and for "
+                f"cell {self.cell}: duplicate_window_events {self.duplicate_window_events}, of events and of "
                 f"jobs, is {remembered} ids, at most {MAX_REMEMBERED_IDS} are held"
             )
         if self.live_jobs_bytes < LEAST_LIVE_JOBS_BYTES:

@@ -9,7 +9,7 @@ from collections import Counter
 from schemas.cells import MAX_WAITING_BYTES
 from schemas.kind import Workload
 
-_BYTES_BESIDE_WORKLOAD_AND_PLAN = 1_024
+_BYTES_BESIDE_WORKLOAD_AND_PLAN = 960
 """Of a job, packed, waiting or admitted: ids of 128 characters, terms, names of fields, and numbers."""
 HELD_NODE_SLOT_BYTES = 48
 """(slot, row), (slot, quota), and once its run is ordered (slot, samples), packed, of each node-slot of a

@@ -143,7 +143,9 @@ def test_zones_are_held_together() -> None:
 
 def test_more_ids_than_a_snapshot_holds_are_refused() -> None:
     assert configured(lambda cell: cell.update(duplicate_window_events=131_072))
-    with pytest.raises(ValidationError, match="of 1 zones is 262146 ids, at most 262144 are held"):
+    with pytest.raises(
+        ValidationError, match="131073, of events and of jobs, is 262146 ids, at most 262144 are held"
+    ):
         configured(lambda cell: cell.update(duplicate_window_events=131_073))
 
 
@@ -153,13 +155,13 @@ def test_a_cell_that_leaves_no_room_for_live_jobs_is_refused_with_what_takes_it(
             second_zone(cell)
             for index, one in enumerate(cell["zones"]):
                 one |= {"horizon_slots": 512, "nodes": nodes(512, first=512 * index)}
-            cell["duplicate_window_events"] = 87_381
+            cell["duplicate_window_events"] = 131_072
             cell["vendors"] = [f"v{number}" for number in range(vendors)]
 
         return change
 
     assert configured(large(500)).live_jobs_bytes >= LEAST_LIVE_JOBS_BYTES
-    message = r"524288 node-slots, 262143 ids, 2 zones and 1000 vendors .* at least 4194304 are needed"
+    message = r"524288 node-slots, 262144 ids, 2 zones and 1000 vendors .* at least 4194304 are needed"
     with pytest.raises(ValidationError, match=message):
         configured(large(1_000))
 

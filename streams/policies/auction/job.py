@@ -174,7 +174,7 @@ class PlannedJob:
         if self._packed is None:
             self._packed = msgpack.packb(
                 {
-                    **{name: getattr(self, name) for name in _PLAIN_FIELDS},
+                    "plain": [getattr(self, name) for name in _PLAIN_FIELDS],
                     "job_id": self.job_id,
                     "rows": list(self.rows.items()),
                     "quotas": list(self.quotas.items()),
@@ -198,7 +198,7 @@ class PlannedJob:
         job = jobs[state["job_id"]]
         work_samples, samples, compute_share, memory_gib, memory_share = state["demand"]
         return cls(
-            **{name: state[name] for name in _PLAIN_FIELDS},
+            **dict(zip(_PLAIN_FIELDS, state["plain"], strict=True)),
             job=job,
             workload=Task.of(job).workload,
             rows=dict(state["rows"]),
