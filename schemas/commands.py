@@ -1,10 +1,10 @@
-"""What executors are told. Commands are part of the chained decision log and are also sent to `commands`."""
+"""What nodes are told. Commands are part of the chained decision log and are also sent to `commands`."""
 
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from schemas.base import Identifier, PositiveSamples, Record, Samples, Slot, UnixTime
+from schemas.base import Identifier, PositiveSamples, Record, RunId, Samples, Slot, UnixTime
 from schemas.jobs import Dataset, LoraHyperparameters
 
 MAX_RUNS_PER_SLOT = 128
@@ -12,9 +12,25 @@ MAX_RUNS_PER_SLOT = 128
 record of `commands`. A cell keeps to it by counting each task for at least this part of a node's memory."""
 
 
+class Command(Record):
+    """What one runner of one node is told; each kind of command derives from it."""
+
+    TYPE: ClassVar[str]
+    RUNNER: ClassVar[str]
+    """The name of the runner that obeys it."""
+    CANCELS: ClassVar[bool] = False
+    """Whether it only takes work back. A node obeys such a command before the others that it reads with it,
+    again in its turn, and while its disks have no room: applying it twice is applying it once."""
+
+    zone: Identifier
+    node: Identifier
+
+
 class RunOrder(Record):
     """One job's part of a slot on one node."""
 
+    run_id: RunId
+    """What reports call it."""
     job_id: Identifier
     user: Identifier
     """Whose job it is: adapters of each user lie apart."""
@@ -31,14 +47,13 @@ class RunOrder(Record):
     known whoever shares the later ones."""
 
 
-class SlotAssigned(Record):
+class SlotAssigned(Command):
     """Everything that a node trains in a slot; a node with nothing to train gets no such command."""
 
     TYPE: ClassVar = "millrace.slot.assigned.v1"
+    RUNNER: ClassVar = "lora"
 
-    zone: Identifier
     base_model: Identifier
-    node: Identifier
     slot: Slot
     slot_start_s: UnixTime
     slot_end_s: Annotated[float, Field(ge=0)]
@@ -46,14 +61,11 @@ class SlotAssigned(Record):
     runs: Annotated[tuple[RunOrder, ...], Field(max_length=MAX_RUNS_PER_SLOT)]
 
 
-class RunCancelled(Record):
+class RunCancelled(Command):
     """A job that the node may hold is over (refunded): stop it if it runs here, and publish nothing of it."""
 
     TYPE: ClassVar = "millrace.run.cancelled.v1"
+    RUNNER: ClassVar = "lora"
+    CANCELS: ClassVar = True
 
-    zone: Identifier
-    node: Identifier
     job_id: Identifier
-
-
-Command = SlotAssigned | RunCancelled

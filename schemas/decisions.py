@@ -339,6 +339,7 @@ class EventIgnored(Record):
         "cell_already_configured",
         "cell_not_configured",
         "clock_went_back",
+        "command_refused",
         "duplicate_event",
         "job_already_started",
         "not_the_owner",

@@ -20,6 +20,7 @@ from schemas.decisions import (
     ZonePriced,
 )
 from schemas.fleet import (
+    CommandRefused,
     FleetEvent,
     NodeHeard,
     NodeHeartbeat,
@@ -68,7 +69,10 @@ EVENTS_BY_TOPIC: dict[str, tuple[type[Event], ...]] = {
     "cells": (CellConfigured,),
     "jobs": (JobSubmitted, JobWithdrawalRequested, JobQuoteRequested),
     "quotes": (VendorQuoted, VendorLeft),
-    "fleet": (NodeOnline, NodeHeartbeat, NodeOffline, RunStarted, RunProgressed, RunFinished, RunFailed),
+    "fleet": (
+        *(NodeOnline, NodeHeartbeat, NodeOffline, CommandRefused),
+        *(RunStarted, RunProgressed, RunFinished, RunFailed),
+    ),
     "clock": (ClockTicked,),
     "solves.finished": (SolveFinished,),
 }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.codec import Decision
-from schemas.commands import RunCancelled, SlotAssigned
+from schemas.commands import Command
 from schemas.decisions import (
     JobAdmitted,
     JobCompleted,
@@ -32,7 +32,7 @@ class Publication:
         headers = decision.headers()
         yield SentRecord(self._topic(DECISIONS), decision.cell.encode(), decision.canonical, headers)
         outcome = decision.outcome
-        if isinstance(outcome, SlotAssigned | RunCancelled):
+        if isinstance(outcome, Command):
             partition = self.node_partitions.get(outcome.node)
             yield SentRecord(
                 self._topic(COMMANDS), outcome.node.encode(), decision.canonical, headers, partition

@@ -30,6 +30,7 @@ from schemas.decisions import (
     ZonePriced,
 )
 from schemas.fleet import (
+    CommandRefused,
     NodeHeard,
     NodeOffline,
     NodeOnline,
@@ -56,6 +57,7 @@ from tests.support.cells import (
     failed,
     offline,
     online,
+    refused,
     silent,
     tick,
     vendor_left,
@@ -102,6 +104,7 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     NodeHeard: ((NodeStatusChanged, EventIgnored), True),
     NodeSilent: ((NodeStatusChanged, *SETBACKS), True),
     NodeOffline: ((NodeStatusChanged, *SETBACKS), True),
+    CommandRefused: ((NodeStatusChanged, EventIgnored), False),
     RunStarted: ((NodeStatusChanged, *SETBACKS), True),
     RunProgressed: ((NodeStatusChanged, *SETBACKS), True),
     RunFinished: ((NodeStatusChanged, JobCompleted, EventIgnored), False),
@@ -203,6 +206,7 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
         withdraw("j0"),
         ask(),
         failed("a1", 0, 1, permanent=False),
+        refused("a1"),
         answer("batch-1", "j0"),
     )
     seen: dict[type[Event], Event] = {type(event): event for event in rare}

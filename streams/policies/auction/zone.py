@@ -6,6 +6,7 @@ from typing import Any, Literal
 from schemas.cells import CellConfigured, Zone
 from schemas.decisions import EventIgnored, JobQuoted, NodeStatusChanged
 from schemas.fleet import (
+    CommandRefused,
     FleetEvent,
     NodeOffline,
     NodeOnline,
@@ -28,6 +29,7 @@ from solvers.compiled import Floats, Ints
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.recent_ids import RecentIds
 from streams.policies.auction.book import JobBook
+from streams.policies.auction.job import slot_of_run
 from streams.policies.auction.judge import Verdicts, unknown_job
 from streams.policies.auction.nodes import NodeWatch
 from streams.policies.auction.offers import priced
@@ -119,6 +121,12 @@ class AuctionZone:
                 yield NodeStatusChanged(zone=self.zone.id, node=event.node, status="up", reason="online")
             if isinstance(event, RunStarted | RunProgressed | RunFinished | RunFailed):
                 yield from self._on_run(event)
+            elif isinstance(event, CommandRefused):
+                yield EventIgnored(
+                    reason="command_refused",
+                    detail=f"node {event.node} refuses command {event.command_id}, {event.reason}: "
+                    f"{event.detail}",
+                )
 
     def on_clock(self, time_s: float) -> Iterator[Outcome]:
         slot = self.calendar.slot_at(time_s)
@@ -200,28 +208,34 @@ class AuctionZone:
         if job is None:
             yield unknown_job(event.job_id)
             return
-        if job.rows.get(event.slot) != self.fleet.row_of[event.node] or event.slot > self.book.present_slot:
+        slot = slot_of_run(event.run_id, event.job_id)
+        if slot is None:
             yield EventIgnored(
-                reason="stale_report",
-                detail=f"job {event.job_id} was not assigned to node {event.node} in slot {event.slot}",
+                reason="stale_report", detail=f"job {event.job_id} has no run {event.run_id} in this zone"
             )
             return
-        if event.slot < job.run_slot and not isinstance(event, RunFinished):
+        if job.rows.get(slot) != self.fleet.row_of[event.node] or slot > self.book.present_slot:
+            yield EventIgnored(
+                reason="stale_report",
+                detail=f"job {event.job_id} was not assigned to node {event.node} in slot {slot}",
+            )
+            return
+        if slot < job.run_slot and not isinstance(event, RunFinished):
             # A job has moved on since: what it had done by then says nothing of where it is.
             yield EventIgnored(
                 reason="stale_report",
-                detail=f"job {event.job_id} runs in slot {job.run_slot}, the report is of slot {event.slot}",
+                detail=f"job {event.job_id} runs in slot {job.run_slot}, the report is of slot {slot}",
             )
-            yield from self.book.overtake(job, event)
+            yield from self.book.overtake(job, slot, event)
             return
         match event:
             case RunStarted():
-                yield from self.book.start(job, event)
+                yield from self.book.start(job, slot, event)
             case RunProgressed():
-                yield from self.book.progress(job, event)
+                yield from self.book.progress(job, slot, event)
             case RunFailed():
-                job.report(event.slot, event.samples_done, slot_complete=False)
-                yield from self.book.fail(job, event.slot, event.error, event.permanent)
+                job.report(slot, event.samples_done, complete=False)
+                yield from self.book.fail(job, slot, event.error, event.permanent)
             case RunFinished() if event.samples_done >= job.task.work_samples:
                 yield from self.book.complete(job, event)
             case RunFinished():

@@ -4,7 +4,7 @@ import resource
 
 import torch
 
-from executors.lora.host_memory import keep_freed_memory
+from executors.lora.engine import keep_freed_memory
 
 
 def test_large_tensors_reuse_memory_instead_of_faulting_it_in_again() -> None:
