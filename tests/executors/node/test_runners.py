@@ -1,5 +1,7 @@
 """Which runners a node has is a matter of its settings and of what is installed."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from executors.node.runner import UnfitError, command_types, find_runners
 from executors.node.settings import ExecutorSettings
 from schemas.commands import RunCancelled, SlotAssigned
 from tests.support.counting import CountCancelled, Counting, CountOrdered, install_runner
+
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def test_a_runner_is_found_by_its_name_and_says_which_commands_are_its_own(site:
 @pytest.mark.parametrize(
     ("value", "error"),
     [
-        (None, "no runner other is installed (entry points millrace.runners): there is lora"),
+        (None, "no runner other is installed (entry points millrace.runners): there is "),
         ("tests.support.nothing:Counting", "runner other: tests.support.nothing:Counting cannot be imported"),
         ("tests.support.counting:Nothing", "runner other: tests.support.counting:Nothing cannot be imported"),
         ("tests.support.counting:Counting", "test.count.cancelled.v1 is for a runner of another name"),
@@ -50,7 +54,15 @@ def test_a_runner_that_cannot_be_had_is_said_by_name(site: Path, value: str | No
     assert error in str(raised.value)
 
 
-def test_what_the_lora_runner_cannot_do_without_is_looked_for_before_torch_is_loaded(tmp_path: Path) -> None:
+def test_a_runner_is_found_without_what_it_will_load() -> None:
+    found = (
+        "from tests.executors.node.test_runners import *; find_runners(settings('lora', dataset_root='/'))"
+    )
+    check = f"{found}; import sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", check], cwd=REPOSITORY, check=True, timeout=60)
+
+
+def test_what_the_lora_runner_cannot_do_without_is_looked_for_at_once(tmp_path: Path) -> None:
     with pytest.raises(UnfitError, match="is no folder"):
         find_runners(settings("lora", dataset_root=tmp_path / "none"))
     with pytest.raises(UnfitError, match="no Hugging Face model directory"):
