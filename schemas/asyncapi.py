@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 from schemas import topics
 from schemas.auction.evidence import ZonePriced
-from schemas.base import Event, Outcome
+from schemas.base import Event, Outcome, Record
 from schemas.codec import MAX_ATTRIBUTE_LENGTH, SPECVERSION
-from schemas.commands import RunCancelled, SlotAssigned
+from schemas.commands import Command
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES
 from schemas.topics import (
     ESCAPED_HEADER_COUNT_HEADER,
@@ -43,11 +43,10 @@ _SUMMARIES = {
 }
 _NO_EVENT = {"type": "object", "properties": {"content-type": {"const": "application/json"}}}
 """Headers of a record that is a state and no event."""
-_COMMAND_TYPES = (SlotAssigned, RunCancelled)
+_COMMAND_TYPES = tuple(model for model in DECISION_TYPES.values() if issubclass(model, Command))
 _VIEW_TYPES = {topics.PRICES: ZonePriced, topics.JOBS_STATE: JobState}
-_KEYS = {
-    SlotAssigned: "Id of the cell; on `commands`, id of the node.",
-    RunCancelled: "Id of the cell; on `commands`, id of the node.",
+_KEYS: dict[type[Record], str] = {
+    **dict.fromkeys(_COMMAND_TYPES, "Id of the cell; on `commands`, id of the node."),
     ZonePriced: "Id of the cell; on `prices`, `<cell>/<zone>`.",
     JobState: "`<cell>/<user>/<job>`.",
 }

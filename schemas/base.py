@@ -32,7 +32,12 @@ HOURS_PER_DAY = 24
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 """A name that is also safe as one folder of a path."""
 
-Text = Annotated[str, StringConstraints(max_length=2_000)]
+RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,191}$")]
+"""A run's name: chosen by the policy that ordered it, repeated in every report of it, opaque to a node."""
+
+MAX_TEXT_LENGTH = 2_000
+
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_LENGTH)]
 """Free text of bounded length, such as an error message."""
 
 _RELATIVE_PATH = r"^(?!/)(?!(?:[^/]*/)*\.\.(?:/|$))[^\\\x00-\x1f\x7f]+$"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -30,6 +30,8 @@ SPECVERSION = "1.0"
 """The version of CloudEvents."""
 
 Headers = Iterable[tuple[str, bytes | None]]
+
+_R = TypeVar("_R", bound=Record)
 
 _compact_json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -199,20 +201,41 @@ def decode_event_line(line: bytes | str) -> Envelope:
     return _envelope(fields, _json_bytes(fields.pop("data")))
 
 
+def decode_decision_record(line: bytes | str) -> DecisionRecord:
+    """Read a decision as it travels: of a type that may be unknown here, its data as they are.
+
+    Raises:
+        InvalidRecordError: with what is wrong.
+    """
+    try:
+        return DecisionRecord.model_validate_json(_json_bytes(_json_object(line)))
+    except ValidationError as error:
+        raise InvalidRecordError(f"no decision: {describe(error)}") from None
+
+
+def decode_data(record: DecisionRecord, model: type[_R]) -> _R:
+    """Read the data of a decision as one of a type.
+
+    Raises:
+        InvalidRecordError: with what is wrong.
+    """
+    try:
+        return model.model_validate_json(_json_bytes(record.data))
+    except ValidationError as error:
+        raise InvalidRecordError(f"no decision: {describe(error)}") from None
+
+
 def decode_decision(line: bytes | str) -> Decision:
     """Read a decision from its canonical JSON.
 
     Raises:
         InvalidRecordError: with what is wrong.
     """
-    try:
-        record = DecisionRecord.model_validate_json(_json_bytes(_json_object(line)))
-        model = DECISION_TYPES.get(record.type)
-        if model is None:
-            raise InvalidRecordError(f"unknown decision type {record.type!r}")
-        outcome = model.model_validate_json(_json_bytes(record.data))
-    except ValidationError as error:
-        raise InvalidRecordError(f"no decision: {describe(error)}") from None
+    record = decode_decision_record(line)
+    model = DECISION_TYPES.get(record.type)
+    if model is None:
+        raise InvalidRecordError(f"unknown decision type {record.type!r}")
+    outcome = decode_data(record, model)
     return Decision(record.id, record.cell, record.cause, record.time_s, outcome, record.chain)
 
 

@@ -1,10 +1,10 @@
-"""What executors are told. Commands are part of the chained decision log and are also sent to `commands`."""
+"""What nodes are told. Commands are part of the chained decision log and are also sent to `commands`."""
 
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from schemas.base import Identifier, Outcome, PositiveSamples, Record, Samples, Slot, UnixTime
+from schemas.base import Identifier, Outcome, PositiveSamples, Record, RunId, Samples, Slot, UnixTime
 from schemas.lora import Dataset, LoraHyperparameters
 
 MAX_RUNS_PER_SLOT = 128
@@ -13,7 +13,13 @@ record of `commands`. A cell keeps to it by counting each task for at least this
 
 
 class Command(Outcome):
-    """What a node is told to do."""
+    """What one runner of one node is told; each kind of command derives from it."""
+
+    RUNNER: ClassVar[str]
+    """The name of the runner that obeys it."""
+    CANCELS: ClassVar[bool] = False
+    """Whether it only takes work back. A node obeys such a command before the others that it reads with it,
+    again in its turn, and while its disks have no room: applying it twice is applying it once."""
 
     zone: Identifier
     node: Identifier
@@ -22,6 +28,8 @@ class Command(Outcome):
 class RunOrder(Record):
     """One job's part of a slot on one node."""
 
+    run_id: RunId
+    """What reports call it."""
     job_id: Identifier
     user: Identifier
     """Whose job it is: adapters of each user lie apart."""
@@ -42,6 +50,7 @@ class SlotAssigned(Command):
     """Everything that a node trains in a slot; a node with nothing to train gets no such command."""
 
     TYPE: ClassVar = "millrace.slot.assigned.v1"
+    RUNNER: ClassVar = "lora"
 
     base_model: Identifier
     slot: Slot
@@ -55,5 +64,7 @@ class RunCancelled(Command):
     """A job that the node may hold is over (refunded): stop it if it runs here, and publish nothing of it."""
 
     TYPE: ClassVar = "millrace.run.cancelled.v1"
+    RUNNER: ClassVar = "lora"
+    CANCELS: ClassVar = True
 
     job_id: Identifier

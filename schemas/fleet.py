@@ -1,15 +1,29 @@
 """Events of the `fleet` topic: what the executors saw."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from schemas.base import Event, Identifier, PositiveSamples, RelativePath, Samples, Slot, Text
+from schemas.base import Event, Identifier, PositiveSamples, RelativePath, RunId, Samples, Text
 
 Loss = Annotated[float, Field(ge=0, le=1e9)]
 NodeSeconds = Annotated[float, Field(ge=0, le=1e9)]
 """The time of the steps that a run took part in. Of a step that runs share, each has had an equal part, or a
 part by its tokens where that is less: no more than it would have taken alone."""
+
+
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError(f"{', '.join(names)}: a name is given twice")
+    return names
+
+
+RunnerNames = Annotated[
+    tuple[Identifier, ...],
+    Field(min_length=1, max_length=16, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_distinct),
+]
+"""What a node can obey: the runners of `Command.RUNNER` that it has."""
 
 
 class FleetEvent(Event):
@@ -19,11 +33,12 @@ class FleetEvent(Event):
 
 
 class NodeOnline(FleetEvent):
-    """An executor serves this node from now on."""
+    """An executor serves this node from now on, with these runners."""
 
     TYPE: ClassVar = "millrace.node.online.v1"
 
     base_model: Identifier
+    runners: RunnerNames
 
 
 class NodeHeartbeat(FleetEvent):
@@ -60,16 +75,35 @@ class NodeSilent(FleetEvent):
     out."""
 
 
+RefusalReason = Literal["unknown_type", "runner_missing", "runner_failed", "malformed", "impossible"]
+"""`unknown_type`: the node knows no commands of this type. `runner_missing`: it knows them, and lacks the
+runner. `runner_failed`: the runner is out of order until the executor is started again. `malformed`: the
+fields are not those of the type. `impossible`: the runner knows that no cell sends such a command."""
+
+
+class CommandRefused(FleetEvent):
+    """A node does not obey a command, and has gone on to the next."""
+
+    TYPE: ClassVar = "millrace.command.refused.v1"
+
+    command_id: Annotated[str, Field(min_length=1, max_length=256)]
+    """Id of the decision that the command is."""
+    runner: Identifier | None
+    """Who is to obey it; None where the node does not know commands of its type."""
+    reason: RefusalReason
+    detail: Text
+
+
 class RunReport(FleetEvent):
     """What a node reports of one of its runs."""
 
-    slot: Slot
+    run_id: RunId
     job_id: Identifier
     samples_done: Samples
 
 
 class RunStarted(RunReport):
-    """A job trains on a node in a slot, from `samples_done` of its work on."""
+    """A job trains on a node, from `samples_done` of its work on."""
 
     TYPE: ClassVar = "millrace.run.started.v1"
 
@@ -78,14 +112,14 @@ class RunStarted(RunReport):
 
 
 class RunProgressed(RunReport):
-    """How far a job is. With `slot_complete`, the run's part of this slot is over and checkpointed."""
+    """How far a job is. With `complete`, the run is over and checkpointed; the job may go on in another."""
 
     TYPE: ClassVar = "millrace.run.progressed.v1"
 
     loss: Loss
     node_s: NodeSeconds
-    """What the run has had of the node in this slot."""
-    slot_complete: bool
+    """What the run has had of the node."""
+    complete: bool
 
 
 class RunFinished(RunReport):

@@ -3,6 +3,7 @@
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
+from schemas.commands import Command
 from schemas.decisions import (
     CellAccepted,
     EventIgnored,
@@ -15,6 +16,7 @@ from schemas.decisions import (
     NodeStatusChanged,
 )
 from schemas.fleet import (
+    CommandRefused,
     NodeHeard,
     NodeHeartbeat,
     NodeOffline,
@@ -32,7 +34,10 @@ from schemas.solves import SolveFinished, SolveRequested
 _OF_EVERY_CELL: dict[str, tuple[type[Event], ...]] = {
     "cells": (CellConfigured,),
     "jobs": (JobSubmitted, JobWithdrawalRequested, JobQuoteRequested),
-    "fleet": (NodeOnline, NodeHeartbeat, NodeOffline, RunStarted, RunProgressed, RunFinished, RunFailed),
+    "fleet": (
+        *(NodeOnline, NodeHeartbeat, NodeOffline, CommandRefused),
+        *(RunStarted, RunProgressed, RunFinished, RunFailed),
+    ),
     "clock": (ClockTicked,),
     "solves.finished": (SolveFinished,),
 }
@@ -91,3 +96,9 @@ def writer_of(event: Event) -> str:
     topic = TOPIC_BY_EVENT.get(type(event), "intake")
     field = WRITER_FIELDS.get(topic)
     return topic if field is None else f"{topic}/{getattr(event, field)}"
+
+
+def runners_of(policy: str) -> frozenset[str]:
+    """The runners that the commands of a kind of policy are for: what a node of its zones must have."""
+    commands = (model for model in KINDS[policy].outcomes if issubclass(model, Command))
+    return frozenset(model.RUNNER for model in commands)

@@ -10,8 +10,7 @@ from transformers.utils import logging
 
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
-from executors.lora.engine import FusedEngine
-from executors.lora.host_memory import keep_freed_memory
+from executors.lora.engine import FusedEngine, keep_freed_memory
 from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 
 BATCH_SIZE = 2

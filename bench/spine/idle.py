@@ -28,7 +28,9 @@ def measure_idle(quick: bool, _seed: int) -> Result:
     with pipeline(cell) as line, line.worker():
         line.open().close()
         for node in cell.zones[0].nodes:
-            line.produce(NodeOnline(cell=CELL, node=node.id, base_model=cell.zones[0].base_model))
+            line.produce(
+                NodeOnline(cell=CELL, node=node.id, base_model=cell.zones[0].base_model, runners=("lora",))
+            )
         line.producer.flush(10)
         _speak(line, _SETTLING_S)
         before = _ledger(line)

@@ -69,5 +69,5 @@ def _fill_ledger(line: Pipeline, events: int) -> None:
     fold."""
     for number in range(max(events, 0)):
         node, job = f"node{number % NODES:04d}", f"over{number}"
-        line.produce(RunStarted(cell="bench", node=node, slot=0, job_id=job, samples_done=0))
+        line.produce(RunStarted(cell="bench", node=node, run_id=f"0/{job}", job_id=job, samples_done=0))
     line.producer.flush(60)

@@ -130,9 +130,9 @@ def describe(record: Any) -> list[str]:
         case fleet.RunStarted():
             counted = record.dataset_samples
             data = "" if counted is None else f"; its data hold {counted} samples"
-            return [f"{record.node} starts slot {record.slot} at {record.samples_done} samples{data}"]
+            return [f"{record.node} starts run {record.run_id} at {record.samples_done} samples{data}"]
         case fleet.RunProgressed():
-            done = ", slot complete" if record.slot_complete else ""
+            done = ", run complete" if record.complete else ""
             at = f"{record.samples_done} samples, loss {record.loss:.4f}"
             return [f"{record.node} is at {at}, after {record.node_s:.1f} s of its time{done}"]
         case fleet.RunFinished():

@@ -54,7 +54,7 @@ def executor(
     ] = None,
 ) -> None:
     """Run an executor; its settings are MILLRACE_* variables."""
-    from executors.service import ExecutorSettings, main
+    from executors.node import ExecutorSettings, main
 
     with settings_faults():
         settings = ExecutorSettings() if node is None else ExecutorSettings(node=node)

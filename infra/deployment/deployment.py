@@ -199,7 +199,7 @@ class Deployment:
             for zone in cell.zones:
                 for node in zone.nodes:
                     environment = self._executor_environment(cell, zone.base_model)
-                    arguments = ["executors.service", "--node", node.id]
+                    arguments = ["executors.node", "--node", node.id]
                     name = f"executor-{cell.cell}-{node.id}"
                     service = self._service(name, "nodes", arguments, environment)
                     self.executors[cell.cell, node.id] = service

@@ -10,6 +10,7 @@ from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejecte
 from schemas.fleet import RunFinished
 from schemas.jobs import JobSubmitted
 from streams.cell.cell import LedgerEvent
+from streams.policies.auction.job import slot_of_run
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ class Outcomes:
                 self._end(outcome.job_id, "withdrawn", None, outcome.returned_micros)
             case JobCompleted():
                 assert isinstance(event, RunFinished)
-                job = self.jobs[outcome.job_id]
-                self.jobs[outcome.job_id] = replace(job, state="completed", finish_slot=event.slot)
+                job, slot = self.jobs[outcome.job_id], slot_of_run(event.run_id, event.job_id)
+                self.jobs[outcome.job_id] = replace(job, state="completed", finish_slot=slot)
 
     def _end(
         self, job_id: str, state: Literal["refunded", "withdrawn"], reason: str | None, back_micros: int

@@ -82,7 +82,9 @@ class VirtualExecutor:
 
     def online(self) -> NodeOnline:
         """What it says when it starts."""
-        return NodeOnline(cell=self.cell, node=self.node, base_model=self.base_model)
+        return NodeOnline(
+            cell=self.cell, node=self.node, base_model=self.base_model, runners=(SlotAssigned.RUNNER,)
+        )
 
     def carry_out(self, command: SlotAssigned, until_s: float = math.inf) -> Iterator[tuple[float, Event]]:
         """What it reports of a slot, and when: each run's start, and its end with the slot or its work.
@@ -98,7 +100,7 @@ class VirtualExecutor:
         place: dict[str, Any] = {
             "cell": self.cell,
             "node": self.node,
-            "slot": command.slot,
+            "run_id": order.run_id,
             "job_id": order.job_id,
         }
         yield start_s, RunStarted(**place, samples_done=base)
@@ -117,7 +119,7 @@ class VirtualExecutor:
             node_s = (end_s - start_s) * min((done - base) / order.quota_samples, 1.0)
             yield (
                 report_s,
-                RunProgressed(**place, samples_done=done, loss=NO_LOSS, node_s=node_s, slot_complete=True),
+                RunProgressed(**place, samples_done=done, loss=NO_LOSS, node_s=node_s, complete=True),
             )
             return
         yield (

@@ -16,6 +16,7 @@ from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Decision, Envelope
 from schemas.fleet import (
+    CommandRefused,
     FleetEvent,
     NodeHeard,
     NodeHeartbeat,
@@ -67,7 +68,7 @@ class LedgerSimulation:
                 yield self._handle(time_s, replace(envelope, event=self._configuration, stored=None))
                 for executor in self._added.values():
                     yield self._simulated(time_s, executor.online())
-            case RunStarted() | RunProgressed() | RunFinished() | RunFailed():
+            case CommandRefused() | RunStarted() | RunProgressed() | RunFinished() | RunFailed():
                 if self._cell.nodes.awaits(event.node):
                     yield self._simulated(time_s, NodeHeard(cell=event.cell, node=event.node))
             case SolveFinished():

@@ -214,5 +214,5 @@ class Board:
         if row.first_loss is None:
             row.first_loss = report.loss
         row.loss = report.loss
-        if isinstance(report, RunFinished) or report.slot_complete:
+        if isinstance(report, RunFinished) or report.complete:
             row.node = None

@@ -97,7 +97,7 @@ class Tally:
     _counts: Counter[str] = field(default_factory=Counter)
     _revenue_micros: int = 0
     _certificates: dict[str, Certificate] = field(default_factory=dict)
-    _done: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
+    _done: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
     """Samples at the start and at the last report of a run, by job, node and slot."""
     _first_losses: dict[str, float] = field(default_factory=dict)
     _completed: list[JobCompleted] = field(default_factory=list)
@@ -117,10 +117,10 @@ class Tally:
                     event.solution is None or getattr(event.solution, "status", "") == "none"
                 )
             case RunStarted() as run:
-                self._done[run.job_id, run.node, run.slot] = (run.samples_done, run.samples_done)
+                self._done[run.job_id, run.node, run.run_id] = (run.samples_done, run.samples_done)
             case RunProgressed() | RunFinished() as run:
-                start, _ = self._done.get((run.job_id, run.node, run.slot), (run.samples_done, 0))
-                self._done[run.job_id, run.node, run.slot] = (start, run.samples_done)
+                start, _ = self._done.get((run.job_id, run.node, run.run_id), (run.samples_done, 0))
+                self._done[run.job_id, run.node, run.run_id] = (start, run.samples_done)
                 if isinstance(run, RunProgressed):
                     self._first_losses.setdefault(run.job_id, run.loss)
 

@@ -17,7 +17,7 @@ from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.decisions import CellAccepted, EventIgnored, JobQuoted, JobRejected, RejectionReason
-from schemas.fleet import FleetEvent, RunReport
+from schemas.fleet import CommandRefused, FleetEvent, RunReport
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.kind import PolicyKind
 from schemas.kinds import KINDS
@@ -254,7 +254,10 @@ class Cell:
                 yield from self._decided(self.zones[zone].nodes_changed(news))
             else:
                 yield news
-        if isinstance(event, RunReport):
+        if isinstance(event, CommandRefused):
+            detail = f"node {event.node} refuses command {event.command_id}, {event.reason}: {event.detail}"
+            yield EventIgnored(reason="command_refused", detail=detail)
+        elif isinstance(event, RunReport):
             job = self.jobs.live.get(event.job_id)
             if job is None:
                 yield _unknown_job(event.job_id)

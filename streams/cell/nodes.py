@@ -1,7 +1,7 @@
 """The nodes of a cell: which zone each belongs to, and whether it is there.
 
-A node is taken to be up until it leaves, announces a base model that its zone does not want, or falls silent
-once it was heard.
+A node is taken to be up until it leaves, announces that it is unfit for its zone, or falls silent once it was
+heard. It is unfit with another base model than the zone's, or without a runner that its policy commands.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -12,6 +12,7 @@ from schemas.base import Outcome
 from schemas.cells import Zone
 from schemas.decisions import EventIgnored, NodeStatusChanged
 from schemas.fleet import FleetEvent, NodeOffline, NodeOnline, NodeSilent
+from schemas.registry import runners_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class NodePool:
         """Heard since they were last lost."""
         self._down: dict[str, None] = {}
         self._barred: dict[str, None] = {}
-        """Their base model is not that of their zone."""
+        """Unfit for their zone."""
 
     @property
     def watched(self) -> Collection[str]:
@@ -52,12 +53,10 @@ class NodePool:
         """What an event about a node of the cell says of the node: what is decided, and what its zone is told
         of, in order."""
         if isinstance(event, NodeOnline):
-            held, wanted = event.base_model, self._zone_of[event.node].base_model
-            if held != wanted:
+            unfit = _unfit(event, self._zone_of[event.node])
+            if unfit is not None:
                 self._barred[event.node] = None
-                yield EventIgnored(
-                    reason="wrong_base_model", detail=f"node {event.node} holds {held}, not {wanted}"
-                )
+                yield unfit
                 yield from self._lose(event.node, "offline", "")
                 return
             self._barred.pop(event.node, None)
@@ -94,3 +93,17 @@ class NodePool:
             zone = self._zone_of[node].id
             yield NodeStatusChanged(zone=zone, node=node, status="down", reason=reason, detail=detail)
             yield NodeChange(node, "down")
+
+
+def _unfit(event: NodeOnline, zone: Zone) -> EventIgnored | None:
+    """Why a node is of no use to its zone, if it is."""
+    if event.base_model != zone.base_model:
+        detail = f"node {event.node} holds {event.base_model}, not {zone.base_model}"
+        return EventIgnored(reason="wrong_base_model", detail=detail)
+    missing = runners_of(zone.policy.kind) - set(event.runners)
+    if missing:
+        detail = (
+            f"node {event.node} lacks what policy {zone.policy.kind} commands: {', '.join(sorted(missing))}"
+        )
+        return EventIgnored(reason="runner_missing", detail=detail)
+    return None

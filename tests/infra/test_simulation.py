@@ -113,14 +113,14 @@ def test_a_summary_tells_plans_from_what_came_of_them():
 
 def test_executors_report_what_they_were_told_to_do(run):
     assigned = {
-        (order.job_id, outcome.node, outcome.slot)
+        (order.job_id, outcome.node, order.run_id)
         for decision in run.decisions
         if isinstance(outcome := decision.outcome, SlotAssigned)
         for order in outcome.runs
     }
     events = [entry.envelope.event for entry in run.ledger]
-    started = {(e.job_id, e.node, e.slot) for e in events if isinstance(e, RunStarted)}
-    ended = {(e.job_id, e.node, e.slot) for e in events if isinstance(e, RunProgressed | RunFinished)}
+    started = {(e.job_id, e.node, e.run_id) for e in events if isinstance(e, RunStarted)}
+    ended = {(e.job_id, e.node, e.run_id) for e in events if isinstance(e, RunProgressed | RunFinished)}
     assert assigned == started == ended
 
 

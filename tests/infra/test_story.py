@@ -241,8 +241,8 @@ def test_what_became_of_a_plan_is_told_in_words():
     told = story(bench, "j")
     lines = [line for chapter in told.chapters for line in describe(chapter.record)]
     assert any(line.startswith("speed: 5 samples/s on fast (as declared, which the user") for line in lines)
-    assert f"{node} starts slot 0 at 0 samples; its data hold 999 samples" in lines
-    assert f"{node} is at 5 samples, loss 1.0000, after 10.0 s of its time, slot complete" in lines
+    assert f"{node} starts run 0/j at 0 samples; its data hold 999 samples" in lines
+    assert f"{node} is at 5 samples, loss 1.0000, after 10.0 s of its time, run complete" in lines
     assert any(line.startswith("refunded 1.5000, 0.5000 retained (slower_than_declared): ") for line in lines)
     (replanned,) = describe(
         JobReplanned(

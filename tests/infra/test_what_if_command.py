@@ -36,7 +36,9 @@ def read_off(log: Path) -> dict[str, dict[str, Any]]:
     """What came of each job, from the two files alone."""
     events = [json.loads(line) for line in (log / "ledger.jsonl").read_text().splitlines()]
     runs = {
-        event["id"]: event["data"]["slot"] for event in events if event["type"] == "millrace.run.finished.v1"
+        event["id"]: int(event["data"]["run_id"].partition("/")[0])
+        for event in events
+        if event["type"] == "millrace.run.finished.v1"
     }
     jobs: dict[str, dict[str, Any]] = {}
     for line in (log / "decisions.jsonl").read_text().splitlines():

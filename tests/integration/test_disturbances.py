@@ -140,7 +140,7 @@ def bids_under_many_names(living: House, number: int) -> Event:
 
 
 def reports_of_unknown_nodes(_living: House, number: int) -> Event:
-    return RunStarted(cell=CELL, node=f"node-{number}", slot=0, job_id="job", samples_done=0)
+    return RunStarted(cell=CELL, node=f"node-{number}", run_id="0/job", job_id="job", samples_done=0)
 
 
 FLOODS = (

@@ -21,12 +21,13 @@ from executors.lora.checkpoint import ADAPTER_TENSORS, encode_state
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine
-from executors.service import EXIT_UNFIT
-from executors.service.runs import task_of
+from executors.lora.slots.runs import task_of
+from executors.node import EXIT_UNFIT
 from infra.broker import LocalKafka
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.commands import RunCancelled, RunOrder
 from schemas.fleet import (
+    CommandRefused,
     NodeHeartbeat,
     NodeOffline,
     NodeOnline,
@@ -100,7 +101,7 @@ def test_two_jobs_share_a_slot_after_a_garbage_record_and_are_told_twice(
     decision = fleet.assign("n1", first, unfit, second)
     fleet.send("n1", decision.canonical)
     finished = fleet.await_event(RunFinished, job_id="first")
-    assert fleet.await_event(RunProgressed, job_id="second", slot_complete=True).samples_done == 40
+    assert fleet.await_event(RunProgressed, job_id="second", complete=True).samples_done == 40
     assert fleet.await_event(RunFailed, job_id="unfit").permanent
 
     adapter = fleet.root / "adapters" / finished.adapter_path
@@ -114,10 +115,11 @@ def test_two_jobs_share_a_slot_after_a_garbage_record_and_are_told_twice(
 
     fleet.await_that(lambda: fleet.journal("n1").next_offset >= 3)
     fleet.listen(0.5)
-    assert len(fleet.told(RunStarted, node="n1", slot=decision.outcome.slot)) == 2
+    started = [run.run_id for run in fleet.told(RunStarted, node="n1")]
+    assert sorted(started) == [f"{decision.outcome.slot}/{job_id}" for job_id in ("first", "second")]
     assert "command unreadable" in fleet.log("n1")
     assert f"command skipped id={decision.id}" in fleet.log("n1")
-    assert fleet.journal("n1").over == ("first", "second", "unfit")
+    assert fleet.over("n1") == ["first", "second", "unfit"]
 
 
 def test_a_node_trains_on_a_secured_broker_as_what_nodes_may(
@@ -142,7 +144,8 @@ def test_a_node_trains_on_a_secured_broker_as_what_nodes_may(
 
 def test_every_event_has_an_id_of_its_own_and_nodes_beat(fleet: Executors) -> None:
     for node in ("n1", "n2"):
-        assert fleet.await_event(NodeOnline, node=node).base_model == "tiny"
+        online = fleet.await_event(NodeOnline, node=node)
+        assert (online.base_model, online.runners) == ("tiny", ("lora",))
         fleet.await_event(NodeHeartbeat, node=node)
     for node in ("n1", "n2"):
         mine = [envelope for envelope in fleet.events if envelope.event.node == node]
@@ -169,9 +172,12 @@ def test_a_forged_slot_without_end_makes_no_node_deaf(fleet: Executors) -> None:
     forged = assignment(order("forged", 8), node="n2", slot=10**12, start_s=time.time(), length_s=1e300)
     refused = fleet.command(forged)
     fleet.assign("n2", order("heard", 8))
-    fleet.await_event(RunProgressed, job_id="heard", slot_complete=True)
+    fleet.await_event(RunProgressed, job_id="heard", complete=True)
     assert f"command refused id={refused.id}" in fleet.log("n2")
     assert fleet.told(RunStarted, job_id="forged") == []
+    (told,) = fleet.told(CommandRefused, command_id=refused.id)
+    assert (told.node, told.runner, told.reason) == ("n2", "lora", "impossible")
+    assert told.detail == "a slot of 1e+300 s: a cell has slots of 0.01 to 86400 s"
 
 
 def test_a_newer_slot_ends_the_older_and_a_cancelled_job_stops(fleet: Executors) -> None:
@@ -179,10 +185,10 @@ def test_a_newer_slot_ends_the_older_and_a_cancelled_job_stops(fleet: Executors)
     older = fleet.slot
     fleet.await_event(RunProgressed, job_id="ousted")
     fleet.command(RunCancelled(zone="z", node="n2", job_id="ousted"))
-    fleet.await_that(lambda: fleet.journal("n2").over == ("ousted",))
+    fleet.await_that(lambda: fleet.over("n2") == ["ousted"])
     fleet.assign("n2")
-    fleet.await_event(RunProgressed, job_id="kept", slot=older, slot_complete=True)
-    assert fleet.told(RunProgressed, job_id="ousted", slot_complete=True) == []
+    fleet.await_event(RunProgressed, run_id=f"{older}/kept", complete=True)
+    assert fleet.told(RunProgressed, job_id="ousted", complete=True) == []
 
 
 def test_a_killed_executor_resumes_its_slot_from_the_checkpoint(fleet: Executors, base: SharedBase) -> None:
@@ -211,9 +217,9 @@ def test_a_terminated_executor_leaves_in_good_order(fleet: Executors) -> None:
     fleet.listen(0.5)
     mine = [envelope.event for envelope in fleet.events if envelope.event.node == "n2"]
     assert isinstance(mine[-1], NodeOffline)
-    (complete,) = fleet.told(RunProgressed, job_id="parked", slot_complete=True)
+    (complete,) = fleet.told(RunProgressed, job_id="parked", complete=True)
     assert (fleet.slot, complete.samples_done) in fleet.checkpoints("parked")
-    assert fleet.journal("n2").over == ("parked",)
+    assert fleet.over("n2") == ["parked"]
 
 
 def test_an_executor_can_be_terminated_while_it_loads(fleet: Executors) -> None:
@@ -225,7 +231,7 @@ def test_an_executor_can_be_terminated_while_it_loads(fleet: Executors) -> None:
 
 def run_from_shell(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "executors.service", *arguments],
+        [sys.executable, "-m", "executors.node", *arguments],
         cwd=REPOSITORY,
         env={"PATH": os.environ["PATH"], "MILLRACE_DATASET_ROOT": str(tmp_path), **environment},
         capture_output=True,

@@ -61,7 +61,7 @@ def test_a_node_leaves_while_its_disk_is_full_and_comes_back(fleet: Executors, d
 
     fleet.await_that(lambda: len(fleet.told(NodeOnline, node="n1")) == 2)
     fleet.assign("n1", order("next", 8))
-    fleet.await_event(RunProgressed, job_id="next", slot_complete=True)
+    fleet.await_event(RunProgressed, job_id="next", complete=True)
     assert fleet.told(RunStarted, job_id="missed") == []
     assert fleet.stop("n1", signal.SIGTERM) == 0
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from executors.service.command_log import CommandLog
-from executors.service.settings import ExecutorSettings
+from executors.node.commands import CommandLog
+from executors.node.settings import ExecutorSettings
 from infra.broker import LocalKafka
 from infra.cli import run
 from infra.kafka.credentials import write_certificates

@@ -11,6 +11,7 @@ from schemas.topics import COMMANDS, HEADERS_MAX_BYTES, topic_name, topics
 LONGEST_NAME = "n" * 128
 LONGEST_FLOAT = 1.2345678901234567e-300
 LARGEST = RunOrder(
+    run_id="r" * 192,
     job_id=LONGEST_NAME,
     user=LONGEST_NAME,
     work_samples=10**12,

@@ -66,7 +66,13 @@ def stream(count: int, cell: str = "alpha") -> list[Event]:
             case 3:
                 node = f"{cell}-n{number % 2}"
                 events.append(
-                    RunStarted(cell=cell, node=node, slot=0, job_id=f"job-{number - 1}", samples_done=0)
+                    RunStarted(
+                        cell=cell,
+                        node=node,
+                        run_id=f"0/job-{number - 1}",
+                        job_id=f"job-{number - 1}",
+                        samples_done=0,
+                    )
                 )
             case 5:
                 events.append(ClockTicked(cell=cell, time_s=EPOCH_S + 60.0 * number))

@@ -159,7 +159,8 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
     def report(model: type[Event], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Event]:
         def build(run: tuple[str, str, int], samples_done: int, rest: dict[str, Any]) -> Event:
             job_id, node, slot = run
-            return model(cell="c", job_id=job_id, node=node, slot=slot, samples_done=samples_done, **rest)
+            run_id = f"{slot}/{job_id}"
+            return model(cell="c", job_id=job_id, node=node, run_id=run_id, samples_done=samples_done, **rest)
 
         return st.builds(build, runs, samples_done, st.fixed_dictionaries(fields))
 
@@ -190,12 +191,14 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
         ),
         VendorLeft: st.builds(VendorLeft, **vendor),
         ClockTicked: st.builds(ClockTicked, **named, time_s=times(configuration)),
-        NodeOnline: st.builds(NodeOnline, **node, base_model=st.sampled_from(("tiny", "other"))),
+        NodeOnline: st.builds(
+            NodeOnline, **node, base_model=st.sampled_from(("tiny", "other")), runners=st.just(("lora",))
+        ),
         NodeHeard: st.builds(NodeHeard, **node),
         NodeSilent: st.builds(NodeSilent, **node, silent_s=st.sampled_from((0.0, 1e9))),
         NodeOffline: st.builds(NodeOffline, **node),
         RunStarted: report(RunStarted, dataset_samples=st.sampled_from((None, 1, MOST_SAMPLES))),
-        RunProgressed: report(RunProgressed, **loss, node_s=node_s, slot_complete=st.booleans()),
+        RunProgressed: report(RunProgressed, **loss, node_s=node_s, complete=st.booleans()),
         RunFinished: report(
             RunFinished, **loss, adapter_path=st.just("p" * 512), adapter_digest=st.just("0" * 64)
         ),

@@ -31,6 +31,7 @@ from schemas.decisions import (
     NodeStatusChanged,
 )
 from schemas.fleet import (
+    CommandRefused,
     NodeHeard,
     NodeOffline,
     NodeOnline,
@@ -54,6 +55,7 @@ from tests.support.cells import (
     failed,
     offline,
     online,
+    refused,
     silent,
     tick,
     vendor_left,
@@ -101,6 +103,7 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     NodeHeard: ((NodeStatusChanged, EventIgnored), True),
     NodeSilent: ((NodeStatusChanged, *SETBACKS), True),
     NodeOffline: ((NodeStatusChanged, *SETBACKS), True),
+    CommandRefused: ((NodeStatusChanged, EventIgnored), False),
     RunStarted: ((NodeStatusChanged, *SETBACKS), True),
     RunProgressed: ((NodeStatusChanged, *SETBACKS), True),
     RunFinished: ((NodeStatusChanged, JobCompleted, EventIgnored), False),
@@ -204,6 +207,7 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
         withdraw("j0"),
         ask(),
         failed("a1", 0, 1, permanent=False),
+        refused("a1"),
         answer("batch-1", "j0"),
     )
     seen: dict[type[Event], Event] = {type(event): event for event in rare}

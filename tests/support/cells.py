@@ -14,6 +14,7 @@ from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.decisions import JobAdmitted
 from schemas.fleet import (
+    CommandRefused,
     NodeHeard,
     NodeOffline,
     NodeOnline,
@@ -157,7 +158,7 @@ def solved(requested: SolveRequested, *plans: SolvedPlan, status: str = "feasibl
 
 
 def online(node: str, base_model: str = "tiny") -> NodeOnline:
-    return NodeOnline(cell="c", node=node, base_model=base_model)
+    return NodeOnline(cell="c", node=node, base_model=base_model, runners=("lora",))
 
 
 def offline(node: str) -> NodeOffline:
@@ -178,7 +179,7 @@ def started(
     return RunStarted(
         cell="c",
         node=node,
-        slot=slot,
+        run_id=f"{slot}/{job_id}",
         job_id=job_id,
         samples_done=done,
         dataset_samples=dataset_samples,
@@ -192,12 +193,12 @@ def progressed(
     return RunProgressed(
         cell="c",
         node=node,
-        slot=slot,
+        run_id=f"{slot}/{job_id}",
         job_id=job_id,
         samples_done=done,
         loss=1.0,
         node_s=node_s,
-        slot_complete=complete,
+        complete=complete,
     )
 
 
@@ -205,7 +206,7 @@ def finished(node: str, slot: int, done: int = 200, job_id: str = "j") -> RunFin
     return RunFinished(
         cell="c",
         node=node,
-        slot=slot,
+        run_id=f"{slot}/{job_id}",
         job_id=job_id,
         samples_done=done,
         loss=0.5,
@@ -216,7 +217,19 @@ def finished(node: str, slot: int, done: int = 200, job_id: str = "j") -> RunFin
 
 def failed(node: str, slot: int, done: int, permanent: bool, job_id: str = "j") -> RunFailed:
     return RunFailed(
-        cell="c", node=node, slot=slot, job_id=job_id, samples_done=done, error="boom", permanent=permanent
+        cell="c",
+        node=node,
+        run_id=f"{slot}/{job_id}",
+        job_id=job_id,
+        samples_done=done,
+        error="boom",
+        permanent=permanent,
+    )
+
+
+def refused(node: str) -> CommandRefused:
+    return CommandRefused(
+        cell="c", node=node, command_id="c-7-0", runner="tuner", reason="runner_missing", detail="it has lora"
     )
 
 

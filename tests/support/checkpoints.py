@@ -4,13 +4,13 @@ from pathlib import Path
 
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import decode_state, encode_state
-from executors.lora.checkpoint_store import CheckpointStore
 from executors.lora.task import TaskState
+from executors.node.checkpoints import CheckpointStore
 
 
-def save(root: Path, base: SharedBase, state: TaskState, slot: int = 0) -> Path:
+def save(root: Path, base: SharedBase, state: TaskState, token: int = 0) -> Path:
     """Write a checkpoint of one base model, and return its folder."""
-    return CheckpointStore(root).save(state.task.job_id, slot, state.samples_done, encode_state(state, base))
+    return CheckpointStore(root).save(state.task.job_id, token, state.samples_done, encode_state(state, base))
 
 
 def load(root: Path, base: SharedBase, job_id: str) -> TaskState:

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from executors.service import ExecutorSettings, main
-from executors.service.journal import Journal
+from executors.node import ExecutorSettings, main
+from executors.node.journal import Journal
 from schemas.codec import Decision, Envelope, decode_event
 from schemas.commands import Command, RunOrder
 from schemas.fleet import FleetEvent
@@ -26,7 +26,7 @@ from tests.support.executors import BASE_MODEL, CELL, CHAIN, assignment
 # Torch and transformers take each process ten seconds of a core or more: the executors are forked from one
 # process that has imported them, and has done nothing else.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["executors.service.loading", "executors.service.node"])
+_CONTEXT.set_forkserver_preload(["executors.lora.slots.runner", "executors.node"])
 
 TIMEOUT_S = 60.0
 
@@ -43,8 +43,10 @@ class Executors:
         root: Path,
         base_model_dir: Path,
         others: KafkaConnection | None = None,
+        runners: tuple[str, ...] = ("lora",),
     ) -> None:
-        """`nodes` is how the executors connect, `others` how the tests do, if that is otherwise."""
+        """`nodes` is how the executors connect, `others` how the tests do, if that is otherwise. Below `root`
+        lie the runners that are not the product's own."""
         self.root = root
         self.slot = 0
         self.events: list[Envelope] = []
@@ -56,6 +58,7 @@ class Executors:
             topic_prefix=topic_prefix,
             cell=CELL,
             node="any",
+            runners=runners,
             base_model=BASE_MODEL,
             base_model_dir=base_model_dir,
             dataset_root=root / "datasets",
@@ -74,7 +77,8 @@ class Executors:
 
     def start(self, node: str) -> None:
         settings = self._settings.model_copy(update={"node": node})
-        self.processes[node] = _CONTEXT.Process(target=_serve, args=(settings, self._log_path(node)))
+        arguments = (settings, self._log_path(node), self.root)
+        self.processes[node] = _CONTEXT.Process(target=_serve, args=arguments)
         self.processes[node].start()
 
     def stop(self, node: str, number: signal.Signals) -> int | None:
@@ -96,6 +100,10 @@ class Executors:
     def journal(self, node: str) -> Journal:
         path = self.root / "state" / CELL / "nodes" / node / "journal.json"
         return Journal.model_validate_json(path.read_bytes())
+
+    def over(self, node: str) -> list[str]:
+        """The jobs whose part of the present slot is over and reported."""
+        return self.journal(node).runners["lora"]["over"]
 
     def checkpoints(self, job_id: str) -> set[tuple[int, int]]:
         """Slot and samples of each checkpoint that was published."""
@@ -162,7 +170,8 @@ class Executors:
             message = self._consumer.poll(0)
 
 
-def _serve(settings: ExecutorSettings, log_path: Path) -> None:
+def _serve(settings: ExecutorSettings, log_path: Path, site: Path) -> None:
+    sys.path.append(str(site))
     with log_path.open("ab") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
@@ -176,9 +185,10 @@ def executors(
     root: Path,
     base_model_dir: Path,
     others: KafkaConnection | None = None,
+    runners: tuple[str, ...] = ("lora",),
 ) -> Iterator[Executors]:
     """Executors that are gone, however they were left, when the block ends."""
-    fleet = Executors(nodes, topic_prefix, root, base_model_dir, others)
+    fleet = Executors(nodes, topic_prefix, root, base_model_dir, others, runners)
     try:
         yield fleet
     finally:

@@ -49,9 +49,10 @@ def order(
     user: str = "u",
     **hyperparameters: object,
 ) -> RunOrder:
-    """A job's part of a slot."""
+    """A job's part of a slot; `assignment` names the run."""
     fields = {"rank": 4, "batch_size": 4, "sequence_length": 24, "learning_rate": 1e-2} | hyperparameters
     return RunOrder(
+        run_id=f"0/{job_id}",
         job_id=job_id,
         user=user,
         work_samples=work,
@@ -78,5 +79,5 @@ def assignment(
         slot=slot,
         slot_start_s=start_s,
         slot_end_s=start_s + length_s,
-        runs=runs,
+        runs=tuple(run.model_copy(update={"run_id": f"{slot}/{run.job_id}"}) for run in runs),
     )

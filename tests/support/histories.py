@@ -13,6 +13,7 @@ from schemas.commands import RunOrder, SlotAssigned
 from schemas.fleet import RunStarted
 from streams.cell.cell import Cell
 from streams.policies.auction.book import LATE_REPORT_SLOTS
+from streams.policies.auction.job import slot_of_run
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,
@@ -154,11 +155,13 @@ def _held_back(
         if isinstance(report, RunStarted):
             yield report
             if rng.random() < late_share:
-                fates[report.job_id] = rng.choice([None, report.slot + rng.randint(1, 6)])
+                slot = slot_of_run(report.run_id, report.job_id)
+                assert slot is not None
+                fates[report.job_id] = rng.choice([None, slot + rng.randint(1, 6)])
         elif report.job_id not in fates:
             yield report
-        elif (slot := fates[report.job_id]) is not None:
-            late.setdefault(slot, []).append(report)
+        elif (late_slot := fates[report.job_id]) is not None:
+            late.setdefault(late_slot, []).append(report)
 
 
 def _of_users_and_vendors(rng: random.Random, slot: int) -> Iterator[Event]:

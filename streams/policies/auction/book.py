@@ -16,7 +16,7 @@ from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS
 from streams.cell.jobs import Job
 from streams.cell.live_bytes import NODE_SLOT_BYTES, LiveBytes
-from streams.policies.auction.job import PlannedJob, Setback
+from streams.policies.auction.job import PlannedJob, Setback, run_id_of
 from streams.policies.auction.offers import plan_of, standing
 
 Fault = Literal["run_failed", "slower_than_declared", "dataset_size_misstated"]
@@ -72,6 +72,7 @@ class JobBook:
                 job.order_run(slot)
                 orders.setdefault(row, []).append(
                     RunOrder(
+                        run_id=run_id_of(slot, job.job_id),
                         job_id=job.job_id,
                         user=job.job.user,
                         work_samples=job.workload.work_samples,
@@ -139,9 +140,9 @@ class JobBook:
         else:
             yield from self._replan(job, setback, budget_steps)
 
-    def start(self, job: PlannedJob, report: RunStarted) -> Iterator[Outcome]:
+    def start(self, job: PlannedJob, slot: int, report: RunStarted) -> Iterator[Outcome]:
         """Take note of a run's start, where its checkpoint and its data are seen."""
-        job.start_run(report.slot, report.samples_done)
+        job.start_run(slot, report.samples_done)
         dataset, counted = job.workload.dataset, report.dataset_samples
         if job.workload.needs_preprocessing and counted is not None and counted > dataset.samples:
             detail = (
@@ -151,31 +152,31 @@ class JobBook:
         else:
             yield from self.check(job, "behind_plan")
 
-    def progress(self, job: PlannedJob, report: RunProgressed) -> Iterator[Outcome]:
+    def progress(self, job: PlannedJob, slot: int, report: RunProgressed) -> Iterator[Outcome]:
         """Take note of how far a run is. What its part of the slot left undone is planned again, unless the
         task itself was slower than its user declared."""
-        expected = self._expected_spare_samples(job, report.slot)
-        job.report(report.slot, report.samples_done, report.slot_complete)
-        if not report.slot_complete:
+        expected = self._expected_spare_samples(job, slot)
+        job.report(slot, report.samples_done, report.complete)
+        if not report.complete:
             return
-        lacking = self._lacking_samples(job, report)
-        job.end_run(report.slot)
+        lacking = self._lacking_samples(job, slot, report)
+        job.end_run(slot)
         job.owe(lacking)
         if lacking > max(expected, 0) and self._spare_samples(job) < 0:
-            yield from self._end_as_too_slow(job, report, lacking)
+            yield from self._end_as_too_slow(job, slot, report, lacking)
         else:
             yield from self.check(job, "behind_plan")
 
-    def overtake(self, job: PlannedJob, report: RunReport) -> Iterator[Outcome]:
+    def overtake(self, job: PlannedJob, slot: int, report: RunReport) -> Iterator[Outcome]:
         """Take note of the end of a run that a later one has overtaken. What it has trained does not count,
         but how long it took may show that the task is slower than its user declared."""
-        if isinstance(report, RunStarted) or (isinstance(report, RunProgressed) and not report.slot_complete):
+        if isinstance(report, RunStarted) or (isinstance(report, RunProgressed) and not report.complete):
             return
-        lacking = self._lacking_samples(job, report) if isinstance(report, RunProgressed) else 0
-        expected = self._expected_spare_samples(job, report.slot)
-        job.end_run(report.slot)
+        lacking = self._lacking_samples(job, slot, report) if isinstance(report, RunProgressed) else 0
+        expected = self._expected_spare_samples(job, slot)
+        job.end_run(slot)
         if isinstance(report, RunProgressed) and lacking > max(expected, 0):
-            yield from self._end_as_too_slow(job, report, lacking)
+            yield from self._end_as_too_slow(job, slot, report, lacking)
 
     def lose_executor(self, row: int) -> None:
         """Of what is out on a node whose executor has begun anew, nobody is to answer for the time."""
@@ -254,16 +255,16 @@ class JobBook:
         ahead = sum(quota for slot, quota in job.quotas.items() if slot > present_slot)
         return ahead + self._in_flight(job) - job.remaining_samples
 
-    def _lacking_samples(self, job: PlannedJob, report: RunProgressed) -> int:
+    def _lacking_samples(self, job: PlannedJob, slot: int, report: RunProgressed) -> int:
         """What a run has trained less than its user's word promises for the time that it had.
 
         0 where the zone itself knows how fast the task is, or where the run began is not known.
         """
-        base_samples = job.runs.get(report.slot)
-        if base_samples is None or not self._speed_is_declared(job, job.rows[report.slot]):
+        base_samples = job.runs.get(slot)
+        if base_samples is None or not self._speed_is_declared(job, job.rows[slot]):
             return 0
         # A step that outlasts the slot goes on to use the node.
-        promised = math.floor(job.quotas[report.slot] * (report.node_s / self._calendar.slot_s))
+        promised = math.floor(job.quotas[slot] * (report.node_s / self._calendar.slot_s))
         return promised - (report.samples_done - base_samples)
 
     def _speed_is_declared(self, job: PlannedJob, row: int) -> bool:
@@ -374,9 +375,11 @@ class JobBook:
         self._welfare.refunded_micros += self._give_up_node_slots(job) - job.bid_micros
         yield from self._end(job, reason, detail, job.payment_micros)
 
-    def _end_as_too_slow(self, job: PlannedJob, report: RunProgressed, lacking: int) -> Iterator[Outcome]:
+    def _end_as_too_slow(
+        self, job: PlannedJob, slot: int, report: RunProgressed, lacking: int
+    ) -> Iterator[Outcome]:
         detail = (
-            f"slot {report.slot}: {report.node_s:.1f} s of node {report.node} trained {lacking} samples "
+            f"slot {slot}: {report.node_s:.1f} s of node {report.node} trained {lacking} samples "
             "less than the declared speed promises, and the other cells do not make up for that"
         )
         yield from self._end_at_fault(job, "slower_than_declared", detail)

@@ -18,6 +18,18 @@ Setback = Literal["node_lost", "behind_plan", "run_failed"]
 """Why a job's rest is planned again, at the provider's cost."""
 
 
+def run_id_of(slot: int, job_id: str) -> str:
+    """What the run of a job's part of a slot is called."""
+    return f"{slot}/{job_id}"
+
+
+def slot_of_run(run_id: str, job_id: str) -> int | None:
+    """The slot of a job's run; None where the auction gives no run of this job such an id."""
+    slot, _, job = run_id.partition("/")
+    is_number = slot.isascii() and slot.isdecimal() and slot == str(int(slot))
+    return int(slot) if is_number and job == job_id else None
+
+
 @dataclass
 class PlannedJob:
     """An admitted job that is not over, and its plan."""
@@ -127,10 +139,10 @@ class PlannedJob:
         self.runs[slot] = self.run_base_samples
         self._packed = None
 
-    def report(self, slot: int, samples_done: int, slot_complete: bool) -> None:
+    def report(self, slot: int, samples_done: int, complete: bool) -> None:
         """A run of this slot has come this far."""
         self.job.samples_done = self._unfinished(samples_done)
-        if slot_complete:
+        if complete:
             self.reported_slot = max(self.reported_slot, slot)
         self._packed = None
 

@@ -26,6 +26,7 @@ from solvers.compiled import Floats, Ints
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.auction.book import JobBook
+from streams.policies.auction.job import slot_of_run
 from streams.policies.auction.judge import Bid, Verdicts
 from streams.policies.auction.offers import priced
 from streams.policies.auction.policies import judge_of, market_of, mechanism_of, opening_of, steepness_of
@@ -95,27 +96,26 @@ class AuctionZone:
         if planned is None:
             yield _stale(f"job {job.job_id} waits for its verdict and has no runs")
             return
-        if (
-            planned.rows.get(report.slot, -1) != self.fleet.row_of.get(report.node)
-            or report.slot > self.book.present_slot
-        ):
-            yield _stale(f"job {job.job_id} was not assigned to node {report.node} in slot {report.slot}")
+        slot = slot_of_run(report.run_id, job.job_id)
+        if slot is None:
+            yield _stale(f"job {job.job_id} has no run {report.run_id} in this zone")
             return
-        if report.slot < planned.run_slot and not isinstance(report, RunFinished):
+        if planned.rows.get(slot, -1) != self.fleet.row_of.get(report.node) or slot > self.book.present_slot:
+            yield _stale(f"job {job.job_id} was not assigned to node {report.node} in slot {slot}")
+            return
+        if slot < planned.run_slot and not isinstance(report, RunFinished):
             # A job has moved on since: what it had done by then says nothing of where it is.
-            yield _stale(
-                f"job {job.job_id} runs in slot {planned.run_slot}, the report is of slot {report.slot}"
-            )
-            yield from self.book.overtake(planned, report)
+            yield _stale(f"job {job.job_id} runs in slot {planned.run_slot}, the report is of slot {slot}")
+            yield from self.book.overtake(planned, slot, report)
             return
         match report:
             case RunStarted():
-                yield from self.book.start(planned, report)
+                yield from self.book.start(planned, slot, report)
             case RunProgressed():
-                yield from self.book.progress(planned, report)
+                yield from self.book.progress(planned, slot, report)
             case RunFailed():
-                planned.report(report.slot, report.samples_done, slot_complete=False)
-                yield from self.book.fail(planned, report.slot, report.error, report.permanent)
+                planned.report(slot, report.samples_done, complete=False)
+                yield from self.book.fail(planned, slot, report.error, report.permanent)
             case RunFinished() if report.samples_done >= planned.workload.work_samples:
                 yield from self.book.complete(planned, report)
             case RunFinished():

@@ -91,7 +91,7 @@ class Stage:
         self.kills: list[float] = []
         monkeypatch.setattr(market_module, "time", self.clock)
         monkeypatch.setattr(market_module.os, "kill", lambda pid, number: self.kills.append(self.clock.now_s))
-        for event in (configuration(), NodeOnline(cell="c", node=NODE, base_model="tiny")):
+        for event in (configuration(), NodeOnline(cell="c", node=NODE, base_model="tiny", runners=("lora",))):
             self.board.take_event(fresh(event))
         collaborators: Any = {
             "deployment": SimpleNamespace(
@@ -116,7 +116,7 @@ class Stage:
 
     def node_returns(self, time_s: float) -> None:
         self.comes(self.kill_s + 8, status("down"))
-        self.comes(time_s, NodeOnline(cell="c", node=NODE, base_model="tiny"))
+        self.comes(time_s, NodeOnline(cell="c", node=NODE, base_model="tiny", runners=("lora",)))
         self.comes(time_s, status("up"))
 
     @property
@@ -146,19 +146,19 @@ def status(to: Any) -> NodeStatusChanged:
 
 
 def started(job_id: str) -> RunStarted:
-    return RunStarted(cell="c", node=NODE, slot=1, job_id=job_id, samples_done=0)
+    return RunStarted(cell="c", node=NODE, run_id=f"1/{job_id}", job_id=job_id, samples_done=0)
 
 
 def progressed(job_id: str) -> RunProgressed:
     return RunProgressed(
         cell="c",
         node=NODE,
-        slot=1,
+        run_id=f"1/{job_id}",
         job_id=job_id,
         samples_done=5,
         loss=1.0,
         node_s=1.0,
-        slot_complete=False,
+        complete=False,
     )
 
 

@@ -19,6 +19,7 @@ from schemas.decisions import JobWithdrawn, NodeStatusChanged
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.lora import Dataset
 from streams.cell.cell import LedgerEvent
+from streams.policies.auction.job import slot_of_run
 from streams.replay.replay import DecisionRecord, verify
 from tests.support.cells import (
     EPOCH_S,
@@ -142,9 +143,15 @@ def test_a_lost_node_reports_nothing_and_its_slot_is_done_again(eventful):
     steps: list[Step] = []
     compared(eventful, steps=steps)
     runs = [entry.envelope.event for entry, _ in steps if entry.envelope.source == "millrace/simulate"]
-    started_there = {run.slot for run in runs if isinstance(run, RunStarted) and run.node == "a1"}
+    started_there = {
+        slot_of_run(run.run_id, run.job_id)
+        for run in runs
+        if isinstance(run, RunStarted) and run.node == "a1"
+    }
     ended_there = {
-        run.slot for run in runs if isinstance(run, RunProgressed | RunFinished) and run.node == "a1"
+        slot_of_run(run.run_id, run.job_id)
+        for run in runs
+        if isinstance(run, RunProgressed | RunFinished) and run.node == "a1"
     }
     assert {slot for slot in started_there if 2 <= slot < 7} == {2}
     assert not {slot for slot in ended_there if 2 <= slot < 7}

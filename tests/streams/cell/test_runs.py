@@ -6,7 +6,7 @@ from infra.views.tables import happening
 from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.codec import Decision
 from schemas.commands import RunCancelled, SlotAssigned
-from schemas.decisions import JobCompleted, JobRefunded, NodeStatusChanged
+from schemas.decisions import EventIgnored, JobCompleted, JobRefunded, NodeStatusChanged
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,
@@ -20,6 +20,7 @@ from tests.support.cells import (
     offline,
     online,
     progressed,
+    refused,
     silent,
     started,
     tick,
@@ -206,3 +207,21 @@ def test_a_slot_opens_with_the_prices_of_each_class_of_nodes(bench):
     assert slow.compute_used_share == 3 / 6
     assert slow.highest_compute_price_micros > slow.mean_compute_price_micros > 0
     assert (priced.slot, priced.live_jobs) == (0, 1)
+
+
+@pytest.mark.parametrize("run_id", ["1/other", "01/j", "1", "1/j/2", "one/j", "9" * 100 + "/j", "x"])
+def test_a_report_of_a_run_that_the_zone_never_ordered_is_stale(bench, run_id: str) -> None:
+    bench.send(bid(), tick(0))
+    (ignored,) = bench.send(started("a1", 1, 0).model_copy(update={"run_id": run_id}))
+    assert isinstance(ignored, EventIgnored)
+    assert ignored.reason == "stale_report"
+
+
+def test_a_command_that_a_node_refuses_is_on_record_and_changes_nothing(bench) -> None:
+    bench.send(tick(0), online("a1"))
+    assert bench.send(refused("a1")) == [
+        EventIgnored(
+            reason="command_refused",
+            detail="node a1 refuses command c-7-0, runner_missing: it has lora",
+        )
+    ]

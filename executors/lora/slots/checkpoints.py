@@ -1,0 +1,149 @@
+"""The states of jobs between their parts: on the shared store, and in memory while nobody has gone on."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+
+from executors.lora.adapter import AdapterLayout
+from executors.lora.base_model import SharedBase
+from executors.lora.checkpoint import decode_state, encode_state
+from executors.lora.slots.adapters import PublishedAdapter
+from executors.lora.task import LoraTask, TaskState
+from executors.node.checkpoints import Checkpoint, CheckpointStore
+from schemas.base import Slot
+from schemas.fleet import Loss
+
+RUN_PROGRESS = "run.json"
+FINISHED_RUN = "finished.json"
+
+_BYTES_PER_PARAMETER = 12
+"""Itself and AdamW's two moments, in float32."""
+_BYTES_BESIDE_TENSORS = 16 * 1024
+
+
+class RunProgress(BaseModel):
+    """What a checkpoint says besides the task's state, so that whoever resumes it can go on and report."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base_samples: NonNegativeInt
+    """What was done when the slot of the checkpoint began."""
+    loss: Loss | None
+    """Of the last step; None before the first."""
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A checkpoint in memory. The slot is its fencing token."""
+
+    slot: Slot
+    state: TaskState
+    progress: RunProgress
+
+
+class FinishedRun(BaseModel):
+    """All that is kept of a job whose adapter is written: what it takes to report it, once or again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: LoraTask
+    slot: Slot
+    """In which it was finished: the fencing token."""
+    samples_done: PositiveInt
+    loss: Loss
+    adapter: PublishedAdapter
+
+
+class RunCheckpoints:
+    """Saves and restores the runs of one base model."""
+
+    def __init__(self, root: Path, base: SharedBase, parked_runs: int) -> None:
+        """Keep checkpoints below `root`, and the last `parked_runs` of those that were parked in memory."""
+        self._store = CheckpointStore(root)
+        self._base = base
+        self._limit = parked_runs
+        self._parked: OrderedDict[str, SavedRun] = OrderedDict()
+
+    def bytes_of(self, task: LoraTask) -> int:
+        """About what a checkpoint of a task takes on the store.
+
+        Raises:
+            ValueError: a target module matches no layer.
+        """
+        return _BYTES_PER_PARAMETER * AdapterLayout(task, self._base.sites).size + _BYTES_BESIDE_TENSORS
+
+    def newest(self, job_id: str) -> Checkpoint | None:
+        """Return the newest on the store that verifies, whoever wrote it; for a job's end, see `finished`."""
+        return self._store.newest(job_id)
+
+    def restore(self, checkpoint: Checkpoint) -> SavedRun:
+        """Return what `checkpoint` holds: from memory if it was parked here and nobody has gone on since.
+
+        Raises:
+            ValueError: the checkpoint is of another base model or format.
+        """
+        job_id = checkpoint.path.parent.name
+        parked = self._parked.pop(job_id, None)
+        if parked is not None and (parked.slot, parked.state.samples_done) == (
+            checkpoint.token,
+            checkpoint.samples_done,
+        ):
+            return parked
+        if RUN_PROGRESS not in checkpoint.files:
+            raise ValueError(f"the checkpoint lacks {RUN_PROGRESS}")
+        return SavedRun(
+            checkpoint.token,
+            decode_state(checkpoint.files, self._base),
+            RunProgress.model_validate_json(checkpoint.files[RUN_PROGRESS]),
+        )
+
+    def save(self, run: SavedRun) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            StaleWriterError: a later slot has written already.
+            OSError: the store failed; the checkpoint before is still there.
+        """
+        files = encode_state(run.state, self._base)
+        files[RUN_PROGRESS] = run.progress.model_dump_json().encode()
+        self._store.save(run.state.task.job_id, run.slot, run.state.samples_done, files)
+
+    def finish(self, run: FinishedRun) -> None:
+        """Keep so much of a job and no checkpoint; finishing it again clears away what a crash left.
+
+        Raises:
+            StaleWriterError: a later slot has written already.
+            OSError: the store failed; the checkpoints are still there.
+        """
+        self.forget(run.task.job_id)
+        content = run.model_dump_json().encode()
+        self._store.conclude(run.task.job_id, run.slot, run.samples_done, {FINISHED_RUN: content})
+
+    @staticmethod
+    def finished(checkpoint: Checkpoint) -> FinishedRun | None:
+        """What is kept of a finished job; None where the job goes on.
+
+        Raises:
+            ValueError: it is of another format.
+        """
+        content = checkpoint.files.get(FINISHED_RUN)
+        return None if content is None else FinishedRun.model_validate_json(content)
+
+    def remove(self, job_id: str) -> None:
+        """Keep nothing of a job that is over for its user."""
+        self.forget(job_id)
+        self._store.remove(job_id)
+
+    def park(self, run: SavedRun) -> None:
+        """Keep a saved run in memory for its next part."""
+        job_id = run.state.task.job_id
+        self._parked[job_id] = run
+        self._parked.move_to_end(job_id)
+        while len(self._parked) > self._limit:
+            self._parked.popitem(last=False)
+
+    def forget(self, job_id: str) -> None:
+        """Drop a job from memory; its checkpoints stay."""
+        self._parked.pop(job_id, None)

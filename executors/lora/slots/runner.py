@@ -1,0 +1,145 @@
+"""LoRA on a node: one slot at a time, as the cell orders them."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from pydantic import BaseModel, ConfigDict, JsonValue
+from transformers.utils.logging import disable_progress_bar
+
+from executors.lora.base_model import load_base
+from executors.lora.dataset import DatasetRoot
+from executors.lora.engine import FusedEngine, keep_freed_memory
+from executors.lora.slots.adapters import AdapterOutput
+from executors.lora.slots.calendar import SlotCalendar
+from executors.lora.slots.checkpoints import RunCheckpoints
+from executors.lora.slots.slot import Cadence, SlotRuns, Workshop
+from executors.node.runner import Activity, CloseReason, DeviceLostError, Objection, RunnerContext
+from schemas.commands import Command, RunCancelled, SlotAssigned
+from schemas.fleet import FleetEvent
+
+_log = logging.getLogger(__name__)
+
+
+class _State(BaseModel):
+    """The runner's part of the journal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    assignment: SlotAssigned
+    """The last slot that was begun."""
+    over: tuple[str, ...]
+    """Jobs whose part of it is over and reported."""
+
+
+def load_workshop(context: RunnerContext) -> Workshop:
+    """Load the base model and put an engine on it.
+
+    Raises:
+        BaseModelError: the directory holds no base model that the engine can use.
+        OSError: a folder cannot be read.
+        RuntimeError: torch has no such device, or the model does not fit on it.
+    """
+    settings = context.settings
+    keep_freed_memory()
+    # The log is for lines.
+    disable_progress_bar()
+    torch.set_num_threads(settings.threads)
+    base = load_base(settings.base_model_dir, settings.device)
+    return Workshop(
+        cell=settings.cell,
+        base_model=settings.base_model,
+        engine=FusedEngine(base, DatasetRoot(settings.dataset_root), settings.device),
+        checkpoints=RunCheckpoints(
+            settings.state_root / settings.cell / "checkpoints", base, settings.parked_runs
+        ),
+        adapters=AdapterOutput(settings.output_root, settings.cell, base),
+        cadence=Cadence(
+            checkpoint_steps=settings.checkpoint_steps,
+            checkpoint_s=settings.checkpoint_s,
+            checkpoint_wait_s=settings.checkpoint_wait_s,
+            progress_s=settings.progress_s,
+        ),
+        room=context.room,
+        clock=context.clock,
+    )
+
+
+class LoraRunner:
+    """See `Runner`."""
+
+    def __init__(self, workshop: Workshop, report: Callable[[FleetEvent], None]) -> None:
+        self._workshop = workshop
+        self._report = report
+        self._calendar = SlotCalendar()
+        self._slot: SlotRuns | None = None
+        self._assignment: JsonValue = None
+        """As it is in the journal: written once, for it may be large."""
+
+    def judge(self, command: Command) -> Objection | None:
+        """A slot must be the cell's, and newer than the present one; a cancellation is never late."""
+        if isinstance(command, SlotAssigned):
+            present = None if self._slot is None else self._slot.assignment
+            return self._calendar.judge(command, present, self._workshop.clock.time_s())
+        return None
+
+    def apply(self, command: Command) -> None:
+        """Begin a slot, which ends the one before it, or cancel a job."""
+        with _device_loss_told():
+            if isinstance(command, SlotAssigned):
+                if self._slot is not None:
+                    self._slot.close("newer_slot")
+                jobs = ",".join(run.job_id for run in command.runs)
+                _log.info("slot begun slot=%d runs=%s", command.slot, jobs)
+                self._begin(command, ())
+            elif isinstance(command, RunCancelled):
+                self._cancel(command.job_id)
+
+    def advance(self) -> Activity:
+        """Take a step with every run of the slot."""
+        if self._slot is None:
+            return "idle"
+        with _device_loss_told():
+            return self._slot.advance()
+
+    def close(self, reason: CloseReason) -> None:
+        """Checkpoint and report every run of the slot; without room, give up what cannot be kept."""
+        if self._slot is not None:
+            with _device_loss_told():
+                if reason == "no_room":
+                    self._slot.give_up()
+                else:
+                    self._slot.close(reason)
+
+    def state(self) -> JsonValue:
+        """The slot, and what of it is over."""
+        if self._slot is None:
+            return None
+        over: list[JsonValue] = [*sorted(self._slot.over)]
+        return {"assignment": self._assignment, "over": over}
+
+    def restore(self, state: JsonValue) -> None:
+        """Take up the slot that the process before this one was in, if only to report what it could not."""
+        restored = _State.model_validate_json(json.dumps(state))
+        _log.info("slot resumed slot=%d over=%s", restored.assignment.slot, ",".join(restored.over))
+        self._begin(restored.assignment, restored.over)
+
+    def _begin(self, assignment: SlotAssigned, over: tuple[str, ...]) -> None:
+        self._assignment = assignment.model_dump(mode="json")
+        self._slot = SlotRuns(assignment, over, self._workshop, self._report)
+
+    def _cancel(self, job_id: str) -> None:
+        if self._slot is None:
+            self._workshop.checkpoints.remove(job_id)
+        else:
+            self._slot.cancel(job_id)
+
+
+@contextmanager
+def _device_loss_told() -> Iterator[None]:
+    try:
+        yield
+    except torch.AcceleratorError as error:
+        raise DeviceLostError(str(error)) from error

@@ -1,0 +1,142 @@
+"""A job's part of a slot while it is on this node, and what is told of it: to the cell, and in the log."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from executors.lora.dataset import DatasetError
+from executors.lora.slots.checkpoints import FinishedRun
+from executors.lora.task import LoraTask
+from schemas import codec
+from schemas.base import MAX_TEXT_LENGTH
+from schemas.commands import RunOrder, SlotAssigned
+from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, RunStarted
+
+MAX_LOSS = 1e9
+"""What a report can carry."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Run:
+    """An order that is being carried out."""
+
+    order: RunOrder
+    goal_samples: int
+    """Where its part of the slot ends: at its quota or at the end of its work.
+
+    It ends with the first whole batch from there on, so that a job has the same batches however its work is
+    cut into slots. Only the last batch of all is cut, to end at `work_samples` exactly.
+    """
+    samples_done: int
+    saved_samples: int
+    """As the newest checkpoint has it."""
+    base_samples: int
+    """What was done when the slot began."""
+    loss: float | None
+    """Of the last step, in this slot or before; None before the first of all."""
+    saved_s: float
+    unsaved_steps: int = 0
+
+    @property
+    def job_id(self) -> str:
+        """The job."""
+        return self.order.job_id
+
+    def advance(self, samples_done: int, loss: float) -> None:
+        """Count a step."""
+        self.samples_done = samples_done
+        self.loss = min(loss, MAX_LOSS)
+        self.unsaved_steps += 1
+
+    def mark_saved(self, now_s: float) -> None:
+        """Note that a checkpoint holds all that is done."""
+        self.saved_samples, self.saved_s, self.unsaved_steps = self.samples_done, now_s, 0
+
+
+def task_of(order: RunOrder) -> LoraTask:
+    """Return the order as the engine's task; the same for every slot and node of the job."""
+    return LoraTask(
+        job_id=order.job_id,
+        dataset=order.dataset.path,
+        total_samples=order.work_samples,
+        **dict(order.hyperparameters),
+    )
+
+
+class RunReports:
+    """Fills in which cell, node and run a report is about."""
+
+    def __init__(self, cell: str, assignment: SlotAssigned, report: Callable[[FleetEvent], None]) -> None:
+        self._report = report
+        self._slot = assignment.slot
+        self._places: dict[str, dict[str, Any]] = {
+            order.job_id: {
+                "cell": cell,
+                "node": assignment.node,
+                "run_id": order.run_id,
+                "job_id": order.job_id,
+            }
+            for order in assignment.runs
+        }
+
+    def started(self, job_id: str, samples_done: int, dataset_samples: int | None = None) -> None:
+        """A run begins; `dataset_samples` is what its data were counted to have, where they were read."""
+        self._report(
+            RunStarted(**self._places[job_id], samples_done=samples_done, dataset_samples=dataset_samples)
+        )
+
+    def progressed(self, run: Run, node_s: float, complete: bool) -> None:
+        """How far a run is, if it has taken a step: `node_s` is how much of the node it has had for it."""
+        if run.loss is not None:
+            self._report(
+                RunProgressed(
+                    **self._places[run.job_id],
+                    samples_done=run.samples_done,
+                    loss=run.loss,
+                    node_s=node_s,
+                    complete=complete,
+                )
+            )
+
+    def finished(self, finished: FinishedRun) -> None:
+        """A job is trained, and its adapter published."""
+        job_id = finished.task.job_id
+        self._report(
+            RunFinished(
+                **self._places[job_id],
+                samples_done=finished.samples_done,
+                loss=finished.loss,
+                adapter_path=finished.adapter.path,
+                adapter_digest=finished.adapter.digest,
+            )
+        )
+        self.say("run finished", job_id, samples_done=finished.samples_done, loss=finished.loss)
+
+    def failed(self, job_id: str, samples_done: int, error: BaseException) -> None:
+        """A run ends with an error, with so much of it kept."""
+        permanent = is_permanent(error)
+        message = codec.describe(error) if isinstance(error, ValidationError) else str(error)
+        text = (" ".join(message.split()) or type(error).__name__)[:MAX_TEXT_LENGTH]
+        self._report(
+            RunFailed(**self._places[job_id], samples_done=samples_done, error=text, permanent=permanent)
+        )
+        self.say("run failed", job_id, permanent=permanent, error=repr(text))
+
+    def say(self, what: str, job_id: str, *, warning: bool = False, **fields: object) -> None:
+        """A line for who runs the node."""
+        rest = "".join(f" {name}={value}" for name, value in fields.items())
+        level = logging.WARNING if warning else logging.INFO
+        _log.log(level, "%s job=%s slot=%d%s", what, job_id, self._slot, rest)
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether a task would fail so on every node of its zone: they share base model, datasets and seeds."""
+    if isinstance(error, DatasetError) and isinstance(error.__cause__, OSError):
+        # Unlike a missing file, a file that cannot be read may be the fault of this node's mount.
+        return isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
+    return isinstance(error, ValueError | ArithmeticError)

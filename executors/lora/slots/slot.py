@@ -1,0 +1,397 @@
+"""One slot on one node: its runs, from their orders to their last reports. Knows no broker."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from executors.lora.engine import FusedEngine
+from executors.lora.slots.adapters import AdapterOutput
+from executors.lora.slots.checkpoints import FinishedRun, RunCheckpoints, RunProgress, SavedRun
+from executors.lora.slots.runs import Run, RunReports, is_permanent, task_of
+from executors.lora.slots.steps import TASK_FAILURES, FusedSteps, raise_if_device_is_lost
+from executors.node.checkpoints import Checkpoint, StaleWriterError
+from executors.node.room import NoRoomError, Room
+from executors.node.runner import Activity, Clock
+from schemas.commands import RunOrder, SlotAssigned
+from schemas.fleet import FleetEvent
+
+EndReason = Literal["quota", "slot_end", "newer_slot", "node_stops", "no_room"]
+"""Why a run's part of a slot is over."""
+
+_CHECKPOINT_POLL_S = 0.25
+_PUBLISHING_SLOTS = 1
+"""So long after its slot a run may still publish: then the cell counts the slot as lost, and has planned the
+job again or given it up."""
+_RECENT_SLOTS = 2
+"""A job that was finished in one of so many slots may cross its own cancellation on the way."""
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often what is done in a slot."""
+
+    checkpoint_steps: int
+    checkpoint_s: float
+    checkpoint_wait_s: float
+    progress_s: float
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What a node trains LoRA with, slot after slot."""
+
+    cell: str
+    base_model: str
+    engine: FusedEngine
+    checkpoints: RunCheckpoints
+    adapters: AdapterOutput
+    cadence: Cadence
+    room: Room
+    clock: Clock
+
+
+class SlotRuns:
+    """Carries out an assignment, a step at a time, and reports what comes of it.
+
+    A run waits for its predecessor's checkpoint, trains, and is over; one that fails, is cancelled or has
+    been replaced is over at once, and the others do not notice.
+
+    Attributes:
+        assignment: what is carried out.
+        over: the jobs whose part of this slot is over and reported.
+    """
+
+    def __init__(
+        self,
+        assignment: SlotAssigned,
+        over: Collection[str],
+        workshop: Workshop,
+        report: Callable[[FleetEvent], None],
+    ) -> None:
+        """Take an assignment on, save for the jobs that are over; nothing is done before `advance`."""
+        self.assignment = assignment
+        self.over = set(over)
+        self._workshop = workshop
+        self._clock = workshop.clock
+        self._reports = RunReports(workshop.cell, assignment, report)
+        self._steps = FusedSteps(
+            workshop.engine,
+            workshop.clock,
+            [order.job_id for order in assignment.runs if order.speed_is_declared],
+        )
+        self._waiting = {order.job_id: order for order in assignment.runs if order.job_id not in self.over}
+        self._training: dict[str, Run] = {}
+        self._has_room = False
+        now_s = self._clock.time_s()
+        self._wait_until_s = now_s + workshop.cadence.checkpoint_wait_s
+        self._next_look_s = now_s
+        self._next_progress_s = now_s + workshop.cadence.progress_s
+
+    def advance(self) -> Activity:
+        """Begin the runs that can begin, take one step with all that train, and keep checkpoints going.
+
+        Raises:
+            NoRoomError: what the runs have learned cannot be kept; they are as they were.
+            torch.AcceleratorError: the device is lost.
+        """
+        if self._clock.time_s() >= self.assignment.slot_end_s:
+            self.close("slot_end")
+        # Not behind the step: what was cancelled while it took its time is known by now.
+        for run in [run for run in self._training.values() if run.samples_done >= run.goal_samples]:
+            self._end_part(run, "quota")
+        self._begin_runs()
+        if self._training:
+            self._step()
+            self._save_and_report()
+        if self._training:
+            return "working"
+        return "waiting" if self._waiting else "idle"
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job that is over for its user; nothing is reported or kept, an adapter that was published
+        when it was already over included."""
+        if job_id in self._training or job_id in self._waiting:
+            self._drop(job_id)
+            self._reports.say("run cancelled", job_id)
+        self._withdraw_adapter(job_id)
+        self._workshop.checkpoints.remove(job_id)
+
+    def _withdraw_adapter(self, job_id: str) -> None:
+        newest = self._workshop.checkpoints.newest(job_id)
+        if newest is None or newest.token < self.assignment.slot - _RECENT_SLOTS:
+            return
+        try:
+            finished = self._workshop.checkpoints.finished(newest)
+        except ValueError:
+            return
+        if finished is not None:
+            self._workshop.adapters.withdraw(finished.adapter)
+            self._reports.say("adapter withdrawn", job_id)
+
+    def close(self, reason: EndReason) -> None:
+        """End every run where it is: checkpointed, then reported.
+
+        That includes what a process before this one trained in the slot, and could not report.
+
+        Raises:
+            NoRoomError: what a run has learned cannot be kept; it and those after it are as they were.
+        """
+        for order in list(self._waiting.values()):
+            newest = self._workshop.checkpoints.newest(order.job_id)
+            if newest is not None and newest.token == self.assignment.slot:
+                self._begin(order, newest)
+            else:
+                self._reports.say("run never began", order.job_id, reason=reason)
+        self._waiting.clear()
+        for run in list(self._training.values()):
+            self._end_part(run, reason)
+
+    def give_up(self) -> None:
+        """End every run where it is, and without a report where it cannot be checkpointed any more."""
+        for run in list(self._training.values()):
+            try:
+                self._end_part(run, "no_room")
+            except NoRoomError:
+                self._drop(run.job_id)
+                self._reports.say("run lost since its checkpoint", run.job_id, samples_done=run.saved_samples)
+        self._waiting.clear()
+        self.over.update(order.job_id for order in self.assignment.runs)
+
+    # Beginning
+
+    def _begin_runs(self) -> None:
+        now_s = self._clock.time_s()
+        if not self._waiting or now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + _CHECKPOINT_POLL_S
+        if not self._has_room:
+            self._refuse_too_little_room()
+        for order in list(self._waiting.values()):
+            newest = self._workshop.checkpoints.newest(order.job_id)
+            if newest is not None and newest.token > self.assignment.slot:
+                self._drop(order.job_id)
+                self._reports.say("run replaced", order.job_id, newest_slot=newest.token)
+            elif now_s >= self._wait_until_s or not self._is_behind(order, newest):
+                self._begin(order, newest)
+
+    def _refuse_too_little_room(self) -> None:
+        """Begin nothing that could not be checkpointed."""
+        needed_bytes = sum(self._checkpoint_bytes(order) for order in self._waiting.values())
+        lacking = self._workshop.room.lacking(needed_bytes)
+        if lacking is not None:
+            raise NoRoomError(f"{lacking} for {len(self._waiting)} runs", needed_bytes)
+        self._has_room = True
+
+    def _checkpoint_bytes(self, order: RunOrder) -> int:
+        try:
+            return self._workshop.checkpoints.bytes_of(task_of(order))
+        except ValueError:
+            # It will fail as soon as it begins.
+            return 0
+
+    def _is_behind(self, order: RunOrder, newest: Checkpoint | None) -> bool:
+        """Whether a predecessor has come further than `newest`; what is of this slot is our own."""
+        if newest is None:
+            return order.resume_samples > 0
+        return newest.token < self.assignment.slot and newest.samples_done < order.resume_samples
+
+    def _begin(self, order: RunOrder, newest: Checkpoint | None) -> None:
+        job_id = order.job_id
+        known_samples = order.resume_samples if newest is None else newest.samples_done
+        try:
+            finished = None if newest is None else self._finished_before(order, newest)
+            run = self._attach(order, newest) if finished is None else None
+        except TASK_FAILURES as error:
+            raise_if_device_is_lost(error)
+            self._fail(job_id, known_samples, error.with_traceback(None))
+            return
+        if finished is not None:
+            self._reports.started(job_id, finished.samples_done)
+            self._end_finished(finished)
+        elif run is not None:
+            self._start(run)
+
+    def _start(self, run: Run) -> None:
+        order, job_id = run.order, run.job_id
+        del self._waiting[job_id]
+        self._training[job_id] = run
+        if run.samples_done < order.resume_samples:
+            self._reports.say(
+                "run behind",
+                job_id,
+                warning=True,
+                samples_done=run.samples_done,
+                resume_samples=order.resume_samples,
+            )
+        self._reports.say("run started", job_id, samples_done=run.samples_done, goal_samples=run.goal_samples)
+        self._reports.started(job_id, run.samples_done, self._workshop.engine.dataset_records(job_id))
+        if run.samples_done >= run.goal_samples:
+            self._end_part(run, "quota")
+
+    def _finished_before(self, order: RunOrder, newest: Checkpoint) -> FinishedRun | None:
+        """What is kept of a job that was finished by a process which could not report it."""
+        finished = self._workshop.checkpoints.finished(newest)
+        path = self._workshop.adapters.path_of(order.user, order.job_id)
+        if finished is not None and (finished.task != task_of(order) or finished.adapter.path != path):
+            raise ValueError(f"{order.job_id}: was finished for another user, or with other settings")
+        if finished is not None:
+            # What a crash has left is cleared away.
+            self._workshop.checkpoints.finish(finished)
+        return finished
+
+    def _attach(self, order: RunOrder, newest: Checkpoint | None) -> Run:
+        held, wanted = self._workshop.base_model, self.assignment.base_model
+        if held != wanted:
+            raise RuntimeError(f"the node holds base model {held}, not {wanted}")
+        task = task_of(order)
+        saved = None if newest is None else self._workshop.checkpoints.restore(newest)
+        self._workshop.engine.attach(task, None if saved is None else saved.state)
+        samples_done = base_samples = self._workshop.engine.samples_done(order.job_id)
+        if saved is not None and saved.slot == self.assignment.slot:
+            # The slot began before this process did.
+            base_samples = saved.progress.base_samples
+        return Run(
+            order=order,
+            goal_samples=min(base_samples + order.quota_samples, order.work_samples),
+            samples_done=samples_done,
+            saved_samples=samples_done,
+            base_samples=base_samples,
+            loss=None if saved is None else saved.progress.loss,
+            saved_s=self._clock.time_s(),
+        )
+
+    # Training
+
+    def _step(self) -> None:
+        for job_id, outcome in self._steps.step(tuple(self._training)).items():
+            run = self._training[job_id]
+            if isinstance(outcome, Exception):
+                self._fail_training(run, outcome)
+                continue
+            run.advance(self._workshop.engine.samples_done(job_id), outcome)
+
+    def _save_and_report(self) -> None:
+        now_s = self._clock.time_s()
+        cadence = self._workshop.cadence
+        for run in list(self._training.values()):
+            if run.unsaved_steps and (
+                run.unsaved_steps >= cadence.checkpoint_steps or now_s >= run.saved_s + cadence.checkpoint_s
+            ):
+                self._save(run)
+        if now_s >= self._next_progress_s:
+            self._next_progress_s = now_s + cadence.progress_s
+            for run in self._training.values():
+                self._report_progress(run, complete=False)
+
+    def _save(self, run: Run) -> SavedRun | None:
+        """Checkpoint a run; None if it is over thereby, for having been replaced or for want of a store."""
+        saved = self._capture(run)
+        try:
+            self._workshop.checkpoints.save(saved)
+        except StaleWriterError as error:
+            self._drop(run.job_id)
+            self._reports.say("run replaced", run.job_id, error=error)
+            return None
+        except OSError as error:
+            self._give_way(run, error)
+            return None
+        run.mark_saved(self._clock.time_s())
+        self._reports.say("run checkpointed", run.job_id, samples_done=run.samples_done, loss=run.loss)
+        return saved
+
+    def _give_way(self, run: Run, error: OSError) -> None:
+        """Fail a run whose files cannot be written, unless no other's could.
+
+        Raises:
+            NoRoomError: it is the disk that is at fault.
+        """
+        needed_bytes = self._checkpoint_bytes(run.order)
+        refused = self._workshop.room.refused(needed_bytes)
+        if refused is not None:
+            raise NoRoomError(refused, needed_bytes) from error
+        self._fail(run.job_id, run.saved_samples, error)
+
+    def _capture(self, run: Run) -> SavedRun:
+        state = self._workshop.engine.state(run.job_id)
+        progress = RunProgress(base_samples=run.base_samples, loss=run.loss)
+        return SavedRun(self.assignment.slot, state, progress)
+
+    # Ending
+
+    def _end_part(self, run: Run, reason: EndReason) -> None:
+        """Checkpoint, then report: finished if the work is done, and else complete for this slot."""
+        if run.loss is None:
+            # Ended before its first step of all: there is nothing to keep.
+            if reason in ("slot_end", "newer_slot"):
+                self._fail(run.job_id, 0, TimeoutError("the slot was over before the run's first step"))
+                return
+            self._drop(run.job_id)
+            self._reports.say("run stopped", run.job_id, reason=reason, samples_done=0)
+            return
+        saved = self._capture(run) if not run.unsaved_steps else self._save(run)
+        if saved is None:
+            return
+        if run.samples_done >= run.order.work_samples and self._may_publish():
+            self._finish(run, saved, run.loss)
+            return
+        self._drop(run.job_id)
+        self._workshop.checkpoints.park(saved)
+        self._report_progress(run, complete=True)
+        self._reports.say(
+            "run stopped", run.job_id, reason=reason, samples_done=run.samples_done, loss=run.loss
+        )
+
+    def _may_publish(self) -> bool:
+        """Whether the cell still waits for this slot; later, a run of a later slot publishes, if any does."""
+        length_s = self.assignment.slot_end_s - self.assignment.slot_start_s
+        return self._clock.time_s() < self.assignment.slot_end_s + _PUBLISHING_SLOTS * length_s
+
+    def _finish(self, run: Run, saved: SavedRun, loss: float) -> None:
+        """Write the adapter, give up the checkpoints, report.
+
+        In this order: what is kept of the job says all that the report does, so that a crash in between is
+        mended by any node that is given the job again.
+        """
+        try:
+            adapter = self._workshop.adapters.publish(saved.state, run.order.user)
+            finished = FinishedRun(
+                task=saved.state.task,
+                slot=saved.slot,
+                samples_done=run.samples_done,
+                loss=loss,
+                adapter=adapter,
+            )
+            self._workshop.checkpoints.finish(finished)
+        except StaleWriterError as error:
+            self._drop(run.job_id)
+            self._reports.say("run replaced", run.job_id, error=error)
+            return
+        except OSError as error:
+            self._give_way(run, error)
+            return
+        self._end_finished(finished)
+
+    def _end_finished(self, finished: FinishedRun) -> None:
+        self._drop(finished.task.job_id)
+        self._reports.finished(finished)
+
+    def _fail_training(self, run: Run, error: Exception) -> None:
+        """Give a run up; one that may go on elsewhere is to find there what it has learned here."""
+        if not is_permanent(error) and run.unsaved_steps and self._save(run) is None:
+            return
+        self._fail(run.job_id, run.saved_samples, error)
+
+    def _fail(self, job_id: str, samples_done: int, error: BaseException) -> None:
+        self._workshop.checkpoints.forget(job_id)
+        self._drop(job_id)
+        self._reports.failed(job_id, samples_done, error)
+
+    def _drop(self, job_id: str) -> None:
+        """Take a job off the device; its part of the slot is over."""
+        self._waiting.pop(job_id, None)
+        if self._training.pop(job_id, None) is not None:
+            self._workshop.engine.detach(job_id)
+        self.over.add(job_id)
+
+    def _report_progress(self, run: Run, complete: bool) -> None:
+        self._reports.progressed(run, self._steps.node_s[run.job_id], complete)

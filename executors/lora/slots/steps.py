@@ -1,0 +1,104 @@
+"""Steps that many tasks share, and that the failure of one does not spoil for the others."""
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+
+from executors.lora.engine import FusedEngine
+from executors.node.runner import Clock
+
+TASK_FAILURES = (ValueError, ArithmeticError, OSError, MemoryError, RuntimeError)
+"""What one task may raise while the node and the other tasks are sound.
+
+Not among them: whatever shows a fault of this program (`KeyError`, `TypeError`), and, although it is a
+`RuntimeError`, `torch.AcceleratorError`; see `raise_if_device_is_lost`.
+"""
+
+Outcome = float | Exception
+"""A task's loss in a step, or why it cannot go on."""
+
+_log = logging.getLogger(__name__)
+
+
+class DivergenceError(ArithmeticError):
+    """A task has diverged: its loss or its gradient is no number any more, and nothing is learned from it."""
+
+
+def raise_if_device_is_lost(error: BaseException) -> None:
+    """Raise `error` again if it leaves the device unusable: no task is to blame, and only a restart helps."""
+    if isinstance(error, torch.AcceleratorError):
+        raise error
+
+
+class FusedSteps:
+    """Advances tasks together, and each alone once that fails, so that who is at fault fails alone.
+
+    Attributes:
+        node_s: seconds of the device that each task has had. Of a shared step it is an equal part, or a part
+            by tokens where that is less: if a step costs something by itself, something per token and
+            something per task, that is no more than the task's step would have taken alone.
+    """
+
+    def __init__(self, engine: FusedEngine, clock: Clock, timed_alone: Collection[str] = ()) -> None:
+        """Take the first step of each of `timed_alone` by itself: what it takes is known to be theirs."""
+        self._engine = engine
+        self._untimed = set(timed_alone)
+        self._clock = clock
+        self._apart = False
+        self.node_s: defaultdict[str, float] = defaultdict(float)
+
+    def step(self, job_ids: Sequence[str]) -> Mapping[str, Outcome]:
+        """Advance each task by one micro-batch, or one of those that are timed alone, and no other. A task
+        that fails has learned nothing from it.
+
+        Raises:
+            torch.AcceleratorError: the device is lost.
+        """
+        untimed = [job_id for job_id in job_ids if job_id in self._untimed]
+        if untimed:
+            # The caller looks at the time between two of them.
+            self._untimed.remove(untimed[0])
+            return {untimed[0]: self._step_alone(untimed[0])}
+        if self._apart or len(job_ids) == 1:
+            return {job_id: self._step_alone(job_id) for job_id in job_ids}
+        before = {job_id: self._engine.samples_done(job_id) for job_id in job_ids}
+        try:
+            losses = self._timed_step(job_ids)
+        except TASK_FAILURES as error:
+            raise_if_device_is_lost(error)
+            _log.warning("step failed jobs=%s error=%r; each goes alone", ",".join(job_ids), error)
+        else:
+            return {job_id: self._judged(job_id, loss) for job_id, loss in losses.items()}
+        # A failure behind the backward pass may have come after some tasks were updated.
+        unmoved = [job_id for job_id in job_ids if self._engine.samples_done(job_id) == before[job_id]]
+        outcomes = {job_id: self._step_alone(job_id) for job_id in unmoved}
+        # Nobody is at fault: together they are too much for the device.
+        self._apart = not any(isinstance(outcome, Exception) for outcome in outcomes.values())
+        return outcomes
+
+    def _step_alone(self, job_id: str) -> Outcome:
+        try:
+            return self._judged(job_id, self._timed_step([job_id])[job_id])
+        except TASK_FAILURES as error:
+            raise_if_device_is_lost(error)
+            return error.with_traceback(None)
+
+    def _timed_step(self, job_ids: Sequence[str]) -> Mapping[str, float]:
+        start_s = self._clock.time_s()
+        losses = self._engine.step(job_ids)
+        # The machine's clock may be set back meanwhile.
+        took_s = max(self._clock.time_s() - start_s, 0.0)
+        tokens = {job_id: self._engine.step_tokens(job_id) for job_id in job_ids}
+        for job_id in job_ids:
+            self.node_s[job_id] += took_s * min(tokens[job_id] / sum(tokens.values()), 1 / len(tokens))
+        return losses
+
+    def _judged(self, job_id: str, loss: float) -> Outcome:
+        """A finite loss says nothing of the gradient, without which a task uses up its samples in vain."""
+        for name, value in (("loss", loss), ("gradient's norm", self._engine.gradient_norm(job_id))):
+            if not math.isfinite(value):
+                return DivergenceError(f"the {name} is {value}: the training diverged")
+        return loss

@@ -1,0 +1,24 @@
+"""`python -m executors.node --node ID`: serve a node; all else comes from `MILLRACE_*`."""
+
+import argparse
+import sys
+
+from pydantic import ValidationError
+
+from executors.node import EXIT_UNFIT, ExecutorSettings, main
+from schemas.codec import describe
+
+
+def _settings() -> ExecutorSettings:
+    parser = argparse.ArgumentParser(prog="python -m executors.node", description=__doc__)
+    parser.add_argument("--node", help="the node to serve; MILLRACE_NODE if not given")
+    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    try:
+        return ExecutorSettings(**given)
+    except ValidationError as error:
+        sys.stderr.write(f"millrace executor: settings: {describe(error)}\n")
+        raise SystemExit(EXIT_UNFIT) from None
+
+
+if __name__ == "__main__":
+    main(_settings())

@@ -1,0 +1,116 @@
+"""From a record of `commands` to a command for a runner of this node, or to the reason why it is none."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from executors.node.commands import CommandRecord
+from executors.node.journal import Journal
+from schemas.base import MAX_TEXT_LENGTH
+from schemas.codec import DecisionRecord, InvalidRecordError, decode_data, decode_decision_record
+from schemas.commands import Command
+from schemas.fleet import CommandRefused, RefusalReason
+from schemas.registry import DECISION_TYPES
+from schemas.topics import INPUT_MAX_MESSAGE_BYTES
+
+_KEY_DIGITS = 16
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AcceptedCommand:
+    """A command for a runner of this node that was not applied yet."""
+
+    id: str
+    """Of its decision."""
+    key: str
+    """Tells it from every other: its id, which anybody can guess, with the start of its chain."""
+    command: Command
+
+
+class Acceptance:
+    """Reads the commands of one node. Nothing in a record may bring the node down, or hide the next one."""
+
+    def __init__(self, cell: str, node: str, types: Mapping[str, type[Command]]) -> None:
+        """`types` are what the node's runners obey, by CloudEvents type."""
+        self._cell = cell
+        self._node = node
+        self._types = types
+
+    def accept(self, record: CommandRecord, journal: Journal) -> AcceptedCommand | CommandRefused | None:
+        """Return the command in a record, or why the node cannot obey it; None if it is not for this node, is
+        no command, or was applied already. The latter two are logged."""
+        try:
+            accepted = self._read(record.value)
+        except InvalidRecordError as error:
+            _log.warning(
+                "command unreadable topic=%s partition=%d offset=%d error=%s",
+                *(journal.topic, journal.partition, record.offset, error),
+            )
+            return None
+        if isinstance(accepted, AcceptedCommand) and accepted.key in journal.applied:
+            _log.info("command skipped id=%s offset=%d reason=applied already", accepted.id, record.offset)
+            return None
+        return accepted
+
+    def cancelling(self, records: Iterable[CommandRecord], journal: Journal) -> Iterator[Command]:
+        """The commands among these records that only take work back, and were not applied already."""
+        for record in records:
+            try:
+                accepted = self._read(record.value)
+            except InvalidRecordError:
+                continue
+            if (
+                isinstance(accepted, AcceptedCommand)
+                and accepted.command.CANCELS
+                and accepted.key not in journal.applied
+            ):
+                yield accepted.command
+
+    def refusal(self, id: str, runner: str | None, reason: RefusalReason, detail: str) -> CommandRefused:
+        """What the cell is told of a command that this node does not obey."""
+        return CommandRefused(
+            cell=self._cell,
+            node=self._node,
+            command_id=id,
+            runner=runner,
+            reason=reason,
+            detail=detail[:MAX_TEXT_LENGTH],
+        )
+
+    def _read(self, value: bytes | None) -> AcceptedCommand | CommandRefused | None:
+        """Read what the envelope says, and only then what depends on the type.
+
+        Raises:
+            InvalidRecordError: it is no command at all.
+        """
+        if value is None:
+            raise InvalidRecordError("the record has no value")
+        if len(value) > INPUT_MAX_MESSAGE_BYTES:
+            raise InvalidRecordError(
+                f"the value has {len(value)} bytes, at most {INPUT_MAX_MESSAGE_BYTES} are read"
+            )
+        decision = decode_decision_record(value)
+        if "node" not in decision.data:
+            raise InvalidRecordError(f"{decision.type} is no command: it names no node")
+        if (decision.cell, decision.data["node"]) != (self._cell, self._node):
+            # Nodes may share a partition.
+            return None
+        model = self._types.get(decision.type)
+        if model is None:
+            return self._unknown(decision)
+        try:
+            command = decode_data(decision, model)
+        except InvalidRecordError as error:
+            return self.refusal(decision.id, model.RUNNER, "malformed", str(error))
+        return AcceptedCommand(decision.id, f"{decision.id} {decision.chain[:_KEY_DIGITS]}", command)
+
+    def _unknown(self, decision: DecisionRecord) -> CommandRefused:
+        runners = ", ".join(sorted({model.RUNNER for model in self._types.values()}))
+        known = DECISION_TYPES.get(decision.type)
+        if known is not None and issubclass(known, Command):
+            detail = f"{decision.type} is for runner {known.RUNNER}, the node has {runners}"
+            return self.refusal(decision.id, known.RUNNER, "runner_missing", detail)
+        detail = f"no command of type {decision.type!r} is known here, the node has {runners}"
+        return self.refusal(decision.id, None, "unknown_type", detail)

@@ -1,0 +1,222 @@
+"""Checkpoints as folders of files: written whole or not at all, verified before they are trusted.
+
+Layout: ``<root>/<job_id>/<token>-<samples_done>/``, with a ``manifest.json`` that lists every other file.
+The folder's token is a fencing token: a writer that was replaced holds a lower one and is refused. Of a job
+that is over, ``<root>/<job_id>/final/`` alone is left, and nobody writes any more.
+"""
+
+import json
+import logging
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from executors.node.files import sync_folder, write_to_disk
+from schemas.base import Identifier
+
+MANIFEST = "manifest.json"
+FINAL = "final"
+
+_FOLDER = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)")
+_NAME: TypeAdapter[str] = TypeAdapter(Identifier)
+_UNFINISHED_PREFIX = ".unfinished-"
+
+_log = logging.getLogger(__name__)
+
+
+class StaleWriterError(RuntimeError):
+    """A writer whose fencing token is lower than one that has already written, or whose job is over."""
+
+
+class FileEntry(BaseModel):
+    """Size in bytes and BLAKE2b digest (hex) of one file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: int
+    blake2b: str
+
+    @classmethod
+    def of(cls, content: bytes) -> "FileEntry":
+        """Describe ``content``."""
+        return cls(size=len(content), blake2b=blake2b(content, digest_size=32).hexdigest())
+
+
+class Manifest(BaseModel):
+    """What a checkpoint consists of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job_id: Identifier
+    token: int
+    samples_done: int
+    files: dict[str, FileEntry]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint. ``files`` are the very bytes that were verified."""
+
+    path: Path
+    token: int
+    samples_done: int
+    files: Mapping[str, bytes]
+
+
+class CheckpointStore:
+    """Keeps the last checkpoints of each job below one folder."""
+
+    def __init__(self, root: Path, keep: int = 2) -> None:
+        """Keep the newest ``keep`` (at least 1) trustworthy checkpoints of each job below ``root``."""
+        if keep < 1:
+            raise ValueError("at least one checkpoint must be kept")
+        self._root = root
+        self._keep = keep
+
+    def save(self, job_id: str, token: int, samples_done: int, files: Mapping[str, bytes]) -> Path:
+        """Write a checkpoint and prune old ones. Writing the same one again changes nothing.
+
+        The files go to a hidden folder and to disk one by one, the manifest last; only then is the folder
+        renamed. A crash leaves the checkpoints before it as they were.
+
+        Args:
+            token: the writer's fencing token, not negative.
+            files: content by plain file name.
+
+        Raises:
+            StaleWriterError: a higher token has written already, or the job is concluded.
+            OSError: the disk failed; nothing was published.
+        """
+        folder = self._claimed_folder(job_id, token)
+        if self._verify(folder / FINAL, job_id) is not None:
+            raise StaleWriterError(f"{job_id}: is over")
+        target = folder / f"{token}-{samples_done}"
+        self._write(target, job_id, token, samples_done, files)
+        self._prune(folder, job_id, token)
+        return target
+
+    def conclude(self, job_id: str, token: int, samples_done: int, files: Mapping[str, bytes]) -> None:
+        """Put the last that is to be said of a job in the place of all its checkpoints.
+
+        It is there before the first of them is removed. Concluding again keeps what was said first, and
+        removes what a crash has left.
+
+        Raises:
+            StaleWriterError: a higher token has written already.
+            OSError: the disk failed; the checkpoints are as they were.
+        """
+        folder = self._job_folder(job_id)
+        if self._verify(folder / FINAL, job_id) is None:
+            self._write(self._claimed_folder(job_id, token) / FINAL, job_id, token, samples_done, files)
+        for path in folder.iterdir():
+            if path.name != FINAL:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def remove(self, job_id: str) -> None:
+        """Delete whatever is kept of a job."""
+        shutil.rmtree(self._job_folder(job_id), ignore_errors=True)
+
+    def newest(self, job_id: str) -> Checkpoint | None:
+        """Return the newest that verifies, or ``None``. Newest is the highest token, then the most samples.
+
+        Of a concluded job it is what ``conclude`` wrote.
+        """
+        folder = self._job_folder(job_id)
+        final = self._verify(folder / FINAL, job_id)
+        return final or next(self._trustworthy(folder, job_id), None)
+
+    def _job_folder(self, job_id: str) -> Path:
+        return self._root / _NAME.validate_python(job_id)
+
+    def _claimed_folder(self, job_id: str, token: int) -> Path:
+        """The folder of a job, for a writer that nobody has replaced."""
+        folder = self._job_folder(job_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        newest_token = max((taken for taken, _ in self._published(folder)), default=token)
+        if token < newest_token:
+            raise StaleWriterError(f"{job_id}: token {token} was replaced by {newest_token}")
+        return folder
+
+    def _write(
+        self, target: Path, job_id: str, token: int, samples_done: int, files: Mapping[str, bytes]
+    ) -> None:
+        """Publish a folder, unless it is there and verifies."""
+        if self._verify(target, job_id) is not None:
+            return
+        # A folder of that name that does not verify is torn; its place is needed.
+        shutil.rmtree(target, ignore_errors=True)
+        manifest = Manifest(
+            job_id=job_id,
+            token=token,
+            samples_done=samples_done,
+            files={name: FileEntry.of(content) for name, content in sorted(files.items())},
+        )
+        _publish(target, files, manifest)
+
+    @staticmethod
+    def _published(folder: Path) -> list[tuple[int, int]]:
+        """List (token, samples done) of all checkpoints, newest first, trustworthy or not."""
+        names = (_FOLDER.fullmatch(path.name) for path in folder.glob("*") if path.is_dir())
+        return sorted(((int(name[1]), int(name[2])) for name in names if name), reverse=True)
+
+    def _trustworthy(self, folder: Path, job_id: str) -> Iterator[Checkpoint]:
+        for token, samples_done in self._published(folder):
+            path = folder / f"{token}-{samples_done}"
+            if checkpoint := self._verify(path, job_id):
+                yield checkpoint
+            else:
+                _log.warning("checkpoint %s does not verify and is passed over", path)
+
+    @staticmethod
+    def _verify(path: Path, job_id: str) -> Checkpoint | None:
+        try:
+            manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
+            names = (FINAL, f"{manifest.token}-{manifest.samples_done}")
+            if manifest.job_id != job_id or path.name not in names:
+                return None
+            files = {}
+            for name, entry in manifest.files.items():
+                if Path(name).name != name:
+                    return None
+                files[name] = (path / name).read_bytes()
+                if FileEntry.of(files[name]) != entry:
+                    return None
+        except (OSError, ValueError):
+            return None
+        return Checkpoint(path, manifest.token, manifest.samples_done, files)
+
+    def _prune(self, folder: Path, job_id: str, token: int) -> None:
+        """Delete what is older than the last ``keep`` trustworthy ones, and what crashed writers left."""
+        kept = list(islice(self._trustworthy(folder, job_id), self._keep))
+        if len(kept) == self._keep:
+            oldest = (kept[-1].token, kept[-1].samples_done)
+            for number, samples_done in self._published(folder):
+                if (number, samples_done) < oldest:
+                    shutil.rmtree(folder / f"{number}-{samples_done}", ignore_errors=True)
+        for path in folder.glob(f"{_UNFINISHED_PREFIX}*"):
+            writer = path.name.removeprefix(_UNFINISHED_PREFIX).partition("-")[0]
+            if writer.isdecimal() and int(writer) <= token:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _publish(target: Path, files: Mapping[str, bytes], manifest: Manifest) -> None:
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED_PREFIX}{manifest.token}-", dir=target.parent))
+    try:
+        for name, content in files.items():
+            write_to_disk(unfinished / name, content)
+        text = json.dumps(manifest.model_dump(), indent=2, sort_keys=True)
+        write_to_disk(unfinished / MANIFEST, text.encode())
+        unfinished.chmod(0o755)
+        sync_folder(unfinished)
+        unfinished.rename(target)
+        sync_folder(target.parent)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise

@@ -1,0 +1,296 @@
+"""The life of a node: commands in, runners at work, reports out, and what is applied on disk.
+
+The order is always checkpoint, report, journal: whatever is lost in between is done again after a restart.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from confluent_kafka import KafkaException
+
+from executors.node.acceptance import Acceptance, AcceptedCommand
+from executors.node.commands import CommandLog, CommandRecord
+from executors.node.journal import Journal, JournalError, JournalFile
+from executors.node.reports import FleetReports, ReportError
+from executors.node.room import NoRoomError
+from executors.node.runner import Activity, DeviceLostError, Runner, RunnerContext
+from schemas.commands import Command
+from schemas.fleet import CommandRefused, NodeOnline
+
+_WAIT_S: dict[Activity, float] = {"working": 0.0, "waiting": 0.1, "idle": 0.25}
+"""How long to wait for commands when there is otherwise so much to do."""
+_ROOM_CHECK_S = 5.0
+_ROOM_POLL_S = 1.0
+_ROOM_LOG_S = 60.0
+_NODE_FAULTS = (NoRoomError, DeviceLostError, ReportError, KafkaException)
+"""What no runner is to blame for."""
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
+
+
+class Node:
+    """Serves one node until it is asked to stop."""
+
+    def __init__(
+        self,
+        context: RunnerContext,
+        runners: Mapping[str, Runner],
+        acceptance: Acceptance,
+        commands: CommandLog,
+        reports: FleetReports,
+        journal_file: JournalFile,
+        journal: Journal,
+        stopping: Callable[[], bool],
+    ) -> None:
+        """Have the runners, by name, go on from their parts of the journal.
+
+        Args:
+            stopping: whether the process was asked to stop.
+
+        Raises:
+            JournalError: a runner cannot.
+        """
+        self._settings = context.settings
+        self._room = context.room
+        self._clock = context.clock
+        self._runners = dict(runners)
+        self._acceptance = acceptance
+        self._commands = commands
+        self._reports = reports
+        self._journal_file = journal_file
+        self._journal = journal
+        self._stopping = stopping
+        self._next_room_check_s = 0.0
+        self._is_online = False
+        for name, runner in runners.items():
+            if journal.runners.get(name) is not None:
+                try:
+                    runner.restore(journal.runners[name])
+                except ValueError as error:
+                    raise JournalError(f"the journal's part of runner {name}: {error}") from error
+
+    @property
+    def online(self) -> NodeOnline:
+        """What the node says of itself when it can obey commands."""
+        settings = self._settings
+        return NodeOnline(
+            cell=settings.cell,
+            node=settings.node,
+            base_model=settings.base_model,
+            runners=tuple(self._runners),
+        )
+
+    def serve(self) -> None:
+        """Obey commands until the stop signal; then every run is checkpointed and reported.
+
+        Raises:
+            NoRoomError: the disks have no room for what the node must write; `leave` comes next.
+            DeviceLostError: only a restart helps.
+            ReportError: a report is lost; the journal does not know of what caused it.
+            KafkaException: commands cannot be read.
+            OSError: the journal cannot be written.
+            Exception: the last runner has failed.
+        """
+        self._is_online = True
+        while not self._commands.caught_up and not self._stopping():
+            # A newer command may be waiting: do not begin what it ends.
+            self._apply(self._commands.read(_WAIT_S["idle"]))
+            self._reports.check()
+        wait_s = 0.0
+        while not self._stopping():
+            wait_s = self._turn(wait_s)
+        _log.info("node stopping node=%s", self._settings.node)
+        for name, runner in list(self._runners.items()):
+            self._guarded(name, partial(runner.close, "node_stops"))
+
+    def commit(self, timeout_s: float | None = None) -> None:
+        """Wait until the broker has every report, then write down what has been applied.
+
+        Raises:
+            NoRoomError: the disk has no room for the journal.
+            ReportError: a report is lost, or not confirmed in time.
+            OSError: the journal cannot be written for another reason.
+        """
+        self._reports.flush(timeout_s)
+        states = {name: self._guarded(name, runner.state) for name, runner in list(self._runners.items())}
+        # A runner that has failed keeps the part that it had.
+        parts = {name: state for name, state in states.items() if name in self._runners}
+        self._journal = self._journal.model_copy(update={"runners": {**self._journal.runners, **parts}})
+        try:
+            self._journal_file.save(self._journal)
+        except OSError as error:
+            refused = self._room.refused(0)
+            if refused is None:
+                raise
+            raise NoRoomError(refused, 0) from error
+
+    def leave(self) -> None:
+        """End every run as far as the disks allow. The cell plans the rest again, elsewhere."""
+        self._is_online = False
+        for name, runner in list(self._runners.items()):
+            self._guarded(name, partial(runner.close, "no_room"))
+
+    def await_room(self, shortage: NoRoomError | None, on_shortage: Callable[[str], None]) -> None:
+        """Return when the disks have room, or the node is asked to stop; meanwhile only those commands are
+        obeyed that take work back.
+
+        After a shortage there must be room for what was lacking and a reserve, lest the node come and go.
+
+        Args:
+            shortage: what was too little when the node left; None at its start.
+            on_shortage: is told why the node waits, once.
+        """
+        needed_bytes, reserve = (0, 1) if shortage is None else (shortage.needed_bytes, 2)
+        while not self._stopping():
+            lacking = self._room.lacking(needed_bytes, reserve) or self._room.refused(needed_bytes)
+            if lacking is None:
+                with suppress(NoRoomError):  # somebody else may have taken it meanwhile
+                    self.commit()
+                    self._next_room_check_s = 0.0
+                    return
+                continue
+            if shortage is None:
+                shortage, reserve = NoRoomError(lacking, needed_bytes), 2
+                on_shortage(lacking)
+            now_s = self._clock.time_s()
+            if now_s >= self._next_room_check_s:
+                self._next_room_check_s = now_s + _ROOM_LOG_S
+                _log.warning("node waits node=%s: %s", self._settings.node, lacking)
+            for record in self._commands.read(_ROOM_POLL_S):
+                accepted = self._accept(record)
+                if accepted is not None and accepted.command.CANCELS:
+                    self._obey(accepted.command)
+            self._reports.check()
+
+    def _turn(self, wait_s: float) -> float:
+        """Let each runner do a piece of its work, with the commands read before each; return how long to wait
+        for commands before the next turn, in seconds."""
+        waits_s = [_WAIT_S["idle"]]
+        for name in list(self._runners):
+            if self._stopping():
+                break
+            self._apply(self._commands.read(wait_s))
+            wait_s = 0.0
+            if name in self._runners:
+                waits_s.append(_WAIT_S[self._advance(name)])
+            self._reports.check()
+            self._check_room()
+        return min(waits_s)
+
+    def _advance(self, name: str) -> Activity:
+        runner = self._runners[name]
+        activity = self._guarded(name, runner.advance) or "idle"
+        if name in self._runners and runner.state() != self._journal.runners.get(name):
+            self.commit()
+        return activity
+
+    def _check_room(self) -> None:
+        now_s = self._clock.time_s()
+        if now_s >= self._next_room_check_s:
+            self._next_room_check_s = now_s + _ROOM_CHECK_S
+            lacking = self._room.lacking(0)
+            if lacking is not None:
+                raise NoRoomError(lacking, 0)
+
+    def _apply(self, records: list[CommandRecord]) -> None:
+        """Apply commands in their order; their position is committed only when all their reports are out."""
+        shortage = None
+        for command in self._acceptance.cancelling(records, self._journal):
+            # Another of these commands may end a run before, and what ends may be published.
+            self._obey(command)
+        taken: list[AcceptedCommand] = []
+        for record in records:
+            accepted = self._accept(record)
+            if accepted is not None:
+                taken.append(accepted)
+                try:
+                    self._obey(accepted.command)
+                except NoRoomError as error:
+                    # What is cancelled by the commands after this one still has to go.
+                    shortage = error
+        for accepted in taken:
+            # Of a runner that has failed since, the journal's part knows none of these.
+            if accepted.command.RUNNER not in self._runners:
+                self._refuse_for_failure(accepted)
+        if shortage is not None:
+            raise shortage
+        if records:
+            self.commit()
+
+    def _accept(self, record: CommandRecord) -> AcceptedCommand | None:
+        """Judge a record, and note that it is dealt with."""
+        read = self._acceptance.accept(record, self._journal)
+        self._journal = self._journal.model_copy(update={"next_offset": record.offset + 1})
+        if isinstance(read, CommandRefused):
+            self._refuse(read)
+            return None
+        if read is None or not self._agreed(read):
+            return None
+        _log.info("command accepted id=%s offset=%d type=%s", read.id, record.offset, read.command.TYPE)
+        self._journal = self._journal.with_applied(read.key)
+        return read
+
+    def _agreed(self, accepted: AcceptedCommand) -> bool:
+        """Whether the runner of a command takes it; if not, it is logged, and the cell is told unless the
+        command is merely out of date."""
+        name = accepted.command.RUNNER
+        runner = self._runners.get(name)
+        if runner is None:
+            self._refuse_for_failure(accepted)
+            return False
+        objection = self._guarded(name, partial(runner.judge, accepted.command))
+        if name not in self._runners:
+            self._refuse_for_failure(accepted)
+            return False
+        if objection is None:
+            return True
+        if objection.kind == "impossible":
+            self._refuse(self._acceptance.refusal(accepted.id, name, "impossible", objection.detail))
+        else:
+            _log.info("command skipped id=%s reason=%s", accepted.id, objection.detail)
+        return False
+
+    def _obey(self, command: Command) -> None:
+        runner = self._runners.get(command.RUNNER)
+        if runner is not None:
+            self._guarded(command.RUNNER, partial(runner.apply, command))
+
+    def _refuse_for_failure(self, accepted: AcceptedCommand) -> None:
+        name = accepted.command.RUNNER
+        detail = f"runner {name} has failed since the executor was started"
+        self._refuse(self._acceptance.refusal(accepted.id, name, "runner_failed", detail))
+
+    def _refuse(self, refused: CommandRefused) -> None:
+        """Say so to whoever runs the node, and to the cell, unless that takes the node for offline."""
+        _log.warning(
+            "command refused id=%s topic=%s partition=%d offset=%d runner=%s reason=%s detail=%s",
+            *(refused.command_id, self._journal.topic, self._journal.partition),
+            *(self._journal.next_offset - 1, refused.runner, refused.reason, refused.detail),
+        )
+        if self._is_online:
+            self._reports.send(refused)
+
+    def _guarded(self, name: str, work: Callable[[], _T]) -> _T | None:
+        """Have a runner do something. If it fails, the others go on without it, and None is returned.
+
+        Raises:
+            Exception: it is the node that is at fault, or it was the last runner.
+        """
+        try:
+            return work()
+        except _NODE_FAULTS:
+            raise
+        except Exception as error:
+            if len(self._runners) == 1:
+                raise
+            _log.critical("runner failed runner=%s; the others go on without it", name, exc_info=error)
+            del self._runners[name]
+            if self._is_online:
+                # What the node can obey from now on.
+                self._reports.send(self.online)
+            return None

@@ -1,0 +1,222 @@
+"""The executor process: from its settings to an orderly stop."""
+
+import logging
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from executors.node.acceptance import Acceptance
+from executors.node.commands import CommandLog, CommandLogError
+from executors.node.journal import Journal, JournalError, JournalFile
+from executors.node.node import Node
+from executors.node.reports import FleetReports, Heartbeat
+from executors.node.room import NoRoomError, Room, is_for_want_of_room
+from executors.node.runner import (
+    Clock,
+    Runner,
+    RunnerContext,
+    RunnerKind,
+    UnfitError,
+    command_types,
+    find_runners,
+)
+from executors.node.settings import ExecutorSettings
+from schemas.fleet import NodeHeartbeat, NodeOffline
+from schemas.services import begin_log
+from streams.kafka.faults import BrokerError, UnansweredError
+
+EXIT_FAILED = 1
+"""Something went wrong underway; started again, the executor resumes where it was."""
+EXIT_UNFIT = 2
+"""Settings, folders, runners or topics are not fit; starting again does not help."""
+
+_BYTES_PER_MIB = 1024 * 1024
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_log = logging.getLogger(__name__)
+
+
+class SystemClock:
+    """The machine's clock. Keep it synchronised: cells and nodes go by the same time."""
+
+    def time_s(self) -> float:
+        """Seconds since the Unix epoch."""
+        return time.time()
+
+
+class StopRequestedError(BaseException):
+    """The process is asked to stop; no `except Exception` may swallow that."""
+
+
+class StopSignal:
+    """SIGTERM and SIGINT: an orderly stop between two steps, or at once where nothing is under way."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._at_once = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Take the signals for the length of the block."""
+        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Break the block off when a signal comes, or has come.
+
+        Raises:
+            StopRequestedError: one did.
+        """
+        self._at_once = True
+        try:
+            if self.requested:
+                raise StopRequestedError
+            yield
+        finally:
+            self._at_once = False
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 -- signal's signature
+        self.requested = True
+        if self._at_once:
+            self._at_once = False
+            raise StopRequestedError
+
+
+def main(settings: ExecutorSettings) -> None:
+    """Serve a node until SIGTERM or SIGINT; returns after an orderly stop. Call it from the main thread.
+
+    Raises:
+        SystemExit: with `EXIT_UNFIT` if the executor cannot start as it is set up, and with `EXIT_FAILED` if
+            it cannot go on; the log says why.
+    """
+    begin_log(settings.log_level)
+    try:
+        _run(settings, SystemClock())
+    except UnansweredError as error:
+        _end(EXIT_FAILED, error)
+    except (UnfitError, CommandLogError, BrokerError, JournalError) as error:
+        _end(EXIT_UNFIT, error)
+    except Exception as error:
+        _log.debug("executor failed", exc_info=error)
+        _end(EXIT_FAILED, error)
+    _log.info("executor stopped node=%s", settings.node)
+
+
+def _run(settings: ExecutorSettings, clock: Clock) -> None:
+    # What is cheap to refuse is refused before anything heavy is loaded.
+    kinds = find_runners(settings)
+    room = Room(
+        {"state root": settings.state_root, "output root": settings.output_root},
+        settings.least_free_mib * _BYTES_PER_MIB,
+    )
+    _make_folders(room)
+    stop = StopSignal()
+    journal_file = JournalFile(settings.state_root / settings.cell / "nodes" / settings.node)
+    with (
+        stop.installed(),
+        journal_file.locked(),
+        closing(CommandLog.connect(settings)) as commands,
+    ):
+        journal = _boot(journal_file, commands, clock)
+        reports = FleetReports(settings, journal.boot, clock)
+        context = RunnerContext(settings, reports.send, room, clock)
+        _serve(context, kinds, stop, commands, journal_file, journal, reports)
+
+
+def _serve(
+    context: RunnerContext,
+    kinds: Mapping[str, RunnerKind],
+    stop: StopSignal,
+    commands: CommandLog,
+    journal_file: JournalFile,
+    journal: Journal,
+    reports: FleetReports,
+) -> None:
+    """Load the runners, bring the node online, obey commands, and bring it offline.
+
+    Online only once it can work: a node that is heard gets commands, and what it is given while it loads for
+    long would pass unused. It is offline while its disks have no room.
+    """
+    settings = context.settings
+    identity = {"cell": settings.cell, "node": settings.node}
+
+    def go_offline(reason: str = "") -> None:
+        if reason:
+            _log.error("node offline node=%s reason=%s; it waits for room", settings.node, reason)
+        reports.send(NodeOffline(**identity, reason=reason))
+        reports.flush(settings.stop_timeout_s)
+
+    try:
+        with stop.at_once():
+            runners = {name: _load(name, kind, context) for name, kind in kinds.items()}
+        acceptance = Acceptance(settings.cell, settings.node, command_types(kinds))
+        node = Node(
+            *(context, runners, acceptance, commands, reports, journal_file, journal),
+            stopping=lambda: stop.requested,
+        )
+    except StopRequestedError:
+        _log.info("stopped while loading node=%s", settings.node)
+        go_offline()
+        return
+    except (UnfitError, JournalError):
+        go_offline()
+        raise
+    commands.start(journal.next_offset)
+    shortage = None
+    while not stop.requested:
+        node.await_room(shortage, go_offline)
+        if stop.requested:
+            break
+        reports.send(node.online)
+        reports.flush()
+        _log.info("node online node=%s boot=%d", settings.node, journal.boot)
+        try:
+            with Heartbeat(reports, NodeHeartbeat(**identity), settings.node_heartbeat_s):
+                node.serve()
+        except NoRoomError as error:
+            shortage = error
+            node.leave()
+            go_offline(str(error))
+    go_offline()
+    try:
+        node.commit(settings.stop_timeout_s)
+    except NoRoomError as error:
+        _log.error("journal not written node=%s reason=%s", settings.node, error)
+
+
+def _make_folders(room: Room) -> None:
+    for folder in room.folders.values():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if is_for_want_of_room(error):
+                raise
+            raise UnfitError(f"{folder}: {error.strerror}") from None
+
+
+def _boot(journal_file: JournalFile, commands: CommandLog, clock: Clock) -> Journal:
+    """Count a start, by the clock, so that ids do not repeat even if the journal is lost or not writable."""
+    journal = journal_file.load().reading(commands.cluster_id, commands.topic, commands.partition)
+    return journal.model_copy(update={"boot": max(journal.boot + 1, int(clock.time_s() * 1_000))})
+
+
+def _load(name: str, kind: RunnerKind, context: RunnerContext) -> Runner:
+    try:
+        return kind.load(context)
+    except Exception as error:
+        if is_for_want_of_room(error):
+            raise
+        raise UnfitError(f"runner {name} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _end(status: int, error: Exception) -> NoReturn:
+    _log.critical("executor ends status=%d error=%s: %s", status, type(error).__name__, error)
+    raise SystemExit(status)

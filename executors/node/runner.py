@@ -1,0 +1,137 @@
+"""What a node does for one kind of command: the seam between the node service and what runs on it.
+
+A runner is found by its name among the entry points of the group `millrace.runners`, so that whoever brings
+one changes nothing here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Literal, Protocol
+
+from pydantic import JsonValue
+
+from executors.node.room import Room
+from executors.node.settings import ExecutorSettings
+from schemas.commands import Command
+from schemas.fleet import FleetEvent
+
+GROUP = "millrace.runners"
+
+Activity = Literal["working", "waiting", "idle"]
+"""Whether more can be done at once, or only after a while, or not at all before the next command."""
+
+CloseReason = Literal["node_stops", "no_room"]
+
+
+class UnfitError(RuntimeError):
+    """What the node is to work with is missing or cannot be used; starting again does not help."""
+
+
+class DeviceLostError(RuntimeError):
+    """The device is unusable until the process is started again: no run and no runner is to blame."""
+
+
+class Clock(Protocol):
+    """What tells the time."""
+
+    def time_s(self) -> float:
+        """Seconds since the Unix epoch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Objection:
+    """Why a command is not applied."""
+
+    kind: Literal["out_of_date", "impossible"]
+    """`out_of_date`: it is passed over. `impossible`: no cell sends such a command, and the cell is told."""
+    detail: str
+
+
+@dataclass(frozen=True)
+class RunnerContext:
+    """What a node gives each of its runners."""
+
+    settings: ExecutorSettings
+    report: Callable[[FleetEvent], None]
+    """Queues a report; reports keep their order. What raises here is not the runner's to catch."""
+    room: Room
+    """The disks: a runner whose files they refuse raises `NoRoomError`."""
+    clock: Clock
+
+
+class Runner(Protocol):
+    """Obeys one kind of command. Every method is called by the same thread.
+
+    Its order is always checkpoint, report, state: what is on disk is reported, and what is reported gets into
+    `state`, which the node writes down once the broker has the reports.
+
+    A method that raises `NoRoomError` takes the node offline until there is room, with all its runners. One
+    that raises `DeviceLostError` ends the process. Any other error ends this runner alone, until the process
+    is started again; the last runner of a node ends the process.
+    """
+
+    def judge(self, command: Command) -> Objection | None:
+        """Why a command of this runner is not to be applied; None if it is."""
+
+    def apply(self, command: Command) -> None:
+        """Take a command on; the work itself is for `advance`. One that `CANCELS` may come twice."""
+
+    def advance(self) -> Activity:
+        """Do the next piece of work, such as a training step. It is called in turn with the other runners."""
+
+    def close(self, reason: CloseReason) -> None:
+        """End every run where it is: checkpointed, then reported. With `no_room`, what cannot be kept is
+        given up without an error; `apply` and `advance` may follow once there is room."""
+
+    def state(self) -> JsonValue:
+        """Its part of the node's journal; the node writes it down as soon as it differs from the last one.
+        How far a run is belongs in checkpoints, or each step costs a write."""
+
+    def restore(self, state: JsonValue) -> None:
+        """Go on from a part of a journal; called before all else, if there is one. The node is not online
+        yet: reports are for `advance` and `close`.
+
+        Raises:
+            ValueError: it is no state of this runner.
+        """
+
+
+class RunnerKind(Protocol):
+    """A runner that is not loaded yet; made of the settings, it refuses early what cannot work."""
+
+    @property
+    def commands(self) -> tuple[type[Command], ...]:
+        """The types that it obeys; their `RUNNER` is its name."""
+
+    def load(self, context: RunnerContext) -> Runner:
+        """Load what it works with, such as a base model: seconds to minutes."""
+
+
+def find_runners(settings: ExecutorSettings) -> dict[str, RunnerKind]:
+    """The runners that the settings name, in that order, not loaded yet.
+
+    Raises:
+        UnfitError: one is not installed, is no runner of its name, or cannot work with these settings.
+    """
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    kinds: dict[str, RunnerKind] = {}
+    for name in settings.runners:
+        if name not in installed:
+            known = ", ".join(sorted(installed)) or "none"
+            raise UnfitError(f"no runner {name} is installed (entry points {GROUP}): there is {known}")
+        try:
+            make = installed[name].load()
+        except (ImportError, AttributeError) as error:
+            raise UnfitError(f"runner {name}: {installed[name].value} cannot be imported: {error}") from error
+        kinds[name] = make(settings)
+        strange = [model.TYPE for model in kinds[name].commands if name != model.RUNNER]
+        if strange:
+            raise UnfitError(f"runner {name}: {', '.join(strange)} is for a runner of another name")
+    return kinds
+
+
+def command_types(kinds: Mapping[str, RunnerKind]) -> dict[str, type[Command]]:
+    """What some runners obey, by CloudEvents type."""
+    return {model.TYPE: model for kind in kinds.values() for model in kind.commands}

@@ -1,0 +1,127 @@
+"""A clock that stands until it is told to go, and nodes without a broker."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from executors.lora.adapter import AdapterLayout
+from executors.lora.base_model import SharedBase
+from executors.lora.checkpoint import ADAPTER_TENSORS
+from executors.lora.dataset import DatasetRoot
+from executors.lora.engine import FusedEngine
+from executors.lora.slots.adapters import AdapterOutput
+from executors.lora.slots.checkpoints import RunCheckpoints
+from executors.lora.slots.runs import task_of
+from executors.lora.slots.slot import Cadence, SlotRuns, Workshop
+from executors.lora.task import TaskState
+from executors.node.room import Room
+from schemas.commands import RunOrder, SlotAssigned
+from schemas.fleet import FleetEvent
+from tests.support.executors import BASE_MODEL, CELL, write_dataset
+
+CADENCE = Cadence(checkpoint_steps=3, checkpoint_s=60.0, checkpoint_wait_s=10.0, progress_s=5.0)
+
+
+@dataclass
+class ManualClock:
+    """Time as the test has it."""
+
+    now_s: float = 1_000.0
+
+    def time_s(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Bench:
+    """A shared store, and nodes that come and go on it."""
+
+    base: SharedBase
+    root: Path
+    clock: ManualClock = field(default_factory=ManualClock)
+    reports: list[FleetEvent] = field(default_factory=list)
+    cadence: Cadence = CADENCE
+
+    @property
+    def datasets(self) -> Path:
+        return self.root / "datasets"
+
+    def workshop(self, engine: type[FusedEngine] = FusedEngine, **fields: object) -> Workshop:
+        """What a process begins with: an empty engine, nothing in memory, the store as it is."""
+        made = {
+            "cell": CELL,
+            "base_model": BASE_MODEL,
+            "engine": engine(self.base, DatasetRoot(self.datasets)),
+            "checkpoints": RunCheckpoints(self.root / "checkpoints", self.base, parked_runs=4),
+            "adapters": AdapterOutput(self.root / "adapters", CELL, self.base),
+            "cadence": self.cadence,
+            "room": Room({"state root": self.root, "output root": self.root}, least_free_bytes=0),
+            "clock": self.clock,
+        }
+        return Workshop(**(made | fields))
+
+    def runner(self, assigned: SlotAssigned, workshop: Workshop | None = None) -> SlotRuns:
+        return SlotRuns(assigned, (), workshop or self.workshop(), self.reports.append)
+
+    def carry_out(self, assigned: SlotAssigned, workshop: Workshop | None = None) -> SlotRuns:
+        """Let a slot run until nothing is left to train."""
+        runner = self.runner(assigned, workshop)
+        while runner.advance() == "working":
+            pass
+        return runner
+
+    def told(self, job_id: str) -> list[FleetEvent]:
+        """What was reported of a job."""
+        return [event for event in self.reports if event.job_id == job_id]
+
+    def saved(self, job_id: str) -> TaskState:
+        """The state in a job's newest checkpoint."""
+        checkpoints = RunCheckpoints(self.root / "checkpoints", self.base, parked_runs=0)
+        return checkpoints.restore(checkpoints.newest(job_id)).state
+
+    def adapter(self, job_id: str) -> torch.Tensor:
+        """The parameters of a finished job, as they were published."""
+        checkpoints = RunCheckpoints(self.root / "checkpoints", self.base, parked_runs=0)
+        finished = checkpoints.finished(checkpoints.newest(job_id))
+        tensors = load_file(self.root / "adapters" / finished.adapter.path / ADAPTER_TENSORS)
+        named = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
+        return AdapterLayout(finished.task, self.base.sites).join(named)
+
+    def kept(self, job_id: str) -> list[str]:
+        """What the store holds of a job."""
+        return sorted(path.name for path in (self.root / "checkpoints" / job_id).glob("*"))
+
+    def trained_alone(self, order: RunOrder, samples: int) -> tuple[TaskState, float]:
+        """The state and the last loss of a job that nobody disturbs."""
+        engine = FusedEngine(self.base, DatasetRoot(self.datasets))
+        engine.attach(task_of(order))
+        loss = float("nan")
+        while engine.samples_done(order.job_id) < samples:
+            loss = engine.step()[order.job_id]
+        return engine.detach(order.job_id), loss
+
+
+@pytest.fixture
+def bench(base: SharedBase, tmp_path: Path) -> Bench:
+    (tmp_path / "datasets").mkdir()
+    write_dataset(tmp_path / "datasets" / "pairs.jsonl")
+    return Bench(base, tmp_path)
+
+
+@pytest.fixture
+def assert_same_training() -> Callable[[TaskState, TaskState], None]:
+    """Two states of one job, come to in different company: equal but for the rounding of another batch."""
+
+    def check(state: TaskState, expected: TaskState) -> None:
+        assert (state.samples_done, state.optimizer_steps, state.cursor) == (
+            expected.samples_done,
+            expected.optimizer_steps,
+            expected.cursor,
+        )
+        torch.testing.assert_close(state.parameters, expected.parameters, rtol=1e-3, atol=1e-4)
+
+    return check

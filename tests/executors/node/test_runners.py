@@ -1,0 +1,75 @@
+"""Which runners a node has is a matter of its settings and of what is installed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from executors.lora.slots import LoraSlots
+from executors.node.runner import UnfitError, command_types, find_runners
+from executors.node.settings import ExecutorSettings
+from schemas.commands import RunCancelled, SlotAssigned
+from tests.support.counting import CountCancelled, Counting, CountOrdered, install_runner
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def settings(*runners: str, **changes: object) -> ExecutorSettings:
+    return ExecutorSettings(cell="c", node="n1", runners=runners, **changes)
+
+
+def test_a_runner_is_found_by_its_name_and_says_which_commands_are_its_own(site: Path) -> None:
+    install_runner(site, "counting", "tests.support.counting:Counting")
+
+    kinds = find_runners(settings("counting", "lora", dataset_root=site))
+
+    assert [type(kind) for kind in kinds.values()] == [Counting, LoraSlots]
+    assert command_types(kinds) == {
+        model.TYPE: model for model in (CountOrdered, CountCancelled, SlotAssigned, RunCancelled)
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (None, "no runner other is installed (entry points millrace.runners): there is "),
+        ("tests.support.nothing:Counting", "runner other: tests.support.nothing:Counting cannot be imported"),
+        ("tests.support.counting:Nothing", "runner other: tests.support.counting:Nothing cannot be imported"),
+        ("tests.support.counting:Counting", "test.count.cancelled.v1 is for a runner of another name"),
+    ],
+)
+def test_a_runner_that_cannot_be_had_is_said_by_name(site: Path, value: str | None, error: str) -> None:
+    if value is not None:
+        install_runner(site, "other", value)
+    with pytest.raises(UnfitError) as raised:
+        find_runners(settings("other"))
+    assert error in str(raised.value)
+
+
+def test_a_runner_is_found_without_what_it_will_load() -> None:
+    found = (
+        "from tests.executors.node.test_runners import *; find_runners(settings('lora', dataset_root='/'))"
+    )
+    check = f"{found}; import sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", check], cwd=REPOSITORY, check=True, timeout=60)
+
+
+def test_what_the_lora_runner_cannot_do_without_is_looked_for_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UnfitError, match="is no folder"):
+        find_runners(settings("lora", dataset_root=tmp_path / "none"))
+    with pytest.raises(UnfitError, match="no Hugging Face model directory"):
+        find_runners(settings("lora", dataset_root=tmp_path, base_model_dir=tmp_path))
+
+
+@pytest.mark.parametrize("runners", [(), ("lora", "lora"), ("a/b",), tuple(f"r{i}" for i in range(17))])
+def test_a_node_has_one_to_sixteen_runners_of_different_names(runners: tuple[str, ...]) -> None:
+    with pytest.raises(ValidationError, match="runners"):
+        settings(*runners)

@@ -1,0 +1,136 @@
+"""A second runner: it counts to a number, a step at a time, and keeps the count in the node's journal."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import JsonValue
+
+from executors.node.runner import GROUP, Activity, CloseReason, Objection, RunnerContext
+from executors.node.settings import ExecutorSettings
+from schemas.base import Identifier, RunId
+from schemas.commands import Command
+from schemas.fleet import RunFinished, RunProgressed, RunStarted
+
+LARGEST_COUNT = 10**6
+
+
+class CountOrdered(Command):
+    """Count to a number."""
+
+    TYPE: ClassVar = "test.count.ordered.v1"
+    RUNNER: ClassVar = "counting"
+
+    run_id: RunId
+    job_id: Identifier
+    goal: int
+    fails_at: int | None = None
+    """Here the runner itself fails, and not only the run."""
+
+
+class CountCancelled(Command):
+    """Count no further."""
+
+    TYPE: ClassVar = "test.count.cancelled.v1"
+    RUNNER: ClassVar = "counting"
+    CANCELS: ClassVar = True
+
+    job_id: Identifier
+
+
+class CountingRunner:
+    """See `Runner`."""
+
+    def __init__(self, context: RunnerContext) -> None:
+        self._cell = context.settings.cell
+        self._report = context.report
+        self._order: CountOrdered | None = None
+        self._count = 0
+        self._is_told = False
+        """Whether this process has said that the run has started."""
+
+    def judge(self, command: Command) -> Objection | None:
+        if isinstance(command, CountOrdered) and command.goal > LARGEST_COUNT:
+            return Objection("impossible", f"nobody counts to {command.goal}")
+        if isinstance(command, CountOrdered) and command.goal == 0:
+            return Objection("out_of_date", "it is counted already")
+        return None
+
+    def apply(self, command: Command) -> None:
+        match command:
+            case CountOrdered(fails_at=0):
+                raise RuntimeError("cannot count")
+            case CountOrdered():
+                self._order, self._count, self._is_told = command, 0, False
+            case CountCancelled() if self._order is not None and self._order.job_id == command.job_id:
+                self._order = None
+
+    def advance(self) -> Activity:
+        order = self._order
+        if order is None:
+            return "idle"
+        if not self._is_told:
+            self._is_told = True
+            self._report(RunStarted(**self._place(order), samples_done=self._count))
+        self._count += 1
+        if self._count == order.fails_at:
+            raise RuntimeError(f"cannot count to {self._count}")
+        if self._count < order.goal:
+            self._progressed(order, complete=False)
+            return "working"
+        self._order = None
+        self._report(
+            RunFinished(
+                **self._place(order),
+                samples_done=order.goal,
+                loss=0.0,
+                adapter_path=f"counts/{order.job_id}",
+                adapter_digest="0" * 64,
+            )
+        )
+        return "idle"
+
+    def close(self, reason: CloseReason) -> None:
+        if self._order is not None:
+            self._progressed(self._order, complete=True)
+            self._order = None
+
+    def state(self) -> JsonValue:
+        if self._order is None:
+            return None
+        return {"order": self._order.model_dump(mode="json"), "count": self._count}
+
+    def restore(self, state: JsonValue) -> None:
+        if not isinstance(state, dict) or not isinstance(state.get("count"), int):
+            raise ValueError("no count")
+        self._order, self._count = CountOrdered.model_validate(state["order"]), state["count"]
+
+    def _progressed(self, order: CountOrdered, complete: bool) -> None:
+        self._report(
+            RunProgressed(
+                **self._place(order), samples_done=self._count, loss=0.0, node_s=0.0, complete=complete
+            )
+        )
+
+    def _place(self, order: CountOrdered) -> dict[str, str]:
+        return {"cell": self._cell, "node": order.node, "run_id": order.run_id, "job_id": order.job_id}
+
+
+class Counting:
+    """See `RunnerKind`."""
+
+    commands = (CountOrdered, CountCancelled)
+
+    def __init__(self, settings: ExecutorSettings) -> None:
+        pass
+
+    def load(self, context: RunnerContext) -> CountingRunner:
+        return CountingRunner(context)
+
+
+def install_runner(site: Path, name: str, value: str) -> Path:
+    """Install a runner below a folder as pip would; processes see it whose path has the folder."""
+    folder = site / f"{name}-0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
+    (folder / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {value}\n")
+    return site
