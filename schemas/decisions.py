@@ -347,6 +347,7 @@ class EventIgnored(Record):
         "unknown_solve",
         "unknown_vendor",
         "wrong_base_model",
+        "stale_adoption",
         "stale_report",
     ]
     detail: Detail

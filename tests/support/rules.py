@@ -1,0 +1,121 @@
+"""A second version of the rules, and logs that go from the first to it.
+
+As a program, it is a worker with the rules that `MILLRACE_TEST_RULES` names: `first`, `both` or `second`.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.cells import CellConfigured, Zone
+from schemas.codec import Envelope
+from schemas.decisions import JobRejected
+from schemas.jobs import JobEvent, JobSubmitted
+from schemas.registry import Event, Outcome
+from schemas.rules import RulesAdopted
+from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.live_bytes import LiveBytes
+from streams.cell.rules import RULES, RuleBook, Rules, State, state_digest
+from streams.policies.auction.zone import AuctionZone
+from streams.worker.worker import run_worker
+
+FLOOR_MICROS = 8_000
+
+
+class FlooredZone(AuctionZone):
+    """The auction with a mended rule: bids below a floor are rejected, and counted."""
+
+    def __init__(self, cell: CellConfigured, zone: Zone, live: LiveBytes) -> None:
+        super().__init__(cell, zone, live)
+        self._refused = 0
+
+    def on_job(self, event: JobEvent) -> Iterator[Outcome]:
+        if not isinstance(event, JobSubmitted) or event.bid_micros >= FLOOR_MICROS:
+            yield from super().on_job(event)
+            return
+        self._refused += 1
+        yield JobRejected(
+            job_id=event.job_id,
+            user=event.user,
+            zone=event.task.zone,
+            reason="price_not_below_bid",
+            detail=f"bid {self._refused} below {FLOOR_MICROS} micros",
+            bid_micros=event.bid_micros,
+            offer=None,
+            certificate=None,
+        )
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "refused": self._refused}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self._refused = state["refused"]
+
+
+def count_from_zero(state: State) -> State:
+    """A state of the first rules as the second start from it."""
+    return {**state, "zones": {id: {**zone, "refused": 0} for id, zone in state["zones"].items()}}
+
+
+FIRST = RULES
+SECOND_RULES = Rules(2, "0.2.0", {"auction": FlooredZone}, count_from_zero)
+BOTH = RuleBook((RULES.newest, SECOND_RULES))
+SECOND = RuleBook((SECOND_RULES,), {1: "0.1.0"})
+"""Of a program that has dropped the first."""
+
+
+@dataclass
+class TwoStretches:
+    """A log whose rules change once."""
+
+    ledger: list[LedgerEvent]
+    decisions: list[bytes]
+    states: dict[str, bytes]
+    """Packed, by digest."""
+    adopted_offset: int
+    """Ledger offset of the adoption."""
+
+    def find_state(self, _cell: str, digest: str) -> bytes | None:
+        return self.states.get(digest)
+
+
+def adoption(cell: Cell, **changes: Any) -> RulesAdopted:
+    """That the second rules follow where a cell is."""
+    fields = {
+        "cell": cell.name,
+        "rules": 2,
+        "previous_rules": 1,
+        "release": "0.2.0",
+        "state_offset": max(cell.offset, 0),
+        "state_digest": state_digest(cell.packed()),
+    }
+    return RulesAdopted(**fields | changes)
+
+
+def entry(offset: int, event: Event) -> LedgerEvent:
+    return LedgerEvent(offset, Envelope(f"e{offset}", "tests", "2026-01-01T00:00:00Z", event))
+
+
+def two_stretches(before: list[Event], after: list[Event]) -> TwoStretches:
+    """The first events of one cell under the first rules, and the others under the second."""
+    cell = Cell(before[0].cell, BOTH)
+    ledger: list[LedgerEvent] = []
+    decisions: list[bytes] = []
+
+    def feed(event: Event) -> None:
+        ledger.append(entry(len(ledger), event))
+        decisions.extend(decision.canonical for decision in cell.handle(ledger[-1]))
+
+    for event in before:
+        feed(event)
+    packed = cell.packed()
+    feed(adoption(cell))
+    for event in after:
+        feed(event)
+    return TwoStretches(ledger, decisions, {state_digest(packed): packed}, len(before))
+
+
+if __name__ == "__main__":
+    run_worker(book={"first": FIRST, "both": BOTH, "second": SECOND}[os.environ["MILLRACE_TEST_RULES"]])
