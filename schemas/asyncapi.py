@@ -35,7 +35,7 @@ _SUMMARIES = {
     topics.FLEET: "What executors saw: nodes that come and go, runs and their progress.",
     topics.CLOCK: "The time. It reaches a cell only here.",
     topics.SOLVES_FINISHED: "Answers to requests for long solves, from solvers.",
-    topics.LEDGER: "Every accepted event in the order that decides. Only intake writes it; kept for ever.",
+    topics.LEDGER: "Every accepted event in the order that decides. Only workers write it; kept for ever.",
     topics.DECISIONS: "What cells decided and why, chained by hash to the ledger; kept for ever.",
     topics.RULES_STATES: "The state of a cell wherever its rules changed; kept for ever.",
     topics.COMMANDS: "Those decisions that executors carry out, repeated under the node's id.",
