@@ -30,3 +30,5 @@ class RulesAdopted(Record):
     """Ledger offset of the last event that `previous_rules` decided."""
     state_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """BLAKE2b-256 of the cell's packed state after that event. The state itself is kept in `rules.states`."""
+    state_layout: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Version of the layout in which it is packed: in another one, the same state has another digest."""

@@ -184,7 +184,9 @@ class Cell:
         return self.rules is not None and self.rules < self._book.newest.version
 
     def _take(self, state: State, rules: Rules) -> None:
-        """Be in this state, in the present layout, under these rules."""
+        """Be in this state, or in what these rules make of it."""
+        if state["rules"] not in (rules.version, None) or state["version"] != SNAPSHOT_VERSION:
+            state = rules.convert(state)
         if state["version"] != SNAPSHOT_VERSION:
             raise ValueError(
                 f"snapshot of cell {self.name} is of version {state['version']}, this code reads "
@@ -209,7 +211,7 @@ class Cell:
         where = f"ledger offset {offset} of cell {self.name}"
         packed = self.packed()
         digest = state_digest(packed)
-        if digest != adopted.state_digest:
+        if digest != adopted.state_digest and adopted.state_layout == layout_of(packed):
             raise WrongStateError(
                 f"{where}: rules {adopted.rules} were adopted from a state of digest {adopted.state_digest}, "
                 f"and the ledger leads to {digest}: `millrace replay` says whether the log was altered"
@@ -218,7 +220,7 @@ class Cell:
         if rules is None:
             lack = self._book.lack_of(adopted.rules, adopted.release)
             raise MissingRulesError(f"{where}: from here on it is decided by {lack}: start that one")
-        self._take(rules.convert(msgpack.unpackb(packed)), rules)
+        self._take(msgpack.unpackb(packed), rules)
         self._foreign = None
 
     def _refuse_foreign(self, offset: int) -> None:
@@ -359,6 +361,11 @@ class Cell:
             )
         else:
             yield from zone.on_solve(event)
+
+
+def layout_of(packed: bytes) -> int:
+    """The version of the layout of a packed state."""
+    return int(msgpack.unpackb(packed)["version"])
 
 
 def compress(packed: bytes) -> bytes:

@@ -48,8 +48,7 @@ class Rules:
     policies: Mapping[str, Callable[[CellConfigured, Zone, LiveBytes], ZonePolicy]]
     """What each kind of policy makes of a zone."""
     convert: Callable[[State], State] = _unchanged
-    """Makes of the state that the version before left, in the layout that it had, one that these rules start
-    from, in the present layout."""
+    """Makes of a state of older rules, or in an older layout, one of these rules in the present layout."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from schemas.cells import MAX_SNAPSHOT_BYTES, CellConfigured
 from schemas.codec import Decision
 from schemas.rules import RulesAdopted
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.cell import Cell, LedgerEvent, layout_of
 from streams.cell.rules import RuleBook, adoption_holds, state_digest
 
 
@@ -113,8 +113,10 @@ class StretchFold:
         where = f"ledger offset {offset} of cell {adopted.cell}: rules {adopted.rules}"
         why: str | None = None
         if course.cell is not None:
-            digest = state_digest(course.cell.packed())
-            if digest != adopted.state_digest:
+            packed = course.cell.packed()
+            digest = state_digest(packed)
+            # In another layout it would be another; the chain leads from stretch to stretch all the same.
+            if digest != adopted.state_digest and adopted.state_layout == layout_of(packed):
                 course.cell = None
                 why = f"rules {adopted.rules}, from a state that is not the one before them"
                 self.faults.append(

@@ -16,7 +16,7 @@ from faust.types.tuples import TP
 from schemas.codec import Envelope, rfc3339
 from schemas.rules import RulesAdopted
 from schemas.topics import RULES_STATES, STATE_DIGEST_HEADER, topic_name
-from streams.cell.cell import Cell, compress
+from streams.cell.cell import Cell, compress, layout_of
 from streams.cell.rules import Rules, state_digest
 from streams.kafka.publisher import Publisher
 from streams.kafka.records import SentRecord
@@ -126,6 +126,7 @@ class Adoption:
             release=self._rules.release,
             state_offset=offset,
             state_digest=digest,
+            state_layout=layout_of(packed),
         )
         id = f"rules-{adopted.rules}-{offset}"
         envelope = Envelope(id, SOURCE, rfc3339(int(self._unix_s() * 1_000)), adopted)

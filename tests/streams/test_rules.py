@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from infra.cli import run
 from infra.commands.replay import EXIT_UNVERIFIED
 from schemas.decisions import EventIgnored, JobRejected
-from streams.cell.cell import Cell, LedgerEvent, compress
+from streams.cell.cell import SNAPSHOT_VERSION, Cell, LedgerEvent, compress
 from streams.cell.rules import MissingRulesError, RuleBook, WrongStateError, state_digest
 from streams.replay.files import ledger_line, state_file, verify_files
 from streams.replay.heads import Head, KeptHead
@@ -246,6 +246,13 @@ def with_adoption(log: TwoStretches, **changes: object) -> TwoStretches:
     event = old.envelope.event.model_copy(update=changes)
     ledger[ADOPTED] = LedgerEvent(old.offset, replace(old.envelope, event=event))
     return replace(log, ledger=ledger)
+
+
+def test_a_digest_of_another_layout_is_not_compared_with_one_of_this() -> None:
+    """Millrace packed states otherwise when the rules changed, and has both still."""
+    log = two_stretches(EVENTS[:CUT], EVENTS[CUT:], state_layout=SNAPSHOT_VERSION - 1, state_digest="0" * 64)
+    assert verdict_of(BOTH, log).ok
+    assert [stretch.rules for stretch in verdict_of(SECOND, log).unverified] == [1, 2]
 
 
 def test_a_tampered_digest_is_found_whichever_rules_are_at_hand() -> None:

@@ -14,7 +14,7 @@ from schemas.decisions import JobRejected
 from schemas.jobs import JobEvent, JobSubmitted
 from schemas.registry import Event, Outcome
 from schemas.rules import RulesAdopted
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.cell import SNAPSHOT_VERSION, Cell, LedgerEvent
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.rules import RULES, RuleBook, Rules, State, state_digest
 from streams.policies.auction.zone import AuctionZone
@@ -90,6 +90,7 @@ def adoption(cell: Cell, **changes: Any) -> RulesAdopted:
         "release": "0.2.0",
         "state_offset": max(cell.offset, 0),
         "state_digest": state_digest(cell.packed()),
+        "state_layout": SNAPSHOT_VERSION,
     }
     return RulesAdopted(**fields | changes)
 
@@ -98,8 +99,12 @@ def entry(offset: int, event: Event) -> LedgerEvent:
     return LedgerEvent(offset, Envelope(f"e{offset}", "tests", "2026-01-01T00:00:00Z", event))
 
 
-def two_stretches(before: list[Event], after: list[Event]) -> TwoStretches:
-    """The first events of one cell under the first rules, and the others under the second."""
+def two_stretches(before: list[Event], after: list[Event], **changes: Any) -> TwoStretches:
+    """The first events of one cell under the first rules, and the others under the second.
+
+    Args:
+        changes: what the adoption says otherwise.
+    """
     cell = Cell(before[0].cell, BOTH)
     ledger: list[LedgerEvent] = []
     decisions: list[bytes] = []
@@ -111,7 +116,7 @@ def two_stretches(before: list[Event], after: list[Event]) -> TwoStretches:
     for event in before:
         feed(event)
     packed = cell.packed()
-    feed(adoption(cell))
+    feed(adoption(cell, **changes))
     for event in after:
         feed(event)
     return TwoStretches(ledger, decisions, {state_digest(packed): packed}, len(before))

@@ -1,7 +1,7 @@
 """The same ledger gives the same bytes, on any machine and after any change that is not meant to."""
 
 from schemas.decisions import JobRefunded, JobRejected, JobReplanned, JobWithdrawn, NodeStatusChanged
-from tests.streams.golden.ledger import CHAIN, fold
+from tests.streams.golden.ledger import CHAIN, STATE, fold, state_of
 
 
 def test_the_committed_ledger_gives_the_committed_chain() -> None:
@@ -9,6 +9,14 @@ def test_the_committed_ledger_gives_the_committed_chain() -> None:
     assert cell.chain.hex() == CHAIN.read_text().strip(), (
         "decisions, or their encoding, are not what they were. If that is meant, say so in CHANGELOG.md, run "
         "`make golden` (python -m tests.streams.golden) and commit what it writes; if not, find the change"
+    )
+
+
+def test_the_committed_ledger_gives_the_committed_state() -> None:
+    cell, _ = fold()
+    assert state_of(cell) == STATE.read_text(), (
+        "a packed state is not what it was. A change of its layout, were it a default of a field, raises "
+        "SNAPSHOT_VERSION; then run `make golden`"
     )
 
 
