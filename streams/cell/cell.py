@@ -82,7 +82,7 @@ class Cell:
         Raises:
             ValueError: if the event's offset is not after the last one folded in.
             RulesError: if the rules that are to decide it are not at hand, or were adopted from another state
-                than this one. The cell is of no use then.
+                than this one. The cell stays as it is.
         """
         if event.offset <= self.offset:
             raise ValueError(f"cell {self.name}: offset {event.offset} comes after {self.offset}")
@@ -92,7 +92,7 @@ class Cell:
             self._adopt(envelope.event, event.offset)
             outcomes = ()
         else:
-            self._refuse_foreign(event.offset)
+            self._require_rules(envelope.event, event.offset)
             outcomes = self._react(envelope)
         self.offset = event.offset
         decisions: list[Decision] = []
@@ -223,13 +223,18 @@ class Cell:
         self._take(msgpack.unpackb(packed), rules)
         self._foreign = None
 
-    def _refuse_foreign(self, offset: int) -> None:
+    def _require_rules(self, event: Event, offset: int) -> None:
+        """Refuse an event that rules are to decide which are not at hand."""
+        where = f"ledger offset {offset} of cell {self.name}"
         if self._foreign is not None and self.rules is not None:
             raise MissingRulesError(
-                f"ledger offset {offset} of cell {self.name} is to be decided by "
-                f"{self._book.lack_of(self.rules)}: start that one, let it fold its ledger, stop it in good "
-                "order, and then start this one again"
+                f"{where} is to be decided by {self._book.lack_of(self.rules)}: start that one, let it fold "
+                "its ledger, stop it in good order, and then start this one again"
             )
+        named = event.rules if self.configuration is None and isinstance(event, CellConfigured) else None
+        if named is not None and self._book.get(named) is None:
+            lack = self._book.lack_of(named)
+            raise MissingRulesError(f"{where}: from here on it is decided by {lack}: start that one")
 
     def _extend_chain(self, event: bytes, decision: bytes) -> None:
         self.chain = hashlib.blake2b(self.chain + event + decision, digest_size=32).digest()
@@ -238,7 +243,9 @@ class Cell:
         event = envelope.event
         if self.configuration is None:
             if isinstance(event, CellConfigured):
-                self._configure(event, self._first_rules(event))
+                rules = self._book.get(event.rules)
+                assert rules is not None
+                self._configure(event, rules)
                 self._recent.note(writer_of(event), envelope.id)
                 yield CellAccepted(reason="first_configuration", zones=tuple(self.zones))
             elif isinstance(event, JobSubmitted | JobQuoteRequested):
@@ -283,15 +290,6 @@ class Cell:
                     yield EventIgnored(reason="unknown_node", detail=f"no zone has node {event.node}")
                 else:
                     yield from self.zones[zone].on_fleet(event)
-
-    def _first_rules(self, configuration: CellConfigured) -> Rules:
-        rules = self._book.get(configuration.rules)
-        if rules is None:
-            raise MissingRulesError(
-                f"ledger offset {self.offset} of cell {self.name}: from here on it is decided by "
-                f"{self._book.lack_of(configuration.rules)}: start that one"
-            )
-        return rules
 
     def _configure(self, configuration: CellConfigured, rules: Rules) -> None:
         self.rules = rules.version

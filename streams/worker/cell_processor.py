@@ -16,7 +16,7 @@ from faust.types.tuples import TP, Message
 
 from schemas.codec import InvalidRecordError
 from streams.cell.cell import Cell
-from streams.cell.rules import RuleBook
+from streams.cell.rules import RuleBook, RulesError
 from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.dead_letters import dead_letter
@@ -90,12 +90,12 @@ class CellProcessor:
             ValueError: if a snapshot is of another version.
         """
         async for event in stream.noack().events():
-            async with self._folding:
-                began_s = self._monotonic_s()
-                await self._fold(read_record(event.message))
-                self._progress.messages.append(event.message)
-                tp, offset = event.message.tp, event.message.offset
-                self._on_folded(tp.partition, offset, self._monotonic_s() - began_s)
+            try:
+                await self._take(event.message)
+            except RulesError:
+                # What could be decided is secured: who has the rules goes on from there.
+                await self.snapshot()
+                raise
             waiting = len(self._progress.messages)
             if waiting >= self._snapshot_every_events:
                 self._many_events.set()
@@ -192,6 +192,13 @@ class CellProcessor:
                 f"the process stood still for {silent_s:.1f} s, and another worker may have its cells: "
                 "start it again"
             )
+
+    async def _take(self, message: Message) -> None:
+        async with self._folding:
+            began_s = self._monotonic_s()
+            await self._fold(read_record(message))
+            self._progress.messages.append(message)
+            self._on_folded(message.partition, message.offset, self._monotonic_s() - began_s)
 
     async def _fold(self, record: ReadRecord) -> None:
         partition = self._partitions.get(record.partition)

@@ -11,7 +11,7 @@ import msgpack
 from schemas.codec import Decision
 from streams.cell.cell import Cell, compress
 from streams.cell.ledger import read_ledger
-from streams.cell.rules import RULES, RuleBook
+from streams.cell.rules import RULES, RuleBook, RulesError
 from streams.kafka.records import ReadRecord
 
 COVERAGE_VERSION = 1
@@ -114,11 +114,17 @@ class LedgerPartition:
             )
         self._next_offset += 1
         event = read_ledger(record)
-        cell = self._cell(event.envelope.event.cell)
-        if event.offset <= cell.offset:
-            return []
+        try:
+            cell = self._cell(event.envelope.event.cell)
+            if event.offset <= cell.offset:
+                return []
+            decisions = cell.handle(event)
+        except RulesError:
+            # Not taken: snapshots must not claim it.
+            self._next_offset -= 1
+            raise
         self._changed.add(cell.name)
-        return cell.handle(event)
+        return decisions
 
     @property
     def last_offset(self) -> int:

@@ -178,7 +178,7 @@ def test_a_backlog_of_a_crash_is_decided_by_the_rules_that_it_was_written_under(
     assert ids.index(b"behind-49") <= first.last_offset
 
 
-def test_a_worker_that_meets_newer_rules_ends(deployment: Deployment) -> None:
+def test_a_worker_that_meets_newer_rules_ends_and_who_has_them_goes_on(deployment: Deployment) -> None:
     worker = decided_by_the_first(deployment)
     cell = Cell("alpha")
     for record in deployment.records("ledger"):
@@ -188,3 +188,8 @@ def test_a_worker_that_meets_newer_rules_ends(deployment: Deployment) -> None:
     to_ledger(deployment, "behind", events.bid(300))
     ends_and_says(worker, "from here on it is decided by rules 2", "version 0.2.0 of Millrace has them")
     assert deployment.count("decisions") == decided
+    # It has secured what it decided, so who lacks its rules can go on.
+    new = start(deployment, "second")
+    verdict = deployment.proven(book=BOTH)
+    assert new.running
+    assert [stretch.rules for stretch in verdict.stretches] == [1, 2]
