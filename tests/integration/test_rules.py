@@ -178,6 +178,19 @@ def test_a_backlog_of_a_crash_is_decided_by_the_rules_that_it_was_written_under(
     assert ids.index(b"behind-49") <= first.last_offset
 
 
+def test_a_cell_that_names_old_rules_comes_under_the_newest_while_events_flow(
+    deployment: Deployment,
+) -> None:
+    worker = start(deployment, "both")
+    deployment.send([events.configuration(), *EVENTS[1:], *(events.bid(500 + n) for n in range(2_000))])
+    verdict = deployment.proven(book=BOTH)
+    assert worker.running
+    assert [stretch.rules for stretch in verdict.stretches if stretch.rules is not None] == [1, 2]
+    *stale, adopted = adoptions(deployment)
+    assert (verdict.stretches[-1].state_digest, len(stale) <= 2) == (adopted.state_digest, True)
+    assert deployment.count(RULES_STATES) == 1 + len(stale)
+
+
 def test_a_worker_that_meets_newer_rules_ends_and_who_has_them_goes_on(deployment: Deployment) -> None:
     worker = decided_by_the_first(deployment)
     cell = Cell("alpha")
