@@ -1,7 +1,8 @@
 """The command line: `millrace`. Every command lives in a module of `infra.commands`, but for `bench`.
 
 Whatever goes wrong is one line on standard error and a status that is not 0: 2 for a command line that
-cannot be understood, 1 for everything else, 130 after Ctrl-C.
+cannot be understood, 3 where `replay` could not verify everything and found nothing wrong, 1 for everything
+else, 130 after Ctrl-C.
 """
 
 import errno

@@ -19,6 +19,7 @@ from schemas.topics import (
     LEDGER,
     PRICES,
     QUOTES,
+    RULES_STATES,
     SNAPSHOTS,
     SOLVES_FINISHED,
     VIEWS,
@@ -35,7 +36,7 @@ DEFAULT_GROUPS: Mapping[Role, str] = {"worker": "cells", "solver": "solvers"}
 """The consumer groups of those roles that form one, without the prefix."""
 
 _DEAD_LETTERS = tuple(dead_letter_name(name) for name in (*INPUTS, LEDGER))
-_LOG = (LEDGER, DECISIONS, COMMANDS, *VIEWS)
+_LOG = (LEDGER, DECISIONS, RULES_STATES, COMMANDS, *VIEWS)
 _MADE_BY_OPERATORS = (*INPUTS, *_LOG, *_DEAD_LETTERS)
 
 

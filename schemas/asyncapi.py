@@ -14,6 +14,7 @@ from schemas.topics import (
     OFFSET_HEADER,
     PARTITION_HEADER,
     REASON_HEADER,
+    STATE_DIGEST_HEADER,
     TOPIC_HEADER,
     VALUE_BYTES_HEADER,
 )
@@ -35,8 +36,9 @@ _SUMMARIES = {
     topics.FLEET: "What executors saw: nodes that come and go, runs and their progress.",
     topics.CLOCK: "The time. It reaches a cell only here.",
     topics.SOLVES_FINISHED: "Answers to requests for long solves, from solvers.",
-    topics.LEDGER: "Every accepted event in the order that decides. Only intake writes it; kept for ever.",
+    topics.LEDGER: "Every accepted event in the order that decides. Only workers write it; kept for ever.",
     topics.DECISIONS: "What cells decided and why, chained by hash to the ledger; kept for ever.",
+    topics.RULES_STATES: "The state of a cell wherever its rules changed; kept for ever.",
     topics.COMMANDS: "Those decisions that executors carry out, repeated under the node's id.",
     topics.PRICES: "The resource prices of each zone now.",
     topics.JOBS_STATE: "How each job stands now.",
@@ -107,6 +109,8 @@ def _messages_on(name: str) -> list[str]:
             return [model.__name__ for model in DECISION_TYPES.values()]
         case topics.COMMANDS:
             return [model.__name__ for model in _COMMAND_TYPES]
+        case topics.RULES_STATES:
+            return ["CellState"]
     return [_VIEW_TYPES[name].__name__] if name in topics.VIEWS else ["DeadLetter"]
 
 
@@ -134,7 +138,30 @@ def _messages() -> dict[str, Any]:
         "contentType": "application/octet-stream",
         "headers": {"$ref": "#/components/schemas/DeadLetterHeaders"},
     }
-    return {**events, **decisions, "JobState": _message(JobState, None), "DeadLetter": dead_letter}
+    cell_state = {
+        "name": "cell-state",
+        "title": "CellState",
+        "summary": "The packed state of a cell, compressed by zlib, as the rules that left it packed it.",
+        "contentType": "application/octet-stream",
+        "headers": {
+            "type": "object",
+            "properties": {
+                STATE_DIGEST_HEADER: {
+                    "type": "string",
+                    "pattern": "^[0-9a-f]{64}$",
+                    "description": "BLAKE2b-256 of the packed state, before compression.",
+                }
+            },
+            "required": [STATE_DIGEST_HEADER],
+        },
+    }
+    return {
+        **events,
+        **decisions,
+        "JobState": _message(JobState, None),
+        "CellState": cell_state,
+        "DeadLetter": dead_letter,
+    }
 
 
 def _message(model: type[Event] | type[Outcome] | type[JobState], headers: str | None) -> dict[str, Any]:

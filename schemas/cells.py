@@ -17,6 +17,7 @@ from schemas.base import (
 )
 from schemas.kinds import AnyPolicy
 from schemas.lora import MAX_RANK
+from schemas.rules import RULES_VERSION, RulesVersion
 
 LEAST_SLOT_S = 0.01
 MAX_SLOT_S = 86_400
@@ -168,6 +169,9 @@ class CellConfigured(Event):
     zones: Annotated[tuple[Zone, ...], Field(min_length=1, max_length=64)]
     vendors: Annotated[tuple[Identifier, ...], Field(max_length=1_000)] = ()
     """Labour vendors that may quote; quotes of others are refused."""
+    rules: RulesVersion = RULES_VERSION
+    """The rules that decide for the cell until a `rules.adopted` event. Leave it out: it then is the newest
+    version that whoever writes the configuration knows."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

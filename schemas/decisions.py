@@ -43,6 +43,7 @@ else:
             "unknown_node",
             "unknown_solve",
             "wrong_base_model",
+            "stale_adoption",
             "stale_report",
             *reasons("event.ignored"),
         )

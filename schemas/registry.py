@@ -29,6 +29,7 @@ from schemas.fleet import (
 )
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.kinds import INPUTS, KINDS
+from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished, SolveRequested
 
 _OF_EVERY_CELL: dict[str, tuple[type[Event], ...]] = {
@@ -63,8 +64,8 @@ EVENTS_BY_TOPIC: dict[str, tuple[type[Event], ...]] = {
 }
 """One topic per kind of writer, so that access can differ; an event on another topic is refused."""
 
-INTAKE_EVENTS: tuple[type[Event], ...] = (NodeHeard, NodeSilent)
-"""What intake itself adds to the ledger; refused on every input topic."""
+INTAKE_EVENTS: tuple[type[Event], ...] = (NodeHeard, NodeSilent, RulesAdopted)
+"""What a worker itself adds to the ledger; refused on every input topic."""
 
 TOPIC_BY_EVENT: dict[type[Event], str] = {
     model: topic for topic, models in EVENTS_BY_TOPIC.items() for model in models

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from schemas.cells import MAX_SNAPSHOT_BYTES
+
 CELLS = "cells"
 JOBS = "jobs"
 QUOTES = "quotes"
@@ -15,6 +17,10 @@ DECISIONS = "decisions"
 COMMANDS = "commands"
 PRICES = "prices"
 JOBS_STATE = "jobs.state"
+RULES_STATES = "rules.states"
+"""The state of a cell wherever its rules changed, packed and compressed: who lacks the rules before can
+verify what came after. In the header `STATE_DIGEST_HEADER` is its digest, as the ledger names it."""
+STATE_DIGEST_HEADER = "state_digest"
 SNAPSHOTS = "snapshots"
 """The state of each cell, kept by workers for themselves; they make the topic as well."""
 
@@ -100,9 +106,16 @@ def topics(
     )
     decisions = TopicSpec(topic_name(prefix, DECISIONS), partitions, retention_ms=FOR_EVER)
     commands = TopicSpec(topic_name(prefix, COMMANDS), command_partitions, retention_ms=_COMMAND_RETENTION_MS)
+    rules_states = TopicSpec(
+        topic_name(prefix, RULES_STATES),
+        partitions,
+        retention_ms=FOR_EVER,
+        # As a snapshot, which these are.
+        max_message_bytes=MAX_SNAPSHOT_BYTES,
+    )
     views = tuple(_view(topic_name(prefix, name), partitions) for name in VIEWS)
     dead_letters = tuple(_dead_letter(source) for source in (*inputs, ledger))
-    return (*inputs, ledger, decisions, commands, *views, *dead_letters)
+    return (*inputs, ledger, decisions, rules_states, commands, *views, *dead_letters)
 
 
 def _input(name: str, partitions: int) -> TopicSpec:

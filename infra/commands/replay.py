@@ -16,7 +16,7 @@ from infra.commands.options import (
     kept_heads,
     target_of,
 )
-from infra.commands.output import print_json, progress, say
+from infra.commands.output import print_json, progress, remark, say
 from infra.errors import CommandError, disk_faults
 from streams.replay.export import export
 from streams.replay.files import verify_files
@@ -26,6 +26,9 @@ from streams.replay.sources import verify_kafka
 
 LEDGER_FILE = "ledger.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
+
+EXIT_UNVERIFIED = 3
+"""Nothing is known to be wrong, but part of the log was decided by rules that this version does not have."""
 
 
 def replay(
@@ -47,7 +50,7 @@ def replay(
         Path | None,
         typer.Option(
             "--export",
-            help="Also write ledger.jsonl and decisions.jsonl there, for `--from`.",
+            help="Also write ledger.jsonl, decisions.jsonl and states there, for `--from`.",
             metavar="DIR",
             show_default=False,
         ),
@@ -61,7 +64,11 @@ def replay(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Fold the ledger again and compare every decision, byte by byte and link by link."""
+    """Fold the ledger again and compare every decision, byte by byte and link by link.
+
+    The status is 1 where one differs, and 3 where none does but some were decided by rules that this version
+    of Millrace does not have.
+    """
     kept = kept_heads(expect_head, cell)
     if ledger is None and decisions is not None:
         raise CommandError("--decisions goes with --from")
@@ -82,13 +89,19 @@ def replay(
     if cell is not None and not verdict.events:
         raise CommandError(f"the ledger has no event of cell {cell}")
     _show(verdict, json)
-    if not verdict.ok:
+    if verdict.has_faults:
         raise CommandError(fault_of(verdict))
+    if verdict.unverified:
+        for stretch in verdict.unverified:
+            remark(f"millrace: replay: {stretch}")
+        raise typer.Exit(EXIT_UNVERIFIED)
 
 
 def verdict_line(verdict: Verdict) -> str:
     """A verdict in words."""
-    found = "every decision is the one that the rules demand" if verdict.ok else "NOT VERIFIED"
+    found = "every decision is the one that the rules demand"
+    if not verdict.ok:
+        found = "NOT VERIFIED" if verdict.has_faults else "VERIFIED IN PART"
     awaited = f", {verdict.awaited} more are awaited" if verdict.awaited else ""
     cells = "1 cell" if verdict.cells == 1 else f"{verdict.cells} cells"
     repeated = f", {verdict.duplicates} repeated records" if verdict.duplicates else ""
@@ -97,13 +110,14 @@ def verdict_line(verdict: Verdict) -> str:
 
 
 def fault_of(verdict: Verdict) -> str:
-    """The first thing that is wrong, and how much more is."""
+    """The first thing that is wrong or not verified, and how much more is."""
     if verdict.first is not None:
         return f"replay: {verdict.difference_count} differences, the first {verdict.first}"
     if verdict.broken_links:
         cell, decision = next(iter(verdict.broken_links.items()))
         return f"replay: the chain of cell {cell} breaks at decision {decision}"
-    return f"replay: {verdict.head_faults[0]}"
+    lines = [*verdict.join_faults, *verdict.head_faults, *map(str, verdict.unverified)]
+    return f"replay: {lines[0]}"
 
 
 def _show(verdict: Verdict, json: bool) -> None:
@@ -111,6 +125,12 @@ def _show(verdict: Verdict, json: bool) -> None:
         print_json({"ok": verdict.ok, **asdict(verdict)})
         return
     say(verdict_line(verdict))
-    if verdict.ok:
+    for stretch in verdict.stretches:
+        if len({each.rules for each in verdict.stretches if each.cell == stretch.cell}) > 1:
+            state = "verified" if stretch.unverified is None else "not verified"
+            rules = "before any rules" if stretch.rules is None else f"rules {stretch.rules}"
+            place = f"{stretch.cell} {stretch.first_offset} to {stretch.last_offset}"
+            say(f"stretch {place}: {rules}, {state}")
+    if not verdict.has_faults:
         for head in written(verdict.heads):
             say(f"head {head}")

@@ -52,7 +52,8 @@ def configure_cells(
     for cell in wanted:
         present = held.get(cell.cell, cell)
         # A file that gives no epoch leaves it to the first start.
-        asked = cells_file.cell(cell.cell, present.epoch_s)
+        # Nor does it say which rules decide: they follow the workers.
+        asked = cells_file.cell(cell.cell, present.epoch_s).model_copy(update={"rules": present.rules})
         configured.append(ConfiguredCell(present, cell.cell not in held, asked != present))
     return configured
 

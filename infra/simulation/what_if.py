@@ -29,6 +29,7 @@ from schemas.fleet import (
     RunStarted,
 )
 from schemas.jobs import JobSubmitted
+from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished
 from streams.cell.cell import Cell, LedgerEvent
 from streams.replay.files import read_ledger_file
@@ -43,7 +44,8 @@ class LedgerSimulation:
     Bids, withdrawals, requests for quotes, vendors' quotes, ticks and what was said of nodes come again, in
     the ledger's order and with its ids. Reports of runs and answers of solvers come from virtual ones; of
     recorded reports it stays that the node was heard. A node that was lost reports nothing until it is back,
-    and nodes that the ledger does not know are always there.
+    and nodes that the ledger does not know are always there. The rules are those of the configuration, to the
+    end.
     """
 
     def __init__(self, configuration: CellConfigured, recording: Recording, pace: float) -> None:
@@ -71,7 +73,7 @@ class LedgerSimulation:
             case CommandRefused() | RunStarted() | RunProgressed() | RunFinished() | RunFailed():
                 if self._cell.nodes.awaits(event.node):
                     yield self._simulated(time_s, NodeHeard(cell=event.cell, node=event.node))
-            case SolveFinished():
+            case SolveFinished() | RulesAdopted():
                 pass
             case NodeOnline() | NodeHeartbeat() | NodeHeard() | NodeSilent() | NodeOffline():
                 if event.node in self._fleet.executors:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pkgutil import resolve_name
+from typing import TypeGuard
 
 import msgpack
 
@@ -20,16 +21,27 @@ from schemas.decisions import CellAccepted, EventIgnored, JobQuoted, JobRejected
 from schemas.fleet import CommandRefused, FleetEvent, RunReport
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.kind import PolicyKind
-from schemas.kinds import KINDS
 from schemas.registry import writer_of
+from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished
 from streams.cell.jobs import JobRegister
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodeChange, NodePool
 from streams.cell.recent_ids import RecentIds
+from streams.cell.rules import (
+    RULES,
+    MissingRulesError,
+    RuleBook,
+    Rules,
+    State,
+    WrongStateError,
+    adoption_holds,
+    state_digest,
+)
 from streams.policies.policy import ZoneContext, ZonePolicy
 
-SNAPSHOT_VERSION = 5
+SNAPSHOT_VERSION = 6
+"""Of the layout of a packed state; the rules that it is of have a version of their own."""
 CHAIN_START = bytes(32)
 _WRITERS_AT_LEAST = 8
 """Share the window of ids of events: none fills more than this part of it."""
@@ -51,8 +63,11 @@ class LedgerEvent:
 class Cell:
     """The state of one cell, folded from its ledger."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, book: RuleBook = RULES) -> None:
+        """An empty cell. `book` has the rules that it may come under."""
         self.name = name
+        self.rules: int | None = None
+        """The version of the rules that decide; None before the configuration, which names the first."""
         self.offset = -1
         """Ledger offset of the last event folded in."""
         self.chain = CHAIN_START
@@ -65,19 +80,31 @@ class Cell:
         self.jobs = JobRegister(0)
         self._recent = RecentIds(0, 0)
         """Of events."""
+        self._book = book
+        self._foreign: bytes | None = None
+        """The packed state, where `book` lacks its rules: nothing but the adoption of others can follow."""
 
     def handle(self, event: LedgerEvent) -> list[Decision]:
         """Fold one event in and return what is decided because of it, in order.
 
         Raises:
             ValueError: if the event's offset is not after the last one folded in.
+            RulesError: if the rules that are to decide it are not at hand, or were adopted from another state
+                than this one. The cell stays as it is.
         """
         if event.offset <= self.offset:
             raise ValueError(f"cell {self.name}: offset {event.offset} comes after {self.offset}")
-        self.offset = event.offset
         envelope, line = event.envelope, event.canonical
+        outcomes: Iterable[Outcome]
+        if self._is_next_adoption(envelope.event):
+            self._adopt(envelope.event, event.offset)
+            outcomes = ()
+        else:
+            self._require_rules(envelope.event, event.offset)
+            outcomes = self._react(envelope)
+        self.offset = event.offset
         decisions: list[Decision] = []
-        for index, outcome in enumerate(self._react(envelope)):
+        for index, outcome in enumerate(outcomes):
             id = f"{self.name}-{event.offset}-{index}"
             body = Decision.body(id, self.name, envelope.id, self.time_s, outcome)
             self._extend_chain(line, body)
@@ -88,11 +115,17 @@ class Cell:
         return decisions
 
     def packed(self) -> bytes:
-        """The whole state in msgpack: cheap enough to take between two events."""
+        """The whole state in msgpack: cheap enough to take between two events.
+
+        The same history gives the same bytes, however often the cell was restored meanwhile.
+        """
+        if self._foreign is not None:
+            return self._foreign
         packed: bytes = msgpack.packb(
             {
                 "version": SNAPSHOT_VERSION,
                 "name": self.name,
+                "rules": self.rules,
                 "offset": self.offset,
                 "chain": self.chain,
                 "time_s": self.time_s,
@@ -110,28 +143,97 @@ class Cell:
         return compress(self.packed())
 
     @classmethod
-    def restore(cls, snapshot: bytes) -> "Cell":
+    def restore(cls, snapshot: bytes, book: RuleBook = RULES) -> "Cell":
         """The cell that `snapshot` was taken of.
 
         Raises:
             ValueError: if the snapshot is of another version.
+            MissingRulesError: if it is of newer rules than `book` has.
         """
-        state = msgpack.unpackb(zlib.decompress(snapshot))
+        return cls.unpack(zlib.decompress(snapshot), book)
+
+    @classmethod
+    def unpack(cls, packed: bytes, book: RuleBook = RULES) -> "Cell":
+        """The cell that `packed` gave. If `book` lacks its rules, it can do nothing but adopt newer ones.
+
+        Raises:
+            ValueError: if the state is in another layout.
+            MissingRulesError: if it is of newer rules than `book` has.
+        """
+        state = msgpack.unpackb(packed)
+        cell, version = cls(state["name"], book), state["rules"]
+        rules = book.newest if version is None else book.get(version)
+        if rules is not None:
+            cell._take(state, rules)
+            return cell
+        if version > book.newest.version:
+            raise MissingRulesError(
+                f"cell {cell.name} is decided by {book.lack_of(version)}: start that one, or a newer one"
+            )
+        cell.rules, cell.offset, cell.chain = version, state["offset"], state["chain"]
+        cell._name(CellConfigured.model_validate_json(state["configuration"]))
+        cell._foreign = packed
+        return cell
+
+    @property
+    def awaits_rules(self) -> bool:
+        """Whether newer rules are at hand than those that decide."""
+        return self.rules is not None and self.rules < self._book.newest.version
+
+    def _take(self, state: State, rules: Rules) -> None:
+        """Be in this state, or in what these rules make of it."""
+        if state["rules"] not in (rules.version, None) or state["version"] != SNAPSHOT_VERSION:
+            state = rules.convert(state)
         if state["version"] != SNAPSHOT_VERSION:
             raise ValueError(
-                f"snapshot of cell {state['name']} is of version {state['version']}, this code reads "
+                f"snapshot of cell {self.name} is of version {state['version']}, this code reads "
                 f"{SNAPSHOT_VERSION}: delete the snapshot, and the cell is folded from its whole ledger"
             )
-        cell = cls(state["name"])
         if state["configuration"] is not None:
-            cell._configure(CellConfigured.model_validate_json(state["configuration"]))
-        cell.offset, cell.chain, cell.time_s = state["offset"], state["chain"], state["time_s"]
-        cell._recent.restore(state["recent"])
-        cell.nodes.restore(state["nodes"])
-        cell.jobs.restore(state["jobs"])
-        for id, zone in cell.zones.items():
+            self._configure(CellConfigured.model_validate_json(state["configuration"]), rules)
+        self.offset, self.chain, self.time_s = state["offset"], state["chain"], state["time_s"]
+        self._recent.restore(state["recent"])
+        self.nodes.restore(state["nodes"])
+        self.jobs.restore(state["jobs"])
+        for id, zone in self.zones.items():
             zone.restore(state["zones"][id])
-        return cell
+
+    def _is_next_adoption(self, event: Event) -> TypeGuard[RulesAdopted]:
+        return (
+            isinstance(event, RulesAdopted)
+            and self.rules is not None
+            and adoption_holds(event, self.rules, self.offset)
+        )
+
+    def _adopt(self, adopted: RulesAdopted, offset: int) -> None:
+        """Come under other rules, in the state that this one is."""
+        where = f"ledger offset {offset} of cell {self.name}"
+        packed = self.packed()
+        digest = state_digest(packed)
+        if digest != adopted.state_digest and adopted.state_layout == layout_of(packed):
+            raise WrongStateError(
+                f"{where}: rules {adopted.rules} were adopted from a state of digest {adopted.state_digest}, "
+                f"and the ledger leads to {digest}: `millrace replay` says whether the log was altered"
+            )
+        rules = self._book.get(adopted.rules)
+        if rules is None:
+            lack = self._book.lack_of(adopted.rules, adopted.release)
+            raise MissingRulesError(f"{where}: from here on it is decided by {lack}: start that one")
+        self._take(msgpack.unpackb(packed), rules)
+        self._foreign = None
+
+    def _require_rules(self, event: Event, offset: int) -> None:
+        """Refuse an event that rules are to decide which are not at hand."""
+        where = f"ledger offset {offset} of cell {self.name}"
+        if self._foreign is not None and self.rules is not None:
+            raise MissingRulesError(
+                f"{where} is to be decided by {self._book.lack_of(self.rules)}: start that one, let it fold "
+                "its ledger, stop it in good order, and then start this one again"
+            )
+        named = event.rules if self.configuration is None and isinstance(event, CellConfigured) else None
+        if named is not None and self._book.get(named) is None:
+            lack = self._book.lack_of(named)
+            raise MissingRulesError(f"{where}: from here on it is decided by {lack}: start that one")
 
     def _extend_chain(self, event: bytes, decision: bytes) -> None:
         self.chain = hashlib.blake2b(self.chain + event + decision, digest_size=32).digest()
@@ -140,7 +242,9 @@ class Cell:
         event = envelope.event
         if self.configuration is None:
             if isinstance(event, CellConfigured):
-                self._configure(event)
+                rules = self._book.get(event.rules)
+                assert rules is not None
+                self._configure(event, rules)
                 self._recent.note(writer_of(event), envelope.id)
                 yield CellAccepted(reason="first_configuration", zones=tuple(self.zones))
             elif isinstance(event, JobSubmitted | JobQuoteRequested):
@@ -175,20 +279,31 @@ class Cell:
                 yield EventIgnored(
                     reason="cell_already_configured", detail=f"cell {self.name} keeps its first configuration"
                 )
+            case RulesAdopted():
+                yield EventIgnored(
+                    reason="stale_adoption",
+                    detail=f"rules {event.rules} were to follow rules {event.previous_rules} after ledger "
+                    f"offset {event.state_offset}, and that is not where the cell is",
+                )
             case _:
                 yield from self._pass_on(event)
 
-    def _configure(self, configuration: CellConfigured) -> None:
-        self.configuration = configuration
+    def _configure(self, configuration: CellConfigured, rules: Rules) -> None:
+        self.rules = rules.version
+        self._name(configuration)
         window = configuration.duplicate_window_events
         self._recent = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
         self.jobs = JobRegister(window)
-        self.nodes = NodePool(configuration.zones)
         live = LiveBytes(configuration.live_jobs_bytes)
         for zone in configuration.zones:
-            kind = self._kinds[zone.id] = KINDS[zone.policy.kind]
+            kind = self._kinds[zone.id] = rules.policies[zone.policy.kind]
             context = ZoneContext(configuration, zone, self.jobs.live, live)
             self.zones[zone.id] = resolve_name(kind.zone)(context)
+
+    def _name(self, configuration: CellConfigured) -> None:
+        """Know the configuration, and whose nodes are whose."""
+        self.configuration = configuration
+        self.nodes = NodePool(configuration.zones)
 
     def _decided(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """What a zone decides, kept in the register of jobs."""
@@ -286,6 +401,11 @@ class Cell:
             yield EventIgnored(
                 reason="no_zone_takes_it", detail=f"cell {self.name} has no zone that takes {event.TYPE}"
             )
+
+
+def layout_of(packed: bytes) -> int:
+    """The version of the layout of a packed state."""
+    return int(msgpack.unpackb(packed)["version"])
 
 
 def compress(packed: bytes) -> bytes:

@@ -12,11 +12,18 @@ from streams.cell.cell import LedgerEvent
 _TABLES = """
     PRAGMA journal_mode = OFF;
     PRAGMA synchronous = OFF;
-    CREATE TABLE event (number INTEGER PRIMARY KEY, cell TEXT, offset INTEGER, content BLOB);
+    CREATE TABLE event (
+        number INTEGER PRIMARY KEY,
+        cell TEXT,
+        offset INTEGER,
+        content BLOB,
+        unfolded INTEGER -- decisions demanded before it, where nobody can say what it demands
+    );
     CREATE TABLE decision (
         number INTEGER PRIMARY KEY,
         id TEXT UNIQUE,
         event INTEGER,
+        place INTEGER,
         value BLOB,
         found BLOB
     );
@@ -30,9 +37,10 @@ class Demanded:
     """A decision that the ledger demands, and the first that was found under its id."""
 
     number: int
-    """Its place in the order of the ledger."""
+    """Its place in the order of the ledger; without meaning where nobody can say what is demanded."""
     id: str
-    value: bytes
+    value: bytes | None
+    """None where nobody can say what is demanded, and something was found."""
     cell: str
     offset: int
     """Of the event that demands it."""
@@ -49,6 +57,8 @@ class Link:
     event: bytes
     """Its line of the ledger."""
     decision: Demanded | None
+    is_folded: bool
+    """Whether it is known what the event demands."""
 
 
 class Demands:
@@ -74,16 +84,17 @@ class Demands:
     ) -> None:
         self._database.close()
 
-    def add(self, event: LedgerEvent, decisions: list[Decision]) -> None:
-        """Take the next event of the ledger and what it demands."""
+    def add(self, event: LedgerEvent, decisions: list[Decision] | None) -> None:
+        """Take the next event of the ledger and what it demands; None where nobody can say."""
+        cell, unfolded = event.envelope.event.cell, self.decisions if decisions is None else None
         self._database.execute(
-            "INSERT INTO event VALUES (?, ?, ?, ?)",
-            (self.events, event.envelope.event.cell, event.offset, event.canonical),
+            "INSERT INTO event VALUES (?, ?, ?, ?, ?)",
+            (self.events, cell, event.offset, event.canonical, unfolded),
         )
-        for decision in decisions:
+        for place, decision in enumerate(decisions or ()):
             self._database.execute(
-                "INSERT INTO decision VALUES (?, ?, ?, ?, NULL)",
-                (self.decisions, decision.id, self.events, decision.canonical),
+                "INSERT INTO decision VALUES (?, ?, ?, ?, ?, NULL)",
+                (self.decisions, decision.id, self.events, place, decision.canonical),
             )
             self.decisions += 1
         self.events += 1
@@ -92,6 +103,29 @@ class Demands:
         """The decision that is demanded under an id."""
         row = self._database.execute(f"{_DECISION} WHERE id = ?", (id,)).fetchone()
         return None if row is None else _demanded(row)
+
+    def trust(self, place: tuple[str, int, int], id: str, value: bytes) -> tuple[int, int] | None:
+        """Take the first decision under an id as found, where nobody can say what its event demands.
+
+        Args:
+            place: cell, ledger offset and index that the id names.
+
+        Returns:
+            the number of its event in the ledger, and how many decisions are demanded before it; None where
+            it is known what its event demands, or there is no such event.
+        """
+        self._database.execute("CREATE INDEX IF NOT EXISTS event_place ON event (cell, offset)")
+        row = self._database.execute(
+            "SELECT number, unfolded FROM event WHERE cell = ? AND offset = ? AND unfolded IS NOT NULL",
+            place[:2],
+        ).fetchone()
+        if row is None:
+            return None
+        event, before = row
+        self._database.execute(
+            "INSERT INTO decision VALUES (NULL, ?, ?, ?, NULL, ?)", (id, event, place[2], value)
+        )
+        return event, before
 
     def find(self, demanded: Demanded, value: bytes) -> None:
         """Note what was found of a decision, unless something was before."""
@@ -108,13 +142,14 @@ class Demands:
         """Every event with each of its decisions, in the order of the ledger."""
         self._database.execute("CREATE INDEX IF NOT EXISTS decision_event ON decision (event)")
         rows = self._database.execute(
-            f"SELECT event.cell, event.offset, content, {_DEMANDED} "
+            f"SELECT event.cell, event.offset, content, unfolded IS NULL, {_DEMANDED} "
             "FROM event LEFT JOIN decision ON decision.event = event.number "
-            "ORDER BY event.number, decision.number"
+            "ORDER BY event.number, decision.place"
         )
-        for cell, offset, content, *decision in rows:
-            yield Link(cell, offset, content, None if decision[0] is None else _demanded(tuple(decision)))
+        for cell, offset, content, is_folded, *found in rows:
+            decision = None if found[0] is None else _demanded(tuple(found))
+            yield Link(cell, offset, content, decision, bool(is_folded))
 
 
-def _demanded(row: tuple[int, str, bytes, str, int, bytes | None]) -> Demanded:
+def _demanded(row: tuple[int, str, bytes | None, str, int, bytes | None]) -> Demanded:
     return Demanded(*row)

@@ -1,4 +1,4 @@
-"""A log on Kafka as two files: each decision once and in the order of the ledger, and nothing hidden."""
+"""A log on Kafka as files: each decision once and in the order of the ledger, and nothing hidden."""
 
 import hashlib
 import sqlite3
@@ -8,12 +8,14 @@ from typing import IO
 
 from schemas.codec import InvalidRecordError, decode_decision
 from schemas.kafka_connection import KafkaConnection
-from schemas.topics import DECISIONS, LEDGER, topic_name
+from schemas.rules import RulesAdopted
+from schemas.topics import DECISIONS, LEDGER, STATE_DIGEST_HEADER, topic_name
 from streams.cell.cell import LedgerEvent
 from streams.kafka.reader import KafkaReader
-from streams.replay.files import ledger_line, opened
+from streams.kafka.records import ReadRecord
+from streams.replay.files import ledger_line, opened, state_file
 from streams.replay.replay import DecisionRecord, claimed_place
-from streams.replay.sources import decision_records, ledger_events, on_disk
+from streams.replay.sources import decision_records, kept_states, ledger_events, on_disk
 
 _TABLES = """
     PRAGMA journal_mode = OFF;
@@ -39,6 +41,8 @@ def export(
 ) -> tuple[int, int]:
     """Write the ledger of one cell, or of all, and the decisions about it as JSON lines.
 
+    In a folder beside the ledger go the states that it names.
+
     Repetitions that are identical are left out. A record that is not what the ledger demands is written like
     the others, so that the files prove no more than the topics do.
 
@@ -60,7 +64,10 @@ def export(
     ):
         events = ledger_events(reader, reader.slice(topic_name(topic_prefix, LEDGER)), cell)
         records = decision_records(reader, reader.slice(topic_name(topic_prefix, DECISIONS)), cell)
-        return on_disk(lambda: _write(events, records, settled, ledger, decisions))
+        written, digests = on_disk(lambda: _write(events, records, settled, ledger, decisions))
+        for state in kept_states(reader, topic_prefix, digests) if digests else ():
+            _write_state(ledger_file, state)
+        return written
 
 
 def _write(
@@ -69,11 +76,15 @@ def _write(
     settled: Mapping[str, int],
     ledger: IO[bytes],
     decisions: IO[bytes],
-) -> tuple[int, int]:
+) -> tuple[tuple[int, int], set[str]]:
+    digests = set[str]()
     with _Order() as order:
         for event in events:
-            if event.offset <= settled.get(event.envelope.event.cell, -1):
+            what = event.envelope.event
+            if event.offset <= settled.get(what.cell, -1):
                 order.add_event(event)
+                if isinstance(what, RulesAdopted):
+                    digests.add(what.state_digest)
                 ledger.write(ledger_line(event))
         for record in records:
             if not _is_later(record, settled):
@@ -83,7 +94,16 @@ def _write(
             # Only what is no decision has a line break; with a space in its place it still is none.
             decisions.write(value.replace(b"\n", b" ") + b"\n")
             written += 1
-        return order.events, written
+        return (order.events, written), digests
+
+
+def _write_state(ledger_file: Path, state: ReadRecord) -> None:
+    """Write a kept state under the digest that it claims to have."""
+    claimed = next(value for name, value in state.headers if name == STATE_DIGEST_HEADER)
+    path = state_file(ledger_file, (claimed or b"").decode())
+    path.parent.mkdir(exist_ok=True)
+    with opened(path, "wb") as file:
+        file.write(state.value or b"")
 
 
 def _is_later(record: DecisionRecord, settled: Mapping[str, int]) -> bool:

@@ -1,5 +1,7 @@
 """A log as two files of JSON lines: the ledger, and the decisions in the order of the ledger.
 
+Beside them lie the states of cells where their rules changed, each in a file of its own.
+
 Each line is canonical to the byte and ends with a line break, so a file has one form only, and whatever is
 changed in it is noticed: here, by line, or where the ledger is folded.
 """
@@ -10,15 +12,23 @@ from typing import IO
 
 from schemas.codec import InvalidRecordError, decode_ledger_line
 from streams.cell.cell import LedgerEvent
+from streams.cell.rules import RULES, RuleBook
 from streams.replay.heads import Head, HeadCheck, KeptHead
 from streams.replay.replay import DecisionRecord, Verdict, claimed_place, fold, verify
 from streams.replay.sources import ReplayError, on_disk
+from streams.replay.stretches import unpacked_state
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
+STATES_FOLDER = "states"
+"""Beside the ledger file."""
 
 
 def verify_files(
-    ledger: Path, decisions: Path, cell: str | None = None, kept: Iterable[KeptHead] = ()
+    ledger: Path,
+    decisions: Path,
+    cell: str | None = None,
+    kept: Iterable[KeptHead] = (),
+    book: RuleBook = RULES,
 ) -> Verdict:
     """Verify files that `streams.replay.export.export` or a simulation wrote.
 
@@ -27,12 +37,28 @@ def verify_files(
 
     Args:
         kept: heads that the log must have.
+        book: the rules at hand.
 
     Raises:
         ReplayError: if a file cannot be read, or a line of the ledger is not as `read_ledger_file` demands.
     """
     records = _decisions_file(decisions, cell)
-    return on_disk(lambda: verify(_events(ledger, cell), records, kept=kept))
+
+    def find_state(_cell: str, digest: str) -> bytes | None:
+        path = state_file(ledger, digest)
+        if not path.exists():
+            return None
+        with opened(path, "rb") as file:
+            return unpacked_state(file.read(MAX_LINE_BYTES), digest)
+
+    return on_disk(
+        lambda: verify(_events(ledger, cell), records, kept=kept, book=book, find_state=find_state)
+    )
+
+
+def state_file(ledger: Path, digest: str) -> Path:
+    """Where the state of a digest lies that a ledger file names."""
+    return ledger.with_name(STATES_FOLDER) / f"{digest}.state"
 
 
 def fold_file(
@@ -45,6 +71,7 @@ def fold_file(
 
     Raises:
         ReplayError: if the file is none that `read_ledger_file` reads.
+        RulesError: if rules that decided some of it are not at hand.
     """
     check = HeadCheck(kept)
     for _ in fold(_events(ledger, cell), check):

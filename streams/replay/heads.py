@@ -56,8 +56,8 @@ class HeadCheck:
         self._last: dict[str, tuple[int, bytes]] = {}
 
     def take(self, cell: str, offset: int, chain: bytes) -> None:
-        """Take the chain of a cell after its next event."""
-        self._last[cell] = offset, chain
+        """Take the chain of a cell after an event."""
+        self._last[cell] = max(self._last.get(cell, (-1, b"")), (offset, chain))
         if offset in self._wanted:
             self._found[cell, offset] = chain.hex()
 

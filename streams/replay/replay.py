@@ -1,6 +1,5 @@
 """Proof of a log: fold the ledger again, and compare every decision byte by byte and link by link."""
 
-import hashlib
 import heapq
 import re
 from collections import Counter
@@ -10,9 +9,12 @@ from itertools import takewhile
 from typing import Literal
 
 from schemas.codec import Decision, InvalidRecordError, decode_decision
-from streams.cell.cell import CHAIN_START, Cell, LedgerEvent
-from streams.replay.demands import Demanded, Demands, Link
+from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.rules import RULES, RuleBook
+from streams.replay.chains import Chains
+from streams.replay.demands import Demanded, Demands
 from streams.replay.heads import Head, HeadCheck, KeptHead
+from streams.replay.stretches import FindState, Stretch, StretchFold, no_state
 
 MAX_DIFFERENCES = 100
 """How many differences a verdict lists; all are counted."""
@@ -23,9 +25,6 @@ Kind = Literal["altered", "missing", "awaited", "extra", "unreadable", "repeated
 LIVE: frozenset[Kind] = frozenset({"awaited", "repeated", "misplaced"})
 """What a log on Kafka may rightly show: a worker has decisions to publish yet, and one that was killed
 publishes some again, or only now what a failed delivery left out."""
-
-_CHAIN_BYTES = 32
-_CHAIN_SUFFIX_BYTES = len(b',"chain":"') + 2 * _CHAIN_BYTES + len(b'"}')
 
 
 @dataclass(frozen=True)
@@ -89,11 +88,25 @@ class Verdict:
     hold a later copy of the log against it."""
     head_faults: tuple[str, ...]
     """A line for each head that was kept and that the log does not have."""
+    stretches: tuple[Stretch, ...]
+    """Which rules decided what, cell by cell."""
+    join_faults: tuple[str, ...]
+    """A line for each stretch that does not begin where the one before it ends."""
 
     @property
     def ok(self) -> bool:
         """Whether every decision is the one that the rules demand, and every head that was kept is found."""
-        return self.difference_count == 0 and not self.broken_links and not self.head_faults
+        return not self.has_faults and not self.unverified
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether anything is known to be wrong."""
+        return bool(self.difference_count or self.broken_links or self.head_faults or self.join_faults)
+
+    @property
+    def unverified(self) -> tuple[Stretch, ...]:
+        """The stretches that could not be folded again: nothing of them need be wrong."""
+        return tuple(stretch for stretch in self.stretches if stretch.unverified is not None)
 
     @property
     def first(self) -> Difference | None:
@@ -114,6 +127,8 @@ class _Comparison:
         self._last = -1
         """Place in the ledger of the furthest decision that was found as demanded."""
         self._last_of_cell: dict[str, int] = {}
+        self._last_trusted = (-1, -1)
+        """Event and index of the furthest decision that was taken as it was found."""
         self._first: list[tuple[int, int, Difference]] = []
         """The first differences, with their places in the ledger and the order in which they were noted; as a
         heap of the negatives of both, so that the last of them is quickly given up for an earlier one."""
@@ -123,6 +138,8 @@ class _Comparison:
         demanded = self._demands.get(id)
         if demanded is None:
             self._take_undemanded(record)
+        elif demanded.value is None:
+            self._take_trusted_again(record, demanded)
         elif record.value != demanded.value:
             expected, found = demanded.value.decode(), _text(record.value)
             self._differ(demanded.number, Difference("altered", id, record.place, expected, found))
@@ -145,7 +162,7 @@ class _Comparison:
                 kind = "awaited"
                 self.awaited_from.setdefault(demanded.cell, demanded.offset)
             place = f"ledger offset {demanded.offset} of cell {demanded.cell}"
-            expected = demanded.value.decode()
+            expected = _text(demanded.value or b"")
             self._differ(demanded.number, Difference(kind, demanded.id, place, expected, None))
 
     def is_awaited(self, demanded: Demanded) -> bool:
@@ -160,7 +177,28 @@ class _Comparison:
         """The first differences, in the order of the ledger."""
         return tuple(difference for _, _, difference in sorted(self._first, reverse=True, key=_place))
 
+    def _take_trusted_again(self, record: DecisionRecord, trusted: Demanded) -> None:
+        first = trusted.found or b""
+        if record.value == first:
+            difference = Difference("repeated", trusted.id, record.place, None, None)
+        else:
+            difference = Difference("altered", trusted.id, record.place, _text(first), _text(record.value))
+        self._differ(self._demands.decisions, difference)
+
     def _take_undemanded(self, record: DecisionRecord) -> None:
+        place, id = claimed_place(record.value), _claimed_id(record.value)
+        if place is not None and id == "{}-{}-{}".format(*place):
+            trusted = self._demands.trust(place, id, record.value)
+            if trusted is not None:
+                event, before = trusted
+                # Whoever published it has passed what comes before it.
+                last_of_cell = self._last_of_cell.get(place[0], -1)
+                self._last_of_cell[place[0]] = max(last_of_cell, before - 1)
+                if (event, place[2]) < self._last_trusted:
+                    difference = Difference("misplaced", id, record.place, None, None)
+                    self._differ(self._demands.decisions, difference)
+                self._last_trusted = max(self._last_trusted, (event, place[2]))
+                return
         found, last = _text(record.value), self._demands.decisions
         try:
             decision = decode_decision(record.value)
@@ -186,7 +224,7 @@ def _place(entry: tuple[int, int, Difference]) -> tuple[int, int]:
 
 
 def fold(
-    ledger: Iterable[LedgerEvent], kept: HeadCheck | None = None
+    ledger: Iterable[LedgerEvent], kept: HeadCheck | None = None, book: RuleBook = RULES
 ) -> Iterator[tuple[LedgerEvent, list[Decision]]]:
     """What the ledger of one or more cells demands, event by event.
 
@@ -195,11 +233,12 @@ def fold(
 
     Raises:
         ValueError: if the events of a cell are not in the order of their offsets.
+        RulesError: if rules that decided some of them are not in `book`.
     """
     cells: dict[str, Cell] = {}
     for event in ledger:
         name = event.envelope.event.cell
-        cell = cells.setdefault(name, Cell(name))
+        cell = cells.setdefault(name, Cell(name, book))
         decisions = cell.handle(event)
         if kept is not None:
             kept.take(name, event.offset, cell.chain)
@@ -211,8 +250,13 @@ def verify(
     decisions: Iterable[DecisionRecord],
     tolerated: Collection[Kind] = (),
     kept: Iterable[KeptHead] = (),
+    book: RuleBook = RULES,
+    find_state: FindState = no_state,
 ) -> Verdict:
     """Fold `ledger` and compare with `decisions`, by id.
+
+    Where the rules that decided are not in `book`, the decisions are taken as they are found. Their chain is
+    verified all the same, and that the stretches around them join.
 
     Both are read once, record by record; what is to be remembered of them is on disk. The events of each cell
     must come in the order of their offsets, from the first one on.
@@ -220,82 +264,61 @@ def verify(
     Args:
         tolerated: what is counted and no fault: `LIVE` for a log that grows, nothing for an exported one.
         kept: heads that the log must have.
+        book: the rules at hand.
+        find_state: the states that are kept where rules changed.
 
     Raises:
         ValueError: if the events of a cell are out of order.
         sqlite3.Error: if there is no room on disk for what is to be remembered.
     """
-    last_offsets: dict[str, int] = {}
     heads = HeadCheck(kept)
+    folding = StretchFold(book, find_state)
     with Demands() as demands:
-        for event, demanded in fold(ledger, heads):
-            last_offsets[event.envelope.event.cell] = event.offset
-            demands.add(event, demanded)
+        for event in ledger:
+            folded = folding.take(event)
+            if folded is not None:
+                heads.take(event.envelope.event.cell, event.offset, folded[1])
+            demands.add(event, None if folded is None else folded[0])
         comparison = _Comparison(demands, tolerated)
         for record in decisions:
             comparison.take(record)
         comparison.close()
-        chains = _Chains()
+        chains = Chains(folding.start_chains, heads, may_end_early="awaited" in tolerated)
         for link in demands.links():
             chains.follow(link, awaited=link.decision is not None and comparison.is_awaited(link.decision))
-        awaited_from = comparison.awaited_from
+        chains.close()
+        stretches = folding.stretches()
         return Verdict(
-            cells=len(last_offsets),
+            cells=len({stretch.cell for stretch in stretches}),
             events=demands.events,
             decisions=demands.decisions,
             duplicates=comparison.tolerated["repeated"],
             awaited=comparison.tolerated["awaited"],
-            settled={cell: awaited_from.get(cell, last + 1) - 1 for cell, last in last_offsets.items()},
+            settled=_settled(stretches, comparison.awaited_from, chains),
             difference_count=comparison.difference_count,
             differences=comparison.in_order(),
             broken_links=dict(sorted(chains.broken.items())),
-            heads=dict(sorted(chains.heads().items())),
+            heads=dict(sorted(chains.heads.items())),
             head_faults=heads.faults(),
+            stretches=stretches,
+            join_faults=(*folding.faults, *chains.unjoined.values()),
         )
 
 
-class _Chains:
-    """Follows each cell's chain through the records as they were found, whatever the fold says of them."""
-
-    def __init__(self) -> None:
-        self.broken: dict[str, str] = {}
-        """By cell, the first decision whose link does not hold."""
-        self._ended: set[str] = set()
-        self._heads: dict[str, Head] = {}
-        """By cell, its chain after the last event of which all decisions have been followed."""
-        self._chains: dict[str, tuple[int, bytes]] = {}
-        """By cell, the offset of the event that is followed, and the chain so far."""
-
-    def follow(self, link: Link, awaited: bool) -> None:
-        """Take the next event of a cell, with one of its decisions."""
-        if link.cell in self._ended:
-            return
-        offset, before = self._chains.get(link.cell, (link.offset, CHAIN_START))
-        if link.offset > offset:
-            self._heads[link.cell] = Head(offset, before.hex())
-        if link.decision is not None and link.decision.found is None:
-            self._end(link, None if awaited else link.decision)
-            return
-        found = b"" if link.decision is None else link.decision.found or b""
-        body = found[:-_CHAIN_SUFFIX_BYTES]
-        chain = hashlib.blake2b(before + link.event + body, digest_size=_CHAIN_BYTES).digest()
-        self._chains[link.cell] = link.offset, chain
-        if link.decision is not None and found[len(body) :] != b',"chain":"' + chain.hex().encode() + b'"}':
-            self._end(link, link.decision)
-
-    def heads(self) -> dict[str, Head]:
-        """By cell, the head of what is followed and holds."""
-        whole = {
-            cell: Head(offset, chain.hex())
-            for cell, (offset, chain) in self._chains.items()
-            if cell not in self._ended
-        }
-        return {**self._heads, **whole}
-
-    def _end(self, link: Link, broken: Demanded | None) -> None:
-        self._ended.add(link.cell)
-        if broken is not None:
-            self.broken[link.cell] = broken.id
+def _settled(stretches: Iterable[Stretch], awaited_from: Mapping[str, int], chains: Chains) -> dict[str, int]:
+    """See `Verdict.settled`. Of a cell with a stretch that was not folded, the chain says what is there."""
+    settled: dict[str, int] = {}
+    for stretch in stretches:
+        cell = stretch.cell
+        settled[cell] = stretch.last_offset
+        if cell in awaited_from:
+            settled[cell] = awaited_from[cell] - 1
+    for stretch in stretches:
+        cell = stretch.cell
+        if stretch.unverified is not None and cell not in chains.broken | chains.unjoined:
+            head = chains.heads.get(cell)
+            settled[cell] = -1 if head is None else head.offset
+    return settled
 
 
 def claimed_place(value: bytes) -> tuple[str, int, int] | None:

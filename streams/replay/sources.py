@@ -7,12 +7,15 @@ from typing import TypeVar
 from schemas.codec import InvalidRecordError
 from schemas.errors import ReadableError
 from schemas.kafka_connection import KafkaConnection
-from schemas.topics import DECISIONS, LEDGER, topic_name
+from schemas.topics import DECISIONS, LEDGER, RULES_STATES, STATE_DIGEST_HEADER, topic_name
 from streams.cell.cell import LedgerEvent
 from streams.cell.ledger import read_ledger
+from streams.cell.rules import RULES, RuleBook
 from streams.kafka.reader import KafkaReader, TopicSlice
+from streams.kafka.records import ReadRecord
 from streams.replay.heads import KeptHead
 from streams.replay.replay import LIVE, DecisionRecord, Kind, Verdict, verify
+from streams.replay.stretches import unpacked_state
 
 Result = TypeVar("Result")
 
@@ -27,22 +30,31 @@ def verify_kafka(
     cell: str | None = None,
     tolerated: Collection[Kind] = LIVE,
     kept: Iterable[KeptHead] = (),
+    book: RuleBook = RULES,
 ) -> Verdict:
     """Verify one cell, or all, as they lie on Kafka at this moment; workers may go on meanwhile.
 
     Args:
-        tolerated, kept: see `streams.replay.replay.verify`.
+        tolerated, kept, book: see `streams.replay.replay.verify`.
 
     Raises:
         ReadError: if Kafka does not answer, or not to this client.
         ReplayError: if records of the ledger's beginning are gone.
     """
-    with KafkaReader(kafka) as reader:
+    with KafkaReader(kafka) as reader, KafkaReader(kafka) as reader_of_states:
+
+        def find_state(name: str, digest: str) -> bytes | None:
+            for record in kept_states(reader_of_states, topic_prefix, {digest}):
+                if record.key == name.encode():
+                    return unpacked_state(record.value or b"", digest)
+            return None
+
         decisions = reader.slice(topic_name(topic_prefix, DECISIONS))
         # Read after the decisions' end is known, the ledger holds the cause of each of them.
         ledger = reader.slice(topic_name(topic_prefix, LEDGER))
         events = ledger_events(reader, ledger, cell)
-        return on_disk(lambda: verify(events, decision_records(reader, decisions, cell), tolerated, kept))
+        records = decision_records(reader, decisions, cell)
+        return on_disk(lambda: verify(events, records, tolerated, kept, book, find_state))
 
 
 def on_disk(work: Callable[[], Result]) -> Result:
@@ -75,6 +87,18 @@ def ledger_events(reader: KafkaReader, ledger: TopicSlice, cell: str | None) -> 
             continue
         if cell in (None, event.envelope.event.cell):
             yield event
+
+
+def kept_states(reader: KafkaReader, topic_prefix: str, digests: Collection[str]) -> Iterator[ReadRecord]:
+    """The records of states that are kept under these digests.
+
+    Raises:
+        ReadError: if Kafka does not answer, or not to this client.
+    """
+    wanted = {(STATE_DIGEST_HEADER, digest.encode()) for digest in digests}
+    for record in reader.read(reader.slice(topic_name(topic_prefix, RULES_STATES))):
+        if not wanted.isdisjoint(record.headers):
+            yield record
 
 
 def decision_records(

@@ -16,6 +16,7 @@ from faust.types.tuples import TP, Message
 
 from schemas.codec import InvalidRecordError
 from streams.cell.cell import Cell
+from streams.cell.rules import RuleBook, RulesError
 from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.dead_letters import dead_letter
@@ -50,6 +51,7 @@ class CellProcessor:
         suspension_limit_s: float,
         partition_of: Callable[[str], int],
         on_folded: Callable[[int, int, float], None],
+        book: RuleBook,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Describe a processor.
@@ -57,6 +59,7 @@ class CellProcessor:
         Args:
             partition_of: the ledger partition of a cell.
             on_folded: is told partition and offset of each event that was folded, and how long that took.
+            book: the rules that cells may come under.
         """
         self._snapshots = snapshots
         self._publisher = publisher
@@ -67,6 +70,7 @@ class CellProcessor:
         self._suspension_limit_s = suspension_limit_s
         self._partition_of = partition_of
         self._on_folded = on_folded
+        self._book = book
         self._monotonic_s = monotonic_s
         self._alive_at_s = monotonic_s()
         self._partitions: dict[int, LedgerPartition] = {}
@@ -82,15 +86,16 @@ class CellProcessor:
 
         Raises:
             LedgerGapError: if events are missing.
+            RulesError: if the rules of an event are not at hand.
             ValueError: if a snapshot is of another version.
         """
         async for event in stream.noack().events():
-            async with self._folding:
-                began_s = self._monotonic_s()
-                await self._fold(read_record(event.message))
-                self._progress.messages.append(event.message)
-                tp, offset = event.message.tp, event.message.offset
-                self._on_folded(tp.partition, offset, self._monotonic_s() - began_s)
+            try:
+                await self._take(event.message)
+            except RulesError:
+                # What could be decided is secured: who has the rules goes on from there.
+                await self.snapshot()
+                raise
             waiting = len(self._progress.messages)
             if waiting >= self._snapshot_every_events:
                 self._many_events.set()
@@ -151,12 +156,17 @@ class CellProcessor:
             return cell
         if name not in self._restored:
             snapshot = self._snapshots.data.get(name.encode())
-            self._restored[name] = None if snapshot is None else Cell.restore(snapshot)
+            self._restored[name] = None if snapshot is None else Cell.restore(snapshot, self._book)
         return self._restored[name]
 
     def names(self) -> list[str]:
         """The cells that have been folded here."""
         return [name for partition in self._partitions.values() for name in partition.cells]
+
+    def last_offset(self, partition: int) -> int:
+        """Ledger offset of the last record of a partition that was taken here; -1 where none was yet."""
+        taken = self._partitions.get(partition)
+        return -1 if taken is None else taken.last_offset
 
     async def release(self) -> None:
         """Forget every cell: the partitions are assigned anew, and restored from the snapshots.
@@ -183,10 +193,17 @@ class CellProcessor:
                 "start it again"
             )
 
+    async def _take(self, message: Message) -> None:
+        async with self._folding:
+            began_s = self._monotonic_s()
+            await self._fold(read_record(message))
+            self._progress.messages.append(message)
+            self._on_folded(message.partition, message.offset, self._monotonic_s() - began_s)
+
     async def _fold(self, record: ReadRecord) -> None:
         partition = self._partitions.get(record.partition)
         if partition is None:
-            partition = LedgerPartition(record.partition, record.offset, self._snapshots.data)
+            partition = LedgerPartition(record.partition, record.offset, self._snapshots.data, self._book)
             self._partitions[record.partition] = partition
         try:
             decisions = partition.fold(record)

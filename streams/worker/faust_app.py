@@ -1,6 +1,7 @@
 """The Faust application of a worker: its settings, its agents, and what happens when partitions move."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable
 from typing import Any, cast
@@ -13,7 +14,9 @@ from yarl import URL
 
 from schemas.registry import EVENTS_BY_TOPIC
 from schemas.topics import CLOCK, FLEET, LEDGER, SNAPSHOTS, dead_letter_name, topic_name
+from streams.cell.rules import RuleBook
 from streams.kafka.publisher import Publisher
+from streams.worker.adoption import Adoption
 from streams.worker.cell_processor import CellProcessor
 from streams.worker.faust_credentials import credentials
 from streams.worker.faust_transport import MOST_RECORDS_AT_ONCE, ExactConsumer, ExactTransport
@@ -26,6 +29,7 @@ from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 
 _COMMIT_EVERY_S = 1.0
 _WATCH_EVERY_S = 0.5
+_LOOK_AGAIN_S = 0.02
 _PATIENCE_S = 10.0
 """A group waits so much longer for its members than they may take to flush, and they so much longer for its
 answer: a request that a dying broker has swallowed is sent again after that, not after Faust's 90 s."""
@@ -34,13 +38,15 @@ answer: a request that a dying broker has swallowed is sent again after that, no
 class CellsApp:
     """The processors of a worker, wired to Faust."""
 
-    def __init__(self, settings: WorkerSettings, cells: frozenset[str], ledger_partitions: int) -> None:
+    def __init__(
+        self, settings: WorkerSettings, cells: frozenset[str], ledger_partitions: int, book: RuleBook
+    ) -> None:
         self._settings = settings
         self._faust = _faust_app(settings)
         self._publisher = Publisher(settings, LARGEST_RECORD_BYTES, settings.delivery_timeout_s)
         consumer = cast(ExactConsumer, self._faust.consumer)
         ledger = topic_name(settings.topic_prefix, LEDGER)
-        intake = _intake(settings, cells, ledger_partitions)
+        intake = _intake(settings, cells, ledger_partitions, book)
         self._cells = CellProcessor(
             _snapshots_table(self._faust, settings.topic_prefix, ledger_partitions),
             self._publisher,
@@ -51,20 +57,27 @@ class CellsApp:
             suspension_limit_s=settings.session_timeout_s - settings.heartbeat_s,
             partition_of=intake.partition_of,
             on_folded=self._note_folded,
+            book=book,
         )
+        self._adoption = Adoption(
+            book.newest, self._cells, intake, consumer, self._publisher, settings.topic_prefix, time.time
+        )
+        self._backlog = LedgerBacklog(time.monotonic, lambda number: TP(ledger, number) in self._mine())
         self._intake = IntakeProcessor(
             intake,
             settings.topic_prefix,
             self._publisher,
             consumer,
             self._cells,
-            LedgerBacklog(time.monotonic, lambda number: TP(ledger, number) in consumer.assignment()),
+            self._backlog,
+            self._adoption.holds_back,
             IntakeQueue(1 / settings.intake_writer_events_per_s),
             settings.intake_waiting_mib * 2**20,
             settings.intake_buffer_events,
             Clocks(time.time, time.monotonic),
         )
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ledger = ledger
         self._wire(list(intake.inputs), ledger)
 
     async def run(self) -> None:
@@ -81,6 +94,7 @@ class CellsApp:
                 self._intake.send_on(),
                 self._intake.acknowledge_confirmed(),
                 self._intake.watch_nodes(),
+                self._adoption.run(),
                 self._cells.snapshot_regularly(self._settings.snapshot_every_s),
                 self._cells.watch_for_suspension(_WATCH_EVERY_S),
             )
@@ -88,11 +102,30 @@ class CellsApp:
         await asyncio.gather(self._failure, *tasks)
 
     async def close(self) -> None:
-        """Read nothing more, secure and acknowledge what was read, and leave the group."""
+        """Decide what is in the ledger, secure and acknowledge it, and leave the group.
+
+        So a worker of other rules finds nothing behind the snapshots that only these may decide. Where that
+        takes too long, the rest is left to whoever comes next.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.stop_timeout_s / 2):
+                await self._intake.stop()
+                while not self._is_folded():
+                    await asyncio.sleep(_LOOK_AGAIN_S)
         self._faust.consumer.stop_flow()
         self._faust.flow_control.suspend()
         await self._flush()
         await self._faust.stop()
+
+    def _mine(self) -> set[TP]:
+        """The partitions that are assigned to this worker."""
+        assigned: set[TP] = self._faust.consumer.assignment()
+        return assigned
+
+    def _is_folded(self) -> bool:
+        """Whether all that the ledger has for this worker is decided."""
+        mine = [tp.partition for tp in self._mine() if tp.topic == self._ledger]
+        return self._backlog.is_empty() and all(map(self._adoption.is_folded, mine))
 
     def _wire(self, inputs: list[str], ledger: str) -> None:
         app = self._faust
@@ -119,6 +152,7 @@ class CellsApp:
     async def _release(self) -> None:
         """Forget what partitions hold that are assigned anew."""
         self._intake.release()
+        self._adoption.release()
         await self._cells.release()
 
     def _note_folded(self, partition: int, offset: int, fold_s: float) -> None:
@@ -205,7 +239,7 @@ def _raw_topic(app: faust.App, *names: str, acks: bool = True) -> Any:
     )
 
 
-def _intake(settings: WorkerSettings, cells: frozenset[str], partitions: int) -> Intake:
+def _intake(settings: WorkerSettings, cells: frozenset[str], partitions: int, book: RuleBook) -> Intake:
     prefix = settings.topic_prefix
     inputs = {
         topic_name(prefix, name): InputTopic(
@@ -213,4 +247,4 @@ def _intake(settings: WorkerSettings, cells: frozenset[str], partitions: int) ->
         )
         for name, events in EVENTS_BY_TOPIC.items()
     }
-    return Intake(inputs, topic_name(prefix, LEDGER), cells, settings.max_tick_ahead_s, partitions)
+    return Intake(inputs, topic_name(prefix, LEDGER), cells, settings.max_tick_ahead_s, partitions, book)

@@ -66,6 +66,8 @@ class ExactConsumer(Consumer):
         Returns:
             None where records are known to be on their way, or nothing is known.
         """
+        if not self._sought:
+            return None
         subscription = self._thread._consumer and self._thread._consumer._subscription.subscription
         assignment = subscription and subscription.assignment
         if assignment is None or tp not in assignment.tps or last_offset < self._returned.get(tp, -1):

@@ -20,6 +20,7 @@ from schemas.codec import (
 )
 from schemas.registry import EVENT_TYPES, TOPIC_BY_EVENT, WRITER_FIELDS
 from schemas.solves import SolveFinished
+from streams.cell.rules import RULES, RuleBook
 from streams.kafka.records import ReadRecord, SentHeaders, SentRecord, key_partition
 from streams.worker.dead_letters import dead_letter
 
@@ -95,6 +96,8 @@ class Intake:
     """How far a tick may be ahead of its record's timestamp; infinite where clocks may run as they like."""
     partitions: int
     """Of the ledger, and of each input topic."""
+    book: RuleBook = RULES
+    """The rules that a configuration may name."""
 
     def claim(self, record: ReadRecord) -> Claim | None:
         """Whose event a record says it is, for its place among those that wait: far cheaper than `admit`.
@@ -180,6 +183,8 @@ class Intake:
                 f"it lies in partition {record.partition}, and {event.TYPE} of cell {event.cell} belongs in "
                 f"{own}: key records by cell, with the partitioner of Kafka's own clients (murmur2)"
             )
+        if isinstance(event, CellConfigured) and self.book.get(event.rules) is None:
+            raise InvalidRecordError(f"the configuration names {self.book.lack_of(event.rules)}")
         if isinstance(event, ClockTicked):
             self._refuse_future(event.time_s, record.timestamp_ms)
         if not envelope.time and record.timestamp_ms is not None:

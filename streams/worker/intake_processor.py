@@ -134,6 +134,7 @@ class IntakeProcessor:
         consumer: Consumer,
         cells: Cells,
         backlog: LedgerBacklog,
+        holds_back: Callable[[str], bool],
         queue: IntakeQueue,
         most_waiting_bytes: int,
         most_unconfirmed: int,
@@ -142,6 +143,7 @@ class IntakeProcessor:
         """Describe a processor.
 
         Args:
+            holds_back: whether nothing may be sent now to a cell that this worker folds.
             most_waiting_bytes: while so much waits, the partition that most of it came from is not read.
             most_unconfirmed: so many records may be on their way to the broker.
         """
@@ -151,6 +153,7 @@ class IntakeProcessor:
         self._consumer = consumer
         self._cells = cells
         self._backlog = backlog
+        self._holds_back = holds_back
         self._queue = queue
         self._most_waiting_bytes = most_waiting_bytes
         self._clocks = clocks
@@ -163,6 +166,7 @@ class IntakeProcessor:
             most_unconfirmed
         )
         self._paused: set[TP] = set()
+        self._stopping = False
         self._changed = asyncio.Event()
         """Something waits, or there is room for it."""
 
@@ -240,6 +244,11 @@ class IntakeProcessor:
         self._monitor.forget(self._clocks.monotonic_s())
         self._said.clear()
         self._paused.clear()
+
+    async def stop(self) -> None:
+        """Send nothing more to the ledger, and wait until the broker has confirmed what was sent."""
+        self._stopping = True
+        await self.flush()
 
     async def flush(self) -> None:
         """Wait until everything that was sent on is confirmed and acknowledged; what waits stays unread."""
@@ -355,8 +364,11 @@ class IntakeProcessor:
         self._wait(claim, unix_s, self._intake.ledger_record(envelope))
 
     def _has_room(self, cell: str) -> bool:
+        partition = self._intake.partition_of(cell)
+        if self._stopping or (self._backlog.is_ours(partition) and self._holds_back(cell)):
+            return False
         behind = any(tp.topic in self._intake.inputs for tp in self._consumer.deep())
-        return self._backlog.has_room(self._intake.partition_of(cell), _BEHIND_S if behind else LONGEST_S)
+        return self._backlog.has_room(partition, _BEHIND_S if behind else LONGEST_S)
 
     def _pause_reading(self) -> None:
         """While too much waits, read no more of the partition that most of it came from."""

@@ -45,7 +45,7 @@ class LedgerBacklog:
         Args:
             longest_s: so long the events on their way may take to be folded.
         """
-        if not self._is_ours(partition):
+        if not self.is_ours(partition):
             return self._monotonic_s() >= self._elsewhere_from_s
         waiting = self._unconfirmed + sum(map(len, self._confirmed.values()))
         folds_per_s = min(max(1 / self._fold_s, _LEAST_EVENTS_PER_S), _MOST_EVENTS_PER_S)
@@ -54,17 +54,18 @@ class LedgerBacklog:
     def sent(self, partition: int) -> None:
         """Note an event that is sent to a partition."""
         self._unconfirmed += 1
-        if not self._is_ours(partition):
+        if not self.is_ours(partition):
             earliest_s = self._monotonic_s() - _ELSEWHERE_AT_ONCE_S
             self._elsewhere_from_s = max(self._elsewhere_from_s, earliest_s) + _ELSEWHERE_EVERY_S
 
     def confirmed(self, partition: int, offset: int, event: Waiting) -> None:
         """Note where the broker has put an event that was sent; events of a partition in their order."""
         self._unconfirmed -= 1
-        if self._is_ours(partition) and offset > self._folded.get(partition, -1):
+        if self.is_ours(partition) and offset > self._folded.get(partition, -1):
             self._confirmed.setdefault(partition, deque()).append((offset, event))
 
-    def _is_ours(self, partition: int) -> bool:
+    def is_ours(self, partition: int) -> bool:
+        """Whether this worker folds the cells of a partition."""
         return partition in self._folded or self._folds_here(partition)
 
     def folded(self, partition: int, offset: int, fold_s: float) -> Waiting | None:
@@ -80,6 +81,10 @@ class LedgerBacklog:
         while waiting and waiting[0][0] <= offset:
             event = waiting.popleft()
         return event[1] if event is not None and event[0] == offset else None
+
+    def is_empty(self) -> bool:
+        """Whether all that was sent to this worker's own partitions is folded."""
+        return not self._unconfirmed and not any(self._confirmed.values())
 
     def forget(self) -> None:
         """Begin anew: partitions are assigned anew. What is unconfirmed will still be confirmed."""

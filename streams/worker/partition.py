@@ -11,6 +11,7 @@ import msgpack
 from schemas.codec import Decision
 from streams.cell.cell import Cell, compress
 from streams.cell.ledger import read_ledger
+from streams.cell.rules import RULES, RuleBook, RulesError
 from streams.kafka.records import ReadRecord
 
 COVERAGE_VERSION = 1
@@ -73,7 +74,9 @@ class Capture:
 class LedgerPartition:
     """The cells of one partition, folded event by event."""
 
-    def __init__(self, number: int, first_offset: int, snapshots: Mapping[bytes, bytes]) -> None:
+    def __init__(
+        self, number: int, first_offset: int, snapshots: Mapping[bytes, bytes], book: RuleBook = RULES
+    ) -> None:
         """Take over a partition whose first delivered event has `first_offset`.
 
         Raises:
@@ -82,6 +85,7 @@ class LedgerPartition:
         self.number = number
         self._next_offset = first_offset
         self._snapshots = snapshots
+        self._book = book
         self.cells: dict[str, Cell] = {}
         """Those of which an event was folded here."""
         self._changed: set[str] = set()
@@ -99,6 +103,7 @@ class LedgerPartition:
         Raises:
             InvalidRecordError: if the record is no ledger event; it is passed over, here and in replay.
             LedgerGapError: if an event before it was not delivered, or a snapshot is lost or too old.
+            RulesError: if the rules that are to decide it are not at hand.
         """
         if record.offset < self._next_offset:
             return []
@@ -109,11 +114,22 @@ class LedgerPartition:
             )
         self._next_offset += 1
         event = read_ledger(record)
-        cell = self._cell(event.envelope.event.cell)
-        if event.offset <= cell.offset:
-            return []
+        try:
+            cell = self._cell(event.envelope.event.cell)
+            if event.offset <= cell.offset:
+                return []
+            decisions = cell.handle(event)
+        except RulesError:
+            # Not taken: snapshots must not claim it.
+            self._next_offset -= 1
+            raise
         self._changed.add(cell.name)
-        return cell.handle(event)
+        return decisions
+
+    @property
+    def last_offset(self) -> int:
+        """Ledger offset of the last record that was taken."""
+        return self._next_offset - 1
 
     def capture(self) -> Capture:
         """The state of what changed since the last capture: cheap, so that folding goes on soon."""
@@ -133,7 +149,7 @@ class LedgerPartition:
 
     def _restore(self, name: str) -> Cell:
         snapshot = self._snapshots.get(name.encode())
-        cell = Cell(name) if snapshot is None else Cell.restore(snapshot)
+        cell = Cell(name, self._book) if snapshot is None else Cell.restore(snapshot, self._book)
         covered = self._coverage.cells.get(name, -1)
         if cell.offset < covered:
             found = "there is none" if snapshot is None else f"it is of offset {cell.offset}"

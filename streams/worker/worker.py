@@ -17,6 +17,7 @@ from schemas.cells import MAX_SNAPSHOT_BYTES
 from schemas.codec import describe
 from schemas.services import begin_log
 from schemas.topics import COMMANDS, INPUTS, LEDGER, SNAPSHOTS, topic_name
+from streams.cell.rules import RULES, RuleBook, RulesError
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError
 from streams.worker import broken_connections, tolerant_records
@@ -103,7 +104,8 @@ def _check_snapshots(admin: Administration, name: str) -> None:
 EXIT_FAILED = 1
 """Something went wrong underway; started again, the worker resumes where it was."""
 EXIT_UNFIT = 2
-"""Settings, the cells' file or the broker's topics are not fit; starting again does not help."""
+"""Settings, the cells' file, the broker's topics or the rules at hand are not fit: to start again does not
+help."""
 
 _ANY_EPOCH_S = 0.0
 _GARBAGE_THRESHOLD = 50_000
@@ -111,7 +113,7 @@ _GARBAGE_THRESHOLD = 50_000
 log = logging.getLogger(__name__)
 
 
-def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
+def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -> NoReturn:
     """Run a worker until SIGTERM or SIGINT, and end the process.
 
     The exit status is 0 after an orderly stop, `EXIT_UNFIT` if the worker cannot start as it is set up, and
@@ -136,16 +138,18 @@ def run_worker(settings: WorkerSettings | None = None) -> NoReturn:
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     broken_connections.install()
     tolerant_records.install()
-    asyncio.run(_serve(settings, cells, partitions))
+    asyncio.run(_serve(settings, cells, partitions, book))
     raise AssertionError("a worker ends its process itself")
 
 
-async def _serve(settings: WorkerSettings, cells: frozenset[str], partitions: int) -> NoReturn:
+async def _serve(
+    settings: WorkerSettings, cells: frozenset[str], partitions: int, book: RuleBook
+) -> NoReturn:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    app = CellsApp(settings, cells, partitions)
+    app = CellsApp(settings, cells, partitions, book)
     running = asyncio.create_task(app.run())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -156,6 +160,8 @@ async def _serve(settings: WorkerSettings, cells: frozenset[str], partitions: in
             await app.close()
     except TimeoutError:
         _end(EXIT_FAILED, f"not stopped within {settings.stop_timeout_s} s")
+    except RulesError as error:
+        _end(EXIT_UNFIT, str(error))
     except Exception as error:
         log.debug("the worker failed", exc_info=error)
         _end(EXIT_FAILED, f"{type(error).__name__}: {error}")

@@ -20,6 +20,7 @@ from schemas.codec import Envelope
 from schemas.kafka_connection import KafkaConnection
 from schemas.registry import TOPIC_BY_EVENT
 from schemas.topics import LEDGER, topic_name, topics
+from streams.cell.rules import RULES, RuleBook
 from streams.kafka.reader import KafkaReader, ReadError
 from streams.kafka.records import ReadRecord
 from streams.replay.replay import Verdict
@@ -141,7 +142,7 @@ class Deployment:
     def topic(self, name: str) -> str:
         return topic_name(self.prefix, name)
 
-    def start_worker(self, **settings: object) -> Worker:
+    def start_worker(self, module: str = "streams.worker", **settings: object) -> Worker:
         environment = {
             "bootstrap_servers": self.bootstrap_servers,
             "topic_prefix": self.prefix,
@@ -156,6 +157,7 @@ class Deployment:
         worker = Worker(
             {f"MILLRACE_{name.upper()}": str(value) for name, value in environment.items()},
             self._directory / f"worker-{len(self._workers)}.log",
+            module,
         )
         self._workers.append(worker)
         return worker
@@ -244,7 +246,7 @@ class Deployment:
         ids = (dict(record.headers).get("ce_id") for record in self.records(LEDGER))
         return [id.decode() for id in ids if id is not None]
 
-    def proven(self, patience_s: float = PATIENCE_S) -> Verdict:
+    def proven(self, patience_s: float = PATIENCE_S, book: RuleBook = RULES) -> Verdict:
         """Wait until everything sent is in the ledger and decided, byte by byte as an undisturbed fold would.
 
         Raises:
@@ -256,7 +258,7 @@ class Deployment:
             try:
                 # In this order: what is replayed must hold all that was found in the ledger.
                 all_arrived = set(self._sent) <= set(self.ledger_ids())
-                verdict[:] = [verify_kafka(self.kafka, self.prefix)]
+                verdict[:] = [verify_kafka(self.kafka, self.prefix, book=book)]
             except (ReadError, ReplayError):
                 return False  # the broker is being restarted
             return all_arrived and verdict[0].ok and verdict[0].awaited == 0

@@ -49,6 +49,7 @@ clock                 -     -       w         -     r      -      r
 solves.finished       -     -       -         -     r      w      r
 ledger                -     -       r         -     rw     -      r
 decisions             r     r       r         -     w      r      r
+rules.states          -     -       -         -     w      -      r
 commands              -     -       -         r     w      -      r
 prices                r     -       -         -     w      -      r
 jobs.state            r     -       -         -     w      -      r
@@ -154,7 +155,7 @@ def test_the_drill_is_about_every_role_and_topic() -> None:
 
 
 def test_the_worker_alone_writes_what_is_decided() -> None:
-    for name in ("ledger", "decisions", "commands", "prices", "jobs.state", "snapshots"):
+    for name in ("ledger", "decisions", "rules.states", "commands", "prices", "jobs.state", "snapshots"):
         assert [role for role in ROLES if "w" in expected()[role][name]] == ["worker"]
     assert "w" not in "".join(expected()["auditor"].values())
 

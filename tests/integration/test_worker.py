@@ -306,6 +306,22 @@ def test_orderly_stop_leaves_nothing_to_repeat(deployment: Deployment) -> None:
     assert deployment.proven().duplicates == 0
 
 
+def test_a_stop_amid_bids_decides_what_is_in_the_ledger(deployment: Deployment) -> None:
+    """So a worker of other rules finds nothing that only this one may decide."""
+    worker = deployment.start_worker(snapshot_every_events=100_000, snapshot_every_s=600)
+    deployment.configure("alpha")
+    bids = deployment.send(events.bid(number) for number in range(6_000))
+    until(lambda: deployment.count("decisions") > 100, "the first decisions")
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait(20) == 0, worker.output
+    assert deployment.count("ledger") < len(bids)
+    assert deployment.committed_lag() == 0
+    verdict = verify_kafka(deployment.kafka, deployment.prefix)
+    assert (verdict.ok, verdict.awaited) == (True, 0)
+
+
 @pytest.fixture
 def busy(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Deployment]:
     """Cells of thirty nodes, in which bids win and lose."""

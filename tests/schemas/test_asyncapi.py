@@ -155,6 +155,7 @@ def test_every_type_travels_over_its_topics() -> None:
     assert set(channels["commands"]["messages"]) == {"SlotAssigned", "RunCancelled"}
     assert set(channels["prices"]["messages"]) == {"ZonePriced"}
     assert set(channels["jobs.state"]["messages"]) == {"JobState"}
+    assert set(channels["rules.states"]["messages"]) == {"CellState"}
     assert set(channels["jobs.dlt"]["messages"]) == {"DeadLetter"}
 
 

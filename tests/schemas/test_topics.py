@@ -23,6 +23,7 @@ def test_every_topic_is_there_once() -> None:
         "p.prices",
         "p.quotes",
         "p.quotes.dlt",
+        "p.rules.states",
         "p.solves.finished",
         "p.solves.finished.dlt",
     ]
@@ -41,7 +42,7 @@ def test_what_is_kept_for_ever() -> None:
         for name, spec in SPECS.items()
         if spec.cleanup_policy == "delete" and spec.retention_ms == FOR_EVER
     }
-    assert kept == {"p.ledger", "p.decisions"}
+    assert kept == {"p.ledger", "p.decisions", "p.rules.states"}
     assert all(spec.retention_bytes == FOR_EVER for spec in SPECS.values())
 
 

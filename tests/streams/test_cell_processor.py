@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from streams.cell.rules import RULES
 from streams.kafka.records import SentRecord
 from streams.worker.cell_processor import CellProcessor
 from streams.worker.publication import Publication
@@ -82,6 +83,7 @@ async def folded(broker: Broker) -> tuple[CellProcessor, dict[bytes, bytes], lis
         suspension_limit_s=60.0,
         partition_of=lambda cell: 1 if cell == "gamma" else 0,
         on_folded=lambda partition, offset, took_s: None,
+        book=RULES,
     )
     await processor.run(Ledger())
     return processor, table, acknowledged

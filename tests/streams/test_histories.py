@@ -50,4 +50,5 @@ def test_every_bid_is_decided_and_every_admitted_job_ends_once(seed):
     assert admitted
     twin = Bench()
     twin.send(*[entry.envelope.event for entry in bench.ledger])
+    assert twin.cell.packed() == bench.cell.packed(), "restored now and then, and never"
     assert [d.canonical for d in twin.decisions] == [d.canonical for d in bench.decisions]

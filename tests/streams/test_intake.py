@@ -14,11 +14,13 @@ from schemas.clock import ClockTicked
 from schemas.codec import MAX_VALUE_BYTES, decode_event
 from schemas.registry import EVENTS_BY_TOPIC, TOPIC_BY_EVENT, writer_of
 from streams.cell.ledger import read_ledger
+from streams.cell.rules import RuleBook
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.dead_letters import MAX_KEPT_VALUE_BYTES
 from streams.worker.intake import Accepted, InputTopic, Intake
 from tests.streams import events
 from tests.streams.mutations import mutate
+from tests.support.rules import BOTH, FIRST, SECOND
 
 INTAKE = Intake(
     {f"t.{name}": InputTopic(models, f"t.{name}.dlt") for name, models in EVENTS_BY_TOPIC.items()},
@@ -131,6 +133,29 @@ def test_refused_with_a_reason(changes: dict[str, object], expected: str) -> Non
         b"2",
         b"17",
     )
+
+
+@pytest.mark.parametrize(
+    ("book", "rules", "said"),
+    [
+        pytest.param(FIRST, 2, "(it has 1): a newer version of Millrace has them", id="newer"),
+        pytest.param(SECOND, 1, "(it has 2): version 0.1.0 of Millrace has them", id="former"),
+        pytest.param(BOTH, 3, "(it has 1, 2): a newer version of Millrace has them", id="newest"),
+    ],
+)
+def test_a_configuration_names_rules_that_the_worker_has(book: RuleBook, rules: int, said: str) -> None:
+    inputs = {"t.cells": InputTopic(EVENTS_BY_TOPIC["cells"], "t.cells.dlt")}
+    intake = replace(INTAKE, inputs=inputs, book=book)
+
+    def configured(version: int) -> SentRecord:
+        event = events.configuration().model_copy(update={"rules": version})
+        envelope = events.envelope(event, "c")
+        sent = record("cells", value=envelope.value, headers=tuple(envelope.headers()))
+        return admitted(sent, intake)
+
+    refused = f"the configuration names rules {rules}, which this program does not have {said}"
+    assert reason(configured(rules)) == refused
+    assert configured(book.newest.version).topic == "t.ledger"
 
 
 def test_what_nodes_and_the_clock_say_must_lie_with_its_cell() -> None:

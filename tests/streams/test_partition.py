@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from schemas.codec import InvalidRecordError
+from streams.cell.rules import MissingRulesError
 from streams.kafka.records import ReadRecord
 from streams.worker.partition import Coverage, LedgerGapError, LedgerPartition
 from tests.streams import events
+from tests.support.rules import SECOND, adoption
 
 
 def records(*cells: str, count: int = 30) -> list[ReadRecord]:
@@ -150,6 +152,26 @@ def test_bad_record_is_refused_and_leaves_no_gap() -> None:
 
     assert Coverage.from_bytes(dict(partition.capture().records())[b"/0"]).offset == 5
     assert partition.fold(ledger[6])
+
+
+def test_an_event_of_missing_rules_is_not_taken() -> None:
+    ledger = records("alpha", "beta")
+    partition = LedgerPartition(0, 0, {})
+    fold(partition, ledger[:10])
+    cell = partition.cells["beta"]
+    newer = events.envelope(adoption(cell), "newer")
+    record = replace(ledger[10], key=b"beta", value=newer.value, headers=tuple(newer.headers()))
+
+    with pytest.raises(MissingRulesError):
+        partition.fold(record)
+
+    snapshots = dict(partition.capture().records())
+    assert (partition.last_offset, Coverage.from_bytes(snapshots[b"/0"]).offset) == (9, 9)
+    successor = LedgerPartition(0, 10, snapshots, SECOND)
+    assert successor.fold(record) == []
+    assert successor.cells["beta"].rules == 2
+    with pytest.raises(MissingRulesError, match="offset 11 of cell alpha is to be decided by rules 1"):
+        successor.fold(replace(ledger[10], offset=11))
 
 
 def test_record_without_attributes_in_headers_is_refused() -> None:

@@ -3,7 +3,7 @@
 import random
 
 from schemas.codec import Envelope
-from tests.streams.golden.ledger import CHAIN, LEDGER, fold
+from tests.streams.golden.ledger import CHAIN, LEDGER, STATE, fold, state_of
 from tests.support.cells import configuration
 from tests.support.histories import recorded
 
@@ -16,3 +16,4 @@ lines = [Envelope(f"e{offset}", "golden", "", event).canonical for offset, event
 LEDGER.write_bytes(b"".join(line + b"\n" for line in lines))
 cell, _ = fold()
 CHAIN.write_text(cell.chain.hex() + "\n")
+STATE.write_text(state_of(cell))

@@ -1,12 +1,14 @@
-"""The committed ledger and its chain."""
+"""The committed ledger, its chain and its state."""
 
 from pathlib import Path
 
 from schemas.codec import Decision, decode_event_line
-from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.cell import SNAPSHOT_VERSION, Cell, LedgerEvent
+from streams.cell.rules import state_digest
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 CHAIN = Path(__file__).with_name("chain.txt")
+STATE = Path(__file__).with_name("state.txt")
 
 
 def fold() -> tuple[Cell, list[Decision]]:
@@ -15,3 +17,8 @@ def fold() -> tuple[Cell, list[Decision]]:
     for offset, line in enumerate(LEDGER.read_bytes().splitlines()):
         decisions += cell.handle(LedgerEvent(offset, decode_event_line(line)))
     return cell, decisions
+
+
+def state_of(cell: Cell) -> str:
+    """The layout of a cell's packed state, and its digest: what a ledger says of it where rules change."""
+    return f"{SNAPSHOT_VERSION} {state_digest(cell.packed())}\n"

@@ -2,7 +2,7 @@
 
 from schemas.auction.evidence import JobReplanned
 from schemas.decisions import JobRefunded, JobRejected, JobWithdrawn, NodeStatusChanged
-from tests.streams.golden.ledger import CHAIN, fold
+from tests.streams.golden.ledger import CHAIN, STATE, fold, state_of
 
 
 def test_the_committed_ledger_gives_the_committed_chain() -> None:
@@ -10,6 +10,14 @@ def test_the_committed_ledger_gives_the_committed_chain() -> None:
     assert cell.chain.hex() == CHAIN.read_text().strip(), (
         "decisions, or their encoding, are not what they were. If that is meant, say so in CHANGELOG.md, run "
         "`make golden` (python -m tests.streams.golden) and commit what it writes; if not, find the change"
+    )
+
+
+def test_the_committed_ledger_gives_the_committed_state() -> None:
+    cell, _ = fold()
+    assert state_of(cell) == STATE.read_text(), (
+        "a packed state is not what it was. A change of its layout, were it a default of a field, raises "
+        "SNAPSHOT_VERSION; then run `make golden`"
     )
 
 

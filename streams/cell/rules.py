@@ -1,0 +1,93 @@
+"""Versions of the rules: those that this program has, and how a cell goes from one to the next.
+
+The rules of a cell are all that its decisions depend on beside its ledger. `CellConfigured.rules` names the
+first ones and each `RulesAdopted` the next, so a ledger says which rules decide each of its events. What a
+cell says before its configuration, and whether an adoption holds, is the same under all rules.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.errors import ReadableError
+from schemas.kind import PolicyKind
+from schemas.kinds import KINDS
+from schemas.rules import RULES_VERSION, RulesAdopted
+
+State = dict[str, Any]
+"""A cell's state, of types that msgpack writes."""
+
+
+class RulesError(ReadableError):
+    """A cell cannot be folded on with the rules at hand. The message is one line that says what to do."""
+
+
+class MissingRulesError(RulesError):
+    """An event is to be decided by rules that this program does not have."""
+
+
+class WrongStateError(RulesError):
+    """Rules were adopted from another state than the ledger leads to."""
+
+
+def _unchanged(state: State) -> State:
+    return state
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One version of the rules."""
+
+    version: int
+    release: str
+    """The version of Millrace that they came with."""
+    policies: Mapping[str, PolicyKind]
+    """By kind."""
+    convert: Callable[[State], State] = _unchanged
+    """Makes of a state of older rules, or in an older layout, one of these rules in the present layout."""
+
+
+@dataclass(frozen=True)
+class RuleBook:
+    """The rules that a program has."""
+
+    rules: tuple[Rules, ...]
+    """Ascending by version, one at least; cells are put under the last."""
+    former: Mapping[int, str] = field(default_factory=dict)
+    """Versions that older programs had, with the version of Millrace that each came with."""
+
+    @property
+    def newest(self) -> Rules:
+        """What cells are to be decided by."""
+        return self.rules[-1]
+
+    def get(self, version: int) -> Rules | None:
+        """These rules; None where the program lacks them."""
+        return next((rules for rules in self.rules if rules.version == version), None)
+
+    def lack_of(self, version: int, release: str | None = None) -> str:
+        """That the program lacks these rules, and which version of Millrace has them.
+
+        Args:
+            release: that version, where the ledger names it.
+        """
+        held = ", ".join(str(rules.version) for rules in self.rules)
+        release = release or self.former.get(version)
+        age = "a newer" if version > self.newest.version else "an older"
+        who = f"{age} version of Millrace has" if release is None else f"version {release} of Millrace has"
+        return f"rules {version}, which this program does not have (it has {held}): {who} them"
+
+
+RULES = RuleBook((Rules(RULES_VERSION, "0.1.0", KINDS),))
+"""The rules of this version of Millrace. Whoever changes a decision adds a version (CONTRIBUTING.md)."""
+
+
+def adoption_holds(adopted: RulesAdopted, rules: int, offset: int) -> bool:
+    """Whether an adoption is the next event of a cell that `rules` have decided up to `offset`."""
+    return adopted.previous_rules == rules < adopted.rules and adopted.state_offset == offset
+
+
+def state_digest(packed: bytes) -> str:
+    """The digest of a packed state, by which the ledger names it; in hexadecimal."""
+    return hashlib.blake2b(packed, digest_size=32).hexdigest()

@@ -1,0 +1,173 @@
+"""Stretches of a ledger, each decided by one version of the rules.
+
+They are folded again where those rules are at hand, and joined by the states that the ledger names.
+"""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from schemas.cells import MAX_SNAPSHOT_BYTES, CellConfigured
+from schemas.codec import Decision
+from schemas.rules import RulesAdopted
+from streams.cell.cell import Cell, LedgerEvent, layout_of
+from streams.cell.rules import RuleBook, adoption_holds, state_digest
+
+
+class UnfitStateError(Exception):
+    """A kept state is not what the ledger says of it. The message says why."""
+
+
+FindState = Callable[[str, str], bytes | None]
+"""The packed state of a cell under a digest; None where none is kept. Raises `UnfitStateError` if what is
+kept under the digest is something else."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Events of a cell that are decided by one version of the rules."""
+
+    cell: str
+    rules: int | None
+    """None before the cell's configuration, where nothing is decided by rules."""
+    first_offset: int
+    """Ledger offset of its first event: but for the first stretch, that which adopts the rules."""
+    last_offset: int
+    state_digest: str | None
+    """Of the state that it starts from, as the ledger names it; None where it starts from nothing."""
+    unverified: str | None
+    """Why it could not be folded again; None where it was. Its chain is followed all the same."""
+
+    def __str__(self) -> str:
+        """One line for an operator."""
+        line = f"ledger offsets {self.first_offset} to {self.last_offset} of cell {self.cell}"
+        return f"{line} are not verified: they were decided by {self.unverified}"
+
+
+@dataclass
+class _Course:
+    """How far a cell is followed."""
+
+    stretch: Stretch
+    cell: Cell | None
+    """None where its state is not known."""
+
+
+class StretchFold:
+    """Folds the ledger of one cell or more, as far as the rules are at hand."""
+
+    def __init__(self, book: RuleBook, find_state: FindState) -> None:
+        self._book = book
+        self._find_state = find_state
+        self._courses: dict[str, _Course] = {}
+        self._past: list[Stretch] = []
+        self.faults: list[str] = []
+        """Stretches that do not join."""
+        self.start_chains: dict[tuple[str, int], bytes] = {}
+        """By cell and ledger offset, the chain that a stretch starts from, where the one before it could not
+        be folded: the decisions that are found must lead to it."""
+
+    def take(self, event: LedgerEvent) -> tuple[list[Decision], bytes] | None:
+        """Fold the next event of a cell.
+
+        Returns:
+            what is demanded because of it, and the chain after it; None where nobody here can say.
+
+        Raises:
+            ValueError: if the events of a cell are not in the order of their offsets.
+        """
+        name, offset, what = event.envelope.event.cell, event.offset, event.envelope.event
+        course = self._courses.get(name)
+        if course is None:
+            stretch = Stretch(name, None, offset, offset, None, None)
+            course = self._courses[name] = _Course(stretch, Cell(name, self._book))
+        elif offset <= course.stretch.last_offset:
+            raise ValueError(f"cell {name}: offset {offset} comes after {course.stretch.last_offset}")
+        rules, last = course.stretch.rules, course.stretch.last_offset
+        if rules is None and isinstance(what, CellConfigured):
+            self._configure(course, what, offset)
+        elif isinstance(what, RulesAdopted) and rules is not None and adoption_holds(what, rules, last):
+            self._adopt(course, what, offset)
+        course.stretch = replace(course.stretch, last_offset=offset)
+        if course.cell is None:
+            return None
+        decisions = course.cell.handle(event)
+        return decisions, course.cell.chain
+
+    def stretches(self) -> tuple[Stretch, ...]:
+        """All of them so far, cell by cell."""
+        present = [course.stretch for course in self._courses.values()]
+        return tuple(sorted([*self._past, *present], key=lambda each: (each.cell, each.first_offset)))
+
+    def _configure(self, course: _Course, configured: CellConfigured, offset: int) -> None:
+        lacks = self._book.get(configured.rules) is None
+        why = self._book.lack_of(configured.rules) if lacks else None
+        if offset > course.stretch.first_offset:
+            self._past.append(course.stretch)
+        course.stretch = Stretch(configured.cell, configured.rules, offset, offset, None, why)
+        if lacks:
+            course.cell = None
+
+    def _adopt(self, course: _Course, adopted: RulesAdopted, offset: int) -> None:
+        """Begin a stretch, with the state that the one before it led to, or else with the one kept."""
+        where = f"ledger offset {offset} of cell {adopted.cell}: rules {adopted.rules}"
+        why: str | None = None
+        if course.cell is not None:
+            packed = course.cell.packed()
+            digest = state_digest(packed)
+            # In another layout it would be another; the chain leads from stretch to stretch all the same.
+            if digest != adopted.state_digest and adopted.state_layout == layout_of(packed):
+                course.cell = None
+                why = f"rules {adopted.rules}, from a state that is not the one before them"
+                self.faults.append(
+                    f"{where} were adopted from a state of digest {adopted.state_digest}, and the ledger "
+                    f"leads to {digest}"
+                )
+        else:
+            try:
+                course.cell = self._kept(adopted)
+            except UnfitStateError as fault:
+                self.faults.append(f"{where} start from a state that is kept, and {fault}")
+            if course.cell is None:
+                why = f"rules {adopted.rules}, and the state that they start from is missing (digest "
+                why += f"{adopted.state_digest})"
+        if self._book.get(adopted.rules) is None:
+            course.cell, why = None, self._book.lack_of(adopted.rules, adopted.release)
+        self._past.append(course.stretch)
+        course.stretch = Stretch(adopted.cell, adopted.rules, offset, offset, adopted.state_digest, why)
+
+    def _kept(self, adopted: RulesAdopted) -> Cell | None:
+        packed = self._find_state(adopted.cell, adopted.state_digest)
+        if packed is None:
+            return None
+        try:
+            cell = Cell.unpack(packed, self._book)
+        except Exception as error:  # it has the right digest, and may be anything all the same
+            raise UnfitStateError(f"it cannot be read: {type(error).__name__}: {error}") from None
+        found = (cell.name, cell.rules, cell.offset)
+        wanted = (adopted.cell, adopted.previous_rules, adopted.state_offset)
+        if found != wanted:
+            raise UnfitStateError(f"it is of cell, rules and ledger offset {found}, where {wanted} was due")
+        self.start_chains[cell.name, cell.offset] = cell.chain
+        return cell
+
+
+def no_state(_cell: str, _digest: str) -> None:
+    """Where no states are kept."""
+
+
+def unpacked_state(snapshot: bytes, digest: str) -> bytes:
+    """The packed state in a kept record.
+
+    Raises:
+        UnfitStateError: if it is of another digest.
+    """
+    expand = zlib.decompressobj()
+    try:
+        packed = expand.decompress(snapshot, MAX_SNAPSHOT_BYTES)
+    except zlib.error as error:
+        raise UnfitStateError(f"it cannot be read: {error}") from None
+    found = state_digest(packed)
+    if found != digest or expand.unconsumed_tail:
+        raise UnfitStateError(f"its digest is {found}, where {digest} was due: it was altered")
+    return packed

@@ -1,0 +1,133 @@
+"""Cells come under the newest rules: when their ledger is folded, the worker writes that these hold from then
+on.
+
+What the old rules decided is published and in a snapshot by then, and the state that the new ones start from
+is kept for ever; the broker has confirmed both before the ledger names it. The event holds if nothing of the
+cell entered the ledger meanwhile; otherwise it changes nothing and is tried again. So that this comes to an
+end, intake sends nothing to a partition while one of its cells waits for rules.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from faust.types.tuples import TP
+
+from schemas.codec import Envelope, rfc3339
+from schemas.rules import RulesAdopted
+from schemas.topics import RULES_STATES, STATE_DIGEST_HEADER, topic_name
+from streams.cell.cell import Cell, compress, layout_of
+from streams.cell.rules import Rules, state_digest
+from streams.kafka.publisher import Publisher
+from streams.kafka.records import SentRecord
+from streams.worker.cell_processor import CellProcessor
+from streams.worker.intake import Intake
+
+SOURCE = "millrace/worker"
+"""The CloudEvents source of adoptions."""
+
+_LOOK_EVERY_S = 0.1
+
+
+class Consumer(Protocol):
+    """What adoption needs of Faust's consumer."""
+
+    def read_until_s(self, tp: TP, last_offset: int) -> float | None:
+        """None unless all of an assigned partition is read, and `last_offset` was the last taken of it."""
+
+
+class Adoption:
+    """Puts the cells that this worker folds under the newest rules."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        cells: CellProcessor,
+        intake: Intake,
+        consumer: Consumer,
+        publisher: Publisher,
+        topic_prefix: str,
+        unix_s: Callable[[], float],
+    ) -> None:
+        """Describe one. `rules` are the newest, and `intake` knows the cells that are served."""
+        self._rules = rules
+        self._cells = cells
+        self._intake = intake
+        self._consumer = consumer
+        self._publisher = publisher
+        self._states = topic_name(topic_prefix, RULES_STATES)
+        self._unix_s = unix_s
+        self._waiting: set[int] = set()
+        """Partitions with cells that wait for the newest rules."""
+        self._tried: dict[str, int] = {}
+        """By cell, the ledger offset of the last attempt: what became of it is known when it is folded."""
+
+    async def run(self) -> None:
+        """Look for cells that are ready again and again. Never returns.
+
+        Raises:
+            KafkaException: if the broker does not take a record.
+            SuspendedError: see `CellProcessor.snapshot`.
+            MissingRulesError: if a cell is under newer rules than this worker has.
+        """
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            for cell in self._ready():
+                await self._adopt(cell)
+
+    def release(self) -> None:
+        """Forget who waits: the partitions are assigned anew."""
+        self._waiting.clear()
+
+    def _ready(self) -> list[Cell]:
+        """The cells that can come under the newest rules now."""
+        ready, waiting = [], set()
+        for name in sorted(self._intake.cells):
+            partition = self._intake.partition_of(name)
+            folded = self.is_folded(partition)
+            # The snapshots of a partition that was just assigned may not all be read yet.
+            cell = self._cells.cell(name) if folded or partition in self._waiting else None
+            if cell is not None and cell.awaits_rules:
+                waiting.add(partition)
+                if folded and cell.offset >= self._tried.get(name, -1):
+                    ready.append(cell)
+        self._waiting = waiting
+        return ready
+
+    def holds_back(self, name: str) -> bool:
+        """Whether nothing may be sent to a cell that this worker folds, since rules are about to change."""
+        cell = self._cells.cell(name)
+        return self._intake.partition_of(name) in self._waiting or (cell is not None and cell.awaits_rules)
+
+    def is_folded(self, partition: int) -> bool:
+        """Whether a ledger partition is this worker's, and everything that the broker has of it is folded."""
+        place = TP(self._intake.ledger, partition)
+        return self._consumer.read_until_s(place, self._cells.last_offset(partition)) is not None
+
+    async def _adopt(self, cell: Cell) -> None:
+        offset, previous = cell.offset, cell.rules
+        # What the old rules decided is published, and nobody has to decide it again.
+        await self._cells.snapshot()
+        if cell.offset != offset or previous is None:
+            return
+        packed = cell.packed()
+        digest, partition = state_digest(packed), self._intake.partition_of(cell.name)
+        state = await asyncio.to_thread(compress, packed)
+        headers = [(STATE_DIGEST_HEADER, digest.encode())]
+        await (
+            await self._publisher.send(
+                SentRecord(self._states, cell.name.encode(), state, headers, partition)
+            )
+        )
+        adopted = RulesAdopted(
+            cell=cell.name,
+            rules=self._rules.version,
+            previous_rules=previous,
+            release=self._rules.release,
+            state_offset=offset,
+            state_digest=digest,
+            state_layout=layout_of(packed),
+        )
+        id = f"rules-{adopted.rules}-{offset}"
+        envelope = Envelope(id, SOURCE, rfc3339(int(self._unix_s() * 1_000)), adopted)
+        self._tried[cell.name] = await (await self._publisher.send(self._intake.ledger_record(envelope)))
