@@ -38,9 +38,24 @@ class PolicySettings(Kinded):
 class Workload(Kinded):
     """What a job runs."""
 
+    @property
+    def total_samples(self) -> int | None:
+        """When so many samples are done the job is; None where that is not known in advance."""
+        return None
+
 
 class Terms(Kinded):
     """On what conditions a job is submitted, or a quote is asked for."""
+
+    @property
+    def latest_s(self) -> float | None:
+        """By when the job is over, done or not; None where the terms do not say."""
+        return None
+
+    @property
+    def offered_micros(self) -> int | None:
+        """The most that the user would pay; None where the terms do not say."""
+        return None
 
 
 class Evidence(Kinded):
@@ -102,6 +117,8 @@ class PolicyKind:
     """Decisions of its own, commands included."""
     reasons: Mapping[ReasonedDecision, tuple[str, ...]] = field(default_factory=dict)
     solves: tuple[Solve, ...] = ()
+    virtual_runners: Mapping[str, Reference] = field(default_factory=dict)
+    """What stands in for the runners of its commands in a simulation, by their names: see `VirtualRunner`."""
     warm_up: Reference | None = None
     """`() -> Iterable[Event]`: what a worker folds before its first event, to have compiled code at hand."""
 

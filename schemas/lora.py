@@ -70,3 +70,8 @@ class LoraWorkload(Workload):
     """s_ik by GPU type; taken from the zone's throughput table when absent."""
     needs_preprocessing: bool = False
     """f_i: a labour vendor must prepare the data first."""
+
+    @property
+    def total_samples(self) -> int:
+        """All of the work."""
+        return self.work_samples

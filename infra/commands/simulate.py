@@ -21,6 +21,7 @@ from infra.commands.output import console, print_json, progress, remark
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.commands.what_if import show_what_if
 from infra.errors import CommandError
+from infra.files.bids import read_timed_jobs
 from infra.simulation.alternative import Alternative, NodeAddition, PolicyName
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.views.summary import summarise
@@ -28,7 +29,6 @@ from infra.views.tables import summary_table
 from infra.workloads.arrivals import Arrival, cut_from_trace, generate
 from infra.workloads.bids import Demands, Workload, draw_workload
 from infra.workloads.trace import read_trace
-from schemas.cells import CellConfigured
 
 EPOCH_S = 1_704_067_200.0
 """2024-01-01: the virtual time at which a cell without an epoch of its own begins."""
@@ -67,6 +67,18 @@ def simulate(
     median_work_slots: Annotated[
         float, bounded(least=0.001, most=10_000, help="Median work, in slots on the slowest GPU type.")
     ] = 3.0,
+    job_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Jobs to run in place of drawn ones, as `submit` takes them; `at_s` says when each comes, "
+            "in seconds from the start.",
+            metavar="JOBS.yaml",
+            show_default=False,
+        ),
+    ] = None,
+    solve_s: Annotated[
+        float, bounded(least=0, most=86_400, help="Virtual seconds that a solver takes.")
+    ] = 0.0,
     pace: Annotated[
         float, bounded(least=0.01, most=1, help="Executors' speed, as a part of what the zones plan with.")
     ] = 1.0,
@@ -115,7 +127,7 @@ def simulate(
         auction={name: micros for name, micros in prices.items() if micros is not None},
     )
     if from_ledger is not None:
-        _refuse_what_draws(context)
+        _refuse_what_draws(context, "--from-ledger")
         other_cells = cells if is_given(context, "cells") else None
         kept = kept_heads(expect_head, cell)
         show_what_if(from_ledger, cell, kept, other_cells, alternative, pace, out, json)
@@ -123,37 +135,40 @@ def simulate(
     if expect_head:
         raise CommandError("--expect-head is for recorded ledgers and goes with --from-ledger")
     configuration = cell_of(cells, EPOCH_S, cell)
-    arrivals = arrivals_of(trace, jobs, span_slots * configuration.slot_s, seed)
-    demands = Demands(median_work_slots=median_work_slots)
-    workload = draw_workload(configuration, arrivals, configuration.epoch_s, seed, demands)
+    if job_file is not None:
+        _refuse_what_draws(context, "--job-file")
+        timed = read_timed_jobs(str(job_file), configuration.epoch_s, configuration.cell)
+        workload = Workload(quotes=[], bids=timed)
+    else:
+        arrivals = arrivals_of(trace, jobs, span_slots * configuration.slot_s, seed)
+        demands = Demands(median_work_slots=median_work_slots)
+        workload = draw_workload(configuration, arrivals, configuration.epoch_s, seed, demands)
     # Bids and quotes are drawn for the cell as the file has it, so that all changes meet the same ones.
     simulated = alternative.of(configuration, source=str(cells))
     for note in alternative.without_effect(configuration):
         remark(note)
-    _show(simulated, workload, pace, seed, out, json)
-
-
-def _show(
-    cell: CellConfigured, workload: Workload, pace: float, seed: int, out: Path | None, json: bool
-) -> None:
-    """Run the cell and print what came of it."""
     with progress("simulating") as done:
-        run = Simulation(cell, workload.bids, workload.quotes, pace).run(done)
+        run = Simulation(simulated, workload.bids, workload.quotes, pace, solve_s=solve_s).run(done)
+    _show(run, simulated.cell, seed, out, json)
+
+
+def _show(run: SimulatedRun, cell: str, seed: int, out: Path | None, json: bool) -> None:
+    """Print what came of a run."""
     summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)
     if out is not None:
         _write(run, out)
     if json:
-        print_json({"cell": cell.cell, "seed": seed, "events": len(run.ledger), **summary.as_json()})
+        print_json({"cell": cell, "seed": seed, "events": len(run.ledger), **summary.as_json()})
     else:
-        console().print(summary_table(f"Cell {cell.cell}, seed {seed}", summary))
+        console().print(summary_table(f"Cell {cell}, seed {seed}", summary))
 
 
-def _refuse_what_draws(context: typer.Context) -> None:
-    """A recorded ledger has its bids: options of drawn ones would do nothing."""
+def _refuse_what_draws(context: typer.Context, option: str) -> None:
+    """With an option that brings its own jobs, those of drawn ones would do nothing."""
     for name in _OF_DRAWN_WORKLOADS:
         if is_given(context, name):
             raise CommandError(
-                f"--{name.replace('_', '-')} is for drawn workloads and does not go with --from-ledger"
+                f"--{name.replace('_', '-')} is for drawn workloads and does not go with {option}"
             )
 
 

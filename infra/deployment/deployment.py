@@ -1,5 +1,6 @@
 """Starting and stopping a whole deployment."""
 
+import json
 import os
 import signal
 import sys
@@ -20,9 +21,10 @@ from infra.kafka.file_lock import FileLock, LockedError
 from infra.log.target import Target
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.access import DEFAULT_GROUPS, ROLES, Role
-from schemas.auction.settings import TitanPolicy
-from schemas.cells import CellConfigured
+from schemas.cells import CellConfigured, Zone
 from schemas.kafka_connection import KafkaConnection
+from schemas.kinds import KINDS
+from schemas.registry import runners_of
 from schemas.topics import topics
 from streams.worker.cells_file import CellsFile
 
@@ -95,7 +97,7 @@ class Deployment:
     worker: Service = field(init=False)
     clock: Service = field(init=False)
     solvers: list[Service] = field(default_factory=list)
-    """One where a zone's bids are decided by solves."""
+    """One where a zone's policy asks solvers."""
     executors: dict[tuple[str, str], Service] = field(default_factory=dict)
     """By cell and node."""
     _retry_s: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -108,7 +110,7 @@ class Deployment:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run for the length of the block: topics, worker, cells, where a zone is under `titan` a solver,
+        """Run for the length of the block: topics, worker, cells, where a zone's policy asks one a solver,
         clock and executors. The clock is stopped first, so that nothing comes due while the others stop.
 
         Raises:
@@ -126,7 +128,7 @@ class Deployment:
             self.worker.start()
             self.say("worker starts")
             self._configure()
-            if any(isinstance(zone.policy, TitanPolicy) for cell in self.cells for zone in cell.zones):
+            if any(KINDS[zone.policy.kind].solves for cell in self.cells for zone in cell.zones):
                 self._start_solver(stack)
             stack.callback(self._stop_executors)
             self.clock = self._service(
@@ -198,7 +200,7 @@ class Deployment:
         for cell in self.cells:
             for zone in cell.zones:
                 for node in zone.nodes:
-                    environment = self._executor_environment(cell, zone.base_model)
+                    environment = self._executor_environment(cell, zone)
                     arguments = ["executors.node", "--node", node.id]
                     name = f"executor-{cell.cell}-{node.id}"
                     service = self._service(name, "nodes", arguments, environment)
@@ -206,11 +208,12 @@ class Deployment:
                     service.start()
                     self.say(f"executor of {node.id} ({node.gpu_type}) in cell {cell.cell} starts")
 
-    def _executor_environment(self, cell: CellConfigured, base_model: str) -> dict[str, str]:
+    def _executor_environment(self, cell: CellConfigured, zone: Zone) -> dict[str, str]:
         folders = self.layout.folders
         return {
             "MILLRACE_CELL": cell.cell,
-            "MILLRACE_BASE_MODEL": base_model,
+            "MILLRACE_BASE_MODEL": zone.base_model,
+            "MILLRACE_RUNNERS": json.dumps(sorted(runners_of(zone.policy.kind))),
             "MILLRACE_DATASET_ROOT": str(folders.datasets),
             "MILLRACE_OUTPUT_ROOT": str(folders.adapters),
             "MILLRACE_STATE_ROOT": str(folders.executors),

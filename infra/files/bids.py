@@ -4,6 +4,7 @@ import uuid
 from typing import Any
 
 from infra.files.entries import Entry, read_entries
+from infra.workloads.bids import TimedBid
 from schemas.auction.quotes import VendorLeft, VendorQuoted
 from schemas.base import MAX_TIME_S
 from schemas.jobs import JobQuoteRequested, JobSubmitted
@@ -25,6 +26,24 @@ def read_bids(file: str, now_s: float, default_cell: str | None = None) -> list[
     return [
         entry.parse(JobSubmitted, _fields(entry, now_s, default_cell)) for entry in read_entries(file, "bid")
     ]
+
+
+def read_timed_jobs(file: str, start_s: float, default_cell: str | None = None) -> list[TimedBid]:
+    """Read the same files as jobs of a simulation: `at_s` of each says when it comes, in seconds from
+    `start_s`, and 0 where it is left out.
+
+    Raises:
+        EntriesFileError: as `read_bids`, or a time is none.
+    """
+    timed = []
+    for entry in read_entries(file, "job"):
+        at_s = entry.fields.get("at_s", 0)
+        if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not 0 <= at_s <= MAX_TIME_S:
+            raise entry.fault(("at_s",), f"not a number of seconds from 0 to {MAX_TIME_S:.0f}")
+        fields = _fields(entry, start_s + at_s, default_cell)
+        fields.pop("at_s", None)
+        timed.append(TimedBid(start_s + at_s, entry.parse(JobSubmitted, fields)))
+    return timed
 
 
 def read_quote_requests(file: str, now_s: float, default_cell: str | None = None) -> list[JobQuoteRequested]:

@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from infra.simulation.virtual_fleet import Agenda, Rank, VirtualFleet
-from infra.workloads.bids import TimedBid, check_time
-from schemas.auction.bids import Task
-from schemas.auction.quotes import VendorQuoted
+from infra.simulation.event_queue import EventQueue, Rank
+from infra.simulation.virtual_fleet import VirtualFleet
+from infra.workloads.bids import TimedBid, WorkloadError, check_time
 from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked, tick_interval_s
@@ -21,6 +20,8 @@ SOURCE = "millrace/simulate"
 
 _SLOTS_AFTER_LAST_DEADLINE = 2
 """A slot's report is waited for one slot long."""
+_LONGEST_WITHOUT_DEADLINE_S = 30 * 86_400.0
+"""A job whose terms have no deadline must be over so long after the last job came."""
 
 
 @dataclass(frozen=True)
@@ -32,61 +33,79 @@ class SimulatedRun:
 
 
 class Simulation:
-    """One cell, its nodes and its vendors, from the cell's epoch to the end of its last bid."""
+    """One cell, its nodes and what else speaks to it, from the cell's epoch until its last job is over."""
 
     def __init__(
         self,
         cell: CellConfigured,
-        bids: Sequence[TimedBid],
-        quotes: Sequence[VendorQuoted],
+        jobs: Sequence[TimedBid],
+        at_start: Sequence[Event],
         pace: float = 1.0,
         fold: Callable[[Cell, LedgerEvent], list[Decision]] = Cell.handle,
+        solve_s: float = 0.0,
     ) -> None:
-        """Plan everything that does not depend on the cell's decisions.
+        """Put what does not depend on the cell's decisions into the queue.
 
         Args:
-            pace: the speed of every executor, as a part of the speed that the zones plan with.
+            at_start: what is said when the cell begins, such as vendors' quotes.
+            pace: the speed of every node, as a part of the speed that the zones plan with.
             fold: `Cell.handle`, or what calls it once per event and watches.
+            solve_s: so much virtual time a solve takes.
 
         Raises:
             WorkloadError: it would end beyond what events can speak of.
         """
+        deadlines_s = [latest_s for timed in jobs if (latest_s := timed.bid.terms.latest_s) is not None]
+        ends_s = max(deadlines_s, default=cell.epoch_s) + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
+        self._last_arrival_s = max((timed.time_s for timed in jobs), default=cell.epoch_s)
+        check_time(max(ends_s, self._last_arrival_s + _LONGEST_WITHOUT_DEADLINE_S))
         self._start_s = cell.epoch_s
-        last_deadline_s = max((Task.of(timed.bid).deadline_s for timed in bids), default=cell.epoch_s)
-        self._end_s = last_deadline_s + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
-        check_time(self._end_s)
+        self._end_s = ends_s
+        """By then all jobs are over that have a deadline."""
+        self._tick_s = tick_interval_s(cell)
+        self._ticks = 0
         self._cell = Cell(cell.cell)
         self._fold = fold
-        self._agenda = Agenda()
-        self._fleet = VirtualFleet(cell, pace, self._agenda)
+        self._queue = EventQueue()
+        self._fleet = VirtualFleet(cell, pace, self._queue, solve_s=solve_s)
         self._ledger: list[LedgerEvent] = []
         self._decisions: list[Decision] = []
-        self._plan(cell, bids, quotes)
+        for event in (cell, *(node.online() for node in self._fleet.nodes.values()), *at_start):
+            self._queue.add(cell.epoch_s, Rank.SET_UP, event)
+        for timed in jobs:
+            self._queue.add(timed.time_s, Rank.BID, timed.bid)
+        self._add_tick()
 
     def run(self, on_progress: Callable[[float], None] = lambda _part: None) -> SimulatedRun:
-        """Feed the cell until nothing is left to happen; `on_progress` is told how much is over."""
+        """Feed the cell until the queue is empty; `on_progress` is told how much is over.
+
+        Raises:
+            WorkloadError: a job without deadline does not end.
+        """
         with _no_search_for_cycles():
-            while self._agenda:
-                time_s, event = self._agenda.pop()
+            while self._queue:
+                time_s, event = self._queue.pop()
                 self._feed(time_s, event)
-                on_progress((time_s - self._start_s) / (self._end_s - self._start_s))
+                if isinstance(event, ClockTicked):
+                    self._add_tick()
+                on_progress(min((time_s - self._start_s) / (self._end_s - self._start_s), 1.0))
         return SimulatedRun(self._ledger, self._decisions)
 
-    def _plan(self, cell: CellConfigured, bids: Sequence[TimedBid], quotes: Sequence[VendorQuoted]) -> None:
-        self._agenda.add(cell.epoch_s, Rank.SET_UP, cell)
-        for executor in self._fleet.executors.values():
-            self._agenda.add(cell.epoch_s, Rank.SET_UP, executor.online())
-        for quote in quotes:
-            self._agenda.add(cell.epoch_s, Rank.SET_UP, quote)
-        for timed in bids:
-            self._agenda.add(timed.time_s, Rank.BID, timed.bid)
-        self._plan_ticks(cell)
-
-    def _plan_ticks(self, cell: CellConfigured) -> None:
-        interval_s = tick_interval_s(cell)
-        for number in range(int((self._end_s - cell.epoch_s) / interval_s) + 1):
-            time_s = cell.epoch_s + number * interval_s
-            self._agenda.add(time_s, Rank.TICK, ClockTicked(cell=cell.cell, time_s=time_s))
+    def _add_tick(self) -> None:
+        """The next tick, if there is more to come."""
+        is_due = self._ticks <= int((self._end_s - self._start_s) / self._tick_s)
+        time_s = self._start_s + self._ticks * self._tick_s
+        if not is_due and (time_s <= self._last_arrival_s or self._cell.jobs.live):
+            if time_s > self._last_arrival_s + _LONGEST_WITHOUT_DEADLINE_S:
+                days = _LONGEST_WITHOUT_DEADLINE_S / 86_400
+                jobs = ", ".join(list(self._cell.jobs.live)[:3])
+                raise WorkloadError(
+                    f"{days:g} days after the last job came some are not over, such as {jobs}"
+                )
+            is_due = True
+        if is_due:
+            self._ticks += 1
+            self._queue.add(time_s, Rank.TICK, ClockTicked(cell=self._cell.name, time_s=time_s))
 
     def _feed(self, time_s: float, event: Event) -> None:
         offset = len(self._ledger)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import CommandError
+from infra.simulation.event_queue import EventQueue
 from infra.simulation.outcomes import JobOutcome, Outcomes
 from infra.simulation.recording import ID_PREFIX, Recording, timed
 from infra.simulation.simulator import SOURCE, sent_at
-from infra.simulation.virtual_fleet import Agenda, VirtualFleet
+from infra.simulation.virtual_fleet import VirtualFleet
 from schemas.auction.bids import bid_micros_of
 from schemas.base import Event
 from schemas.cells import CellConfigured
@@ -23,10 +24,7 @@ from schemas.fleet import (
     NodeOffline,
     NodeOnline,
     NodeSilent,
-    RunFailed,
-    RunFinished,
-    RunProgressed,
-    RunStarted,
+    RunReport,
 )
 from schemas.jobs import JobSubmitted
 from schemas.rules import RulesAdopted
@@ -49,15 +47,15 @@ class LedgerSimulation:
     """
 
     def __init__(self, configuration: CellConfigured, recording: Recording, pace: float) -> None:
-        """See `VirtualExecutor` for `pace`."""
+        """See `VirtualRunner` for `pace`."""
         self._configuration = configuration
         self._recording = recording
         self._cell = Cell(configuration.cell)
         self._offset = 0
-        self._agenda = Agenda()
-        self._fleet = VirtualFleet(configuration, pace, self._agenda, self._there_until_s)
-        executors = self._fleet.executors
-        self._added = {node: executors[node] for node in executors if not recording.knows(node)}
+        self._queue = EventQueue()
+        self._fleet = VirtualFleet(configuration, pace, self._queue, self._there_until_s)
+        nodes = self._fleet.nodes
+        self._added = {node: nodes[node] for node in nodes if not recording.knows(node)}
         self._own_models = {
             node.id: zone.base_model for zone in recording.configuration.zones for node in zone.nodes
         }
@@ -68,28 +66,28 @@ class LedgerSimulation:
         match event := envelope.event:
             case CellConfigured() if self._cell.configuration is None:
                 yield self._handle(time_s, replace(envelope, event=self._configuration, stored=None))
-                for executor in self._added.values():
-                    yield self._simulated(time_s, executor.online())
-            case CommandRefused() | RunStarted() | RunProgressed() | RunFinished() | RunFailed():
+                for node in self._added.values():
+                    yield self._simulated(time_s, node.online())
+            case CommandRefused() | RunReport():
                 if self._cell.nodes.awaits(event.node):
                     yield self._simulated(time_s, NodeHeard(cell=event.cell, node=event.node))
             case SolveFinished() | RulesAdopted():
                 pass
             case NodeOnline() | NodeHeartbeat() | NodeHeard() | NodeSilent() | NodeOffline():
-                if event.node in self._fleet.executors:
+                if event.node in self._fleet.nodes:
                     yield self._handle(time_s, self._of_node(envelope, event))
             case _:
                 yield self._handle(time_s, envelope)
 
     def run_until(self, time_s: float) -> Iterator[Step]:
         """Let happen what is due by now."""
-        while self._agenda.next_s <= time_s:
-            yield self._simulated(*self._agenda.pop())
+        while self._queue.next_s <= time_s:
+            yield self._simulated(*self._queue.pop())
 
     def _of_node(self, envelope: Envelope, event: FleetEvent) -> Envelope:
         """A node that serves its zone's base model serves the one that the zone has now."""
         if isinstance(event, NodeOnline) and event.base_model == self._own_models.get(event.node):
-            online = self._fleet.executors[event.node].online()
+            online = self._fleet.nodes[event.node].online()
             return envelope if online == event else replace(envelope, event=online, stored=None)
         return envelope
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from infra.views.summary import certified
-from schemas.auction.bids import Task, bid_micros_of
 from schemas.auction.evidence import (
     Certificate,
     ClassPrices,
@@ -35,9 +34,9 @@ class JobRow:
 
     job_id: str
     user: str = ""
-    bid_micros: int = 0
-    work_samples: int = 0
-    deadline_s: float = 0.0
+    bid_micros: int | None = None
+    work_samples: int | None = None
+    deadline_s: float | None = None
     state: str = "submitted"
     reason: str = ""
     price_micros: int | None = None
@@ -168,11 +167,10 @@ class Board:
         row.user = user
         bid = self._bids.get((user, row.job_id))
         if bid is None:  # not read yet
-            row.work_samples, row.deadline_s = 0, 0.0
+            row.work_samples = row.deadline_s = None
         else:
-            task = Task.of(bid)
-            row.bid_micros = bid_micros_of(bid)
-            row.work_samples, row.deadline_s = task.workload.work_samples, task.deadline_s
+            row.bid_micros = bid.terms.offered_micros
+            row.work_samples, row.deadline_s = bid.workload.total_samples, bid.terms.latest_s
 
     def _decide(
         self,

@@ -70,13 +70,15 @@ def happening(decision: Decision) -> str | None:
         case CellAccepted():
             return f"cell {decision.cell} accepted"
         case JobAdmitted():
-            bid = units(evidence_of(outcome).bid_micros)
-            return f"{outcome.job_id} admitted: bid {bid}, pays {units(outcome.payment_micros)}"
+            bid_micros = evidence_of(outcome).bid_micros
+            bid = f"({outcome.reason})" if bid_micros is None else f"bid {units(bid_micros)}"
+            return f"{outcome.job_id} admitted: {bid}, pays {units(outcome.payment_micros)}"
         case JobRejected():
             evidence = evidence_of(outcome)
             lowest = evidence.lowest_winning_bid_micros
             price = "" if lowest is None else f", {units(lowest)} would have won"
-            return f"{outcome.job_id} rejected ({outcome.reason}): bid {units(evidence.bid_micros)}{price}"
+            bid = outcome.detail if evidence.bid_micros is None else f"bid {units(evidence.bid_micros)}"
+            return f"{outcome.job_id} rejected ({outcome.reason}): {bid}{price}"
         case JobReplanned():
             left = f"{outcome.remaining_samples} samples left"
             return f"{outcome.job_id} planned again ({outcome.reason}): {left}"
@@ -120,7 +122,9 @@ def _cells(board: Board, row: JobRow) -> list[RenderableType]:
             if row.first_loss in (None, row.loss)
             else f"{row.first_loss:.3f} → {row.loss:.3f}"
         )
-    left_s = row.deadline_s - board.time_s if board.time_s is not None and not row.is_over else None
+    left_s = None
+    if row.deadline_s is not None and board.time_s is not None and not row.is_over:
+        left_s = row.deadline_s - board.time_s
     return [
         row.job_id,
         row.user,

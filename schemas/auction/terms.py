@@ -15,6 +15,16 @@ class BidTerms(Terms):
     deadline_s: UnixTime
     """d_i: the last slot of a plan ends no later than this."""
 
+    @property
+    def latest_s(self) -> float:
+        """The deadline."""
+        return self.deadline_s
+
+    @property
+    def offered_micros(self) -> int:
+        """The bid."""
+        return self.bid_micros
+
 
 class DeadlineTerms(Terms):
     """What would it cost to be done in time?"""

@@ -114,6 +114,15 @@ class Cell:
             self._extend_chain(line, b"")
         return decisions
 
+    def broken_invariants(self) -> Iterator[str]:
+        """A line for each thing that should always hold of the cell and does not."""
+        for job in self.jobs.live.values():
+            if job.zone not in self.zones:
+                yield f"job {job.job_id} is of zone {job.zone}, which the cell lacks"
+        for id, zone in self.zones.items():
+            for fault in zone.broken_invariants():
+                yield f"zone {id}: {fault}"
+
     def packed(self) -> bytes:
         """The whole state in msgpack: cheap enough to take between two events.
 

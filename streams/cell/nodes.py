@@ -69,10 +69,9 @@ class NodePool:
             self._heard[event.node] = None
             if event.node in self._down:
                 del self._down[event.node]
+                zone = self._zone_of[event.node].id
+                yield NodeStatusChanged(zone=zone, node=event.node, status="up", reason="online")
                 yield NodeChange(event.node, "up")
-                yield NodeStatusChanged(
-                    zone=self._zone_of[event.node].id, node=event.node, status="up", reason="online"
-                )
 
     def state(self) -> dict[str, Any]:
         """Everything that the configuration does not say, of types that msgpack writes."""

@@ -60,6 +60,10 @@ class ZonePolicy(Protocol):
     def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
         """A solver's answer, to a request of this zone or to none."""
 
+    def broken_invariants(self) -> Iterator[str]:
+        """A line for each thing that should always hold of the zone and does not. It may take its time: it is
+        asked in tests, and by workers that are told to look."""
+
     def state(self) -> dict[str, Any]:
         """Everything that the decisions to come depend on, of types that msgpack writes."""
 

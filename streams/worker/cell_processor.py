@@ -52,6 +52,7 @@ class CellProcessor:
         partition_of: Callable[[str], int],
         on_folded: Callable[[int, int, float], None],
         book: RuleBook,
+        validates: bool,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Describe a processor.
@@ -60,6 +61,7 @@ class CellProcessor:
             partition_of: the ledger partition of a cell.
             on_folded: is told partition and offset of each event that was folded, and how long that took.
             book: the rules that cells may come under.
+            validates: whether to look after every event if all holds that should always hold of a cell.
         """
         self._snapshots = snapshots
         self._publisher = publisher
@@ -71,6 +73,7 @@ class CellProcessor:
         self._partition_of = partition_of
         self._on_folded = on_folded
         self._book = book
+        self._validates = validates
         self._monotonic_s = monotonic_s
         self._alive_at_s = monotonic_s()
         self._partitions: dict[int, LedgerPartition] = {}
@@ -203,7 +206,9 @@ class CellProcessor:
     async def _fold(self, record: ReadRecord) -> None:
         partition = self._partitions.get(record.partition)
         if partition is None:
-            partition = LedgerPartition(record.partition, record.offset, self._snapshots.data, self._book)
+            partition = LedgerPartition(
+                record.partition, record.offset, self._snapshots.data, self._book, self._validates
+            )
             self._partitions[record.partition] = partition
         try:
             decisions = partition.fold(record)

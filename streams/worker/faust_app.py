@@ -58,6 +58,7 @@ class CellsApp:
             partition_of=intake.partition_of,
             on_folded=self._note_folded,
             book=book,
+            validates=settings.validate_cells,
         )
         self._adoption = Adoption(
             book.newest, self._cells, intake, consumer, self._publisher, settings.topic_prefix, time.time

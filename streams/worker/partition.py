@@ -71,11 +71,20 @@ class Capture:
         return [*((key, compress(packed)) for key, packed in self.packed_cells), self.coverage]
 
 
+class BrokenInvariantError(Exception):
+    """A cell's state contradicts itself. What it decides from here on could harm somebody."""
+
+
 class LedgerPartition:
     """The cells of one partition, folded event by event."""
 
     def __init__(
-        self, number: int, first_offset: int, snapshots: Mapping[bytes, bytes], book: RuleBook = RULES
+        self,
+        number: int,
+        first_offset: int,
+        snapshots: Mapping[bytes, bytes],
+        book: RuleBook = RULES,
+        validates: bool = False,
     ) -> None:
         """Take over a partition whose first delivered event has `first_offset`.
 
@@ -86,6 +95,7 @@ class LedgerPartition:
         self._next_offset = first_offset
         self._snapshots = snapshots
         self._book = book
+        self._validates = validates
         self.cells: dict[str, Cell] = {}
         """Those of which an event was folded here."""
         self._changed: set[str] = set()
@@ -104,6 +114,7 @@ class LedgerPartition:
             InvalidRecordError: if the record is no ledger event; it is passed over, here and in replay.
             LedgerGapError: if an event before it was not delivered, or a snapshot is lost or too old.
             RulesError: if the rules that are to decide it are not at hand.
+            BrokenInvariantError: if the partition validates, and what should always hold does not any more.
         """
         if record.offset < self._next_offset:
             return []
@@ -123,6 +134,11 @@ class LedgerPartition:
             # Not taken: snapshots must not claim it.
             self._next_offset -= 1
             raise
+        if self._validates and (broken := list(cell.broken_invariants())):
+            raise BrokenInvariantError(
+                f"cell {cell.name} is broken after ledger offset {event.offset}, a fault of the code: "
+                f"{'; '.join(broken[:3])} ({len(broken)} in all)"
+            )
         self._changed.add(cell.name)
         return decisions
 

@@ -14,7 +14,8 @@ from schemas.commands import RunCancelled
 from schemas.fleet import CommandRefused, NodeOffline, NodeOnline, RunFinished, RunProgressed, RunStarted
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import topics
-from tests.support.counting import CountCancelled, CountOrdered, install_runner
+from tests.support.counting_commands import CountCancelled, CountOrdered
+from tests.support.entry_points import install_entry_point
 from tests.support.executor_processes import Executors, executors
 from tests.support.executors import CELL, CHAIN, TINY_RECIPE, order, write_dataset
 
@@ -45,7 +46,7 @@ def fleet(
     """One node that trains and counts."""
     (tmp_path / "datasets").mkdir()
     write_dataset(tmp_path / "datasets" / "pairs.jsonl")
-    install_runner(tmp_path, "counting", "tests.support.counting:Counting")
+    install_entry_point(tmp_path, "millrace.runners", "counting", "tests.support.counting:Counting")
     runners = ("lora", "counting")
     with executors(connection, topic_prefix, tmp_path, base_directory, runners=runners) as fleet:
         fleet.start(NODE)
@@ -139,7 +140,7 @@ def test_a_runner_that_fails_leaves_the_other_at_work_until_a_restart(
 def test_a_refused_command_is_told_by_its_reason_and_the_next_is_served(
     connection: KafkaConnection, topic_prefix: str, base_directory: Path, tmp_path: Path
 ) -> None:
-    install_runner(tmp_path, "counting", "tests.support.counting:Counting")
+    install_entry_point(tmp_path, "millrace.runners", "counting", "tests.support.counting:Counting")
     with executors(connection, topic_prefix, tmp_path, base_directory, runners=("counting",)) as fleet:
         fleet.start(NODE)
         fleet.await_event(NodeOnline)

@@ -84,6 +84,7 @@ async def folded(broker: Broker) -> tuple[CellProcessor, dict[bytes, bytes], lis
         partition_of=lambda cell: 1 if cell == "gamma" else 0,
         on_folded=lambda partition, offset, took_s: None,
         book=RULES,
+        validates=True,
     )
     await processor.run(Ledger())
     return processor, table, acknowledged

@@ -8,7 +8,7 @@ import pytest
 from schemas.codec import InvalidRecordError
 from streams.cell.rules import MissingRulesError
 from streams.kafka.records import ReadRecord
-from streams.worker.partition import Coverage, LedgerGapError, LedgerPartition
+from streams.worker.partition import BrokenInvariantError, Coverage, LedgerGapError, LedgerPartition
 from tests.streams import events
 from tests.support.rules import SECOND, adoption
 
@@ -177,3 +177,15 @@ def test_an_event_of_missing_rules_is_not_taken() -> None:
 def test_record_without_attributes_in_headers_is_refused() -> None:
     with pytest.raises(InvalidRecordError, match="CloudEvents"):
         LedgerPartition(0, 0, {}).fold(ReadRecord("t.ledger", 0, 0, None, b"alpha", b"{}", ()))
+
+
+def test_a_partition_that_validates_stops_where_a_cell_contradicts_itself() -> None:
+    ledger = records("alpha")
+    partition = LedgerPartition(0, 0, {}, validates=True)
+    fold(partition, ledger[:20])
+    planned = next(iter(partition.cells["alpha"].zones["z1"].book.jobs.values()))
+    planned.lose_slot(max(planned.rows))
+    with pytest.raises(
+        BrokenInvariantError, match=r"cell alpha is broken after ledger offset 20.*free and planned"
+    ):
+        partition.fold(ledger[20])

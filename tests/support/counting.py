@@ -1,40 +1,14 @@
 """A second runner: it counts to a number, a step at a time, and keeps the count in the node's journal."""
 
-from pathlib import Path
-from typing import ClassVar
-
 from pydantic import JsonValue
 
-from executors.node.runner import GROUP, Activity, CloseReason, Objection, RunnerContext
+from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
 from executors.node.settings import ExecutorSettings
-from schemas.base import Identifier, RunId
 from schemas.commands import Command
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from tests.support.counting_commands import CountCancelled, CountOrdered
 
 LARGEST_COUNT = 10**6
-
-
-class CountOrdered(Command):
-    """Count to a number."""
-
-    TYPE: ClassVar = "test.count.ordered.v1"
-    RUNNER: ClassVar = "counting"
-
-    run_id: RunId
-    job_id: Identifier
-    goal: int
-    fails_at: int | None = None
-    """Here the runner itself fails, and not only the run."""
-
-
-class CountCancelled(Command):
-    """Count no further."""
-
-    TYPE: ClassVar = "test.count.cancelled.v1"
-    RUNNER: ClassVar = "counting"
-    CANCELS: ClassVar = True
-
-    job_id: Identifier
 
 
 class CountingRunner:
@@ -60,7 +34,7 @@ class CountingRunner:
             case CountOrdered(fails_at=0):
                 raise RuntimeError("cannot count")
             case CountOrdered():
-                self._order, self._count, self._is_told = command, 0, False
+                self._order, self._count, self._is_told = command, command.start, False
             case CountCancelled() if self._order is not None and self._order.job_id == command.job_id:
                 self._order = None
 
@@ -125,12 +99,3 @@ class Counting:
 
     def load(self, context: RunnerContext) -> CountingRunner:
         return CountingRunner(context)
-
-
-def install_runner(site: Path, name: str, value: str) -> Path:
-    """Install a runner below a folder as pip would; processes see it whose path has the folder."""
-    folder = site / f"{name}-0.dist-info"
-    folder.mkdir(parents=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
-    (folder / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {value}\n")
-    return site

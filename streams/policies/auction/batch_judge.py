@@ -89,6 +89,9 @@ class BatchJudge:
     def full(self, user: str, workload: LoraWorkload, schedule: Schedule) -> str | None:  # noqa: ARG002
         return self._live.refuse_waiting(user, kept_bytes(workload))
 
+    def has(self, job_id: str) -> bool:
+        return any(job_id in bids for bids in (self._waiting, *self._asked.values()))
+
     def withdraw(self, job: Job) -> Iterator[Outcome]:
         """Forget a bid that is not decided yet, at no charge."""
         batches = (self._waiting, *self._asked.values())

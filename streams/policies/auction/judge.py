@@ -169,6 +169,9 @@ class Judge(Protocol):
     def full(self, user: str, workload: LoraWorkload, schedule: Schedule) -> str | None:
         """Why the cell could not keep a job of this user with this plan; None where it could."""
 
+    def has(self, job_id: str) -> bool:
+        """Whether a job waits here for its verdict."""
+
     def withdraw(self, job: Job) -> Iterator[Outcome]:
         """The owner of a job that waits for its verdict gives it up."""
 
@@ -213,6 +216,9 @@ class ImmediateJudge:
 
     def full(self, user: str, workload: LoraWorkload, schedule: Schedule) -> str | None:  # noqa: ARG002
         return self._live.refuse_job(kept_bytes(workload, len(schedule.placement.slots)))
+
+    def has(self, job_id: str) -> bool:  # noqa: ARG002
+        return False
 
     def withdraw(self, job: Job) -> Iterator[Outcome]:
         raise AssertionError(f"job {job.job_id} does not wait: every bid is judged as it comes")

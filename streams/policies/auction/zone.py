@@ -26,6 +26,7 @@ from solvers.compiled import Floats, Ints
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.auction.book import JobBook
+from streams.policies.auction.invariants import broken_invariants
 from streams.policies.auction.job import slot_of_run
 from streams.policies.auction.judge import Bid, Verdicts
 from streams.policies.auction.offers import priced
@@ -166,6 +167,9 @@ class AuctionZone:
 
     def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
         yield from self.judge.on_solve(answer)
+
+    def broken_invariants(self) -> Iterator[str]:
+        yield from broken_invariants(self.zone, self.auctioneer, self.book, self.judge, self._jobs)
 
     def state(self) -> dict[str, Any]:
         return {

@@ -11,7 +11,8 @@ from schemas.codec import Decision
 from schemas.commands import Command, RunCancelled, SlotAssigned
 from schemas.decisions import EventIgnored
 from schemas.fleet import CommandRefused
-from tests.support.counting import CountCancelled, Counting, CountOrdered
+from tests.support.counting import Counting
+from tests.support.counting_commands import CountCancelled, CountOrdered
 from tests.support.executors import CELL, CHAIN, assignment, order
 
 TYPES = {model.TYPE: model for model in Counting.commands}

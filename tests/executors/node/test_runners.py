@@ -11,7 +11,9 @@ from executors.lora.slots import LoraSlots
 from executors.node.runner import UnfitError, command_types, find_runners
 from executors.node.settings import ExecutorSettings
 from schemas.commands import RunCancelled, SlotAssigned
-from tests.support.counting import CountCancelled, Counting, CountOrdered, install_runner
+from tests.support.counting import Counting
+from tests.support.counting_commands import CountCancelled, CountOrdered
+from tests.support.entry_points import install_entry_point
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -27,7 +29,7 @@ def settings(*runners: str, **changes: object) -> ExecutorSettings:
 
 
 def test_a_runner_is_found_by_its_name_and_says_which_commands_are_its_own(site: Path) -> None:
-    install_runner(site, "counting", "tests.support.counting:Counting")
+    install_entry_point(site, "millrace.runners", "counting", "tests.support.counting:Counting")
 
     kinds = find_runners(settings("counting", "lora", dataset_root=site))
 
@@ -48,7 +50,7 @@ def test_a_runner_is_found_by_its_name_and_says_which_commands_are_its_own(site:
 )
 def test_a_runner_that_cannot_be_had_is_said_by_name(site: Path, value: str | None, error: str) -> None:
     if value is not None:
-        install_runner(site, "other", value)
+        install_entry_point(site, "millrace.runners", "other", value)
     with pytest.raises(UnfitError) as raised:
         find_runners(settings("other"))
     assert error in str(raised.value)

@@ -1,0 +1,81 @@
+"""A stand-in for the LoRA slot runners of a cell's nodes: it reports what they would, and trains nothing."""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from schemas.base import Event
+from schemas.commands import Command, RunOrder, SlotAssigned
+from schemas.fleet import RunFinished, RunProgressed, RunStarted
+
+NO_LOSS = 0.0
+"""Nothing is trained, so no loss is measured; no summary shows it."""
+
+
+class VirtualSlots:
+    """See `VirtualRunner`. Nodes share their checkpoints, so a job goes on on one where another left it."""
+
+    def __init__(self, cell: str, pace: float) -> None:
+        self._cell = cell
+        self._pace = pace
+        self._samples_done: dict[str, int] = {}
+        """By job."""
+
+    def carry_out(
+        self, command: Command, time_s: float, until_s: float = math.inf
+    ) -> Iterator[tuple[float, Event]]:
+        """Each run's start, and its end with the slot or its work.
+
+        A run that does not end by `until_s`, when the node is lost, reports no end and leaves no checkpoint.
+        """
+        if isinstance(command, SlotAssigned):
+            for order in command.runs:
+                for report_s, report in self._run(command, order, until_s):
+                    yield max(report_s, time_s), report
+
+    def _run(self, command: SlotAssigned, order: RunOrder, until_s: float) -> Iterator[tuple[float, Event]]:
+        start_s, end_s = command.slot_start_s, command.slot_end_s
+        base = self._samples_done.get(order.job_id, 0)
+        place: dict[str, Any] = {
+            "cell": self._cell,
+            "node": command.node,
+            "run_id": order.run_id,
+            "job_id": order.job_id,
+        }
+        yield start_s, RunStarted(**place, samples_done=base)
+        done = min(base + self._reach(base, order), order.work_samples)
+        finished = done == order.work_samples
+        report_s = end_s
+        if finished:
+            report_s = start_s + (end_s - start_s) * min(
+                (done - base) / (self._pace * order.quota_samples), 1.0
+            )
+        if report_s > until_s:
+            return
+        self._samples_done[order.job_id] = done
+        if not finished:
+            # A slow node is no slow task: what it was too slow for counts as time that the run did not have.
+            node_s = (end_s - start_s) * min((done - base) / order.quota_samples, 1.0)
+            yield (
+                report_s,
+                RunProgressed(**place, samples_done=done, loss=NO_LOSS, node_s=node_s, complete=True),
+            )
+            return
+        yield (
+            report_s,
+            RunFinished(
+                **place,
+                samples_done=done,
+                loss=NO_LOSS,
+                adapter_path=f"{self._cell}/{order.user}/{order.job_id}",
+                adapter_digest=hashlib.blake2b(order.job_id.encode(), digest_size=32).hexdigest(),
+            ),
+        )
+
+    def _reach(self, base: int, order: RunOrder) -> int:
+        """Samples trained in a whole slot: batch by batch, to the first one at or after the quota."""
+        batch = order.hyperparameters.batch_size
+        if self._pace < 1:
+            return int(self._pace * order.quota_samples) // batch * batch
+        return -(-(base + order.quota_samples) // batch) * batch - base

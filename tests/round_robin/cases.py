@@ -1,0 +1,215 @@
+"""What the round-robin policy decides, in a process that has it installed beside the product."""
+
+from typing import Any
+
+import pytest
+
+from infra.commands.explain import describe
+from infra.simulation.simulator import Simulation
+from infra.views.board import Board
+from infra.views.story import Story
+from infra.views.summary import summarise
+from infra.views.tables import board_view, happening
+from infra.workloads.bids import TimedBid
+from schemas.auction.terms import BidTerms
+from schemas.base import Outcome
+from schemas.cells import CellConfigured
+from schemas.codec import decode_decision, decode_stored_event
+from schemas.decisions import EventIgnored, JobAdmitted, JobCompleted, JobRejected, JobWithdrawn
+from schemas.fleet import NodeOnline, RunFinished, RunProgressed
+from schemas.jobs import JobQuoteRequested, JobSubmitted
+from schemas.solves import SolveFinished, SolveRequested
+from streams.cell.cell import Cell
+from streams.replay.replay import DecisionRecord, verify
+from tests.round_robin.kind import CountWorkload, QueueTerms, RoundRobinPolicy
+from tests.round_robin.solve import shortest_first
+from tests.support.cells import Bench, configuration, offline, tick, withdraw, workload, zone
+from tests.support.counting_commands import CountCancelled, CountOrdered
+
+ZONE = zone(policy=RoundRobinPolicy(), nodes=zone().nodes[:2])
+
+
+def cell() -> CellConfigured:
+    return configuration(zones=(ZONE,))
+
+
+def submitted(job_id: str, goal: int = 20, **changes: Any) -> JobSubmitted:
+    fields: dict[str, Any] = {"workload": CountWorkload(goal=goal), "terms": QueueTerms(), **changes}
+    return JobSubmitted(cell="c", job_id=job_id, user="u", zone="z", **fields)
+
+
+def finished(order: CountOrdered) -> RunFinished:
+    return RunFinished(
+        cell="c",
+        node=order.node,
+        run_id=order.run_id,
+        job_id=order.job_id,
+        samples_done=order.goal,
+        loss=0.0,
+        adapter_path=f"counts/{order.job_id}",
+        adapter_digest="0" * 64,
+    )
+
+
+def orders(outcomes: list[Outcome]) -> list[CountOrdered]:
+    return [outcome for outcome in outcomes if isinstance(outcome, CountOrdered)]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench.configured(zones=(ZONE,))
+
+
+def test_jobs_take_turns_on_the_nodes_until_they_are_done(bench: Bench) -> None:
+    first = orders(bench.send(*(submitted(job_id) for job_id in "abc")))
+    assert [(order.node, order.job_id, order.goal) for order in first] == [("a1", "a", 10), ("a2", "b", 10)]
+    (third,) = orders(bench.send(finished(first[0])))
+    assert (third.node, third.job_id) == ("a1", "c"), "it waited while the others had their turns"
+    (again,) = orders(bench.send(finished(first[1])))
+    assert (again.job_id, again.start, again.goal) == ("a", 10, 20)
+    completed, *rest = bench.send(finished(again))
+    assert isinstance(completed, JobCompleted)
+    assert (completed.job_id, completed.samples_done, completed.payment_micros) == ("a", 20, 0)
+    assert [order.job_id for order in orders(rest)] == ["b"]
+
+
+def test_a_job_says_how_many_are_before_it(bench: Bench) -> None:
+    admitted = [o for o in bench.send(*(submitted(id) for id in "abcd")) if isinstance(o, JobAdmitted)]
+    assert [outcome.evidence.ahead for outcome in admitted] == [0, 0, 0, 1]
+    assert decode_decision(bench.decisions[-1].canonical).outcome == bench.decisions[-1].outcome
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"workload": workload()}, "workload_not_taken"),
+        ({"terms": BidTerms(bid_micros=1, deadline_s=1e9)}, "terms_not_taken"),
+    ],
+)
+def test_what_the_policy_does_not_take_is_rejected_by_name(
+    bench: Bench, changes: dict[str, Any], reason: str
+) -> None:
+    (rejected,) = bench.send(submitted("a", **changes))
+    assert (type(rejected), rejected.reason) == (JobRejected, reason)
+    assert orders(bench.send(submitted("b"))), "and the next one served"
+
+
+def test_a_quote_is_refused_since_the_policy_quotes_nothing(bench: Bench) -> None:
+    asked = JobQuoteRequested.model_construct(
+        cell="c", quote_id="q", user="u", zone="z", workload=CountWorkload(goal=1), terms=QueueTerms()
+    )
+    (quoted,) = bench.send(asked)
+    assert quoted.reason == "terms_not_taken"
+
+
+def test_a_node_without_the_runner_gets_no_job(bench: Bench) -> None:
+    unfit = NodeOnline(cell="c", node="a1", base_model="tiny", runners=("lora",))
+    ignored, down = bench.send(unfit)
+    assert (ignored.reason, down.status) == ("runner_missing", "down")
+    assert "lacks what policy round_robin commands: counting" in ignored.detail
+    (order,) = orders(bench.send(submitted("a")))
+    assert order.node == "a2"
+
+
+def test_the_job_of_a_lost_node_goes_on_from_its_last_report(bench: Bench) -> None:
+    first, second = orders(bench.send(submitted("a"), submitted("b"), submitted("c")))
+    told = RunProgressed(
+        cell="c",
+        node="a1",
+        run_id=first.run_id,
+        job_id="a",
+        samples_done=4,
+        loss=0.0,
+        node_s=0.0,
+        complete=False,
+    )
+    assert orders(bench.send(told, offline("a1"))) == []
+    (moved,) = orders(bench.send(finished(second)))
+    assert (moved.node, moved.job_id, moved.start) == ("a2", "a", 4)
+    up, started, stale = bench.send(finished(first))
+    assert (up.status, started.job_id) == ("up", "c"), "the report itself says that the node is back"
+    assert (type(stale), stale.reason) == (EventIgnored, "stale_report")
+
+
+def test_a_withdrawn_job_is_cancelled_where_it_runs_and_the_next_one_starts(bench: Bench) -> None:
+    bench.send(submitted("a"), submitted("b"), submitted("c"))
+    cancelled, withdrawn, started = bench.send(withdraw("a"))
+    assert (type(cancelled), cancelled.node) == (CountCancelled, "a1")
+    assert isinstance(withdrawn, JobWithdrawn)
+    assert (started.job_id, started.node) == ("c", "a1")
+    (duplicate,) = bench.send(submitted("a"))
+    assert duplicate.reason == "duplicate_job"
+
+
+def test_a_solver_puts_the_queue_in_order(bench: Bench) -> None:
+    bench.send(*(submitted(id, goal) for id, goal in (("a", 9), ("b", 9), ("c", 900), ("d", 5))))
+    (asked,) = bench.send(tick(0))
+    assert isinstance(asked, SolveRequested)
+    assert asked.problem.left_samples == {"c": 900, "d": 5}
+    answer = SolveFinished(
+        cell="c",
+        zone="z",
+        request_id=asked.request_id,
+        solution=shortest_first(asked.problem, 1.0),
+        solve_s=0.1,
+    )
+    assert bench.send(answer) == []
+    (next_order, *_) = orders(bench.send(finished(orders([d.outcome for d in bench.decisions])[0])))
+    assert next_order.job_id == "d"
+
+
+def simulated() -> tuple[list[Any], list[Any]]:
+    jobs = [
+        TimedBid(cell().epoch_s + 3 * number, submitted(f"j{number}", 7 * number + 5)) for number in range(9)
+    ]
+    run = Simulation(cell(), jobs, [], solve_s=2.0).run()
+    return run.ledger, run.decisions
+
+
+def test_a_simulation_runs_until_the_last_job_is_over_and_its_log_is_proven() -> None:
+    ledger, decisions = simulated()
+    completed = [d.outcome for d in decisions if isinstance(d.outcome, JobCompleted)]
+    assert sorted(outcome.job_id for outcome in completed) == [f"j{number}" for number in range(9)]
+    answers = [entry for entry in ledger if isinstance(entry.envelope.event, SolveFinished)]
+    assert answers, "a solver was asked, and took its time"
+    records = [DecisionRecord(decision.canonical, "log") for decision in decisions]
+    verdict = verify(ledger, records)
+    assert verdict.ok
+    assert verdict.decisions == len(decisions)
+
+
+def test_a_cell_goes_on_from_a_snapshot_taken_anywhere() -> None:
+    ledger, decisions = simulated()
+    folded = Cell("c")
+    canonical = []
+    for entry in ledger:
+        canonical += [decision.canonical for decision in folded.handle(entry)]
+        folded = Cell.restore(folded.snapshot())
+    assert canonical == [decision.canonical for decision in decisions]
+
+
+def test_events_survive_the_way_through_the_ledger() -> None:
+    for entry in simulated()[0]:
+        stored = decode_stored_event(entry.envelope.value, entry.envelope.headers())
+        assert stored.event == entry.envelope.event
+
+
+def test_watchers_and_summaries_show_it_in_general_terms() -> None:
+    ledger, decisions = simulated()
+    board, story = Board("c"), Story("j3")
+    for entry in ledger:
+        board.take_event(entry.envelope)
+        story.take_event(entry.offset, entry.envelope)
+    for decision in decisions:
+        board.take_decision(decision)
+        story.take_decision(decision)
+    row = board.jobs["j3"]
+    assert (row.state, row.samples_done, row.work_samples, row.deadline_s) == ("completed", 26, 26, None)
+    assert board_view(board, 10)
+    lines = [line for line in map(happening, decisions) if line]
+    assert "j3 admitted: (queued), pays 0.0000" in lines
+    told = [line for chapter in story.chapters for line in describe(chapter.record)]
+    assert "u queue" in told[0]
+    assert story.state == "completed"
+    summary = summarise((entry.envelope.event for entry in ledger), decisions)
+    assert (summary.bids, summary.admitted, len(summary.adapters)) == (9, 9, 9)

@@ -1,0 +1,187 @@
+"""A zone under the round-robin policy."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from schemas.base import Event, Outcome
+from schemas.decisions import EventIgnored, JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
+from schemas.jobs import JobQuoteRequested
+from schemas.solves import SolveFinished, SolveRequested
+from streams.cell.jobs import Job
+from streams.cell.nodes import NodeChange
+from streams.policies.policy import ZoneContext
+from tests.round_robin.kind import CountWorkload, QueuePlace, RoundRobinPolicy, SortProblem, SortSolution
+from tests.support.counting_commands import CountCancelled, CountOrdered
+
+SOLVE_LIMIT_S = 10.0
+
+
+class RoundRobinZone:
+    """See `ZonePolicy`."""
+
+    def __init__(self, context: ZoneContext) -> None:
+        self._zone = context.zone.id
+        self._jobs = context.jobs
+        self._settings = cast(RoundRobinPolicy, context.zone.policy)
+        self._up = {node.id: True for node in context.zone.nodes}
+        self._queue: list[str] = []
+        self._running: dict[str, tuple[str, str]] = {}
+        """Job and run by node."""
+        self._runs = self._requests = 0
+        self._asked: str | None = None
+        """The request that waits for its answer."""
+        self._sort_s = 0.0
+        """When to ask again."""
+
+    def submitted(self, job: Job) -> Iterator[Outcome]:
+        yield JobAdmitted(
+            job_id=job.job_id,
+            user=job.user,
+            zone=self._zone,
+            reason="queued",
+            payment_micros=0,
+            evidence=QueuePlace(ahead=len(self._queue)),
+        )
+        self._queue.append(job.job_id)
+        yield from self._assign()
+
+    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+        node = self._leave(job)
+        if node is not None:
+            yield CountCancelled(zone=self._zone, node=node, job_id=job.job_id)
+        yield JobWithdrawn(
+            job_id=job.job_id,
+            user=job.user,
+            zone=self._zone,
+            reason="user_request",
+            returned_micros=0,
+            retained_micros=0,
+        )
+        yield from self._assign()
+
+    def quote(self, request: JobQuoteRequested) -> Outcome:
+        raise AssertionError(f"{request.quote_id}: the policy registers no terms to quote on")
+
+    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
+        if self._running.get(report.node) != (job.job_id, report.run_id):
+            detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
+            yield EventIgnored(reason="stale_report", detail=detail)
+            return
+        job.samples_done = report.samples_done
+        match report:
+            case RunFinished() if report.samples_done >= self._goal(job):
+                self._leave(job)
+                yield JobCompleted(
+                    job_id=job.job_id,
+                    user=job.user,
+                    zone=self._zone,
+                    reason="work_done",
+                    node=report.node,
+                    payment_micros=0,
+                    samples_done=report.samples_done,
+                    loss=report.loss,
+                    adapter_path=report.adapter_path,
+                    adapter_digest=report.adapter_digest,
+                )
+            case RunFailed(permanent=True):
+                self._leave(job)
+                yield JobRefunded(
+                    job_id=job.job_id,
+                    user=job.user,
+                    zone=self._zone,
+                    reason="run_failed",
+                    detail=report.error,
+                    remaining_samples=self._goal(job) - job.samples_done,
+                    refund_micros=0,
+                    retained_micros=0,
+                )
+            case RunFinished() | RunFailed() | RunProgressed(complete=True):
+                self._leave(job)
+                self._queue.append(job.job_id)
+        yield from self._assign()
+
+    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
+        if change.status != "restarted":
+            self._up[change.node] = change.status == "up"
+        if change.status == "down" and change.node in self._running:
+            job_id, _ = self._running.pop(change.node)
+            self._queue.insert(0, job_id)
+        yield from self._assign()
+
+    def take(self, event: Event) -> Iterator[Outcome]:
+        raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
+
+    def wake(self, time_s: float) -> Iterator[Outcome]:
+        if self._asked is None and len(self._queue) > 1 and time_s >= self._sort_s:
+            self._requests += 1
+            self._asked = f"sort-{self._requests}"
+            self._sort_s = time_s + self._settings.sort_every_s
+            left = {id: self._goal(self._jobs[id]) - self._jobs[id].samples_done for id in self._queue}
+            yield SolveRequested(
+                zone=self._zone,
+                request_id=self._asked,
+                time_limit_s=SOLVE_LIMIT_S,
+                problem=SortProblem(left_samples=left),
+            )
+
+    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
+        if answer.request_id != self._asked:
+            yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
+            return
+        self._asked = None
+        if isinstance(answer.solution, SortSolution):
+            # Jobs have come and gone since it was asked for.
+            place = {id: number for number, id in enumerate(answer.solution.job_ids)}
+            self._queue.sort(key=lambda id: place.get(id, len(place)))
+
+    def broken_invariants(self) -> Iterator[str]:
+        held = [*self._queue, *(job_id for job_id, _ in self._running.values())]
+        if sorted(held) != sorted(job.job_id for job in self._jobs.values() if job.zone == self._zone):
+            yield f"of the zone's jobs, {', '.join(held)} are in the queue or on nodes, each once"
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "up": self._up,
+            "queue": self._queue,
+            "running": [[node, *run] for node, run in self._running.items()],
+            "counts": [self._runs, self._requests],
+            "asked": self._asked,
+            "sort_s": self._sort_s,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._up, self._queue = state["up"], state["queue"]
+        self._running = {node: (job_id, run_id) for node, job_id, run_id in state["running"]}
+        self._runs, self._requests = state["counts"]
+        self._asked, self._sort_s = state["asked"], state["sort_s"]
+
+    def _assign(self) -> Iterator[Outcome]:
+        """Give each idle node that is up the next job of the queue."""
+        for node, is_up in self._up.items():
+            if is_up and node not in self._running and self._queue:
+                job = self._jobs[self._queue.pop(0)]
+                self._runs += 1
+                run_id = f"{self._runs}/{job.job_id}"
+                self._running[node] = (job.job_id, run_id)
+                yield CountOrdered(
+                    zone=self._zone,
+                    node=node,
+                    run_id=run_id,
+                    job_id=job.job_id,
+                    start=job.samples_done,
+                    goal=min(job.samples_done + self._settings.turn_samples, self._goal(job)),
+                )
+
+    def _leave(self, job: Job) -> str | None:
+        """Take a job out of the queue or off its node, which is returned."""
+        if job.job_id in self._queue:
+            self._queue.remove(job.job_id)
+            return None
+        node = next(node for node, (job_id, _) in self._running.items() if job_id == job.job_id)
+        del self._running[node]
+        return node
+
+    @staticmethod
+    def _goal(job: Job) -> int:
+        return cast(CountWorkload, job.workload).goal

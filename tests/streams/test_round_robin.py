@@ -1,0 +1,34 @@
+"""A policy that the product does not know, installed beside it, decides and is shown."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.round_robin import install
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_policy_that_is_installed_beside_the_product_needs_no_change_of_it(tmp_path: Path) -> None:
+    """The cases run in a process of their own: what is installed is known from a process's start."""
+    path = os.pathsep.join([str(install(tmp_path)), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/round_robin/cases.py"]
+    found = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stdout
+    assert " passed" in found.stdout or "[100%]" in found.stdout
+
+
+def test_the_page_about_it_shows_its_code_as_it_is() -> None:
+    page = (ROOT / "docs" / "adding-a-policy.md").read_text()
+    shown = re.findall(r"```python\n(.*?)\n```", page, re.DOTALL)
+    sources = [
+        *(ROOT / "tests" / "round_robin").glob("*.py"),
+        ROOT / "tests" / "support" / "counting_commands.py",
+    ]
+    code = [source.read_text() for source in sources]
+    assert len(shown) > 6
+    assert [block for block in shown if not any(block in text for text in code)] == []

@@ -1,0 +1,30 @@
+"""What the counting runner is told."""
+
+from typing import ClassVar
+
+from schemas.base import Identifier, RunId
+from schemas.commands import Command
+
+
+class CountOrdered(Command):
+    """Count to a number."""
+
+    TYPE: ClassVar = "test.count.ordered.v1"
+    RUNNER: ClassVar = "counting"
+
+    run_id: RunId
+    job_id: Identifier
+    goal: int
+    start: int = 0
+    fails_at: int | None = None
+    """Here the runner itself fails, and not only the run."""
+
+
+class CountCancelled(Command):
+    """Count no further."""
+
+    TYPE: ClassVar = "test.count.cancelled.v1"
+    RUNNER: ClassVar = "counting"
+    CANCELS: ClassVar = True
+
+    job_id: Identifier
