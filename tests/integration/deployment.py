@@ -152,7 +152,6 @@ class Deployment:
             "snapshot_every_events": 50,
             "snapshot_every_s": 1,
             "session_timeout_s": 6,
-            "validate": 1,
             **settings,
         }
         worker = Worker(

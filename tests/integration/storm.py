@@ -148,4 +148,4 @@ def _undisturbed(deployment: Deployment) -> Iterator[Decision]:
 
 
 def _start(deployment: Deployment) -> Worker:
-    return deployment.start_worker(worker_name="w1", snapshot_every_events=20)
+    return deployment.start_worker(worker_name="w1", snapshot_every_events=20, validate=1)
