@@ -68,6 +68,18 @@ UnixTime = Annotated[float, Field(ge=0, le=MAX_TIME_S)]
 Slot = Annotated[int, Field(ge=0, le=10**12)]
 
 
+def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, where none is there twice: a validator.
+
+    Raises:
+        ValueError: naming the first that is.
+    """
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ValueError(f"{repeated} is named twice")
+    return names
+
+
 class Record(BaseModel):
     """A frozen value that refuses unknown fields, wrong types, NaN and infinities."""
 

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from schemas.base import Event, Identifier, PositiveSamples, RelativePath, RunId, Samples, Text
+from schemas.base import Event, Identifier, PositiveSamples, RelativePath, RunId, Samples, Text, distinct
 
 Loss = Annotated[float, Field(ge=0, le=1e9)]
 NodeSeconds = Annotated[float, Field(ge=0, le=1e9)]
@@ -12,16 +12,10 @@ NodeSeconds = Annotated[float, Field(ge=0, le=1e9)]
 part by its tokens where that is less: no more than it would have taken alone."""
 
 
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) < len(names):
-        raise ValueError(f"{', '.join(names)}: a name is given twice")
-    return names
-
-
 RunnerNames = Annotated[
     tuple[Identifier, ...],
     Field(min_length=1, max_length=16, json_schema_extra={"uniqueItems": True}),
-    AfterValidator(_distinct),
+    AfterValidator(distinct),
 ]
 """What a node can obey: the runners of `Command.RUNNER` that it has."""
 

@@ -104,7 +104,7 @@ class PolicyKind:
 
     settings: type[PolicySettings]
     zone: Reference
-    """`(ZoneContext, settings) -> ZonePolicy`."""
+    """`(ZoneContext) -> ZonePolicy`."""
     workloads: tuple[type[Workload], ...]
     """What jobs of its zones may run."""
     terms: tuple[type[Terms], ...]

@@ -4,15 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from schemas.base import Gib, Identifier, PositiveSamples, Record, RelativePath, SamplesPerSecond
+from schemas.base import Gib, Identifier, PositiveSamples, Record, RelativePath, SamplesPerSecond, distinct
 from schemas.kind import Workload
-
-
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
-        raise ValueError(f"{repeated} is named twice")
-    return names
 
 
 class Dataset(Record):
@@ -38,7 +31,7 @@ class LoraHyperparameters(Record):
     target_modules: Annotated[
         tuple[Identifier, ...],
         Field(min_length=1, max_length=64, fail_fast=True, json_schema_extra={"uniqueItems": True}),
-        AfterValidator(_distinct),
+        AfterValidator(distinct),
     ] = ("q_proj", "v_proj")
     """Layers that get an adapter; a layer is meant if its dotted name is, or ends with, one of these (the
     rule of PEFT)."""

@@ -7,22 +7,14 @@ from schemas.auction.batches import BatchProblem, BatchSolution
 from schemas.base import Event, Outcome
 from schemas.codec import Decision, Envelope, InvalidRecordError
 from schemas.commands import SlotAssigned
-from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
+from schemas.decisions import JobAdmitted, JobOutcome, JobRejected, JobStateName
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted, JobWithdrawalRequested
 from schemas.solves import SolveFinished, SolveRequested
 
 _R = TypeVar("_R")
 
-StoryState = Literal["unknown", "submitted", "admitted", "rejected", "withdrawn", "refunded", "completed"]
-
-_STATES: dict[type[Outcome], StoryState] = {
-    JobAdmitted: "admitted",
-    JobRejected: "rejected",
-    JobWithdrawn: "withdrawn",
-    JobRefunded: "refunded",
-    JobCompleted: "completed",
-}
+StoryState = Literal["unknown", "submitted"] | JobStateName
 
 
 @dataclass(frozen=True)
@@ -113,8 +105,9 @@ class Story:
         elif getattr(outcome, "job_id", None) != self.job_id:
             return
         repeated = isinstance(outcome, JobRejected) and outcome.reason == "duplicate_job"
-        if not repeated:  # else the job under this id is another one, and stands as it did
-            self.state = _STATES.get(type(outcome), self.state)
+        if isinstance(outcome, JobOutcome) and not repeated:
+            # Repeated, the job under this id is another one, and stands as it did.
+            self.state = outcome.STATE
         self._chapters.append(Chapter(_place_of(decision), decision.time_s, decision.id, outcome))
 
     def as_json(self) -> dict[str, Any]:

@@ -233,16 +233,18 @@ class Cell:
 
     def _require_rules(self, event: Event, offset: int) -> None:
         """Refuse an event that rules are to decide which are not at hand."""
-        where = f"ledger offset {offset} of cell {self.name}"
         if self._foreign is not None and self.rules is not None:
             raise MissingRulesError(
-                f"{where} is to be decided by {self._book.lack_of(self.rules)}: start that one, let it fold "
-                "its ledger, stop it in good order, and then start this one again"
+                f"ledger offset {offset} of cell {self.name} is to be decided by "
+                f"{self._book.lack_of(self.rules)}: start that one, let it fold its ledger, stop it in good "
+                "order, and then start this one again"
             )
         named = event.rules if self.configuration is None and isinstance(event, CellConfigured) else None
         if named is not None and self._book.get(named) is None:
-            lack = self._book.lack_of(named)
-            raise MissingRulesError(f"{where}: from here on it is decided by {lack}: start that one")
+            raise MissingRulesError(
+                f"ledger offset {offset} of cell {self.name}: from here on it is decided by "
+                f"{self._book.lack_of(named)}: start that one"
+            )
 
     def _extend_chain(self, event: bytes, decision: bytes) -> None:
         self.chain = hashlib.blake2b(self.chain + event + decision, digest_size=32).digest()
