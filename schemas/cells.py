@@ -43,8 +43,11 @@ LEAST_LIVE_JOBS_BYTES = 4 * 2**20
 """A configuration must leave so much of a snapshot to live jobs: at the least some 2,500 of usual size."""
 _CONFIGURATION_BYTES = 2**20 + 2**17
 """The largest event, and what compression and Kafka may add to a snapshot."""
-_BYTES_PER_NODE = 270
-"""Whether it is up, and its id where it was heard and where it is barred."""
+_IDS_PER_NODE = 6
+"""Of itself, where it was heard, is down, barred, cordoned, leaving and lent; the zones that it goes to or
+serves then are counted beside that."""
+_BYTES_PER_NODE = 64
+"""What is around those ids, and whether policies may plan on it."""
 _BYTES_PER_QUOTE = 512
 """A vendor's standing quote in a zone."""
 _BYTES_PER_ZONE = 16 * 1_024
@@ -204,11 +207,21 @@ class CellConfigured(Event):
             (
                 _CONFIGURATION_BYTES,
                 BYTES_PER_NODE_SLOT * sum(zone.policy.node_slots(zone) for zone in self.zones),
-                _BYTES_PER_NODE * sum(len(zone.nodes) for zone in self.zones),
+                self._nodes_bytes,
                 BYTES_PER_REMEMBERED_ID * 2 * self.duplicate_window_events,
                 _BYTES_PER_QUOTE * len(self.vendors) * zones,
                 _BYTES_PER_ZONE * zones,
             )
+        )
+
+    @property
+    def _nodes_bytes(self) -> int:
+        """What a snapshot says of nodes, at most, besides the configuration."""
+        longest_zone = max(len(zone.id) for zone in self.zones)
+        return sum(
+            _BYTES_PER_NODE + _IDS_PER_NODE * len(node.id) + 2 * longest_zone
+            for zone in self.zones
+            for node in zone.nodes
         )
 
     def _refuse_more_state_than_a_snapshot_holds(self) -> None:

@@ -30,18 +30,26 @@ else:
     RefundReason = Literal[("node_lost", "run_failed", *reasons("job.refunded"))]
     IgnoredReason = Literal[
         (
+            "breaks_a_promise",
             "cell_already_configured",
             "cell_not_configured",
             "clock_went_back",
             "command_refused",
             "duplicate_event",
+            "invalid_configuration",
             "job_already_started",
             "no_zone_takes_it",
+            "node_already_lent",
+            "node_already_registered",
+            "node_leaving",
+            "node_not_lent",
             "not_the_owner",
+            "nothing_changes",
             "runner_missing",
             "unknown_job",
             "unknown_node",
             "unknown_solve",
+            "unknown_zone",
             "wrong_base_model",
             "stale_adoption",
             "stale_report",
@@ -143,17 +151,49 @@ class JobCompleted(JobOutcome):
     adapter_digest: str
 
 
+NodeStatus = Literal["up", "down", "cordoned", "leaving"]
+"""`cordoned`: it keeps what is planned on it and is given nothing new. `leaving`: what is planned on it is
+planned again elsewhere, and it goes to another zone, or out of the cell, when its runs are over. A node that
+is down is called that, whatever else it is."""
+
+
 class NodeStatusChanged(Outcome):
-    """A node is lost or back; what becomes of its runs is told by the decisions that follow."""
+    """How a node is now; what becomes of its runs is told by the decisions that follow."""
 
     TYPE: ClassVar = "millrace.node.status_changed.v1"
 
     zone: Identifier
+    """The one that it is in."""
     node: Identifier
-    status: Literal["up", "down"]
-    reason: Literal["online", "offline", "silent"]
+    status: NodeStatus
+    reason: Literal[
+        "online",
+        "offline",
+        "silent",
+        "awaited",
+        "cordoned",
+        "uncordoned",
+        "lent",
+        "registered",
+        "returned",
+        "retired",
+    ]
+    """`awaited`: the cell waits for word that the node is fit for this zone."""
     detail: Detail = ""
     """What the node says of it, for an operator."""
+
+
+class NodeMoved(Outcome):
+    """A node is in another zone than before, or has joined or left the cell."""
+
+    TYPE: ClassVar = "millrace.node.moved.v1"
+
+    node: Identifier
+    from_zone: Identifier | None
+    """None where it joins the cell."""
+    to_zone: Identifier | None
+    """None where it leaves the cell."""
+    reason: Literal["registered", "lent", "returned", "retired"]
 
 
 class CellAccepted(Outcome):
@@ -163,6 +203,15 @@ class CellAccepted(Outcome):
 
     reason: Literal["first_configuration"]
     zones: tuple[Identifier, ...]
+
+
+class ZoneAccepted(Outcome):
+    """A zone of a running cell is as an operator has configured it."""
+
+    TYPE: ClassVar = "millrace.zone.accepted.v1"
+
+    zone: Identifier
+    reason: Literal["added", "changed"]
 
 
 class EventIgnored(Outcome):

@@ -26,16 +26,20 @@ class FleetEvent(Event):
     node: Identifier
 
 
-class NodeOnline(FleetEvent):
-    """An executor serves this node from now on, with these runners."""
-
-    TYPE: ClassVar = "millrace.node.online.v1"
+class SignOfLife(FleetEvent):
+    """The node is there, and this is what it can do."""
 
     base_model: Identifier
     runners: RunnerNames
 
 
-class NodeHeartbeat(FleetEvent):
+class NodeOnline(SignOfLife):
+    """An executor serves this node from now on."""
+
+    TYPE: ClassVar = "millrace.node.online.v1"
+
+
+class NodeHeartbeat(SignOfLife):
     """The node is still there. Intake notes it and keeps it out of the ledger: see `NodeHeard`,
     `NodeSilent`."""
 
@@ -52,9 +56,9 @@ class NodeOffline(FleetEvent):
     asked to stop."""
 
 
-class NodeHeard(FleetEvent):
-    """A node gives signs of life that the cell does not know of yet. Written by intake, to the ledger
-    alone."""
+class NodeHeard(SignOfLife):
+    """A node sends heartbeats and the cell does not know yet that it is there. Written by intake, to the
+    ledger alone."""
 
     TYPE: ClassVar = "millrace.node.heard.v1"
 

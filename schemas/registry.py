@@ -2,6 +2,15 @@
 
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
+from schemas.changes import (
+    NodeCordoned,
+    NodeLent,
+    NodeRegistered,
+    NodeRetired,
+    NodeReturned,
+    NodeUncordoned,
+    ZoneConfigured,
+)
 from schemas.clock import ClockTicked
 from schemas.commands import Command
 from schemas.decisions import (
@@ -13,7 +22,9 @@ from schemas.decisions import (
     JobRefunded,
     JobRejected,
     JobWithdrawn,
+    NodeMoved,
     NodeStatusChanged,
+    ZoneAccepted,
 )
 from schemas.fleet import (
     CommandRefused,
@@ -33,7 +44,10 @@ from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished, SolveRequested
 
 _OF_EVERY_CELL: dict[str, tuple[type[Event], ...]] = {
-    "cells": (CellConfigured,),
+    "cells": (
+        *(CellConfigured, ZoneConfigured),
+        *(NodeRegistered, NodeRetired, NodeLent, NodeReturned, NodeCordoned, NodeUncordoned),
+    ),
     "jobs": (JobSubmitted, JobWithdrawalRequested, JobQuoteRequested),
     "fleet": (
         *(NodeOnline, NodeHeartbeat, NodeOffline, CommandRefused),
@@ -51,8 +65,10 @@ _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
     JobRefunded,
     JobRejected,
     JobWithdrawn,
+    NodeMoved,
     NodeStatusChanged,
     SolveRequested,
+    ZoneAccepted,
 )
 
 EVENTS_BY_TOPIC: dict[str, tuple[type[Event], ...]] = {

@@ -48,7 +48,10 @@ def measure_idle(quick: bool, _seed: int) -> Result:
 def _speak(line: Pipeline, for_s: float) -> int:
     """Heartbeats of all nodes, spread evenly, and ticks, in real time; how many events."""
     cell = configuration(NODES)
-    beats = [NodeHeartbeat(cell=CELL, node=node.id) for node in cell.zones[0].nodes]
+    beats = [
+        NodeHeartbeat(cell=CELL, node=node.id, base_model=cell.zones[0].base_model, runners=("lora",))
+        for node in cell.zones[0].nodes
+    ]
     tick_s, began_s = tick_interval_s(cell), time.monotonic()
     sent = ticks = 0
     while (passed_s := time.monotonic() - began_s) < for_s:

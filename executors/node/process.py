@@ -179,7 +179,7 @@ def _serve(
         reports.flush()
         _log.info("node online node=%s boot=%d", settings.node, journal.boot)
         try:
-            with Heartbeat(reports, NodeHeartbeat(**identity), settings.node_heartbeat_s):
+            with Heartbeat(reports, NodeHeartbeat(**dict(node.online)), settings.node_heartbeat_s):
                 node.serve()
         except NoRoomError as error:
             shortage = error

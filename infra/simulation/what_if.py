@@ -69,8 +69,9 @@ class LedgerSimulation:
                 for node in self._added.values():
                     yield self._simulated(time_s, node.online())
             case CommandRefused() | RunReport():
-                if self._cell.nodes.awaits(event.node):
-                    yield self._simulated(time_s, NodeHeard(cell=event.cell, node=event.node))
+                heard = NodeHeard(**dict(self._fleet.nodes[event.node].online()))
+                if self._cell.nodes is not None and self._cell.nodes.awaits(heard):
+                    yield self._simulated(time_s, heard)
             case SolveFinished() | RulesAdopted():
                 pass
             case NodeOnline() | NodeHeartbeat() | NodeHeard() | NodeSilent() | NodeOffline():

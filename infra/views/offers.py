@@ -22,7 +22,7 @@ def describe_offer(offer: Offer | None) -> Iterator[str]:
     room = offer.room
     yield (
         f"considered {room.node_slots} node-slots: {room.with_room} with room, "
-        f"{room.on_down_nodes} on nodes that are down, {room.without_compute} without compute, "
+        f"{room.on_closed_nodes} on closed nodes, {room.without_compute} without compute, "
         f"{room.without_memory} without memory; binding: {room.binding}"
     )
     yield "speed: " + ", ".join(

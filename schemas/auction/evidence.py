@@ -56,13 +56,13 @@ class Plan(Record):
 class Room(Record):
     """How the node-slots between arrival and deadline stand for a task, counted once each.
 
-    Each node-slot without room is counted under the first that holds of: node down, too little compute, too
-    little memory.
+    Each node-slot without room is counted under the first that holds of: node closed (down, cordoned or
+    leaving), too little compute, too little memory.
     """
 
     node_slots: int
     with_room: int
-    on_down_nodes: int
+    on_closed_nodes: int
     without_compute: int
     without_memory: int
     binding: Literal["time", "nodes", "compute", "memory", "none"]
@@ -169,7 +169,7 @@ class JobReplanned(Outcome):
 
     job_id: Identifier
     zone: Identifier
-    reason: Literal["node_lost", "behind_plan", "run_failed"]
+    reason: Literal["node_lost", "node_leaving", "behind_plan", "run_failed"]
     first_slot: Slot
     """The first slot that could be planned."""
     remaining_samples: Samples

@@ -6,28 +6,22 @@ ledger gives the same bytes on any machine.
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import TypeGuard
 
 import msgpack
 
-from schemas.base import Event, Outcome, kind_of
+from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
-from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
-from schemas.decisions import CellAccepted, EventIgnored, JobQuoted, JobRejected, RejectionReason
-from schemas.fleet import CommandRefused, FleetEvent, RunReport
-from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
-from schemas.kind import PolicyKind
-from schemas.registry import writer_of
+from schemas.decisions import CellAccepted, EventIgnored
+from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.rules import RulesAdopted
-from schemas.solves import SolveFinished
+from streams.cell.configured import ConfiguredCell, refused
 from streams.cell.jobs import JobRegister
-from streams.cell.live_bytes import LiveBytes
-from streams.cell.nodes import NodeChange, NodePool
-from streams.cell.recent_ids import RecentIds
+from streams.cell.layout import Layout
+from streams.cell.nodes import NodePool
 from streams.cell.rules import (
     RULES,
     MissingRulesError,
@@ -38,13 +32,12 @@ from streams.cell.rules import (
     adoption_holds,
     state_digest,
 )
-from streams.policies.policy import ZoneContext, ZonePolicy
+from streams.policies.policy import ZonePolicy
 
-SNAPSHOT_VERSION = 6
+SNAPSHOT_VERSION = 7
 """Of the layout of a packed state; the rules that it is of have a version of their own."""
 CHAIN_START = bytes(32)
-_WRITERS_AT_LEAST = 8
-"""Share the window of ids of events: none fills more than this part of it."""
+_NO_JOBS = JobRegister(0)
 
 
 @dataclass(frozen=True)
@@ -60,6 +53,15 @@ class LedgerEvent:
         return b'{"offset":%d,%s' % (self.offset, self.envelope.canonical[1:])
 
 
+@dataclass(frozen=True)
+class _ForeignState:
+    """The state of a cell whose rules are not at hand: nothing but the adoption of others can follow."""
+
+    packed: bytes
+    nodes: NodePool
+    """To know them by; what became of them is in `packed`."""
+
+
 class Cell:
     """The state of one cell, folded from its ledger."""
 
@@ -71,18 +73,10 @@ class Cell:
         self.offset = -1
         """Ledger offset of the last event folded in."""
         self.chain = CHAIN_START
-        self.time_s: float | None = None
-        self.configuration: CellConfigured | None = None
-        self.zones: dict[str, ZonePolicy] = {}
-        self._kinds: dict[str, PolicyKind] = {}
-        """By zone."""
-        self.nodes = NodePool(())
-        self.jobs = JobRegister(0)
-        self._recent = RecentIds(0, 0)
-        """Of events."""
         self._book = book
-        self._foreign: bytes | None = None
-        """The packed state, where `book` lacks its rules: nothing but the adoption of others can follow."""
+        self._configured: ConfiguredCell | None = None
+        """None before the configuration, and where `book` lacks the rules."""
+        self._foreign: _ForeignState | None = None
 
     def handle(self, event: LedgerEvent) -> list[Decision]:
         """Fold one event in and return what is decided because of it, in order.
@@ -114,14 +108,37 @@ class Cell:
             self._extend_chain(line, b"")
         return decisions
 
+    @property
+    def time_s(self) -> float | None:
+        """By the cell's clock; None before its first tick."""
+        return None if self._configured is None else self._configured.time_s
+
+    @property
+    def configuration(self) -> CellConfigured | None:
+        """As it is by now, each node in the zone that owns it; None before the first."""
+        return None if self.nodes is None else self.nodes.layout.owned
+
+    @property
+    def nodes(self) -> NodePool | None:
+        """None before the configuration."""
+        if self._foreign is not None:
+            return self._foreign.nodes
+        return None if self._configured is None else self._configured.nodes
+
+    @property
+    def jobs(self) -> JobRegister:
+        """An empty register before the configuration."""
+        return _NO_JOBS if self._configured is None else self._configured.jobs
+
+    @property
+    def zones(self) -> Mapping[str, ZonePolicy]:
+        """By id; none before the configuration."""
+        return {} if self._configured is None else self._configured.zones
+
     def broken_invariants(self) -> Iterator[str]:
         """A line for each thing that should always hold of the cell and does not."""
-        for job in self.jobs.live.values():
-            if job.zone not in self.zones:
-                yield f"job {job.job_id} is of zone {job.zone}, which the cell lacks"
-        for id, zone in self.zones.items():
-            for fault in zone.broken_invariants():
-                yield f"zone {id}: {fault}"
+        if self._configured is not None:
+            yield from self._configured.broken_invariants()
 
     def packed(self) -> bytes:
         """The whole state in msgpack: cheap enough to take between two events.
@@ -129,7 +146,7 @@ class Cell:
         The same history gives the same bytes, however often the cell was restored meanwhile.
         """
         if self._foreign is not None:
-            return self._foreign
+            return self._foreign.packed
         packed: bytes = msgpack.packb(
             {
                 "version": SNAPSHOT_VERSION,
@@ -137,12 +154,7 @@ class Cell:
                 "rules": self.rules,
                 "offset": self.offset,
                 "chain": self.chain,
-                "time_s": self.time_s,
-                "configuration": self.configuration and self.configuration.model_dump_json(),
-                "recent": self._recent.state(),
-                "nodes": self.nodes.state(),
-                "jobs": self.jobs.state(),
-                "zones": {id: zone.state() for id, zone in self.zones.items()},
+                **({"configuration": None} if self._configured is None else self._configured.state()),
             }
         )
         return packed
@@ -180,8 +192,8 @@ class Cell:
                 f"cell {cell.name} is decided by {book.lack_of(version)}: start that one, or a newer one"
             )
         cell.rules, cell.offset, cell.chain = version, state["offset"], state["chain"]
-        cell._name(CellConfigured.model_validate_json(state["configuration"]))
-        cell._foreign = packed
+        nodes = NodePool(Layout(CellConfigured.model_validate_json(state["configuration"])))
+        cell._foreign = _ForeignState(packed, nodes)
         return cell
 
     @property
@@ -198,14 +210,10 @@ class Cell:
                 f"snapshot of cell {self.name} is of version {state['version']}, this code reads "
                 f"{SNAPSHOT_VERSION}: delete the snapshot, and the cell is folded from its whole ledger"
             )
+        self.offset, self.chain = state["offset"], state["chain"]
         if state["configuration"] is not None:
-            self._configure(CellConfigured.model_validate_json(state["configuration"]), rules)
-        self.offset, self.chain, self.time_s = state["offset"], state["chain"], state["time_s"]
-        self._recent.restore(state["recent"])
-        self.nodes.restore(state["nodes"])
-        self.jobs.restore(state["jobs"])
-        for id, zone in self.zones.items():
-            zone.restore(state["zones"][id])
+            self.rules = rules.version
+            self._configured = ConfiguredCell.restore(self.name, state, rules)
 
     def _is_next_adoption(self, event: Event) -> TypeGuard[RulesAdopted]:
         return (
@@ -251,167 +259,21 @@ class Cell:
 
     def _react(self, envelope: Envelope) -> Iterator[Outcome]:
         event = envelope.event
-        if self.configuration is None:
+        if self._configured is None:
             if isinstance(event, CellConfigured):
                 rules = self._book.get(event.rules)
                 assert rules is not None
-                self._configure(event, rules)
-                self._recent.note(writer_of(event), envelope.id)
+                self.rules = rules.version
+                self._configured = ConfiguredCell.first(self.name, envelope, event, rules)
                 yield CellAccepted(reason="first_configuration", zones=tuple(self.zones))
             elif isinstance(event, JobSubmitted | JobQuoteRequested):
-                yield _refused(event, "cell_not_configured", f"cell {self.name} has no configuration yet")
+                yield refused(event, "cell_not_configured", f"cell {self.name} has no configuration yet")
             else:
                 yield EventIgnored(
                     reason="cell_not_configured", detail=f"{event.TYPE} before any configuration"
                 )
-        elif not self._recent.note(writer_of(event), envelope.id):
-            yield EventIgnored(
-                reason="duplicate_event",
-                detail=f"event {envelope.id} of {writer_of(event)} was already folded in",
-            )
         else:
-            yield from self._dispatch(event)
-
-    def _dispatch(self, event: Event) -> Iterator[Outcome]:
-        match event:
-            case ClockTicked():
-                yield from self._tick(event.time_s)
-            case JobSubmitted():
-                yield from self._submit(event)
-            case JobQuoteRequested():
-                yield self._quote(event)
-            case JobWithdrawalRequested():
-                yield from self._withdraw(event)
-            case FleetEvent():
-                yield from self._hear(event)
-            case SolveFinished():
-                yield from self._solved(event)
-            case CellConfigured():
-                yield EventIgnored(
-                    reason="cell_already_configured", detail=f"cell {self.name} keeps its first configuration"
-                )
-            case RulesAdopted():
-                yield EventIgnored(
-                    reason="stale_adoption",
-                    detail=f"rules {event.rules} were to follow rules {event.previous_rules} after ledger "
-                    f"offset {event.state_offset}, and that is not where the cell is",
-                )
-            case _:
-                yield from self._pass_on(event)
-
-    def _configure(self, configuration: CellConfigured, rules: Rules) -> None:
-        self.rules = rules.version
-        self._name(configuration)
-        window = configuration.duplicate_window_events
-        self._recent = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
-        self.jobs = JobRegister(window)
-        live = LiveBytes(configuration.live_jobs_bytes)
-        for zone in configuration.zones:
-            kind = self._kinds[zone.id] = rules.policies[zone.policy.kind]
-            context = ZoneContext(configuration, zone, self.jobs.live, live)
-            self.zones[zone.id] = resolve_name(kind.zone)(context)
-
-    def _name(self, configuration: CellConfigured) -> None:
-        """Know the configuration, and whose nodes are whose."""
-        self.configuration = configuration
-        self.nodes = NodePool(configuration.zones)
-
-    def _decided(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-        """What a zone decides, kept in the register of jobs."""
-        for outcome in outcomes:
-            self.jobs.note(outcome)
-            yield outcome
-
-    def _tick(self, time_s: float) -> Iterator[Outcome]:
-        if self.time_s is not None and time_s < self.time_s:
-            yield EventIgnored(
-                reason="clock_went_back", detail=f"it is {self.time_s} s, the tick says {time_s} s"
-            )
-            return
-        self.time_s = time_s
-        for zone in self.zones.values():
-            yield from self._decided(zone.wake(time_s))
-
-    def _submit(self, event: JobSubmitted) -> Iterator[Outcome]:
-        # Before all else: no refusal may be taken for the end of another job under this id.
-        if self.jobs.knows(event.job_id, event.user):
-            yield _refused(event, "duplicate_job", f"job {event.job_id} was decided before")
-        elif (refusal := self._refusal(event)) is not None:
-            yield _refused(event, *refusal)
-        else:
-            job = self.jobs.submit(event)
-            yield from self._decided(self.zones[event.zone].submitted(job))
-            self.jobs.remember(job)
-
-    def _quote(self, event: JobQuoteRequested) -> Outcome:
-        refusal = self._refusal(event)
-        return self.zones[event.zone].quote(event) if refusal is None else _refused(event, *refusal)
-
-    def _refusal(self, event: JobSubmitted | JobQuoteRequested) -> tuple[RejectionReason, str] | None:
-        """Why no zone is asked about a job or a quote, if none is."""
-        kind = self._kinds.get(event.zone)
-        if kind is None:
-            return "unknown_zone", f"cell {self.name} has no zone {event.zone}"
-        if type(event.workload) not in kind.workloads:
-            runs = ", ".join(map(kind_of, kind.workloads))
-            return "workload_not_taken", f"zone {event.zone} runs {runs}, not {event.workload.kind}"
-        terms = kind.terms if isinstance(event, JobSubmitted) else kind.quoted_terms
-        if type(event.terms) not in terms:
-            taken = ", ".join(map(kind_of, terms)) or "none"
-            return "terms_not_taken", f"zone {event.zone} takes {taken} here, not {event.terms.kind}"
-        return None
-
-    def _withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
-        job = self.jobs.live.get(event.job_id)
-        if job is None:
-            yield _unknown_job(event.job_id)
-        elif job.user != event.user:
-            yield EventIgnored(reason="not_the_owner", detail=f"job {event.job_id} is of another user")
-        else:
-            yield from self._decided(self.zones[job.zone].withdrawn(job))
-
-    def _hear(self, event: FleetEvent) -> Iterator[Outcome]:
-        zone = self.nodes.zone_of(event.node)
-        if zone is None:
-            yield EventIgnored(reason="unknown_node", detail=f"cell {self.name} has no node {event.node}")
-            return
-        for news in self.nodes.take(event):
-            if isinstance(news, NodeChange):
-                yield from self._decided(self.zones[zone].nodes_changed(news))
-            else:
-                yield news
-        if isinstance(event, CommandRefused):
-            detail = f"node {event.node} refuses command {event.command_id}, {event.reason}: {event.detail}"
-            yield EventIgnored(reason="command_refused", detail=detail)
-        elif isinstance(event, RunReport):
-            job = self.jobs.live.get(event.job_id)
-            if job is None:
-                yield _unknown_job(event.job_id)
-            else:
-                yield from self._decided(self.zones[job.zone].run_changed(job, event))
-
-    def _solved(self, event: SolveFinished) -> Iterator[Outcome]:
-        zone = self.zones.get(event.zone)
-        if zone is None:
-            yield EventIgnored(
-                reason="unknown_solve", detail=f"cell {self.name} has no zone {event.zone} to ask a solver"
-            )
-        else:
-            yield from self._decided(zone.solved(event))
-
-    def _pass_on(self, event: Event) -> Iterator[Outcome]:
-        """Give an event of a policy's own to the zones that take it."""
-        takers = [
-            self.zones[id]
-            for id, kind in self._kinds.items()
-            if any(type(event) is one.event for one in kind.inputs)
-        ]
-        for zone in takers:
-            yield from self._decided(zone.take(event))
-        if not takers:
-            yield EventIgnored(
-                reason="no_zone_takes_it", detail=f"cell {self.name} has no zone that takes {event.TYPE}"
-            )
+            yield from self._configured.react(envelope)
 
 
 def layout_of(packed: bytes) -> int:
@@ -422,14 +284,3 @@ def layout_of(packed: bytes) -> int:
 def compress(packed: bytes) -> bytes:
     """Turn a packed state into a snapshot. Frees the interpreter while it runs, so a thread may do it."""
     return zlib.compress(packed, level=1)
-
-
-def _refused(event: JobSubmitted | JobQuoteRequested, reason: RejectionReason, detail: str) -> Outcome:
-    """The answer where no zone was asked."""
-    if isinstance(event, JobQuoteRequested):
-        return JobQuoted(quote_id=event.quote_id, zone=event.zone, reason=reason, detail=detail)
-    return JobRejected(job_id=event.job_id, user=event.user, zone=event.zone, reason=reason, detail=detail)
-
-
-def _unknown_job(job_id: str) -> EventIgnored:
-    return EventIgnored(reason="unknown_job", detail=f"job {job_id} is over, or was never admitted")

@@ -40,13 +40,17 @@ class LiveBytes:
     def __init__(self, limit_bytes: int) -> None:
         self.total = 0
         """Of jobs and of waiting bids."""
+        self.limit(limit_bytes)
+        self._waiting: Counter[str] = Counter()
+        """Bytes of waiting bids by user; only of users who have any."""
+        self._waiting_total = 0
+
+    def limit(self, limit_bytes: int) -> None:
+        """There is so much room from now on."""
         self._limit = limit_bytes
         self._limit_admitted = limit_bytes - limit_bytes // _FOR_LONGER_PLANS
         self._limit_waiting = min(limit_bytes // _FOR_WAITING, MAX_WAITING_BYTES)
         self._limit_waiting_of_user = self._limit_waiting // _USERS_WAITING_AT_LEAST
-        self._waiting: Counter[str] = Counter()
-        """Bytes of waiting bids by user; only of users who have any."""
-        self._waiting_total = 0
 
     def add(self, count: int) -> None:
         """An admitted job takes `count` bytes more, or fewer where it is negative."""

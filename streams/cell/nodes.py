@@ -1,18 +1,22 @@
-"""The nodes of a cell: which zone each belongs to, and whether it is there.
+"""The nodes of a cell: which zone each serves, whether it is there, and whether it is to be planned on.
 
-A node is taken to be up until it leaves, announces that it is unfit for its zone, or falls silent once it was
-heard. It is unfit with another base model than the zone's, or without a runner that its policy commands.
+A node of the first configuration is taken to be up until it leaves, announces that it is unfit for its zone,
+or falls silent once it was heard; one that joins later is awaited. A node is unfit with another base model
+than the zone's, or without a runner that the zone's policy commands.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from schemas.base import Outcome
 from schemas.cells import Zone
-from schemas.decisions import EventIgnored, NodeStatusChanged
-from schemas.fleet import FleetEvent, NodeOffline, NodeOnline, NodeSilent
+from schemas.decisions import EventIgnored, NodeStatus, NodeStatusChanged
+from schemas.fleet import FleetEvent, NodeOffline, NodeOnline, NodeSilent, SignOfLife
 from schemas.registry import runners_of
+from streams.cell.layout import Layout
+
+LeavingReason = Literal["lent", "returned", "retired"]
 
 
 @dataclass(frozen=True)
@@ -20,20 +24,33 @@ class NodeChange:
     """What has become of a node of a zone."""
 
     node: str
-    status: Literal["up", "down", "restarted"]
-    """`restarted`: its executor has begun anew, and knows nothing of how long its runs took."""
+    status: Literal["up", "down", "restarted", "cordoned", "leaving", "open"]
+    """`restarted`: its executor has begun anew, and knows nothing of how long its runs took. `cordoned`:
+    nothing new may be planned on it. `leaving`: nor may anything stay planned on it that fits elsewhere.
+    `open`: neither holds any more."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Where a node goes as soon as its zone needs it no more."""
+
+    to_zone: str | None
+    """None where it leaves the cell."""
+    reason: LeavingReason
 
 
 class NodePool:
     """Of one cell."""
 
-    def __init__(self, zones: Iterable[Zone]) -> None:
-        self._zone_of = {node.id: zone for zone in zones for node in zone.nodes}
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.leaving: dict[str, Departure] = {}
         self._heard: dict[str, None] = {}
         """Heard since they were last lost."""
         self._down: dict[str, None] = {}
         self._barred: dict[str, None] = {}
-        """Unfit for their zone."""
+        """Not known to be fit for the zone that they serve."""
+        self._cordoned: dict[str, None] = {}
 
     @property
     def watched(self) -> Collection[str]:
@@ -41,25 +58,40 @@ class NodePool:
         return self._heard.keys()
 
     def zone_of(self, node: str) -> str | None:
-        """The zone that a node belongs to; None where the cell has no such node."""
-        zone = self._zone_of.get(node)
-        return None if zone is None else zone.id
+        """The zone that a node serves; None where the cell has no such node."""
+        return self.layout.zone_of.get(node)
 
-    def awaits(self, node: str) -> bool:
-        """Whether a sign of life of a node would be news."""
-        return node in self._zone_of and node not in self._heard and node not in self._barred
+    def status_of(self, node: str) -> NodeStatus:
+        """What a node is, in one word."""
+        if node in self._down:
+            return "down"
+        return "leaving" if node in self.leaving else "cordoned" if node in self._cordoned else "up"
+
+    def is_cordoned(self, node: str) -> bool:
+        """Whether an operator has cordoned a node."""
+        return node in self._cordoned
+
+    def awaits(self, sign: SignOfLife) -> bool:
+        """Whether a sign of life is news."""
+        zone = self.zone_of(sign.node)
+        return (
+            zone is not None
+            and sign.node not in self._heard
+            and _unfit(sign, self.layout.zones[zone]) is None
+        )
 
     def take(self, event: FleetEvent) -> Iterator[Outcome | NodeChange]:
         """What an event about a node of the cell says of the node: what is decided, and what its zone is told
         of, in order."""
-        if isinstance(event, NodeOnline):
-            unfit = _unfit(event, self._zone_of[event.node])
+        if isinstance(event, SignOfLife):
+            unfit = _unfit(event, self.layout.zones[self.layout.zone_of[event.node]])
             if unfit is not None:
                 self._barred[event.node] = None
                 yield unfit
                 yield from self._lose(event.node, "offline", "")
                 return
             self._barred.pop(event.node, None)
+        if isinstance(event, NodeOnline):
             yield NodeChange(event.node, "restarted")
         if isinstance(event, NodeOffline):
             yield from self._lose(event.node, "offline", event.reason)
@@ -69,40 +101,98 @@ class NodePool:
             self._heard[event.node] = None
             if event.node in self._down:
                 del self._down[event.node]
-                zone = self._zone_of[event.node].id
-                yield NodeStatusChanged(zone=zone, node=event.node, status="up", reason="online")
+                yield self.described(event.node, "online")
                 yield NodeChange(event.node, "up")
+
+    def cordon(self, node: str) -> Iterator[Outcome | NodeChange]:
+        """Have nothing new planned on a node."""
+        self._cordoned[node] = None
+        yield self.described(node, "cordoned")
+        yield NodeChange(node, "cordoned")
+
+    def uncordon(self, node: str) -> Iterator[Outcome | NodeChange]:
+        """Have a cordoned node planned on again, unless it is leaving."""
+        del self._cordoned[node]
+        yield self.described(node, "uncordoned")
+        if node not in self.leaving:
+            yield NodeChange(node, "open")
+
+    def send_off(self, node: str, departure: Departure) -> Iterator[Outcome | NodeChange]:
+        """Have a node vacated, to leave its zone."""
+        self.leaving[node] = departure
+        yield self.described(node, departure.reason)
+        yield NodeChange(node, "leaving")
+
+    def keep(self, node: str, reason: Literal["returned", "registered"]) -> Iterator[Outcome | NodeChange]:
+        """A node that was to leave stays where it is."""
+        del self.leaving[node]
+        yield self.described(node, reason)
+        yield NodeChange(node, "open")
+        if node in self._cordoned:
+            yield NodeChange(node, "cordoned")
+
+    def arrange(self, layout: Layout) -> None:
+        """Nodes serve these zones from now on; those that have left the cell are forgotten."""
+        before, self.layout = self.layout, layout
+        for node in before.zone_of.keys() - layout.zone_of.keys():
+            for names in (self._heard, self._down, self._barred, self._cordoned):
+                names.pop(node, None)
+
+    def await_word(self, node: str) -> Iterator[Outcome | NodeChange]:
+        """Take a node for down until it announces that it is fit for the zone that it serves now."""
+        self._barred[node] = None
+        yield from self._lose(node, "awaited", "")
+
+    def told_anew(self, node: str) -> Iterator[NodeChange]:
+        """What a zone that a node has come to must know of it: it takes new nodes to be up and open."""
+        if node in self._down:
+            yield NodeChange(node, "down")
+        if node in self._cordoned:
+            yield NodeChange(node, "cordoned")
+
+    def described(self, node: str, reason: Any, detail: str = "") -> NodeStatusChanged:
+        """The node as it is now, and since when."""
+        zone, status = self.layout.zone_of[node], self.status_of(node)
+        return NodeStatusChanged(zone=zone, node=node, status=status, reason=reason, detail=detail)
 
     def state(self) -> dict[str, Any]:
         """Everything that the configuration does not say, of types that msgpack writes."""
-        return {"heard": list(self._heard), "down": list(self._down), "barred": list(self._barred)}
+        return {
+            "heard": list(self._heard),
+            "down": list(self._down),
+            "barred": list(self._barred),
+            "cordoned": list(self._cordoned),
+            "leaving": [[node, to.to_zone, to.reason] for node, to in self.leaving.items()],
+            "lent": dict(self.layout.lent),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another pool of the same nodes."""
+        """Take the state of another pool of the same layout."""
         self._heard = dict.fromkeys(state["heard"])
         self._down = dict.fromkeys(state["down"])
         self._barred = dict.fromkeys(state["barred"])
+        self._cordoned = dict.fromkeys(state["cordoned"])
+        self.leaving = {node: Departure(to_zone, reason) for node, to_zone, reason in state["leaving"]}
 
     def _lose(
-        self, node: str, reason: Literal["offline", "silent"], detail: str
+        self, node: str, reason: Literal["offline", "silent", "awaited"], detail: str
     ) -> Iterator[Outcome | NodeChange]:
         self._heard.pop(node, None)
         if node not in self._down:
             self._down[node] = None
-            zone = self._zone_of[node].id
-            yield NodeStatusChanged(zone=zone, node=node, status="down", reason=reason, detail=detail)
+            yield self.described(node, reason, detail)
             yield NodeChange(node, "down")
 
 
-def _unfit(event: NodeOnline, zone: Zone) -> EventIgnored | None:
+def _unfit(sign: SignOfLife, zone: Zone) -> EventIgnored | None:
     """Why a node is of no use to its zone, if it is."""
-    if event.base_model != zone.base_model:
-        detail = f"node {event.node} holds {event.base_model}, not {zone.base_model}"
+    if sign.base_model != zone.base_model:
+        detail = f"node {sign.node} holds {sign.base_model}, not {zone.base_model}"
         return EventIgnored(reason="wrong_base_model", detail=detail)
-    missing = runners_of(zone.policy.kind) - set(event.runners)
+    missing = runners_of(zone.policy.kind) - set(sign.runners)
     if missing:
         detail = (
-            f"node {event.node} lacks what policy {zone.policy.kind} commands: {', '.join(sorted(missing))}"
+            f"node {sign.node} lacks what policy {zone.policy.kind} commands: {', '.join(sorted(missing))}"
         )
         return EventIgnored(reason="runner_missing", detail=detail)
     return None

@@ -48,6 +48,17 @@ class ZonePolicy(Protocol):
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
         """A report about a run of a live job."""
 
+    def broken_promises(self, context: ZoneContext) -> Iterator[str]:
+        """What was promised to admitted jobs and could not be kept if the zone were configured so, a line for
+        each promise. No node is missing that it `occupies`."""
+
+    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
+        """The zone is configured so from now on: nodes have joined it or left, or it has other settings. The
+        jobs, and how nodes that stay were changed, are as they were; new nodes are up and open."""
+
+    def occupies(self, node: str) -> bool:
+        """Whether jobs of the zone need one of its nodes still, which therefore cannot leave it."""
+
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
         """News of one of the zone's nodes."""
 

@@ -218,10 +218,10 @@ class IntakeProcessor:
             await asyncio.sleep(_WATCH_EVERY_S)
             for name in self._cells.names():
                 cell, partition = self._cells.cell(name), self._intake.partition_of(name)
-                if cell is None or cell.configuration is None:
+                if cell is None or cell.nodes is None:
                     continue
                 self._listens(partition)
-                timeout_s = cell.configuration.node_timeout_s
+                timeout_s = cell.nodes.layout.owned.node_timeout_s
                 for node in cell.nodes.watched:
                     silence_s = self._monitor.silence_s(partition, name, node)
                     if silence_s > timeout_s:
@@ -272,8 +272,8 @@ class IntakeProcessor:
         if heartbeat is not None:
             self._note_sign(heartbeat)
             cell = self._cells.cell(heartbeat.cell)
-            if cell is not None and cell.nodes.awaits(heartbeat.node):
-                self._say(NodeHeard(cell=heartbeat.cell, node=heartbeat.node))
+            if cell is not None and cell.nodes is not None and cell.nodes.awaits(heartbeat):
+                self._say(NodeHeard(**dict(heartbeat)))
             self._acknowledgements.done(TP(record.topic, record.partition), record.offset)
             return
         unix_s = self._clocks.unix_s()
@@ -315,7 +315,7 @@ class IntakeProcessor:
     def _is_of_unknown_node(self, claim: Claim) -> bool:
         """Whether a report is of a node that its cell lacks: it is nobody's, and would fill the ledger."""
         cell = self._cells.cell(claim.cell) if claim.writer.startswith(_REPORT_WRITERS) else None
-        if cell is None or cell.configuration is None:
+        if cell is None or cell.nodes is None:
             return False
         return cell.nodes.zone_of(claim.writer.removeprefix(_REPORT_WRITERS)) is None
 
@@ -329,7 +329,8 @@ class IntakeProcessor:
         if not (self._listens(partition) or self._has_passed(partition, tick)):
             return False
         cell = self._cells.cell(tick.cell)
-        return self._monitor.settled(partition, tick.cell, cell.nodes.watched if cell else (), now_s)
+        watched = () if cell is None or cell.nodes is None else cell.nodes.watched
+        return self._monitor.settled(partition, tick.cell, watched, now_s)
 
     def _has_passed(self, partition: int, tick: Waiting) -> bool:
         """Whether a later record than a tick has been read of `fleet`."""
@@ -347,7 +348,7 @@ class IntakeProcessor:
 
     def _note_sign(self, event: FleetEvent) -> None:
         cell = self._cells.cell(event.cell)
-        if cell is not None and cell.nodes.zone_of(event.node) is not None:
+        if cell is not None and cell.nodes is not None and cell.nodes.zone_of(event.node) is not None:
             partition = self._intake.partition_of(event.cell)
             self._monitor.hear(partition, event.cell, event.node, self._clocks.monotonic_s())
 

@@ -124,7 +124,7 @@ def ticks(_living: House, _number: int) -> Event:
 
 
 def heartbeats(_living: House, _number: int) -> Event:
-    return NodeHeartbeat(cell=CELL, node=NODES[0])
+    return NodeHeartbeat(cell=CELL, node=NODES[0], base_model="tiny", runners=("lora",))
 
 
 def bids_under_many_names(living: House, number: int) -> Event:

@@ -21,10 +21,10 @@ class RoundRobinZone:
     """See `ZonePolicy`."""
 
     def __init__(self, context: ZoneContext) -> None:
-        self._zone = context.zone.id
         self._jobs = context.jobs
-        self._settings = cast(RoundRobinPolicy, context.zone.policy)
-        self._up = {node.id: True for node in context.zone.nodes}
+        self._configure(context)
+        self._closed: dict[str, list[str]] = {}
+        """Why a node is given no job: it is down, or cordoned, or leaving."""
         self._queue: list[str] = []
         self._running: dict[str, tuple[str, str]] = {}
         """Job and run by node."""
@@ -102,12 +102,29 @@ class RoundRobinZone:
         yield from self._assign()
 
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
-        if change.status != "restarted":
-            self._up[change.node] = change.status == "up"
+        reasons = self._closed.setdefault(change.node, [])
+        match change.status:
+            case "up":
+                reasons.remove("down")
+            case "open":
+                self._closed[change.node] = [reason for reason in reasons if reason == "down"]
+            case "down" | "cordoned" | "leaving":
+                reasons.append(change.status)
         if change.status == "down" and change.node in self._running:
             job_id, _ = self._running.pop(change.node)
             self._queue.insert(0, job_id)
         yield from self._assign()
+
+    def broken_promises(self, context: ZoneContext) -> Iterator[str]:
+        yield from ()  # a job of the queue runs whenever there is a node
+
+    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
+        self._configure(context)
+        self._closed = {node: reasons for node, reasons in self._closed.items() if node in self._nodes}
+        yield from self._assign()
+
+    def occupies(self, node: str) -> bool:
+        return node in self._running
 
     def take(self, event: Event) -> Iterator[Outcome]:
         raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
@@ -142,7 +159,7 @@ class RoundRobinZone:
 
     def state(self) -> dict[str, Any]:
         return {
-            "up": self._up,
+            "closed": self._closed,
             "queue": self._queue,
             "running": [[node, *run] for node, run in self._running.items()],
             "counts": [self._runs, self._requests],
@@ -151,15 +168,20 @@ class RoundRobinZone:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._up, self._queue = state["up"], state["queue"]
+        self._closed, self._queue = state["closed"], state["queue"]
         self._running = {node: (job_id, run_id) for node, job_id, run_id in state["running"]}
         self._runs, self._requests = state["counts"]
         self._asked, self._sort_s = state["asked"], state["sort_s"]
 
+    def _configure(self, context: ZoneContext) -> None:
+        self._zone = context.zone.id
+        self._settings = cast(RoundRobinPolicy, context.zone.policy)
+        self._nodes = [node.id for node in context.zone.nodes]
+
     def _assign(self) -> Iterator[Outcome]:
         """Give each idle node that is up the next job of the queue."""
-        for node, is_up in self._up.items():
-            if is_up and node not in self._running and self._queue:
+        for node in self._nodes:
+            if not self._closed.get(node) and node not in self._running and self._queue:
                 job = self._jobs[self._queue.pop(0)]
                 self._runs += 1
                 run_id = f"{self._runs}/{job.job_id}"

@@ -149,6 +149,7 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
     asked = {"zone": st.just("z"), "workload": workloads(configuration)}
     deadlines = times(configuration) | st.just(MAX_TIME_S)
     node = named | {"node": st.sampled_from(NODES)}
+    sign = node | {"base_model": st.sampled_from(("tiny", "other")), "runners": st.just(("lora",))}
     runs = st.sampled_from(running(cell) or [(JOBS[0], NODES[0], 10**12)])
     samples_done = st.sampled_from((0, 1, 50, MOST_SAMPLES, 2 * MOST_SAMPLES))
     loss = {"loss": st.sampled_from((0.0, 1e9))}
@@ -191,10 +192,8 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
         ),
         VendorLeft: st.builds(VendorLeft, **vendor),
         ClockTicked: st.builds(ClockTicked, **named, time_s=times(configuration)),
-        NodeOnline: st.builds(
-            NodeOnline, **node, base_model=st.sampled_from(("tiny", "other")), runners=st.just(("lora",))
-        ),
-        NodeHeard: st.builds(NodeHeard, **node),
+        NodeOnline: st.builds(NodeOnline, **sign),
+        NodeHeard: st.builds(NodeHeard, **sign),
         NodeSilent: st.builds(NodeSilent, **node, silent_s=st.sampled_from((0.0, 1e9))),
         NodeOffline: st.builds(NodeOffline, **node),
         RunStarted: report(RunStarted, dataset_samples=st.sampled_from((None, 1, MOST_SAMPLES))),

@@ -15,7 +15,16 @@ from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.auction.quotes import QuoteAccepted, VendorLeft, VendorQuoted
 from schemas.auction.settings import TitanPolicy
 from schemas.base import MAX_MICROS, MAX_TIME_S, Event
-from schemas.cells import CellConfigured, ThroughputRow
+from schemas.cells import CellConfigured, Node, ThroughputRow
+from schemas.changes import (
+    NodeCordoned,
+    NodeLent,
+    NodeRegistered,
+    NodeRetired,
+    NodeReturned,
+    NodeUncordoned,
+    ZoneConfigured,
+)
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_event_line
 from schemas.commands import RunCancelled, SlotAssigned
@@ -28,7 +37,9 @@ from schemas.decisions import (
     JobRefunded,
     JobRejected,
     JobWithdrawn,
+    NodeMoved,
     NodeStatusChanged,
+    ZoneAccepted,
 )
 from schemas.fleet import (
     CommandRefused,
@@ -63,7 +74,7 @@ from tests.support.cells import (
     withdraw,
     zone,
 )
-from tests.support.histories import SMALL_FLEET, history, recorded
+from tests.support.histories import history, recorded
 from tests.support.invariants import handle_checked
 from tests.support.mutations import any_odd_value, mutated_bytes, mutated_json
 from tests.support.plans import HeldCells, held_cells
@@ -78,6 +89,7 @@ MUTANTS_BETWEEN = 6
 WEIGHTS: dict[type[Event], float] = {
     **dict.fromkeys((JobSubmitted, RunStarted, RunProgressed), 3.0),
     **dict.fromkeys((NodeOnline, NodeOffline, CellConfigured), 0.2),
+    **dict.fromkeys((NodeRetired, NodeLent, NodeCordoned), 0.1),
 }
 """Nodes are mostly up, or nothing would ever run."""
 CONFIGURATIONS = 300
@@ -90,6 +102,9 @@ ROWS = tuple(
     for name, speed in (("fast", 5.0), ("slow", 2.5))
 )
 SETBACKS = (JobReplanned, JobRefunded, RunCancelled, EventIgnored)
+MOVES = (NodeMoved, NodeStatusChanged, RunCancelled)
+"""Whatever frees a leaving node lets it go."""
+CHANGES = (*MOVES, ZoneAccepted, ZonePriced, JobRejected, *SETBACKS)
 ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     CellConfigured: ((CellAccepted, EventIgnored), False),
     ClockTicked: (
@@ -102,7 +117,7 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     VendorQuoted: ((QuoteAccepted, EventIgnored), False),
     VendorLeft: ((QuoteAccepted, EventIgnored), False),
     NodeOnline: ((NodeStatusChanged, *SETBACKS), True),
-    NodeHeard: ((NodeStatusChanged, EventIgnored), True),
+    NodeHeard: ((NodeStatusChanged, *SETBACKS), True),
     NodeSilent: ((NodeStatusChanged, *SETBACKS), True),
     NodeOffline: ((NodeStatusChanged, *SETBACKS), True),
     CommandRefused: ((NodeStatusChanged, EventIgnored), False),
@@ -112,10 +127,30 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     RunFailed: ((NodeStatusChanged, *SETBACKS), True),
     SolveFinished: ((JobAdmitted, JobRejected, EventIgnored), True),
     RulesAdopted: ((EventIgnored,), False),
+    **dict.fromkeys(
+        (
+            *(ZoneConfigured, NodeRegistered, NodeRetired, NodeLent, NodeReturned),
+            *(NodeCordoned, NodeUncordoned),
+        ),
+        (CHANGES, False),
+    ),
 }
 """What may be decided because of each type of event, and whether it may change things without a word."""
 
-NAMES = ("a1", "b1", "c", "z", "u", "slow", "fast", "tiny", "x" * 128, *(f"j{n}" for n in range(0, 40, 3)))
+NAMES = (
+    "a1",
+    "b1",
+    "n1",
+    "c",
+    "z",
+    "y",
+    "u",
+    "slow",
+    "fast",
+    "tiny",
+    "x" * 128,
+    *(f"j{n}" for n in range(0, 40, 3)),
+)
 INTEGERS = (0, 1, 2, 5, 50, 100, 10**6, 10**12 - 1, 10**12, MAX_MICROS)
 NUMBERS = (
     *(0.0, 5e-324, 1e-9, 0.5, 1.0, 2.5, 7.9, 8.0, 10.0, 1e6, 1e9, 31_536_000.0, MAX_TIME_S),
@@ -164,7 +199,7 @@ def check_answer(event: Event, decisions: list[Decision]) -> None:
     kinds, may_be_silent = ANSWERS[type(event)]
     assert decisions or may_be_silent, f"no answer to {event!r}"
     for decision in decisions:
-        assert isinstance(decision.outcome, kinds), f"{decision.outcome!r} because of {event!r}"
+        assert isinstance(decision.outcome, (*kinds, *MOVES)), f"{decision.outcome!r} because of {event!r}"
         assert json.loads(decision.canonical)["id"] == decision.id
 
 
@@ -213,6 +248,13 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
         refused("a1"),
         answer("batch-1", "j0"),
         adoption(Cell("c")),
+        ZoneConfigured(cell="c", zone=zone(id="y", nodes=(Node(id="y1", gpu_type="fast", tariff="t"),))),
+        NodeRegistered(cell="c", node="n1", zone="z", gpu_type="fast", tariff="t"),
+        NodeRetired(cell="c", node="n1"),
+        NodeLent(cell="c", node="a1", zone="y"),
+        NodeReturned(cell="c", node="a1"),
+        NodeCordoned(cell="c", node="b1"),
+        NodeUncordoned(cell="c", node="b1"),
     )
     seen: dict[type[Event], Event] = {type(event): event for event in rare}
     handled = Counter[type[Event]]()
@@ -243,7 +285,7 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
         event = coming.send(outcomes)
     assert set(handled) == set(ANSWERS), "every type of event"
     # Whose deadline is not over by then ends with the nodes.
-    bench.send(tick(10_000), *map(offline, SMALL_FLEET))
+    bench.send(tick(10_000), *map(offline, bench.cell.nodes.layout.zone_of))
     assert not bench.zone.book.jobs, "every job ends"
 
 

@@ -29,7 +29,7 @@ class Log:
         return cls(tuple(map(ledger_line, ledger)), tuple(decision.canonical + b"\n" for decision in decided))
 
 
-HEARD = NodeHeard(cell="alpha", node="alpha-n0")
+HEARD = NodeHeard(cell="alpha", node="alpha-n0", base_model="tiny", runners=("lora",))
 LEDGER = events.ledger([HEARD if isinstance(event, RunStarted) else event for event in events.stream(7)])
 """A configuration, a tick, three bids, one for a zone that is none, a node's sign of life, which decides
 nothing, and a bid: so the last event is decided."""

@@ -166,7 +166,7 @@ def offline(node: str) -> NodeOffline:
 
 
 def heard(node: str) -> NodeHeard:
-    return NodeHeard(cell="c", node=node)
+    return NodeHeard(cell="c", node=node, base_model="tiny", runners=("lora",))
 
 
 def silent(node: str) -> NodeSilent:

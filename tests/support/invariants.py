@@ -12,9 +12,10 @@ from schemas.base import MAX_MICROS
 from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
+from schemas.kind import PolicySettings
 from streams.cell.cell import Cell, LedgerEvent
 from streams.cell.live_bytes import kept_bytes
-from streams.policies.auction.book import LATE_REPORT_SLOTS
+from streams.policies.auction.outlook import LATE_REPORT_SLOTS
 from streams.policies.auction.zone import AuctionZone
 
 GRACE_SLOTS = 1
@@ -24,8 +25,8 @@ where it may show that a declared speed is not there."""
 _EMPTY_BYTES = 64
 """Of a few empty lists."""
 
-Prices = tuple[int, np.ndarray, np.ndarray]
-"""First slot of the window, and prices of compute and memory by (slot, node row)."""
+Prices = tuple[int, PolicySettings, dict[str, np.ndarray]]
+"""First slot of the window, the settings, and by node its prices (of compute and of memory, slot)."""
 
 
 def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
@@ -42,7 +43,7 @@ def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
     assert list(cell.broken_invariants()) == []
     for id, zone in cell.zones.items():
         if id in before:
-            check_prices_never_fell(before[id], zone)
+            check_prices_never_fell(before[id], prices(zone))
             first_slot, *_ = before[id]
             check_lifetimes(zone, slot_began=zone.auctioneer.market.first_slot > first_slot)
     for decision in decisions:
@@ -114,19 +115,21 @@ def check_certificate(certificate: Certificate | None) -> None:
     assert certificate.realised_welfare_micros == planned + sum(causes)
 
 
-def check_prices_never_fell(before: Prices, zone: AuctionZone) -> None:
-    """Prices of the cells in both windows are no lower than before."""
-    first, compute, memory = before
-    passed = min(zone.auctioneer.market.first_slot - first, len(compute))
-    kept = len(compute) - passed
-    assert (zone.auctioneer.market.compute_price[:kept] >= compute[passed:]).all()
-    assert (zone.auctioneer.market.memory_price[:kept] >= memory[passed:]).all()
+def check_prices_never_fell(before: Prices, after: Prices) -> None:
+    """Prices of the node-slots in both windows are no lower than before, as long as the settings stay."""
+    (first, settings, held), (new_first, new_settings, now) = before, after
+    for node in held.keys() & now.keys() if settings == new_settings else ():
+        old, new = held[node][:, new_first - first :], now[node]
+        kept = min(old.shape[1], new.shape[1])
+        assert (new[:, :kept] >= old[:, :kept]).all(), f"a price of node {node} fell"
 
 
 def prices(zone: AuctionZone) -> Prices:
     """The present prices, for `check_prices_never_fell`."""
     market = zone.auctioneer.market
-    return market.first_slot, market.compute_price.copy(), market.memory_price.copy()
+    both = np.array([market.compute_price, market.memory_price])
+    by_node = {node: both[:, :, row] for node, row in zone.fleet.row_of.items()}
+    return market.first_slot, zone.zone.policy, by_node
 
 
 def check_award(outcome: JobAdmitted, zone: AuctionZone) -> None:

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 
 from schemas.auction.evidence import JobReplanned
 from schemas.codec import Decision
-from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn, NodeMoved
+from streams.policies.auction.job import NODE_LEFT
 from streams.policies.auction.zone import AuctionZone
 
-JobCells = dict[str, dict[int, str]]
-"""Node by slot, by job; past slots too."""
+JobCells = dict[str, dict[int, str | None]]
+"""Node by slot, by job; past slots too. None in place of a node that has left the zone."""
 
 
 class HeldCells:
@@ -28,6 +29,9 @@ class HeldCells:
                     cells = self.by_job[outcome.job_id]
                     kept = {slot: node for slot, node in cells.items() if slot < outcome.first_slot}
                     self.by_job[outcome.job_id] = kept | dict(outcome.plan.node_slots)
+                case NodeMoved():
+                    for cells in self.by_job.values():
+                        cells.update({slot: None for slot, node in cells.items() if node == outcome.node})
                 case JobCompleted() | JobRefunded() | JobWithdrawn():
                     # A bid that waits for a solver may be withdrawn before it holds anything.
                     self.by_job.pop(outcome.job_id, None)
@@ -37,5 +41,6 @@ def held_cells(zone: AuctionZone) -> JobCells:
     """What the zone's own state says."""
     nodes = zone.fleet.nodes
     return {
-        job.job_id: {slot: nodes[row] for slot, row in job.rows.items()} for job in zone.book.jobs.values()
+        job.job_id: {slot: None if row == NODE_LEFT else nodes[row] for slot, row in job.rows.items()}
+        for job in zone.book.jobs.values()
     }

@@ -136,7 +136,7 @@ def _fullest(node_slots: NodeSlots, demand: Demand, slot: int, index: int) -> in
     for row in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
         free = (node_slots.free_samples[slot, row], node_slots.free_gib[slot, row])
         if (
-            node_slots.node_up[row]
+            node_slots.node_open[row]
             and free[0] >= demand.samples[index]
             and free[1] >= demand.memory_gib
             and free < least
@@ -151,10 +151,10 @@ class ExclusiveMarket(Market):
 
     def node_slots(self, start: int, stop: int) -> NodeSlots:
         node_slots = super().node_slots(start, stop)
-        empty = node_slots.free_samples == self._capacity_samples
+        empty = node_slots.free_samples == self.capacity_samples
         return node_slots._replace(free_samples=np.where(empty, node_slots.free_samples, 0.0))
 
     def has_room(self, placement: Placement, demand: Demand) -> bool:
         columns, rows, _ = self.locate(placement)
-        empty = self.free_samples[columns, rows] == self._capacity_samples[rows]
+        empty = self.free_samples[columns, rows] == self.capacity_samples[rows]
         return bool(empty.all()) and super().has_room(placement, demand)

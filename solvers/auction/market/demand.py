@@ -95,7 +95,7 @@ class Demand(NamedTuple):
         """
         _refuse_understated_memory(workload, zone)
         speeds, memory_gib = _speeds_and_memory(workload, zone)
-        memory_gib = max(memory_gib, _least_memory_gib(fleet))
+        memory_gib = max(memory_gib, least_counted_gib(fleet))
         samples = np.zeros(len(fleet.classes), np.int64)
         for index, node_class in enumerate(fleet.classes):
             per_slot = math.floor(speeds.get(node_class.gpu_type, 0.0) * slot_s)
@@ -119,6 +119,13 @@ class Demand(NamedTuple):
             memory_gib=memory_gib,
             memory_share=memory_gib / np.array([c.capacity_gib for c in fleet.classes]),
         )
+
+    def among(self, before: Fleet, after: Fleet) -> "Demand":
+        """The same for other nodes: as much per slot on each GPU type that was there before, and nothing on
+        the others, so that what is reserved with it stays as it is."""
+        samples_of = {c.gpu_type: int(n) for c, n in zip(before.classes, self.samples, strict=True)}
+        samples = np.array([samples_of.get(c.gpu_type, 0) for c in after.classes], np.int64)
+        return Demand.sized(self.work_samples, samples, self.memory_gib, after)
 
     def operational(self, full_costs: Floats) -> Floats:
         """e_ikt of one slot of the task, from the cost of a fully used node: whole micros, rounded up.
@@ -148,7 +155,7 @@ def _refuse_understated_memory(workload: LoraWorkload, zone: Zone) -> None:
         )
 
 
-def _least_memory_gib(fleet: Fleet) -> float:
+def least_counted_gib(fleet: Fleet) -> float:
     """What a task counts for at least, so that no node gets more runs in a slot than a command holds."""
     return gib_up(max(node_class.capacity_gib for node_class in fleet.classes) / MAX_RUNS_PER_SLOT)
 

@@ -77,14 +77,18 @@ class Market:
         self._opening = opening or Opening()
         self._class_bounds = np.array([c.start for c in fleet.classes] + [len(fleet.nodes)], np.int64)
         self._class_of_row = np.array(fleet.class_of_row, np.int64)
-        self._capacity_samples = np.array([fleet.classes[c].capacity_samples for c in fleet.class_of_row])
-        self._capacity_gib = np.array([fleet.classes[c].capacity_gib for c in fleet.class_of_row])
+        self.capacity_samples = np.array([fleet.classes[c].capacity_samples for c in fleet.class_of_row])
+        """(rows,) C_kp."""
+        self.capacity_gib = np.array([fleet.classes[c].capacity_gib for c in fleet.class_of_row])
+        """(rows,) C_km - r_b."""
         self.compute_price = self.opening_compute_price(first_slot, horizon_slots)
         self.memory_price = self.opening_memory_price(first_slot, horizon_slots)
-        self.free_samples = np.tile(self._capacity_samples, (horizon_slots, 1))
-        self.free_gib = np.tile(self._capacity_gib, (horizon_slots, 1))
+        self.free_samples = np.tile(self.capacity_samples, (horizon_slots, 1))
+        self.free_gib = np.tile(self.capacity_gib, (horizon_slots, 1))
         self.price_order = PriceOrder(self._class_bounds, self.compute_price, self.memory_price)
         self.node_up = np.ones(len(fleet.nodes), np.bool_)
+        self.node_open = np.ones(len(fleet.nodes), np.bool_)
+        """Whether anything new may be planned on a node while it is up."""
         self.full_costs = self._by_class(self._full_cost, first_slot, horizon_slots)
 
     @property
@@ -101,8 +105,8 @@ class Market:
         for node_slots, fresh in (
             (self.compute_price, self.opening_compute_price(first_slot + kept, passed)),
             (self.memory_price, self.opening_memory_price(first_slot + kept, passed)),
-            (self.free_samples, self._capacity_samples),
-            (self.free_gib, self._capacity_gib),
+            (self.free_samples, self.capacity_samples),
+            (self.free_gib, self.capacity_gib),
             (self.full_costs, self._by_class(self._full_cost, first_slot + kept, passed)),
         ):
             node_slots[:kept] = node_slots[passed:]
@@ -143,19 +147,19 @@ class Market:
             self.memory_price[start:stop],
             self.free_samples[start:stop],
             self.free_gib[start:stop],
-            self.node_up,
+            self.node_up & self.node_open,
             self._class_bounds,
             self.price_order.rows[start:stop],
             self.price_order.memory_ahead[start:stop],
         )
 
     def emptied_node_slots(self, start: int, stop: int) -> NodeSlots:
-        """As `node-slots`, if nothing were taken and no node were down."""
+        """As `node-slots`, if nothing were taken and no node were closed."""
         slots = (stop - start, 1)
         return self.node_slots(start, stop)._replace(
-            free_samples=np.tile(self._capacity_samples, slots),
-            free_gib=np.tile(self._capacity_gib, slots),
-            node_up=np.ones_like(self.node_up),
+            free_samples=np.tile(self.capacity_samples, slots),
+            free_gib=np.tile(self.capacity_gib, slots),
+            node_open=np.ones_like(self.node_open),
         )
 
     def locate(self, placement: Placement) -> tuple[Ints, Ints, Ints]:
@@ -164,10 +168,11 @@ class Market:
         return np.array(placement.slots, np.int64) - self.first_slot, rows, self._class_of_row[rows]
 
     def has_room(self, placement: Placement, demand: Demand) -> bool:
-        """Whether every node-slot of a placement is on a node that is up and has room for the task."""
+        """Whether every node-slot of a placement is on a node that is up and open and has room for the
+        task."""
         columns, rows, classes = self.locate(placement)
         return bool(
-            self.node_up[rows].all()
+            (self.node_up & self.node_open)[rows].all()
             and (self.free_samples[columns, rows] >= demand.samples[classes]).all()
             and (self.free_gib[columns, rows] >= demand.memory_gib).all()
         )
@@ -180,6 +185,10 @@ class Market:
         """
         if not self.has_room(placement, demand):
             raise ValueError(f"slots {placement.slots} on rows {placement.rows} have no room for the task")
+        self.hold(placement, demand)
+
+    def hold(self, placement: Placement, demand: Demand) -> None:
+        """Take the room of a placement that is known to have it, on a closed node too."""
         columns, rows, classes = self.locate(placement)
         self.free_samples[columns, rows] -= demand.samples[classes]
         self.free_gib[columns, rows] -= demand.memory_gib
@@ -218,6 +227,7 @@ class Market:
         return {
             "first_slot": self.first_slot,
             "node_up": self.node_up.tobytes(),
+            "node_open": self.node_open.tobytes(),
             **{name: getattr(self, name).tobytes() for name in _NODE_SLOT_ARRAYS},
         }
 
@@ -225,6 +235,7 @@ class Market:
         """Take the state of a market of the same fleet and horizon."""
         self.first_slot = state["first_slot"]
         self.node_up[:] = np.frombuffer(state["node_up"], np.bool_)
+        self.node_open[:] = np.frombuffer(state["node_open"], np.bool_)
         for name in _NODE_SLOT_ARRAYS:
             node_slots = getattr(self, name)
             node_slots[:] = np.frombuffer(state[name], "<f8").reshape(node_slots.shape)

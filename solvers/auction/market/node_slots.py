@@ -18,8 +18,8 @@ class NodeSlots(NamedTuple):
     memory_price: Floats
     free_samples: Floats
     free_gib: Floats
-    node_up: Bools
-    """(nodes,)"""
+    node_open: Bools
+    """(nodes,) up, and neither cordoned nor about to leave."""
     class_bounds: Ints
     """(classes + 1,) where each class begins among the nodes; the last entry is their number."""
     by_price: Ints
@@ -71,7 +71,7 @@ def price_fronts(node_slots: NodeSlots, demand: Demand) -> Fronts:
                     node = node_slots.by_price[slot, place]
                     if (
                         node_slots.memory_price[slot, node] >= least_memory
-                        or not node_slots.node_up[node]
+                        or not node_slots.node_open[node]
                         or node_slots.free_samples[slot, node] < demand.samples[index]
                         or node_slots.free_gib[slot, node] < demand.memory_gib
                     ):
@@ -110,22 +110,23 @@ def additive_costs(node_slots: NodeSlots, demand: Demand, operational: Floats) -
 
 @kernel
 def count_room(node_slots: NodeSlots, demand: Demand) -> tuple[int, int, int, int]:
-    """Cells a task might use: with room, node down, without compute, without memory; each counted once."""
-    with_room = node_down = without_compute = without_memory = 0
+    """Node-slots a task might use: with room, on a closed node, without compute, without memory; each counted
+    once."""
+    with_room = node_closed = without_compute = without_memory = 0
     for index in range(node_slots.class_bounds.size - 1):
         if demand.samples[index] == 0:
             continue
         for slot in range(node_slots.free_samples.shape[0]):
             for node in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
-                if not node_slots.node_up[node]:
-                    node_down += 1
+                if not node_slots.node_open[node]:
+                    node_closed += 1
                 elif node_slots.free_samples[slot, node] < demand.samples[index]:
                     without_compute += 1
                 elif node_slots.free_gib[slot, node] < demand.memory_gib:
                     without_memory += 1
                 else:
                     with_room += 1
-    return with_room, node_down, without_compute, without_memory
+    return with_room, node_closed, without_compute, without_memory
 
 
 @kernel
@@ -139,7 +140,7 @@ def slots_until_done(node_slots: NodeSlots, demand: Demand) -> int:
                 continue
             for node in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
                 if (
-                    node_slots.node_up[node]
+                    node_slots.node_open[node]
                     and node_slots.free_samples[slot, node] >= demand.samples[index]
                     and node_slots.free_gib[slot, node] >= demand.memory_gib
                 ):

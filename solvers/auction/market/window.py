@@ -100,14 +100,14 @@ class RoomCount:
     """Node-slots of a task's window on classes that could run it, each counted once."""
 
     with_room: int
-    node_down: int
+    node_closed: int
     without_compute: int
     without_memory: int
 
     @property
     def node_slots(self) -> int:
         """All of them."""
-        return self.with_room + self.node_down + self.without_compute + self.without_memory
+        return self.with_room + self.node_closed + self.without_compute + self.without_memory
 
 
 def room_for(market: Market, demand: Demand, first_slot: int, last_slot: int) -> RoomCount:
@@ -124,7 +124,7 @@ def binding(demand: Demand, room: RoomCount, slots: int, found: bool) -> Binding
     if int(demand.samples.max()) * max(slots, 0) < demand.work_samples:
         return "time"
     shortages: list[tuple[int, Binding]] = [
-        (room.node_down, "nodes"),
+        (room.node_closed, "nodes"),
         (room.without_compute, "compute"),
         (room.without_memory, "memory"),
     ]

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from solvers.auction.market.carry_over import carry_over
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import (
@@ -76,6 +77,23 @@ class Auctioneer:
         if self._steepness is not None:
             self._steepness.advance(first_slot)
 
+    def take_over(self, before: "Auctioneer") -> None:
+        """Go on where another auctioneer of the zone was, whose nodes, window or settings were others.
+
+        The bound then holds for what each bid could use when it was judged: the nodes, their capacities and
+        their costs as they were.
+        """
+        self.dual_bound.micros = before.dual_bound.micros
+        self.welfare.restore(before.welfare.state())
+        rises = carry_over(before.market, self.market, before._open_until_slot)
+        self.dual_bound.rise(rises, at_least_micros=0)
+        # What a shorter window leaves out comes in anew, and counts anew.
+        self._open_until_slot = min(
+            before._open_until_slot, self.market.first_slot + self.market.horizon_slots
+        )
+        if self._steepness is not None and before._steepness is not None:
+            self._steepness.restore(before._steepness.state())
+
     def appraise(self, request: Request) -> Appraisal:
         """Find the plan for a task and what stands in its way. Changes nothing and knows no bid."""
         window = self._window(request)
@@ -132,8 +150,6 @@ class Auctioneer:
     def replan(
         self,
         demand: Demand,
-        held: Placement,
-        held_demand: Demand,
         priced: AbstractSet[tuple[int, int]],
         density_micros: float,
         first_slot: int,
@@ -146,18 +162,15 @@ class Auctioneer:
         are moved to where operation costs least.
 
         Args:
-            demand: for the work that remains. held, held_demand: the node-slots still held for it, and the
-            demand that they were reserved with. They
-                are given up first.
+            demand: for the work that remains; what it held before is given up.
             priced: (slot, row) of the node-slots whose prices the task has raised already. It raises each
                 only once, or a node that comes and goes would drive prices up without any demand.
             density_micros: b-bar_il of the task's award.
             budget_steps: see `best_schedule`.
 
         Returns:
-            The new schedule, its room taken; None, with `held` given up all the same, if there is none.
+            The new schedule, its room taken; None if there is none.
         """
-        self.market.release(held, held_demand)
         options = [VendorOption(None, 0, 0)]
         window = Window.of(self.market, demand, options, first_slot, last_slot)
         schedule = (

@@ -59,7 +59,7 @@ def unpacked(
             bid,
             Request(
                 id=job_id,
-                demand=Demand.of(bid.workload, bid.workload.work_samples, zone, fleet, calendar.slot_s),
+                demand=demand_of(bid, zone, fleet, calendar),
                 options=[VendorOption(vendor, int(price_micros), delay_slots)],
                 first_slot=first_slot,
                 last_slot=last_slot,
@@ -68,6 +68,15 @@ def unpacked(
             kept_bytes(bid.workload),
         )
     return bids
+
+
+def demand_of(bid: Bid, zone: Zone, fleet: Fleet, calendar: Calendar) -> Demand:
+    """What a bid's task asks of the zone as it is.
+
+    Raises:
+        UnjudgeableError: if no plan could be sought for it.
+    """
+    return Demand.of(bid.workload, bid.workload.work_samples, zone, fleet, calendar.slot_s)
 
 
 def slots_for(request: Request, market: Market) -> int:
@@ -142,9 +151,9 @@ def _offered_bid(waiting: WaitingBid, first_slot: int, horizon_end: int) -> Offe
 
 def _offered_nodes(market: Market, index: int, node_class: NodeClass, slots: int) -> OfferedNodes:
     rows = slice(node_class.start, node_class.stop)
-    up = market.node_up[rows]
-    samples = np.where(up, market.free_samples[:slots, rows], 0.0).astype(np.int64)
-    quanta = np.where(up, market.free_gib[:slots, rows] * GIB_QUANTUM, 0.0).astype(np.int64)
+    is_open = (market.node_up & market.node_open)[rows]
+    samples = np.where(is_open, market.free_samples[:slots, rows], 0.0).astype(np.int64)
+    quanta = np.where(is_open, market.free_gib[:slots, rows] * GIB_QUANTUM, 0.0).astype(np.int64)
     return OfferedNodes(
         nodes=market.fleet.nodes[rows],
         capacity_samples=int(node_class.capacity_samples),

@@ -6,7 +6,7 @@ whose node-slots are no longer free, or that was none, is not applied: its bid i
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from schemas.auction.batches import BatchSolution, SolvedPlan
 from schemas.auction.settings import TitanPolicy
@@ -16,6 +16,7 @@ from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, JobWithdra
 from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
 from solvers.auction.baselines.on_arrival import drawn_vendor, in_time
+from solvers.auction.market.demand import UnjudgeableError
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
@@ -25,6 +26,7 @@ from streams.cell.live_bytes import LiveBytes, kept_bytes
 from streams.policies.auction.batch import (
     WaitingBid,
     batch_request,
+    demand_of,
     packed,
     placement_of_plan,
     slots_for,
@@ -152,6 +154,20 @@ class BatchJudge:
                 faults[job_id] = verdict
         for job_id, fault in faults.items():
             yield self._rejected(bids[job_id], fault, solution, event.solve_s)
+
+    def take_over(self, before: Self) -> Iterator[Outcome]:
+        """Keep the bids that wait; a task that no plan can be sought for any more is rejected."""
+        self._waiting, self._asked = before._waiting, before._asked
+        self._requests, self._asked_slot = before._requests, before._asked_slot
+        for bids in (self._waiting, *self._asked.values()):
+            for job_id, held in list(bids.items()):
+                try:
+                    demand = demand_of(held.bid, self._zone, self._market.fleet, self._calendar)
+                except UnjudgeableError as error:
+                    self._forget(bids, held)
+                    yield self._verdicts.rejected(held.bid, error.reason, error.detail, None)
+                else:
+                    bids[job_id] = replace(held, request=replace(held.request, demand=demand))
 
     def state(self) -> dict[str, Any]:
         return {

@@ -14,8 +14,11 @@ from solvers.auction.market.market import Placement
 from streams.cell.jobs import Job
 from streams.cell.live_bytes import HELD_NODE_SLOT_BYTES, PRICED_BYTES, kept_bytes
 
-Setback = Literal["node_lost", "behind_plan", "run_failed"]
+Setback = Literal["node_lost", "node_leaving", "behind_plan", "run_failed"]
 """Why a job's rest is planned again, at the provider's cost."""
+
+NODE_LEFT = -1
+"""In place of the row of a node that is not of the zone any more, in slots that are over."""
 
 
 def run_id_of(slot: int, job_id: str) -> str:
@@ -55,7 +58,7 @@ class PlannedJob:
     demand: Demand
     """What the node-slots ahead were reserved with."""
     rows: dict[int, int] = field(default_factory=dict)
-    """Node row by slot, past slots too (x_ikt = 1)."""
+    """Node row by slot, past slots too (x_ikt = 1); see `NODE_LEFT`."""
     quotas: dict[int, int] = field(default_factory=dict)
     """Samples planned by slot."""
     priced: set[tuple[int, int]] = field(default_factory=set)
@@ -155,15 +158,32 @@ class PlannedJob:
         self.quotas[slot] = 0
         self._packed = None
 
-    def plan(self, placement: Placement, demand: Demand, class_of_row: tuple[int, ...]) -> None:
+    def hold(self, placement: Placement, demand: Demand, class_of_row: tuple[int, ...]) -> None:
         """Hold a placement for the slots ahead, reserved with `demand`."""
         self.demand = demand
-        self.lacking_samples = 0
         self._packed = None
         for slot, row in placement.node_slots():
             self.rows[slot] = row
             self.quotas[slot] = int(demand.samples[class_of_row[row]])
             self.priced.add((slot, row))
+
+    def move(self, row_of: Mapping[int, int], demand: Demand) -> None:
+        """Follow nodes to other rows; what is not in `row_of` has left, and nothing is planned on it.
+
+        Args:
+            demand: the present one, by the new classes.
+        """
+        self.demand = demand
+        self.rows = {slot: row_of.get(row, NODE_LEFT) for slot, row in self.rows.items()}
+        self.runs = {slot: samples for slot, samples in self.runs.items() if self.rows[slot] != NODE_LEFT}
+        self.priced = {(slot, row_of[row]) for slot, row in self.priced if row in row_of}
+        self._packed = None
+
+    def resident_rows(self) -> tuple[int, ...]:
+        """The nodes that keep something of the job: its runs that are not over, and the last part that was
+        reported, for the next."""
+        slots = sorted(slot for slot in {*self.runs, self.reported_slot} if slot in self.rows)
+        return tuple(dict.fromkeys(self.rows[slot] for slot in slots if self.rows[slot] != NODE_LEFT))
 
     def ahead(self, first_slot: int) -> Placement:
         """The node-slots held from `first_slot` on."""

@@ -69,7 +69,7 @@ class Verdicts:
             last_slot=request.last_slot,
             demand=request.demand,
         )
-        planned.plan(schedule.placement, request.demand, self._fleet.class_of_row)
+        planned.hold(schedule.placement, request.demand, self._fleet.class_of_row)
         self._book.add(planned)
         return JobAdmitted(
             job_id=bid.job.job_id,
@@ -152,8 +152,8 @@ def why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, str
     return (
         "no_room_before_deadline",
         f"of {room.node_slots} node-slots before the deadline {room.with_room} have room: "
-        f"{room.node_down} are on down nodes, {room.without_compute} lack compute, {room.without_memory} "
-        "lack memory",
+        f"{room.node_closed} are on nodes that are down, cordoned or leaving, {room.without_compute} lack "
+        f"compute, {room.without_memory} lack memory",
     )
 
 
@@ -180,6 +180,9 @@ class Judge(Protocol):
 
     def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
         """A solver's answer."""
+
+    def take_over(self, before: Self) -> Iterator[Outcome]:
+        """Go on where another judge of the zone was, whose nodes or settings were others."""
 
     def state(self) -> dict[str, Any]:
         """Everything, of types that msgpack writes."""
@@ -228,6 +231,9 @@ class ImmediateJudge:
 
     def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
         yield unknown_solve(event)
+
+    def take_over(self, before: Self) -> Iterator[Outcome]:  # noqa: ARG002
+        yield from ()
 
     def state(self) -> dict[str, Any]:
         return {}

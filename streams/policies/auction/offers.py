@@ -60,7 +60,7 @@ def offer_of(
         room=Room(
             node_slots=room.node_slots,
             with_room=room.with_room,
-            on_down_nodes=room.node_down,
+            on_closed_nodes=room.node_closed,
             without_compute=room.without_compute,
             without_memory=room.without_memory,
             binding=appraisal.binding,

@@ -31,6 +31,9 @@ from streams.policies.auction.job import slot_of_run
 from streams.policies.auction.judge import Bid, Verdicts
 from streams.policies.auction.offers import priced
 from streams.policies.auction.policies import judge_of, market_of, mechanism_of, opening_of, steepness_of
+from streams.policies.auction.promises import broken_promises
+from streams.policies.auction.replanning import Replanner
+from streams.policies.auction.runs import Runs
 from streams.policies.policy import ZoneContext
 
 
@@ -38,6 +41,12 @@ class AuctionZone:
     """See `ZonePolicy`."""
 
     def __init__(self, context: ZoneContext) -> None:
+        self._jobs = context.jobs
+        self._quotes: dict[str, VendorQuoted] = {}
+        self._build(context, first_slot=0)
+
+    def _build(self, context: ZoneContext, first_slot: int) -> None:
+        """Make what follows from the configuration, as it is before the first job."""
         cell, zone = context.cell, context.zone
         self.zone = zone
         self.calendar = Calendar(cell.epoch_s, cell.slot_s)
@@ -45,7 +54,7 @@ class AuctionZone:
         market = market_of(zone.policy)(
             self.fleet,
             zone.horizon_slots,
-            0,
+            first_slot,
             self._full_cost,
             opening_of(zone.policy, self.fleet, self.calendar),
         )
@@ -54,11 +63,30 @@ class AuctionZone:
         )
         self.live = context.live
         self.book = JobBook(zone, self.auctioneer, self.calendar, self.live)
+        self.replanner = Replanner(zone, self.auctioneer, self.calendar, self.book, self.live)
+        self._runs = Runs(self.book, self.replanner)
         self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.calendar)
         self.judge = judge_of(zone, self.auctioneer, self.calendar, self._verdicts, self.live)
-        self._jobs = context.jobs
         self._vendors = cell.vendors
-        self._quotes: dict[str, VendorQuoted] = {}
+
+    def broken_promises(self, context: ZoneContext) -> Iterator[str]:
+        yield from broken_promises(self.auctioneer.market, self.book.jobs, context)
+
+    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
+        fleet, auctioneer, book, replanner = self.fleet, self.auctioneer, self.book, self.replanner
+        judge, kept = self.judge, {node.id for node in context.zone.nodes}
+        for row, node in enumerate(fleet.nodes):
+            if node not in kept:
+                yield from book.release_node(row)
+        self._build(context, auctioneer.market.first_slot)
+        row_of = {row: self.fleet.row_of[node] for node, row in fleet.row_of.items() if node in kept}
+        self.auctioneer.take_over(auctioneer)
+        self.book.take_over(book, row_of)
+        self.replanner.take_over(replanner, row_of)
+        yield from self.judge.take_over(judge)
+
+    def occupies(self, node: str) -> bool:
+        return self.book.occupies(self.fleet.row_of[node])
 
     def submitted(self, job: Job) -> Iterator[Outcome]:
         bid = Bid.of(job)
@@ -107,16 +135,16 @@ class AuctionZone:
         if slot < planned.run_slot and not isinstance(report, RunFinished):
             # A job has moved on since: what it had done by then says nothing of where it is.
             yield _stale(f"job {job.job_id} runs in slot {planned.run_slot}, the report is of slot {slot}")
-            yield from self.book.overtake(planned, slot, report)
+            yield from self._runs.overtake(planned, slot, report)
             return
         match report:
             case RunStarted():
-                yield from self.book.start(planned, slot, report)
+                yield from self._runs.start(planned, slot, report)
             case RunProgressed():
-                yield from self.book.progress(planned, slot, report)
+                yield from self._runs.progress(planned, slot, report)
             case RunFailed():
                 planned.report(slot, report.samples_done, complete=False)
-                yield from self.book.fail(planned, slot, report.error, report.permanent)
+                yield from self._runs.fail(planned, slot, report.error, report.permanent)
             case RunFinished() if report.samples_done >= planned.workload.work_samples:
                 yield from self.book.complete(planned, report)
             case RunFinished():
@@ -126,16 +154,25 @@ class AuctionZone:
                 )
 
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
-        row = self.fleet.row_of[change.node]
+        row, market = self.fleet.row_of[change.node], self.auctioneer.market
         match change.status:
             case "restarted":
-                self.book.lose_executor(row)
+                self._runs.lose_executor(row)
             case "up":
-                self.auctioneer.market.node_up[row] = True
+                market.node_up[row] = True
             case "down":
-                self.auctioneer.market.node_up[row] = False
-                self.book.lose_node(row)
-                yield from self.book.replan_due()
+                market.node_up[row] = False
+                self.replanner.lose_node(row)
+                yield from self.replanner.replan_due()
+            case "cordoned":
+                market.node_open[row] = False
+            case "leaving":
+                market.node_open[row] = False
+                self.replanner.vacate(row)
+                yield from self.replanner.replan_due()
+            case "open":
+                market.node_open[row] = True
+                self.replanner.keep(row)
 
     def take(self, event: Event) -> Iterator[Outcome]:
         if not isinstance(event, VendorQuoted | VendorLeft):
@@ -157,12 +194,12 @@ class AuctionZone:
         slot = self.calendar.slot_at(time_s)
         if slot > self.book.present_slot:
             self.auctioneer.advance(slot + 1)
-            self.book.note_lapsed()
-            yield from self.book.replan_due()
+            self.replanner.note_lapsed()
+            yield from self.replanner.replan_due()
             yield from self.book.assignments()
             yield priced(self.zone.id, self.auctioneer, len(self.book.jobs))
         else:
-            yield from self.book.replan_due()
+            yield from self.replanner.replan_due()
         yield from self.judge.on_clock(time_s)
 
     def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
@@ -175,6 +212,7 @@ class AuctionZone:
         return {
             "auctioneer": self.auctioneer.state(),
             "jobs": self.book.state(),
+            "leaving": self.replanner.state(),
             "judge": self.judge.state(),
             "quotes": [quote.model_dump_json() for quote in self._quotes.values()],
         }
@@ -182,6 +220,7 @@ class AuctionZone:
     def restore(self, state: dict[str, Any]) -> None:
         self.auctioneer.restore(state["auctioneer"])
         self.book.restore(state["jobs"], self._jobs)
+        self.replanner.restore(state["leaving"])
         self.judge.restore(state["judge"], self._jobs)
         quotes = [VendorQuoted.model_validate_json(quote) for quote in state["quotes"]]
         self._quotes = {quote.vendor: quote for quote in quotes}

@@ -11,7 +11,7 @@ from executors.node.settings import ExecutorSettings
 from schemas.fleet import NodeHeartbeat
 from tests.support.executors import CELL
 
-BEAT = NodeHeartbeat(cell=CELL, node="n1")
+BEAT = NodeHeartbeat(cell=CELL, node="n1", base_model="tiny", runners=("lora",))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from schemas.base import Outcome
 from schemas.commands import SlotAssigned
 from schemas.decisions import JobRefunded
 from streams.cell.cell import Cell
-from streams.policies.auction import book
+from streams.policies.auction import replanning
 from tests.support.cells import (
     Bench,
     CheckedBench,
@@ -29,7 +29,7 @@ EARLY, LATE = {1: 0, 2: 0}, {3: 0, 4: 0}
 
 @pytest.fixture(autouse=True)
 def steps_for_two_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "REPLAN_STEPS_PER_EVENT", 100_000)
+    monkeypatch.setattr(replanning, "REPLAN_STEPS_PER_EVENT", 100_000)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_restored_cell_goes_on_with_those_that_wait(bench: Bench) -> None:
 def test_a_job_that_waits_loses_the_slots_that_pass_and_the_lost_node_is_told_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(book, "REPLAN_STEPS_PER_EVENT", 1)
+    monkeypatch.setattr(replanning, "REPLAN_STEPS_PER_EVENT", 1)
     assert replanned(bench.send(silent("a1"))) == ["j1"]
     outcomes = bench.send(tick(1))
     assert replanned(outcomes) == ["j2"]
@@ -97,7 +97,7 @@ def test_a_job_may_be_withdrawn_while_it_waits(bench: Bench) -> None:
 def test_jobs_behind_after_a_pause_of_the_clock_are_planned_a_few_at_a_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(book, "REPLAN_STEPS_PER_EVENT", 1)
+    monkeypatch.setattr(replanning, "REPLAN_STEPS_PER_EVENT", 1)
     assert replanned(bench.send(tick(3))) == ["j1"]
     assert replanned(bench.send(tick(3.1))) == ["j3"]
     assert replanned(bench.send(tick(3.2))) == []

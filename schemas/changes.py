@@ -1,0 +1,81 @@
+"""Events of the `cells` topic that change a running cell: its nodes, and how its zones are configured.
+
+What they say becomes part of the cell's configuration, if it is a valid one and keeps what was promised to
+admitted jobs; else the event is ignored, with the reason.
+"""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from schemas.base import Event, Identifier
+from schemas.cells import Tariff, Zone
+
+
+class CellChange(Event):
+    """What an operator says of a running cell."""
+
+
+class ZoneConfigured(CellChange):
+    """The zone is to be like this from now on; one of a new id is added to the cell.
+
+    Its nodes are those that the zone owns, lent ones included. New ones join, and those that are left out
+    retire. A zone keeps its policy, and while it has jobs also its base model; its plans fit into the new
+    horizon and the new capacities, and at the new speeds.
+    """
+
+    TYPE: ClassVar = "millrace.zone.configured.v1"
+
+    zone: Zone
+    tariffs: Annotated[tuple[Tariff, ...], Field(max_length=64)] = ()
+    """Added to the cell's, or in place of those of the same name, which nodes of other zones may pay too."""
+
+
+class NodeOrder(CellChange):
+    """What becomes of a node."""
+
+    node: Identifier
+
+
+class NodeRegistered(NodeOrder):
+    """A node joins the cell in this zone, which owns it. It takes part as soon as it is heard."""
+
+    TYPE: ClassVar = "millrace.node.registered.v1"
+
+    zone: Identifier
+    gpu_type: Identifier
+    tariff: Identifier
+
+
+class NodeRetired(NodeOrder):
+    """A node is to leave the cell for good: when its present runs are over, and what was planned on it is
+    planned elsewhere or over too."""
+
+    TYPE: ClassVar = "millrace.node.retired.v1"
+
+
+class NodeLent(NodeOrder):
+    """A node is to serve another zone until it is returned. It leaves its own as when it retires."""
+
+    TYPE: ClassVar = "millrace.node.lent.v1"
+
+    zone: Identifier
+    """The borrower, which knows the node's GPU type."""
+
+
+class NodeReturned(NodeOrder):
+    """A lent node is to serve the zone again that owns it. It leaves the borrower as when it retires."""
+
+    TYPE: ClassVar = "millrace.node.returned.v1"
+
+
+class NodeCordoned(NodeOrder):
+    """Nothing new is to be planned on a node; what is planned stays."""
+
+    TYPE: ClassVar = "millrace.node.cordoned.v1"
+
+
+class NodeUncordoned(NodeOrder):
+    """A cordoned node is planned on again."""
+
+    TYPE: ClassVar = "millrace.node.uncordoned.v1"

@@ -1,0 +1,55 @@
+"""What a new market takes over from the one before it, where the nodes or the window of a zone change."""
+
+import numpy as np
+
+from solvers.auction.market.fleet import Fleet
+from solvers.auction.market.market import Market
+from solvers.compiled import Floats, Ints
+
+
+def rows_of_both(before: Fleet, after: Fleet) -> tuple[Ints, Ints]:
+    """The rows, before and after, of the nodes that two fleets share."""
+    shared = [node for node in after.nodes if node in before.row_of]
+    return (
+        np.array([before.row_of[node] for node in shared], np.int64),
+        np.array([after.row_of[node] for node in shared], np.int64),
+    )
+
+
+def carry_over(before: Market, after: Market, open_until_slot: int) -> list[float]:
+    """Give a new market, of the same first slot, the use and the prices of the nodes that it shares.
+
+    What is taken of a node stays taken, whatever its capacity is now. Prices of node-slots that bids could
+    use already stay; of later ones, what they have risen by stays, on top of their new opening prices. Where
+    the capacity of a node grows, its prices grow with it: per sample and per GiB they never fall.
+
+    Args:
+        open_until_slot: the first slot that no bid could use yet.
+
+    Returns:
+        By how much node-slots that bids could use by then have become dearer, and the opening prices of new
+        nodes: what the dual objective grows by.
+    """
+    old, new = rows_of_both(before.fleet, after.fleet)
+    kept = min(before.horizon_slots, after.horizon_slots)
+    opened = min(max(open_until_slot - after.first_slot, 0), kept)
+    rises: list[float] = []
+    for name, capacity, opening in (
+        ("compute_price", "capacity_samples", Market.opening_compute_price),
+        ("memory_price", "capacity_gib", Market.opening_memory_price),
+    ):
+        held: Floats = getattr(before, name)[:kept, old]
+        growth = np.maximum(getattr(after, capacity)[new] / getattr(before, capacity)[old], 1.0)
+        prices: Floats = getattr(after, name)
+        fresh = prices[:kept, new]
+        moved = np.maximum(held + (fresh - opening(before, after.first_slot, kept)[:, old]), fresh)
+        moved[:opened] = held[:opened] * growth
+        rises += (moved[:opened] - held[:opened]).ravel().tolist()
+        prices[:kept, new] = moved
+        rises += np.delete(prices[:opened], new, axis=1).ravel().tolist()
+    for name, capacity in (("free_samples", "capacity_samples"), ("free_gib", "capacity_gib")):
+        taken = getattr(before, capacity)[old] - getattr(before, name)[:kept, old]
+        getattr(after, name)[:kept, new] = getattr(after, capacity)[new] - taken
+    after.node_up[new], after.node_open[new] = before.node_up[old], before.node_open[old]
+    after.price_order.sort(0)
+    return rises

@@ -1,0 +1,229 @@
+"""Changes of a running cell: nodes that join, leave, or go from zone to zone, and zones that are configured
+anew.
+
+A node leaves a zone only when the zone needs it no more, so no change takes a running node from a job.
+"""
+
+from collections.abc import Iterator
+
+from schemas.base import Outcome
+from schemas.cells import Zone
+from schemas.changes import (
+    CellChange,
+    NodeCordoned,
+    NodeLent,
+    NodeRegistered,
+    NodeRetired,
+    NodeReturned,
+    NodeUncordoned,
+    ZoneConfigured,
+)
+from schemas.decisions import EventIgnored, IgnoredReason, NodeMoved, ZoneAccepted
+from schemas.registry import runners_of
+from streams.cell.layout import InvalidLayoutError, Layout
+from streams.cell.nodes import Departure, NodeChange, NodePool
+from streams.cell.zones import Zones
+
+
+class _RefusedError(Exception):
+    """An event changes nothing, for this reason."""
+
+    def __init__(self, reason: IgnoredReason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason: IgnoredReason = reason
+        self.detail = detail
+
+
+class Changes:
+    """Of one cell."""
+
+    def __init__(self, cell: str, nodes: NodePool, zones: Zones) -> None:
+        self._cell = cell
+        self._nodes = nodes
+        self._zones = zones
+
+    def take(self, event: CellChange) -> Iterator[Outcome]:
+        """Carry out what an operator says, or say why not."""
+        try:
+            yield from self._carry_out(event)
+        except _RefusedError as refused:
+            yield EventIgnored(reason=refused.reason, detail=refused.detail)
+        except InvalidLayoutError as error:
+            yield EventIgnored(reason="invalid_configuration", detail=str(error))
+
+    def settle(self) -> Iterator[Outcome]:
+        """Let the nodes go that are to leave and that their zones need no more."""
+        for node, departure in list(self._nodes.leaving.items()):
+            if self._zones.policies[self._layout.zone_of[node]].occupies(node):
+                continue
+            try:
+                layout = self._layout_after(node, departure)
+            except InvalidLayoutError:
+                continue  # its zones have changed since: it waits until they have room for it
+            del self._nodes.leaving[node]
+            yield from self._move(node, layout, departure)
+
+    def pass_on(self, news: Iterator[Outcome | NodeChange]) -> Iterator[Outcome]:
+        """What is decided about nodes, and what their zones decide because of it."""
+        for one in news:
+            if isinstance(one, NodeChange):
+                zone = self._layout.zone_of[one.node]
+                yield from self._zones.policies[zone].nodes_changed(one)
+            else:
+                yield one
+
+    @property
+    def _layout(self) -> Layout:
+        return self._nodes.layout
+
+    def _carry_out(self, event: CellChange) -> Iterator[Outcome]:
+        """Every fault is found before the first outcome.
+
+        Raises:
+            _RefusedError, InvalidLayoutError: nothing has changed.
+        """
+        match event:
+            case ZoneConfigured():
+                yield from self._configure(event)
+            case NodeRegistered():
+                yield from self._register(event)
+            case NodeRetired():
+                yield from self._retire(event.node)
+            case NodeLent():
+                yield from self._lend(event)
+            case NodeReturned():
+                yield from self._return(event)
+            case NodeCordoned():
+                if self._nodes.is_cordoned(self._known(event.node)):
+                    raise _RefusedError("nothing_changes", f"node {event.node} is cordoned")
+                yield from self.pass_on(self._nodes.cordon(event.node))
+            case NodeUncordoned():
+                if not self._nodes.is_cordoned(self._known(event.node)):
+                    raise _RefusedError("nothing_changes", f"node {event.node} is not cordoned")
+                yield from self.pass_on(self._nodes.uncordon(event.node))
+
+    def _configure(self, event: ZoneConfigured) -> Iterator[Outcome]:
+        zone, before = event.zone, self._layout
+        layout = before.with_zone(event)
+        is_new = zone.id not in before.zones
+        if not is_new and before.zones[zone.id].policy.kind != zone.policy.kind:
+            raise _RefusedError(
+                "breaks_a_promise",
+                f"zone {zone.id} keeps its policy, {before.zones[zone.id].policy.kind}: configure a new zone",
+            )
+        listed = {node.id for node in zone.nodes}
+        owned = {node for node, owner in before.owner_of.items() if owner == zone.id}
+        retiring = {node for node, to in self._nodes.leaving.items() if to.to_zone is None}
+        given_up = sorted(owned - listed - retiring)
+        if layout.owned == before.owned and not given_up and not listed & retiring:
+            raise _RefusedError("nothing_changes", f"zone {zone.id} is configured so")
+        self._refuse_broken_promises(layout, zone.id)
+        joined = sorted(layout.zone_of.keys() - before.zone_of.keys())
+        yield ZoneAccepted(zone=zone.id, reason="added" if is_new else "changed")
+        yield from self._arrange(layout)
+        for node in joined:
+            yield from self._join(node)
+        for node in sorted(listed & retiring):
+            yield from self.pass_on(self._nodes.keep(node, "registered"))
+        if not is_new and _asks_more(before.zones[zone.id], layout.zones[zone.id]):
+            for serving in layout.zones[zone.id].nodes:
+                yield from self.pass_on(self._nodes.await_word(serving.id))
+        for node in given_up:
+            yield from self.pass_on(self._nodes.send_off(node, Departure(None, "retired")))
+
+    def _register(self, event: NodeRegistered) -> Iterator[Outcome]:
+        self._refuse_unknown_zone(event.zone)
+        owner = self._layout.owner_of.get(event.node)
+        if owner is not None:
+            raise _RefusedError("node_already_registered", f"node {event.node} is owned by zone {owner}")
+        layout = self._layout.with_node(event)
+        self._refuse_broken_promises(layout, event.zone)
+        yield from self._arrange(layout)
+        yield from self._join(event.node)
+
+    def _retire(self, node: str) -> Iterator[Outcome]:
+        present, departure = self._nodes.leaving.get(self._known(node)), Departure(None, "retired")
+        if present == departure:
+            raise _RefusedError("nothing_changes", f"node {node} is leaving the cell")
+        self._layout_after(node, departure)
+        yield from self.pass_on(self._nodes.send_off(node, departure))
+
+    def _lend(self, event: NodeLent) -> Iterator[Outcome]:
+        node, layout = self._staying(event.node), self._layout
+        self._refuse_unknown_zone(event.zone)
+        if layout.owner_of[node] == event.zone:
+            raise _RefusedError("nothing_changes", f"zone {event.zone} owns node {node}")
+        if node in layout.lent:
+            raise _RefusedError("node_already_lent", f"node {node} is lent to zone {layout.lent[node]}")
+        yield from self._send_off(node, Departure(event.zone, "lent"))
+
+    def _return(self, event: NodeReturned) -> Iterator[Outcome]:
+        node, layout = self._known(event.node), self._layout
+        departure = self._nodes.leaving.get(node)
+        if departure is not None and departure.reason == "lent":
+            yield from self.pass_on(self._nodes.keep(node, "returned"))
+        elif node not in layout.lent:
+            raise _RefusedError(
+                "node_not_lent", f"node {node} serves zone {layout.zone_of[node]}, which owns it"
+            )
+        else:
+            yield from self._send_off(self._staying(node), Departure(layout.owner_of[node], "returned"))
+
+    def _send_off(self, node: str, departure: Departure) -> Iterator[Outcome]:
+        """Have a node leave for another zone, now or as soon as its own needs it no more."""
+        assert departure.to_zone is not None
+        self._refuse_broken_promises(self._layout_after(node, departure), departure.to_zone)
+        yield from self.pass_on(self._nodes.send_off(node, departure))
+
+    def _layout_after(self, node: str, departure: Departure) -> Layout:
+        """The layout with the node where it is to go.
+
+        Raises:
+            InvalidLayoutError: it cannot go there.
+        """
+        if departure.to_zone is None:
+            return self._layout.without_node(node)
+        return self._layout.with_node_in(node, departure.to_zone)
+
+    def _move(self, node: str, layout: Layout, departure: Departure) -> Iterator[Outcome]:
+        before = self._layout
+        yield from self._arrange(layout)
+        from_zone, to_zone = before.zone_of[node], departure.to_zone
+        yield NodeMoved(node=node, from_zone=from_zone, to_zone=to_zone, reason=departure.reason)
+        if to_zone is not None:
+            yield from self.pass_on(self._nodes.told_anew(node))
+            if _asks_more(before.zones[from_zone], layout.zones[to_zone]):
+                yield from self.pass_on(self._nodes.await_word(node))
+
+    def _join(self, node: str) -> Iterator[Outcome]:
+        zone = self._layout.zone_of[node]
+        yield NodeMoved(node=node, from_zone=None, to_zone=zone, reason="registered")
+        yield from self.pass_on(self._nodes.await_word(node))
+
+    def _arrange(self, layout: Layout) -> Iterator[Outcome]:
+        self._nodes.arrange(layout)
+        yield from self._zones.arrange(layout)
+
+    def _known(self, node: str) -> str:
+        if self._nodes.zone_of(node) is None:
+            raise _RefusedError("unknown_node", f"cell {self._cell} has no node {node}")
+        return node
+
+    def _staying(self, node: str) -> str:
+        if self._known(node) in self._nodes.leaving:
+            raise _RefusedError("node_leaving", f"node {node} is leaving zone {self._layout.zone_of[node]}")
+        return node
+
+    def _refuse_unknown_zone(self, zone: str) -> None:
+        if zone not in self._layout.zones:
+            raise _RefusedError("unknown_zone", f"cell {self._cell} has no zone {zone}")
+
+    def _refuse_broken_promises(self, layout: Layout, zone: str) -> None:
+        for promise in self._zones.broken_promises(layout, zone):
+            raise _RefusedError("breaks_a_promise", promise)
+
+
+def _asks_more(before: Zone, after: Zone) -> bool:
+    """Whether a node that is fit for a zone may be unfit for another, or for the same as it is then."""
+    needed, held = runners_of(after.policy.kind), runners_of(before.policy.kind)
+    return before.base_model != after.base_model or not needed <= held

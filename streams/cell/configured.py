@@ -1,0 +1,222 @@
+"""A cell that has a configuration: what each event means for its jobs, its nodes and its zones."""
+
+from collections.abc import Iterable, Iterator
+
+from schemas.base import Event, Outcome, kind_of
+from schemas.cells import CellConfigured
+from schemas.changes import CellChange, ZoneConfigured
+from schemas.clock import ClockTicked
+from schemas.codec import Envelope
+from schemas.decisions import EventIgnored, JobQuoted, JobRejected, RejectionReason
+from schemas.fleet import CommandRefused, FleetEvent, RunReport
+from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.registry import writer_of
+from schemas.rules import RulesAdopted
+from schemas.solves import SolveFinished
+from streams.cell.changes import Changes
+from streams.cell.jobs import JobRegister
+from streams.cell.layout import Layout
+from streams.cell.nodes import NodePool
+from streams.cell.recent_ids import RecentIds
+from streams.cell.rules import Rules, State
+from streams.cell.zones import Zones
+
+_WRITERS_AT_LEAST = 8
+"""Share the window of ids of events: none fills more than this part of it."""
+
+
+class ConfiguredCell:
+    """The state of a cell, but for its place in the ledger and its chain."""
+
+    def __init__(self, name: str, layout: Layout, rules: Rules) -> None:
+        self.name = name
+        self.time_s: float | None = None
+        window = layout.owned.duplicate_window_events
+        self._recent = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
+        """Of events."""
+        self.jobs = JobRegister(window)
+        self.nodes = NodePool(layout)
+        self._zones = Zones(layout, self.jobs, rules.policies)
+        self.zones = self._zones.policies
+        """By id."""
+        self._changes = Changes(name, self.nodes, self._zones)
+
+    @classmethod
+    def first(
+        cls, name: str, envelope: Envelope, configuration: CellConfigured, rules: Rules
+    ) -> "ConfiguredCell":
+        """The cell as its first configuration makes it."""
+        cell = cls(name, Layout(configuration), rules)
+        cell._recent.note(writer_of(configuration), envelope.id)
+        return cell
+
+    @classmethod
+    def restore(cls, name: str, state: State, rules: Rules) -> "ConfiguredCell":
+        """The cell that `state` was taken of."""
+        owned = CellConfigured.model_validate_json(state["configuration"])
+        cell = cls(name, Layout(owned, state["nodes"]["lent"]), rules)
+        cell.time_s = state["time_s"]
+        cell._recent.restore(state["recent"])
+        cell.nodes.restore(state["nodes"])
+        cell.jobs.restore(state["jobs"])
+        cell._zones.restore(state["zones"], cell.time_s)
+        return cell
+
+    def state(self) -> State:
+        """Everything, of types that msgpack writes."""
+        return {
+            "time_s": self.time_s,
+            "configuration": self.nodes.layout.owned_json,
+            "recent": self._recent.state(),
+            "nodes": self.nodes.state(),
+            "jobs": self.jobs.state(),
+            "zones": {id: zone.state() for id, zone in self.zones.items()},
+        }
+
+    def react(self, envelope: Envelope) -> Iterator[Outcome]:
+        """What is decided because of an event, in order."""
+        if not self._recent.note(writer_of(envelope.event), envelope.id):
+            yield EventIgnored(
+                reason="duplicate_event",
+                detail=f"event {envelope.id} of {writer_of(envelope.event)} was already folded in",
+            )
+            return
+        yield from self._dispatch(envelope.event)
+        yield from self._decided(self._changes.settle())
+
+    def broken_invariants(self) -> Iterator[str]:
+        """A line for each thing that should always hold of the cell and does not."""
+        for job in self.jobs.live.values():
+            if job.zone not in self.zones:
+                yield f"job {job.job_id} is of zone {job.zone}, which the cell lacks"
+        for id, zone in self.zones.items():
+            for fault in zone.broken_invariants():
+                yield f"zone {id}: {fault}"
+
+    def _dispatch(self, event: Event) -> Iterator[Outcome]:
+        match event:
+            case ClockTicked():
+                yield from self._tick(event.time_s)
+            case JobSubmitted():
+                yield from self._submit(event)
+            case JobQuoteRequested():
+                yield self._quote(event)
+            case JobWithdrawalRequested():
+                yield from self._withdraw(event)
+            case FleetEvent():
+                yield from self._hear(event)
+            case SolveFinished():
+                yield from self._solved(event)
+            case CellChange():
+                yield from self._decided(self._changes.take(event))
+            case CellConfigured():
+                yield EventIgnored(
+                    reason="cell_already_configured",
+                    detail=f"cell {self.name} has a configuration: change a zone by {ZoneConfigured.TYPE}",
+                )
+            case RulesAdopted():
+                yield EventIgnored(
+                    reason="stale_adoption",
+                    detail=f"rules {event.rules} were to follow rules {event.previous_rules} after ledger "
+                    f"offset {event.state_offset}, and that is not where the cell is",
+                )
+            case _:
+                yield from self._pass_on(event)
+
+    def _decided(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """What a zone decides, kept in the register of jobs."""
+        for outcome in outcomes:
+            self.jobs.note(outcome)
+            yield outcome
+
+    def _tick(self, time_s: float) -> Iterator[Outcome]:
+        if self.time_s is not None and time_s < self.time_s:
+            yield EventIgnored(
+                reason="clock_went_back", detail=f"it is {self.time_s} s, the tick says {time_s} s"
+            )
+            return
+        self.time_s = time_s
+        yield from self._decided(self._zones.wake(time_s))
+
+    def _submit(self, event: JobSubmitted) -> Iterator[Outcome]:
+        # Before all else: no refusal may be taken for the end of another job under this id.
+        if self.jobs.knows(event.job_id, event.user):
+            yield refused(event, "duplicate_job", f"job {event.job_id} was decided before")
+        elif (refusal := self._refusal(event)) is not None:
+            yield refused(event, *refusal)
+        else:
+            job = self.jobs.submit(event)
+            yield from self._decided(self.zones[event.zone].submitted(job))
+            self.jobs.remember(job)
+
+    def _quote(self, event: JobQuoteRequested) -> Outcome:
+        refusal = self._refusal(event)
+        return self.zones[event.zone].quote(event) if refusal is None else refused(event, *refusal)
+
+    def _refusal(self, event: JobSubmitted | JobQuoteRequested) -> tuple[RejectionReason, str] | None:
+        """Why no zone is asked about a job or a quote, if none is."""
+        kind = self._zones.kind_of(event.zone)
+        if kind is None:
+            return "unknown_zone", f"cell {self.name} has no zone {event.zone}"
+        if type(event.workload) not in kind.workloads:
+            runs = ", ".join(map(kind_of, kind.workloads))
+            return "workload_not_taken", f"zone {event.zone} runs {runs}, not {event.workload.kind}"
+        terms = kind.terms if isinstance(event, JobSubmitted) else kind.quoted_terms
+        if type(event.terms) not in terms:
+            taken = ", ".join(map(kind_of, terms)) or "none"
+            return "terms_not_taken", f"zone {event.zone} takes {taken} here, not {event.terms.kind}"
+        return None
+
+    def _withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
+        job = self.jobs.live.get(event.job_id)
+        if job is None:
+            yield _unknown_job(event.job_id)
+        elif job.user != event.user:
+            yield EventIgnored(reason="not_the_owner", detail=f"job {event.job_id} is of another user")
+        else:
+            yield from self._decided(self.zones[job.zone].withdrawn(job))
+
+    def _hear(self, event: FleetEvent) -> Iterator[Outcome]:
+        if self.nodes.zone_of(event.node) is None:
+            yield EventIgnored(reason="unknown_node", detail=f"cell {self.name} has no node {event.node}")
+            return
+        yield from self._decided(self._changes.pass_on(self.nodes.take(event)))
+        if isinstance(event, CommandRefused):
+            detail = f"node {event.node} refuses command {event.command_id}, {event.reason}: {event.detail}"
+            yield EventIgnored(reason="command_refused", detail=detail)
+        elif isinstance(event, RunReport):
+            job = self.jobs.live.get(event.job_id)
+            if job is None:
+                yield _unknown_job(event.job_id)
+            else:
+                yield from self._decided(self.zones[job.zone].run_changed(job, event))
+
+    def _solved(self, event: SolveFinished) -> Iterator[Outcome]:
+        zone = self.zones.get(event.zone)
+        if zone is None:
+            yield EventIgnored(
+                reason="unknown_solve", detail=f"cell {self.name} has no zone {event.zone} to ask a solver"
+            )
+        else:
+            yield from self._decided(zone.solved(event))
+
+    def _pass_on(self, event: Event) -> Iterator[Outcome]:
+        """Give an event of a policy's own to the zones that take it."""
+        takers = self._zones.that_take(type(event))
+        for zone in takers:
+            yield from self._decided(zone.take(event))
+        if not takers:
+            yield EventIgnored(
+                reason="no_zone_takes_it", detail=f"cell {self.name} has no zone that takes {event.TYPE}"
+            )
+
+
+def refused(event: JobSubmitted | JobQuoteRequested, reason: RejectionReason, detail: str) -> Outcome:
+    """The answer where no zone was asked."""
+    if isinstance(event, JobQuoteRequested):
+        return JobQuoted(quote_id=event.quote_id, zone=event.zone, reason=reason, detail=detail)
+    return JobRejected(job_id=event.job_id, user=event.user, zone=event.zone, reason=reason, detail=detail)
+
+
+def _unknown_job(job_id: str) -> EventIgnored:
+    return EventIgnored(reason="unknown_job", detail=f"job {job_id} is over, or was never admitted")

@@ -1,0 +1,131 @@
+"""A cell's configuration as it is by now, and which nodes serve another zone than the one that owns them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Self, TypeVar
+
+from pydantic import ValidationError
+
+from schemas.base import Record
+from schemas.cells import CellConfigured, Node, Zone
+from schemas.changes import NodeRegistered, ZoneConfigured
+from schemas.codec import MAX_VALUE_BYTES, describe
+
+R = TypeVar("R", bound=Record)
+
+_NONE_LENT: Mapping[str, str] = MappingProxyType({})
+
+
+class InvalidLayoutError(Exception):
+    """A change would leave no valid configuration."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Immutable: a change gives another layout, or raises `InvalidLayoutError`."""
+
+    owned: CellConfigured
+    """Each node in the zone that owns it."""
+    lent: Mapping[str, str] = field(default_factory=lambda: _NONE_LENT)
+    """The zone that a node serves, where that does not own it."""
+
+    @cached_property
+    def owned_json(self) -> str:
+        """The configuration as a snapshot has it."""
+        return self.owned.model_dump_json()
+
+    @cached_property
+    def present(self) -> CellConfigured:
+        """Each node in the zone that it serves."""
+        if not self.lent:
+            return self.owned
+        serving: dict[str, list[Node]] = {zone.id: [] for zone in self.owned.zones}
+        for zone in self.owned.zones:
+            for node in zone.nodes:
+                serving[self.lent.get(node.id, zone.id)].append(node)
+        zones = (_with(zone, nodes=tuple(serving[zone.id])) for zone in self.owned.zones)
+        return _with(self.owned, zones=tuple(zones))
+
+    @cached_property
+    def zones(self) -> Mapping[str, Zone]:
+        """By id, each with the nodes that serve it."""
+        return {zone.id: zone for zone in self.present.zones}
+
+    @cached_property
+    def owner_of(self) -> Mapping[str, str]:
+        """The zone that owns each node."""
+        return {node.id: zone.id for zone in self.owned.zones for node in zone.nodes}
+
+    @cached_property
+    def zone_of(self) -> Mapping[str, str]:
+        """The zone that each node serves."""
+        return {node.id: zone.id for zone in self.present.zones for node in zone.nodes}
+
+    def with_node(self, event: NodeRegistered) -> Self:
+        """One node more, in a zone of the cell."""
+        node = Node(id=event.node, gpu_type=event.gpu_type, tariff=event.tariff)
+        return self._with_nodes(event.zone, lambda nodes: (*nodes, node), self.lent)
+
+    def without_node(self, node: str) -> Self:
+        """One node less."""
+        return self._with_nodes(
+            self.owner_of[node],
+            lambda nodes: tuple(held for held in nodes if held.id != node),
+            {held: zone for held, zone in self.lent.items() if held != node},
+        )
+
+    def with_node_in(self, node: str, zone: str) -> Self:
+        """A node that serves this zone, the one that owns it or another."""
+        lent = {held: borrower for held, borrower in self.lent.items() if held != node}
+        return self._valid(self.owned, lent if zone == self.owner_of[node] else {**lent, node: zone})
+
+    def with_zone(self, event: ZoneConfigured) -> Self:
+        """A zone as it is to be, with those tariffs. Nodes that it is to give up are there still."""
+        zone, tariffs = event.zone, {tariff.name: tariff for tariff in (*self.owned.tariffs, *event.tariffs)}
+        zones = {zone.id: zone for zone in self.owned.zones}
+        listed = {node.id for node in zone.nodes}
+        given_up = (
+            [node for node in zones[zone.id].nodes if node.id not in listed] if zone.id in zones else []
+        )
+        try:
+            zones[zone.id] = _with(zone, nodes=(*zone.nodes, *given_up)) if given_up else zone
+            owned = _with(self.owned, zones=tuple(zones.values()), tariffs=tuple(tariffs.values()))
+        except ValidationError as error:
+            raise InvalidLayoutError(describe(error)) from None
+        return self._valid(owned, self.lent)
+
+    def _with_nodes(
+        self, id: str, changed: Callable[[tuple[Node, ...]], tuple[Node, ...]], lent: Mapping[str, str]
+    ) -> Self:
+        try:
+            zones = tuple(
+                _with(zone, nodes=changed(zone.nodes)) if zone.id == id else zone for zone in self.owned.zones
+            )
+            return self._valid(_with(self.owned, zones=zones), lent)
+        except ValidationError as error:
+            raise InvalidLayoutError(describe(error)) from None
+
+    def _valid(self, owned: CellConfigured, lent: Mapping[str, str]) -> Self:
+        layout = type(self)(owned, lent)
+        try:
+            _ = layout.present
+        except ValidationError as error:
+            raise InvalidLayoutError(describe(error)) from None
+        count = len(layout.owned_json)
+        if count > MAX_VALUE_BYTES:
+            raise InvalidLayoutError(
+                f"the configuration of cell {owned.cell} would take {count} bytes, at most {MAX_VALUE_BYTES} "
+                "are kept: make a second cell"
+            )
+        return layout
+
+
+def _with(record: R, **changes: Any) -> R:
+    """A validated copy with other fields.
+
+    Raises:
+        ValidationError: if it is none.
+    """
+    return type(record)(**{**{name: getattr(record, name) for name in type(record).model_fields}, **changes})

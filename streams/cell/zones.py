@@ -1,0 +1,103 @@
+"""The zones of a cell, each under its policy."""
+
+from collections.abc import Iterator, Mapping
+from pkgutil import resolve_name
+from typing import Any
+
+from schemas.base import Event, Outcome
+from schemas.cells import Zone
+from schemas.kind import PolicyKind
+from streams.cell.jobs import JobRegister
+from streams.cell.layout import Layout
+from streams.cell.live_bytes import LiveBytes
+from streams.policies.policy import ZoneContext, ZonePolicy
+
+
+class Zones:
+    """By id, as a layout has them."""
+
+    def __init__(self, layout: Layout, jobs: JobRegister, kinds: Mapping[str, PolicyKind]) -> None:
+        """Begin with empty zones.
+
+        Args:
+            jobs: of the cell.
+            kinds: the policies that the rules of the cell have.
+        """
+        self._layout = layout
+        self._jobs = jobs
+        self._kinds = kinds
+        self._live = LiveBytes(layout.present.live_jobs_bytes)
+        self._time_s: float | None = None
+        self.policies: dict[str, ZonePolicy] = {}
+        for zone in layout.zones.values():
+            self._add(self._context(layout, zone))
+
+    def kind_of(self, zone: str) -> PolicyKind | None:
+        """The policy of a zone; None where the cell has no such zone."""
+        configured = self._layout.zones.get(zone)
+        return None if configured is None else self._kinds[configured.policy.kind]
+
+    def that_take(self, event: type[Event]) -> list[ZonePolicy]:
+        """The zones whose policies have registered for an event."""
+        kinds = {id: self._kinds[zone.policy.kind] for id, zone in self._layout.zones.items()}
+        return [
+            self.policies[id] for id, kind in kinds.items() if any(event is one.event for one in kind.inputs)
+        ]
+
+    def wake(self, time_s: float) -> Iterator[Outcome]:
+        """It is `time_s` now."""
+        self._time_s = time_s
+        for policy in self.policies.values():
+            yield from policy.wake(time_s)
+
+    def restore(self, states: Mapping[str, dict[str, Any]], time_s: float | None) -> None:
+        """Take the states of equally configured zones, of this time; the register has its jobs by now."""
+        self._time_s = time_s
+        for id, policy in self.policies.items():
+            policy.restore(states[id])
+
+    def broken_promises(self, layout: Layout, id: str) -> Iterator[str]:
+        """What was promised to jobs and could not be kept with a zone as another layout has it, a line for
+        each promise. No node is missing there that the zone needs."""
+        limit_bytes = layout.present.live_jobs_bytes
+        if self._live.total > limit_bytes:
+            yield (
+                f"the live jobs of the cell hold {self._live.total} bytes of a snapshot, and {limit_bytes} "
+                "would be left to them"
+            )
+        before, after = self._layout.zones.get(id), layout.zones[id]
+        if before is None:
+            return
+        job = next((job.job_id for job in self._jobs.live.values() if job.zone == id), None)
+        if before.base_model != after.base_model and job is not None:
+            yield f"zone {id} keeps base model {before.base_model} while it has jobs, such as {job}"
+        for promise in self.policies[id].broken_promises(self._context(layout, after)):
+            yield f"zone {id}: {promise}"
+
+    def arrange(self, layout: Layout) -> Iterator[Outcome]:
+        """Configure the zones that are not as they were, and add the new ones."""
+        changed = list(self._changed(layout))
+        added = [zone for zone in layout.zones.values() if zone.id not in self.policies]
+        self._layout = layout
+        self._live.limit(layout.present.live_jobs_bytes)
+        for context in changed:
+            yield from self.policies[context.zone.id].reconfigured(context)
+        for zone in added:
+            self._add(self._context(layout, zone))
+            if self._time_s is not None:
+                yield from self.policies[zone.id].wake(self._time_s)
+
+    def _changed(self, layout: Layout) -> Iterator[ZoneContext]:
+        """The zones that there are and that another layout has otherwise."""
+        before = self._layout
+        same_tariffs = before.present.tariffs == layout.present.tariffs
+        for id in self.policies:
+            if not same_tariffs or before.zones[id] != layout.zones[id]:
+                yield self._context(layout, layout.zones[id])
+
+    def _context(self, layout: Layout, zone: Zone) -> ZoneContext:
+        return ZoneContext(layout.present, zone, self._jobs.live, self._live)
+
+    def _add(self, context: ZoneContext) -> None:
+        kind = self._kinds[context.zone.policy.kind]
+        self.policies[context.zone.id] = resolve_name(kind.zone)(context)

@@ -1,0 +1,200 @@
+"""Plans that are made again, at the provider's cost: of jobs that fell behind, and of jobs whose nodes are
+lost or to leave."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from schemas.auction.evidence import JobReplanned, Plan
+from schemas.base import Outcome
+from schemas.cells import Zone
+from solvers.auction.market.demand import Demand, UnjudgeableError
+from solvers.auction.market.fleet import Calendar
+from solvers.auction.mechanism.auctioneer import Auctioneer
+from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule
+from streams.cell.live_bytes import NODE_SLOT_BYTES, LiveBytes
+from streams.policies.auction.book import JobBook
+from streams.policies.auction.job import PlannedJob, Setback
+from streams.policies.auction.offers import plan_of, standing
+
+REPLAN_STEPS_PER_EVENT = 16_000_000
+"""What is planned again because of one event, a node's loss or a tick, takes so many steps of search at most,
+give or take one job: what is left waits for the next tick."""
+_LEAST_STEPS = 250_000
+"""The share of one search in that, where thousands of jobs are due."""
+_STEPS_BESIDE_SEARCH = 50_000
+"""What a new plan counts for besides its search: the market is read, written and told of."""
+
+
+class Replanner:
+    """Of the jobs of one zone."""
+
+    def __init__(
+        self, zone: Zone, auctioneer: Auctioneer, calendar: Calendar, book: JobBook, live: LiveBytes
+    ) -> None:
+        self._zone = zone
+        self._auctioneer = auctioneer
+        self._market = auctioneer.market
+        self._welfare = auctioneer.welfare
+        self._calendar = calendar
+        self._book = book
+        self._outlook = book.outlook
+        self._live = live
+        self._leaving: set[int] = set()
+        """Rows of nodes that are to be free of jobs."""
+        self._steps = 0
+        """What new plans have taken by now."""
+
+    def note_lapsed(self) -> None:
+        """As a slot begins, have every job planned again, or ended, that is short of samples and waits for no
+        late report.
+
+        Whatever was reported of a job that has a slot behind it, it is looked at: a wait may end by a report,
+        by news of a node or by nothing at all, and only the clock is sure to go on. So no job is left alone
+        for more than one slot after its last one, or `LATE_REPORT_SLOTS` where it waits.
+        """
+        lapsed = self._outlook.present_slot - 1
+        for job in self._book.jobs.values():
+            short = job.started(lapsed) and self._outlook.spare_samples(job) < 0
+            if short and not self._outlook.awaits_evidence(job):
+                job.set_back("behind_plan")
+        self._note_leaving()
+
+    def lose_node(self, row: int) -> None:
+        """Have every job planned again with a node-slot on a node that is down, the present slot's
+        included."""
+        slot = self._outlook.present_slot
+        for job in self._book.jobs.values():
+            job.lose_executor(row)
+            interrupted = job.rows.get(slot) == row and job.reported_slot < slot
+            if interrupted:
+                job.lose_slot(slot)
+            if interrupted or any(job.rows[ahead] == row for ahead in job.rows if ahead > slot):
+                job.set_back("node_lost")
+
+    def vacate(self, row: int) -> None:
+        """Have every job planned again that is planned on a node which is to leave the zone."""
+        self._leaving.add(row)
+        self._note_leaving()
+
+    def keep(self, row: int) -> None:
+        """A node is not to leave after all."""
+        self._leaving.discard(row)
+
+    def replan_due(self) -> Iterator[Outcome]:
+        """Plan the jobs again that were set back, in the order of their admission, as far as the steps of one
+        event lead."""
+        stop_steps = self._steps + REPLAN_STEPS_PER_EVENT
+        due = [(job, job.setback) for job in self._book.jobs.values() if job.setback is not None]
+        for number, (job, setback) in enumerate(due):
+            left_steps = stop_steps - self._steps
+            if left_steps <= 0:
+                return
+            share_steps = min(max(left_steps // (len(due) - number), _LEAST_STEPS), SEARCH_BUDGET_STEPS)
+            job.end_setback()
+            rows = job.ahead(self._market.first_slot).rows
+            if all(self._market.node_up[row] and row not in self._leaving for row in rows):
+                yield from self.check(job, setback, share_steps)
+            else:
+                yield from self._replan(job, setback, share_steps)
+
+    def check(
+        self, job: PlannedJob, setback: Setback, budget_steps: int = SEARCH_BUDGET_STEPS
+    ) -> Iterator[Outcome]:
+        """Plan the rest of a job again if the node-slots ahead of it no longer suffice."""
+        short = -self._outlook.spare_samples(job)
+        if short <= 0 or (setback == "behind_plan" and self._outlook.awaits_evidence(job)):
+            return
+        if setback == "behind_plan" and 2 * job.lacking_samples > short:
+            # A step that outlasts its slot takes the time of the next ones, which then begin late or never.
+            detail = (
+                f"the plan is short of {short} samples, and its runs trained {job.lacking_samples} less than "
+                "the declared speed promises for the time that they had"
+            )
+            yield from self._book.end_at_fault(job, "slower_than_declared", detail)
+        else:
+            yield from self._replan(job, setback, budget_steps)
+
+    def take_over(self, before: "Replanner", row_of: Mapping[int, int]) -> None:
+        """Have the same nodes leave; see `JobBook.take_over`."""
+        self._leaving = {row_of[row] for row in before._leaving if row in row_of}
+
+    def state(self) -> list[int]:
+        """Everything that changes, of types that msgpack writes."""
+        return sorted(self._leaving)
+
+    def restore(self, leaving: Iterable[int]) -> None:
+        """Take the state of another."""
+        self._leaving = set(leaving)
+
+    def _note_leaving(self) -> None:
+        """Have the jobs on leaving nodes planned again. One that fits nowhere else stays where it is, and is
+        looked at again when the next slot begins."""
+        first_slot = self._market.first_slot
+        for job in self._book.jobs.values() if self._leaving else ():
+            if not self._leaving.isdisjoint(job.ahead(first_slot).rows):
+                job.set_back("node_leaving")
+
+    def _replan(self, job: PlannedJob, setback: Setback, budget_steps: int) -> Iterator[Outcome]:
+        self._steps += _STEPS_BESIDE_SEARCH
+        missing = job.remaining_samples - self._outlook.in_flight(job)
+        if missing <= 0:
+            saved = self._book.give_up_node_slots(job)
+            self._welfare.replanned_micros += saved
+            yield self._replanned(job, setback, 0, Plan(vendor=None, node_slots=(), samples=0), -saved)
+            return
+        first_slot = self._market.first_slot
+        held = job.ahead(first_slot)
+        before = self._auctioneer.operational_micros(job.demand, held)
+        self._market.release(held, job.demand)
+        self._book.forget_ahead(job)
+        found = self._plan(job, missing, max(first_slot, job.ready_slot), budget_steps)
+        if isinstance(found, str) and setback == "node_leaving":
+            # What was promised goes first: the node leaves later.
+            self._market.hold(held, job.demand)
+            self._book.hold(job, held, job.demand)
+            return
+        if isinstance(found, str):
+            self._welfare.refunded_micros += before
+            late = job.last_slot < first_slot
+            detail = f"{missing} samples are left and {found} ({setback})"
+            yield from self._book.refund(job, "deadline_passed" if late else setback, detail)
+            return
+        demand, schedule = found
+        self._book.hold(job, schedule.placement, demand)
+        job.lacking_samples = 0
+        extra = schedule.operational_micros - before
+        self._welfare.replanned_micros -= extra
+        yield self._replanned(job, setback, missing, plan_of(schedule, self._market.fleet.nodes), extra)
+
+    def _plan(
+        self, job: PlannedJob, missing: int, first_slot: int, budget_steps: int
+    ) -> tuple[Demand, Schedule] | str:
+        """The demand of what is missing and its schedule, the room taken; or why there is none."""
+        try:
+            demand = Demand.of(job.workload, missing, self._zone, self._market.fleet, self._calendar.slot_s)
+        except UnjudgeableError as error:
+            return f"the zone is not what it was: {error.detail}"
+        schedule = self._auctioneer.replan(
+            demand, job.priced, job.density_micros, first_slot, job.last_slot, budget_steps
+        )
+        if schedule is None:
+            return f"no plan trains them by slot {job.last_slot}"
+        self._steps += schedule.search_steps
+        full = self._live.refuse_growth(NODE_SLOT_BYTES * len(schedule.placement.slots))
+        if full is not None:
+            self._market.release(schedule.placement, demand)
+            return f"their plan is too long to keep: {full}"
+        return demand, schedule
+
+    def _replanned(
+        self, job: PlannedJob, setback: Setback, missing: int, plan: Plan, extra_micros: int
+    ) -> JobReplanned:
+        return JobReplanned(
+            job_id=job.job_id,
+            zone=self._zone.id,
+            reason=setback,
+            first_slot=self._market.first_slot,
+            remaining_samples=missing,
+            plan=plan,
+            extra_operational_micros=extra_micros,
+            evidence=standing(self._auctioneer),
+        )

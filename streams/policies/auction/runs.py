@@ -1,0 +1,79 @@
+"""What nodes report of the runs of a zone's jobs, and what follows from it."""
+
+from collections.abc import Iterator
+
+from schemas.base import Outcome
+from schemas.fleet import RunProgressed, RunReport, RunStarted
+from streams.policies.auction.book import JobBook
+from streams.policies.auction.job import PlannedJob
+from streams.policies.auction.replanning import Replanner
+
+
+class Runs:
+    """Of one zone."""
+
+    def __init__(self, book: JobBook, replanner: Replanner) -> None:
+        self._book = book
+        self._replanner = replanner
+        self._outlook = book.outlook
+
+    def start(self, job: PlannedJob, slot: int, report: RunStarted) -> Iterator[Outcome]:
+        """Take note of a run's start, where its checkpoint and its data are seen."""
+        job.start_run(slot, report.samples_done)
+        dataset, counted = job.workload.dataset, report.dataset_samples
+        if job.workload.needs_preprocessing and counted is not None and counted > dataset.samples:
+            detail = (
+                f"{dataset.path} holds {counted} samples, its vendor was paid to prepare {dataset.samples}"
+            )
+            yield from self._book.end_at_fault(job, "dataset_size_misstated", detail)
+        else:
+            yield from self._replanner.check(job, "behind_plan")
+
+    def progress(self, job: PlannedJob, slot: int, report: RunProgressed) -> Iterator[Outcome]:
+        """Take note of how far a run is. What its part of the slot left undone is planned again, unless the
+        task itself was slower than its user declared."""
+        expected = self._outlook.expected_spare_samples(job, slot)
+        job.report(slot, report.samples_done, report.complete)
+        if not report.complete:
+            return
+        lacking = self._outlook.lacking_samples(job, slot, report)
+        job.end_run(slot)
+        job.owe(lacking)
+        if lacking > max(expected, 0) and self._outlook.spare_samples(job) < 0:
+            yield from self._end_as_too_slow(job, slot, report, lacking)
+        else:
+            yield from self._replanner.check(job, "behind_plan")
+
+    def overtake(self, job: PlannedJob, slot: int, report: RunReport) -> Iterator[Outcome]:
+        """Take note of the end of a run that a later one has overtaken. What it has trained does not count,
+        but how long it took may show that the task is slower than its user declared."""
+        if isinstance(report, RunStarted) or (isinstance(report, RunProgressed) and not report.complete):
+            return
+        lacking = self._outlook.lacking_samples(job, slot, report) if isinstance(report, RunProgressed) else 0
+        expected = self._outlook.expected_spare_samples(job, slot)
+        job.end_run(slot)
+        if isinstance(report, RunProgressed) and lacking > max(expected, 0):
+            yield from self._end_as_too_slow(job, slot, report, lacking)
+
+    def lose_executor(self, row: int) -> None:
+        """Of what is out on a node whose executor has begun anew, nobody is to answer for the time."""
+        for job in self._book.jobs.values():
+            job.lose_executor(row)
+
+    def fail(self, job: PlannedJob, slot: int, error: str, permanent: bool) -> Iterator[Outcome]:
+        """Count a slot's run as lost; give the job up if it can run nowhere."""
+        job.lose_slot(slot)
+        job.end_run(slot)
+        if permanent:
+            yield from self._book.end_at_fault(job, "run_failed", error)
+        else:
+            yield from self._replanner.check(job, "run_failed")
+
+    def _end_as_too_slow(
+        self, job: PlannedJob, slot: int, report: RunProgressed, lacking: int
+    ) -> Iterator[Outcome]:
+        detail = (
+            f"slot {slot}: {report.node_s:.1f} s of node {report.node} trained {lacking} samples "
+            "less than the declared speed promises, and the other cells do not make up for that"
+        )
+        yield from self._book.end_at_fault(job, "slower_than_declared", detail)
