@@ -74,6 +74,10 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
             "infra.commands.forecast:forecast",
             "Say what prices zones should open at, from what their bids offered: `opening_prices`.",
         ),
+        "nodes": Command(
+            "infra.commands.nodes:app", "Register, lend, cordon and retire nodes of a running cell."
+        ),
+        "zone": Command("infra.commands.nodes:zone", "Configure a zone of a running cell anew, or add one."),
         "topics": Command(
             "infra.commands.topics:app", "Create, list and check the topics, and who may do what with them."
         ),

@@ -25,12 +25,13 @@ from infra.views.offers import describe_offer
 from infra.views.text import units
 from schemas.auction.evidence import evidence_of
 from schemas.auction.quotes import VendorLeft, VendorQuoted
+from schemas.changes import CellChange
 from schemas.codec import Decision
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.topics import JOBS, QUOTES
 
-Asked = TypeVar("Asked", JobSubmitted, JobQuoteRequested, VendorQuoted | VendorLeft)
+Asked = TypeVar("Asked", JobSubmitted, JobQuoteRequested, VendorQuoted | VendorLeft, CellChange)
 
 
 def ask(

@@ -111,9 +111,9 @@ class Simulation:
         offset = len(self._ledger)
         entry = LedgerEvent(offset, Envelope(f"simulated-{offset}", SOURCE, sent_at(time_s), event))
         self._ledger.append(entry)
-        for decision in self._fold(self._cell, entry):
-            self._decisions.append(decision)
-            self._fleet.carry_out(time_s, decision)
+        decisions = self._fold(self._cell, entry)
+        self._decisions += decisions
+        self._fleet.react(time_s, event, decisions)
 
 
 @contextmanager

@@ -3,16 +3,18 @@
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Protocol
 
 from infra.simulation.event_queue import EventQueue, Rank
 from schemas.base import Event
-from schemas.cells import CellConfigured
+from schemas.cells import CellConfigured, Zone
+from schemas.changes import ZoneConfigured
 from schemas.codec import Decision
 from schemas.commands import Command
+from schemas.decisions import NodeMoved, ZoneAccepted
 from schemas.fleet import NodeOnline
 from schemas.kinds import KINDS, SOLVES
 from schemas.registry import runners_of
@@ -77,35 +79,55 @@ class VirtualFleet:
             pace: see `VirtualRunner`.
             solve_s: so much virtual time a solve takes, whatever it really does.
         """
-        self.nodes = {
-            node.id: VirtualNode(
-                cell.cell, node.id, zone.base_model, tuple(sorted(runners_of(zone.policy.kind)))
-            )
-            for zone in cell.zones
-            for node in zone.nodes
-        }
-        self._runners: dict[str, VirtualRunner] = {
-            name: resolve_name(reference)(cell.cell, pace)
-            for kind in {zone.policy.kind: KINDS[zone.policy.kind] for zone in cell.zones}.values()
-            for name, reference in kind.virtual_runners.items()
-        }
+        self._cell = cell.cell
+        self._zones = {zone.id: zone for zone in cell.zones}
+        self.nodes = {node.id: self._node(node.id, zone) for zone in cell.zones for node in zone.nodes}
+        self._pace = pace
+        self._runners: dict[str, VirtualRunner] = {}
+        """By the name of the runners that each stands in for; those that were needed."""
         self._queue = queue
         self._until_s = until_s
         self._solve_s = solve_s
 
-    def carry_out(self, time_s: float, decision: Decision) -> None:
-        """Have done what a decision of this moment asks nodes or solvers to do."""
+    def react(self, time_s: float, event: Event, decisions: Iterable[Decision]) -> None:
+        """Have done what the decisions about an event of this moment ask nodes or solvers to do."""
+        for decision in decisions:
+            if isinstance(event, ZoneConfigured) and isinstance(decision.outcome, ZoneAccepted):
+                self._zones[event.zone.id] = event.zone
+            self._carry_out(time_s, decision)
+
+    def _carry_out(self, time_s: float, decision: Decision) -> None:
         match outcome := decision.outcome:
             case Command():
                 until_s = self._until_s(outcome.node, time_s)
                 if until_s is None:
                     return
-                for report_s, report in self._runners[outcome.RUNNER].carry_out(outcome, time_s, until_s):
+                for report_s, report in self._runner(outcome.RUNNER).carry_out(outcome, time_s, until_s):
                     self._queue.add(report_s, Rank.REPORT, report)
+            case NodeMoved(to_zone=None):
+                self.nodes.pop(outcome.node, None)
+            case NodeMoved(to_zone=str() as zone):
+                # Its executor is started with what its new zone needs.
+                node = self._node(outcome.node, self._zones[zone])
+                self.nodes[node.node] = node
+                if self._until_s(node.node, time_s) is not None:
+                    self._queue.add(time_s, Rank.REPORT, node.online())
             case SolveRequested():
                 self._queue.add(time_s + self._solve_s, Rank.ANSWER, _solved(decision.cell, outcome))
                 # A simulation looks for no cycles on its own, and a solver's model is a large one.
                 gc.collect(0)
+
+    def _runner(self, name: str) -> VirtualRunner:
+        if name not in self._runners:
+            (reference,) = {
+                kind.virtual_runners[name] for kind in KINDS.values() if name in kind.virtual_runners
+            }
+            self._runners[name] = resolve_name(reference)(self._cell, self._pace)
+        return self._runners[name]
+
+    def _node(self, node: str, zone: Zone) -> VirtualNode:
+        runners = tuple(sorted(runners_of(zone.policy.kind)))
+        return VirtualNode(self._cell, node, zone.base_model, runners)
 
 
 def _solved(cell: str, request: SolveRequested) -> SolveFinished:

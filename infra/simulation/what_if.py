@@ -69,8 +69,9 @@ class LedgerSimulation:
                 for node in self._added.values():
                     yield self._simulated(time_s, node.online())
             case CommandRefused() | RunReport():
-                heard = NodeHeard(**dict(self._fleet.nodes[event.node].online()))
-                if self._cell.nodes is not None and self._cell.nodes.awaits(heard):
+                there = self._fleet.nodes.get(event.node)
+                heard = there and NodeHeard(**dict(there.online()))
+                if heard and self._cell.nodes is not None and self._cell.nodes.awaits(heard):
                     yield self._simulated(time_s, heard)
             case SolveFinished() | RulesAdopted():
                 pass
@@ -104,8 +105,7 @@ class LedgerSimulation:
         entry = LedgerEvent(self._offset, envelope)
         self._offset += 1
         decisions = self._cell.handle(entry)
-        for decision in decisions:
-            self._fleet.carry_out(time_s, decision)
+        self._fleet.react(time_s, envelope.event, decisions)
         return entry, decisions
 
 

@@ -102,7 +102,7 @@ ROWS = tuple(
     for name, speed in (("fast", 5.0), ("slow", 2.5))
 )
 SETBACKS = (JobReplanned, JobRefunded, RunCancelled, EventIgnored)
-MOVES = (NodeMoved, NodeStatusChanged, RunCancelled)
+MOVES = (NodeMoved, NodeStatusChanged)
 """Whatever frees a leaving node lets it go."""
 CHANGES = (*MOVES, ZoneAccepted, ZonePriced, JobRejected, *SETBACKS)
 ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {

@@ -128,12 +128,6 @@ class JobBook:
             for slot, held in job.rows.items()
         )
 
-    def release_node(self, row: int) -> Iterator[RunCancelled]:
-        """Have a node keep nothing of the zone's jobs, which do not need it any more."""
-        for job in self.jobs.values():
-            if row in job.resident_rows():
-                yield RunCancelled(zone=self._zone.id, node=self._fleet.nodes[row], job_id=job.job_id)
-
     def take_over(self, before: "JobBook", row_of: Mapping[int, int]) -> None:
         """Keep the jobs and plans of another book of the zone, whose nodes or costs were others.
 

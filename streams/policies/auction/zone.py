@@ -74,12 +74,9 @@ class AuctionZone:
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         fleet, auctioneer, book, replanner = self.fleet, self.auctioneer, self.book, self.replanner
-        judge, kept = self.judge, {node.id for node in context.zone.nodes}
-        for row, node in enumerate(fleet.nodes):
-            if node not in kept:
-                yield from book.release_node(row)
+        judge = self.judge
         self._build(context, auctioneer.market.first_slot)
-        row_of = {row: self.fleet.row_of[node] for node, row in fleet.row_of.items() if node in kept}
+        row_of = {row: self.fleet.row_of[id] for id, row in fleet.row_of.items() if id in self.fleet.row_of}
         self.auctioneer.take_over(auctioneer)
         self.book.take_over(book, row_of)
         self.replanner.take_over(replanner, row_of)

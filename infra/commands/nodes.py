@@ -1,0 +1,166 @@
+"""`millrace nodes` and `millrace zone`: what an operator changes in a running cell."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from infra.commands.asking import ask
+from infra.commands.options import (
+    DEFAULT_PREFIX,
+    BootstrapServers,
+    Json,
+    Timeout,
+    TopicPrefix,
+    target_of,
+)
+from infra.commands.output import print_json, say
+from infra.errors import CommandError
+from schemas.base import Outcome
+from schemas.changes import (
+    CellChange,
+    NodeCordoned,
+    NodeLent,
+    NodeOrder,
+    NodeRegistered,
+    NodeRetired,
+    NodeReturned,
+    NodeUncordoned,
+    ZoneConfigured,
+)
+from schemas.codec import describe
+from schemas.decisions import EventIgnored, NodeMoved, NodeStatusChanged, ZoneAccepted
+from schemas.topics import CELLS
+from streams.worker.cells_file import load_cells
+
+app = typer.Typer(help="Register, lend, cordon and retire nodes of a running cell.", no_args_is_help=True)
+
+Node = Annotated[str, typer.Argument(help="The node.", metavar="NODE")]
+Cell = Annotated[str, typer.Option(help="Its cell.")]
+
+_ORDERS: Mapping[str, tuple[type[NodeOrder], str]] = MappingProxyType(
+    {
+        "return": (NodeReturned, "Have a lent node serve the zone again that owns it."),
+        "retire": (NodeRetired, "Have a node leave the cell for good, once its jobs need it no more."),
+        "cordon": (NodeCordoned, "Have nothing new planned on a node; what is planned stays."),
+        "uncordon": (NodeUncordoned, "Have a cordoned node planned on again."),
+    }
+)
+
+
+@app.command()
+def register(
+    node: Node,
+    cell: Cell,
+    zone: Annotated[str, typer.Option(help="The zone that is to own it.")],
+    gpu_type: Annotated[str, typer.Option(help="One of the zone's GPU types.")],
+    tariff: Annotated[str, typer.Option(help="One of the cell's tariffs.")],
+    timeout_s: Timeout = 30.0,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Have a node join a zone. It takes part as soon as its executor is heard."""
+    with _readable_faults():
+        event = NodeRegistered(cell=cell, node=node, zone=zone, gpu_type=gpu_type, tariff=tariff)
+    _send(event, f"node {node}", timeout_s, bootstrap_servers, topic_prefix, json)
+
+
+@app.command()
+def lend(
+    node: Node,
+    cell: Cell,
+    zone: Annotated[str, typer.Option(help="The zone that borrows it.")],
+    timeout_s: Timeout = 30.0,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Have a node serve another zone, once the jobs of its own need it no more."""
+    with _readable_faults():
+        event = NodeLent(cell=cell, node=node, zone=zone)
+    _send(event, f"node {node}", timeout_s, bootstrap_servers, topic_prefix, json)
+
+
+def _command_for(order: type[NodeOrder]) -> Callable[..., None]:
+    def command(
+        node: Node,
+        cell: Cell,
+        timeout_s: Timeout = 30.0,
+        bootstrap_servers: BootstrapServers = None,
+        topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+        json: Json = False,
+    ) -> None:
+        with _readable_faults():
+            event = order(cell=cell, node=node)
+        _send(event, f"node {node}", timeout_s, bootstrap_servers, topic_prefix, json)
+
+    return command
+
+
+for _name, (_order, _help) in _ORDERS.items():
+    app.command(_name, help=_help)(_command_for(_order))
+
+
+def zone(
+    cells: Annotated[Path, typer.Argument(help="YAML file of cells.", metavar="CELLS.yaml")],
+    cell: Annotated[str, typer.Option(help="The cell.")],
+    zone: Annotated[str, typer.Option(help="The zone that is to be as the file has it.")],
+    timeout_s: Timeout = 30.0,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Configure a zone of a running cell anew, or add it, with the tariffs of the file."""
+    found = next((held for held in load_cells(cells, epoch_s=0.0) if held.cell == cell), None)
+    if found is None:
+        raise CommandError(f"{cells} has no cell {cell}")
+    asked = next((held for held in found.zones if held.id == zone), None)
+    if asked is None:
+        raise CommandError(f"cell {cell} in {cells} has no zone {zone}")
+    event = ZoneConfigured(cell=cell, zone=asked, tariffs=found.tariffs)
+    _send(event, f"zone {zone}", timeout_s, bootstrap_servers, topic_prefix, json)
+
+
+@contextmanager
+def _readable_faults() -> Iterator[None]:
+    try:
+        yield
+    except ValidationError as error:
+        raise CommandError(describe(error)) from None
+
+
+def _send(
+    event: CellChange,
+    name: str,
+    timeout_s: float,
+    bootstrap_servers: str | None,
+    topic_prefix: str,
+    json: bool,
+) -> None:
+    target = target_of(bootstrap_servers, topic_prefix, "operators")
+    for _, decision in ask(target, CELLS, "millrace/nodes", [event], lambda _: name, timeout_s):
+        outcome = decision.outcome
+        if isinstance(outcome, EventIgnored):
+            raise CommandError(f"{name}: {outcome.reason}: {outcome.detail}")
+        if json:
+            print_json({"type": outcome.TYPE, **outcome.model_dump(mode="json")})
+        else:
+            say(f"{name}: {_line(outcome)}")
+
+
+def _line(outcome: Outcome) -> str:
+    match outcome:
+        case ZoneAccepted():
+            return f"is {outcome.reason}"
+        case NodeMoved(to_zone=None):
+            return "has left the cell"
+        case NodeMoved():
+            return f"is in zone {outcome.to_zone} now"
+        case NodeStatusChanged():
+            return f"is {outcome.status} in zone {outcome.zone} ({outcome.reason})"
+    raise CommandError(f"not answered: {outcome.TYPE}")
