@@ -1,10 +1,12 @@
 # Each target does all of its own set-up: nothing but Python 3.11, make, Java 17 and Maven is expected.
 PYTHON ?= python3
 VENV := .venv
+# With it each of the hundreds of processes of the tests compiles all that it imports: torch takes 10 s more.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test storm disturbances golden bench bench-auction lint lock schemas clean
+.PHONY: demo test storm disturbances golden bench bench-auction lint kernels lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -22,10 +24,17 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Integration tests run one after another: they hold services to times.
-test: lint
+# The solvers' machine code, which else each of the processes that test would compile for itself: 45 s.
+kernels: $(STAMP)
+	$(BIN)/python -c "from streams.worker.warm_up import warm_up; warm_up()"
+
+# Integration tests mostly wait, so there are three at a time; those marked `alone` hold services to times.
+# By file, not by group: with pytest 9.2, pytest-xdist 3.8 ignores groups.
+test:
+	$(MAKE) --jobs 2 --output-sync lint kernels
 	$(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8
-	$(BIN)/python -m pytest -m "integration and not storm"
+	$(BIN)/python -m pytest -m "integration and not alone and not storm" -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m "integration and alone"
 
 # 2,000 bids, and the worker killed 20 times, which takes minutes: `make storm MILLRACE_STORM_KILLS=50`
 storm: $(STAMP)

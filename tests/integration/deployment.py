@@ -1,5 +1,6 @@
-"""A deployment for tests: topics, cells, workers as processes, producers and readers."""
+"""Deployments for tests: topics, cells, workers as processes, producers and readers; or `millrace up`."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import yaml
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -19,7 +21,7 @@ from schemas.cells import CellConfigured
 from schemas.codec import Envelope
 from schemas.kafka_connection import KafkaConnection
 from schemas.registry import TOPIC_BY_EVENT
-from schemas.topics import LEDGER, topic_name, topics
+from schemas.topics import DECISIONS, LEDGER, RULES_STATES, topic_name, topics
 from streams.cell.rules import RULES, RuleBook
 from streams.kafka.reader import KafkaReader, ReadError
 from streams.kafka.records import ReadRecord
@@ -30,7 +32,10 @@ from tests.streams import events as small
 ROOT = Path(__file__).parents[2]
 DEMO_CELLS = ROOT / "infra" / "cells" / "demo.yaml"
 PATIENCE_S = 60.0
+UP_PATIENCE_S = 120.0
+"""For all parts of a deployment to come up, or to stop."""
 GROUP = "cells"
+REPLAYED = (LEDGER, DECISIONS, RULES_STATES)
 
 
 def demo_bid(job_id: str, units: float | str, **workload: Any) -> dict[str, Any]:
@@ -49,6 +54,13 @@ def demo_bid(job_id: str, units: float | str, **workload: Any) -> dict[str, Any]
         },
         "terms": {"kind": "bid", "bid": units, "deadline_in_s": 40},
     }
+
+
+def bids_file(path: Path, *bids: dict[str, Any]) -> str:
+    """Write a file of bids and return its name."""
+    # JSON is YAML, and has no aliases.
+    path.write_text(json.dumps(bids))
+    return str(path)
 
 
 _Answer = TypeVar("_Answer")
@@ -105,6 +117,39 @@ class Worker:
         """SIGKILL, as a crash or the kernel would."""
         self._process.kill()
         self._process.wait()
+
+
+class Up:
+    """`millrace up` as a process."""
+
+    def __init__(self, log: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        self._log = log
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "infra.cli", "up", *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdout=file,
+                stderr=file,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def await_ready(self) -> None:
+        def ready() -> bool:
+            assert self.process.poll() is None, self.output
+            return "Ctrl-C stops" in self.output
+
+        until(ready, "the deployment is up", UP_PATIENCE_S)
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(UP_PATIENCE_S)
 
 
 class Deployment:
@@ -253,12 +298,19 @@ class Deployment:
             AssertionError: if an event is lost, or a decision missing or another.
         """
         verdict: list[Verdict] = []
+        lengths: list[int] = []
+        replayed: list[int] = []
 
         def complete() -> bool:
             try:
+                # A replay takes time from the worker: the log is replayed when it has come to rest, and once.
+                before, lengths[:] = lengths[:], [self.count(topic) for topic in REPLAYED]
+                if lengths != before or lengths == replayed:
+                    return False
                 # In this order: what is replayed must hold all that was found in the ledger.
                 all_arrived = set(self._sent) <= set(self.ledger_ids())
                 verdict[:] = [verify_kafka(self.kafka, self.prefix, book=book)]
+                replayed[:] = lengths
             except (ReadError, ReplayError):
                 return False  # the broker is being restarted
             return all_arrived and verdict[0].ok and verdict[0].awaited == 0

@@ -2,16 +2,9 @@
 
 import json
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from decimal import Decimal
-from pathlib import Path
 
-import psutil
 import pytest
 
 from infra.cli import run
@@ -19,12 +12,10 @@ from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
 from infra.log.target import Target
 from schemas.kafka_connection import KafkaConnection
-from tests.infra.processes import is_gone_within
-from tests.integration.deployment import DEMO_CELLS, ROOT, demo_bid, until
+from tests.integration.deployment import DEMO_CELLS, bids_file, demo_bid, until
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_S = 120.0
 Millrace = Callable[..., str]
 
 
@@ -56,14 +47,8 @@ def millrace(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> Mill
     return call
 
 
-def bids(path: Path, *bids: dict) -> str:
-    # JSON is YAML, and has no aliases.
-    path.write_text(json.dumps(bids))
-    return str(path)
-
-
 def test_a_bid_is_decided_explained_watched_and_proven(millrace, tmp_path):
-    file = bids(tmp_path / "bids.yaml", demo_bid("rich", 3), demo_bid("poor", "0.000001"))
+    file = bids_file(tmp_path / "bids.yaml", demo_bid("rich", 3), demo_bid("poor", "0.000001"))
     decided = {
         line["job_id"]: line for line in map(json.loads, millrace("submit", file, "--json").splitlines())
     }
@@ -91,7 +76,7 @@ def test_a_bid_is_decided_explained_watched_and_proven(millrace, tmp_path):
 
 
 def test_a_quote_is_what_the_bid_then_pays_at_most(millrace, tmp_path):
-    file = bids(tmp_path / "bids.yaml", demo_bid("asked", 3))
+    file = bids_file(tmp_path / "bids.yaml", demo_bid("asked", 3))
     (quoted,) = map(json.loads, millrace("quote", file, "--json").splitlines())
     (decided,) = map(json.loads, millrace("submit", file, "--json").splitlines())
     assert quoted["reason"] == "plan_found"
@@ -108,7 +93,7 @@ def test_a_vendors_quote_is_met_by_the_bids_after_it(millrace, tmp_path, deploym
     quote = {"cell": "demo", "vendor": "couriers", "fixed_price": 0.25, "price_per_thousand_samples": 0}
     file.write_text(json.dumps([{**quote, "fixed_delay_s": 0, "delay_per_thousand_samples_s": 0}]))
     assert "asks 0.2500" in millrace("vendor-quote", str(file))
-    asked = bids(tmp_path / "bids.yaml", demo_bid("prepared", 3, needs_preprocessing=True))
+    asked = bids_file(tmp_path / "bids.yaml", demo_bid("prepared", 3, needs_preprocessing=True))
     (met,) = map(json.loads, millrace("quote", asked, "--json").splitlines())
     assert (
         met["evidence"]["offer"]["plan"]["vendor"],
@@ -126,7 +111,7 @@ def test_a_vendors_quote_is_met_by_the_bids_after_it(millrace, tmp_path, deploym
 
 
 def test_slots_are_commanded_as_time_goes_on(millrace, tmp_path):
-    file = bids(tmp_path / "bids.yaml", demo_bid("timely", 3))
+    file = bids_file(tmp_path / "bids.yaml", demo_bid("timely", 3))
     millrace("submit", file, "--no-wait")
 
     def told() -> bool:
@@ -154,7 +139,7 @@ def test_a_bid_for_a_cell_that_is_not_served_is_refused_with_intakes_reason(
     deployment, tmp_path, capsys, monkeypatch
 ):
     target = deployment.layout.target
-    file = bids(tmp_path / "bids.yaml", {**demo_bid("lost", 3), "cell": "elsewhere"})
+    file = bids_file(tmp_path / "bids.yaml", {**demo_bid("lost", 3), "cell": "elsewhere"})
     status = run(
         [
             "submit",
@@ -187,115 +172,3 @@ def test_topics_are_listed_and_checked(millrace, kafka, capsys, topic_prefix):
     assert run(["topics", "check", *where]) == 0
     assert run(["topics", "check", "--partitions", "9", *where]) == 1
     assert "partitions is 4, wanted 9" in capsys.readouterr().err
-
-
-class Up:
-    """`millrace up` as a process."""
-
-    def __init__(self, directory: Path, *arguments: str, cells: Path = DEMO_CELLS) -> None:
-        self._log = directory / f"up-{time.monotonic_ns()}.log"
-        command = [sys.executable, "-m", "infra.cli", "up", str(cells), "--no-executors"]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, "--data-dir", str(directory / "data"), *arguments],
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-            )
-
-    @property
-    def output(self) -> str:
-        return self._log.read_text()
-
-    def await_ready(self) -> None:
-        def ready() -> bool:
-            assert self.process.poll() is None, self.output
-            return "Ctrl-C stops" in self.output
-
-        until(ready, "the deployment is up", PATIENCE_S)
-
-    def children(self) -> list[int]:
-        return [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
-
-    def interrupt(self) -> int:
-        self.process.send_signal(signal.SIGINT)
-        return self.process.wait(PATIENCE_S)
-
-
-@pytest.fixture
-def start_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Up]]:
-    """Starts deployments, and ends those that a failed test leaves."""
-    monkeypatch.delenv("MILLRACE_BOOTSTRAP_SERVERS", raising=False)
-    started: list[Up] = []
-
-    def start(*arguments: str, cells: Path = DEMO_CELLS) -> Up:
-        started.append(Up(tmp_path, *arguments, cells=cells))
-        return started[-1]
-
-    yield start
-    for up in started:
-        if up.process.poll() is None:
-            up.interrupt()
-
-
-def test_up_stops_in_order_keeps_its_data_and_forgets_them_when_told_to(
-    start_up, tmp_path, monkeypatch, capsys
-):
-    up = start_up()
-    up.await_ready()
-    assert "cell demo is configured" in up.output
-    children = up.children()
-    monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
-    file = bids(tmp_path / "bids.yaml", demo_bid("kept", 3))
-    assert run(["submit", file]) == 0
-    second = start_up()
-    assert second.process.wait(PATIENCE_S) == 1
-    assert f"process {up.process.pid} runs the deployment" in second.output
-    assert up.interrupt() == 130
-    assert "stopping" in up.output
-    assert all(is_gone_within(child, 5.0) for child in children)
-    capsys.readouterr()
-
-    changed = tmp_path / "cells.yaml"
-    changed.write_text(DEMO_CELLS.read_text().replace("slot_s: 4.0", "slot_s: 5.0"))
-    up = start_up(cells=changed)
-    up.await_ready()
-    assert "cell demo keeps its first configuration" in up.output
-    assert run(["explain", "kept"]) == 0
-    assert "Job kept in cell demo" in capsys.readouterr().out
-    assert up.interrupt() == 130
-
-    up = start_up("--fresh")
-    up.await_ready()
-    assert "cell demo is configured" in up.output
-    assert run(["explain", "kept"]) == 1
-    assert up.interrupt() == 130
-
-
-def test_children_die_with_a_parent_that_is_killed(start_up):
-    up = start_up()
-    up.await_ready()
-    children = up.children()
-    assert len(children) >= 3
-    up.process.kill()
-    up.process.wait()
-    deadline_s = time.monotonic() + PATIENCE_S
-    assert all(is_gone_within(child, deadline_s - time.monotonic()) for child in children)
-
-
-def test_a_broker_that_is_killed_is_started_again(start_up, tmp_path, monkeypatch, capsys):
-    up = start_up()
-    up.await_ready()
-    children = psutil.Process(up.process.pid).children(recursive=True)
-    broker = [child for child in children if "kafka.Kafka" in child.cmdline()]
-    assert len(broker) == 2, "the broker and its supervisor"
-    for process in broker:
-        with suppress(psutil.NoSuchProcess):  # it dies with its supervisor
-            process.kill()
-    until(lambda: "broker died and is started again" in up.output, "the broker is started again", PATIENCE_S)
-    monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
-    file = bids(tmp_path / "bids.yaml", demo_bid("after", 3))
-    assert run(["submit", file]) == 0
-    assert "after" in capsys.readouterr().out
-    assert up.process.poll() is None
-    assert up.interrupt() == 130

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.deployment import ROOT, until
+from tests.integration.deployment import ROOT, Up, until
 from tests.round_robin import install
 
 pytestmark = pytest.mark.integration
@@ -89,27 +88,13 @@ def jobs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def up(environment: dict[str, str], cells: Path, tmp_path: Path) -> Iterator[None]:
-    log = tmp_path / "up.log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "infra.cli", "up", str(cells)],
-            cwd=ROOT,
-            env=environment,
-            stdout=file,
-            stderr=file,
-        )
-
-    def ready() -> bool:
-        assert process.poll() is None, log.read_text()
-        return "Ctrl-C stops" in log.read_text()
-
+    up = Up(tmp_path / "up.log", str(cells), environment=environment)
     try:
-        until(ready, "the deployment is up", PATIENCE_S)
-        assert "solver starts" in log.read_text(), "the policy asks solvers"
+        up.await_ready()
+        assert "solver starts" in up.output, "the policy asks solvers"
         yield
     finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 130, log.read_text()
+        assert up.interrupt() == 130, up.output
 
 
 @pytest.mark.usefixtures("up")

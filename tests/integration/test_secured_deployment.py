@@ -8,19 +8,17 @@ import sys
 import pytest
 
 from infra.cli import run
-from tests.integration.deployment import ROOT, demo_bid, until
-from tests.integration.test_command_line import start_up  # noqa: F401 -- a fixture
+from tests.integration.deployment import ROOT, bids_file, demo_bid, until
 
 pytestmark = pytest.mark.integration
 
 
-def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch, capsys):  # noqa: F811
+def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch, capsys):
     up = start_up("--secure")
     up.await_ready()
     assert "a principal for each role" in up.output
     monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
-    bid = demo_bid("rich", 3)
-    (tmp_path / "bids.yaml").write_text(json.dumps([bid]))
+    bids = bids_file(tmp_path / "bids.yaml", demo_bid("rich", 3))
     quote = {"cell": "demo", "vendor": "couriers", "leaves": True}
     (tmp_path / "quotes.yaml").write_text(json.dumps([quote]))
 
@@ -32,8 +30,8 @@ def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch,
 
     # Each of them finds the deployment and connects as the role whose part it plays.
     assert "takes its quote back" in said("vendor-quote", str(tmp_path / "quotes.yaml"))
-    assert "a bid of" in said("quote", str(tmp_path / "bids.yaml"))
-    (decided,) = map(json.loads, said("submit", str(tmp_path / "bids.yaml"), "--json").splitlines())
+    assert "a bid of" in said("quote", bids)
+    (decided,) = map(json.loads, said("submit", bids, "--json").splitlines())
     assert decided["state"] == "admitted"
     until(lambda: "slot " in said("explain", "rich"), "a slot is assigned, so the clock ticks")
     assert "rich" in said("watch", "--once")

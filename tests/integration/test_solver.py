@@ -25,7 +25,7 @@ from schemas.jobs import JobSubmitted
 from schemas.kafka_connection import KafkaConnection
 from schemas.solves import SolveFinished, SolveRequested
 from streams.solver.process import EXIT_FAILED, EXIT_UNFIT
-from tests.integration.deployment import DEMO_CELLS, Deployment, Worker, demo_bid, until
+from tests.integration.deployment import DEMO_CELLS, Deployment, Worker, bids_file, demo_bid, until
 from tests.support.cells import EPOCH_S, bid, configuration, tick, zone
 
 pytestmark = pytest.mark.integration
@@ -328,8 +328,7 @@ def test_a_deployment_of_a_titan_zone_has_a_solver(
     described["cells"][0]["zones"][0]["policy"] = {"kind": "titan"}
     file = tmp_path / "cells.yaml"
     file.write_text(yaml.safe_dump(described))
-    job = demo_bid("rich", 3)
-    (tmp_path / "bid.yaml").write_text(json.dumps([job]))
+    bids = bids_file(tmp_path / "bids.yaml", demo_bid("rich", 3))
     folders = Folders(tmp_path / "deployment")
     folders.create()
     said: list[str] = []
@@ -340,7 +339,7 @@ def test_a_deployment_of_a_titan_zone_has_a_solver(
         log = folders.logs / "solver.log"
         until(lambda: "solver ready" in log.read_text(), "a solver that is ready")
         where = ["--bootstrap-servers", kafka, "--topic-prefix", topic_prefix]
-        status = run(["submit", str(tmp_path / "bid.yaml"), "--json", *where])
+        status = run(["submit", bids, "--json", *where])
     output = capsys.readouterr()
     assert (status, output.err) == (0, "")
     (decided,) = map(json.loads, output.out.splitlines())

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -26,15 +25,9 @@ def tour_blocks() -> list[str]:
     return re.findall(r"```bash\n(.*?)```", tour, flags=re.DOTALL)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_the_tour_of_the_readme_does_what_it_says(tmp_path):
-    first, *others = (block.replace("9092", str(port)) for port in [free_port()] for block in tour_blocks())
+def test_the_tour_of_the_readme_does_what_it_says(port, tmp_path):
+    first, *others = (block.replace("9092", str(port)) for block in tour_blocks())
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
     environment |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -363,9 +362,7 @@ def test_broker_killed_and_started_again(topic_prefix: str, tmp_path: Path) -> N
             deployment.stop_workers()
 
 
-def test_web_pages_are_for_this_machine_alone(deployment: Deployment) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def test_web_pages_are_for_this_machine_alone(deployment: Deployment, port: int) -> None:
     worker = deployment.start_worker(web_enabled=True, web_port=port)
 
     def addresses() -> set[str]:

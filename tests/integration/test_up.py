@@ -1,0 +1,77 @@
+"""`millrace up` stops in order, keeps its data, and leaves nothing behind however it ends."""
+
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from infra.cli import run
+from tests.infra.processes import is_gone_within
+from tests.integration.deployment import DEMO_CELLS, UP_PATIENCE_S, bids_file, demo_bid, until
+
+pytestmark = pytest.mark.integration
+
+
+def test_up_stops_in_order_keeps_its_data_and_forgets_them_when_told_to(
+    start_up, tmp_path, monkeypatch, capsys
+):
+    up = start_up()
+    up.await_ready()
+    assert "cell demo is configured" in up.output
+    children = [child.pid for child in up.children()]
+    monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
+    file = bids_file(tmp_path / "bids.yaml", demo_bid("kept", 3))
+    assert run(["submit", file]) == 0
+    second = start_up()
+    assert second.process.wait(UP_PATIENCE_S) == 1
+    assert f"process {up.process.pid} runs the deployment" in second.output
+    assert up.interrupt() == 130
+    assert "stopping" in up.output
+    assert all(is_gone_within(child, 5.0) for child in children)
+    capsys.readouterr()
+
+    changed = tmp_path / "cells.yaml"
+    changed.write_text(DEMO_CELLS.read_text().replace("slot_s: 4.0", "slot_s: 5.0"))
+    up = start_up(cells=changed)
+    up.await_ready()
+    assert "cell demo keeps its first configuration" in up.output
+    assert run(["explain", "kept"]) == 0
+    assert "Job kept in cell demo" in capsys.readouterr().out
+    assert up.interrupt() == 130
+
+    up = start_up("--fresh")
+    up.await_ready()
+    assert "cell demo is configured" in up.output
+    assert run(["explain", "kept"]) == 1
+    assert up.interrupt() == 130
+
+
+def test_children_die_with_a_parent_that_is_killed(start_up):
+    up = start_up()
+    up.await_ready()
+    children = [child.pid for child in up.children()]
+    assert len(children) >= 3
+    up.process.kill()
+    up.process.wait()
+    deadline_s = time.monotonic() + UP_PATIENCE_S
+    assert all(is_gone_within(child, deadline_s - time.monotonic()) for child in children)
+
+
+def test_a_broker_that_is_killed_is_started_again(start_up, tmp_path, monkeypatch, capsys):
+    up = start_up()
+    up.await_ready()
+    broker = [child for child in up.children() if "kafka.Kafka" in child.cmdline()]
+    assert len(broker) == 2, "the broker and its supervisor"
+    for process in broker:
+        with suppress(psutil.NoSuchProcess):  # it dies with its supervisor
+            process.kill()
+    until(
+        lambda: "broker died and is started again" in up.output, "the broker is started again", UP_PATIENCE_S
+    )
+    monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
+    file = bids_file(tmp_path / "bids.yaml", demo_bid("after", 3))
+    assert run(["submit", file]) == 0
+    assert "after" in capsys.readouterr().out
+    assert up.process.poll() is None
+    assert up.interrupt() == 130
