@@ -69,6 +69,11 @@ class Problem(Kinded):
 class Solution(Kinded):
     """What a solver found."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the search ended with nothing found."""
+        return False
+
     def shortened(self, excess_bytes: int) -> Self | None:  # noqa: ARG002
         """A part that holds by itself and is so many bytes shorter, for a solution that no event has room
         for; None where there is none."""
@@ -119,6 +124,8 @@ class PolicyKind:
     solves: tuple[Solve, ...] = ()
     virtual_runners: Mapping[str, Reference] = field(default_factory=dict)
     """What stands in for the runners of its commands in a simulation, by their names: see `VirtualRunner`."""
+    view: Reference | None = None
+    """`() -> PolicyView`: how people see it; in general terms where there is none."""
     warm_up: Reference | None = None
     """`() -> Iterable[Event]`: what a worker folds before its first event, to have compiled code at hand."""
 

@@ -24,6 +24,7 @@ from infra.errors import CommandError
 from infra.files.bids import read_timed_jobs
 from infra.simulation.alternative import Alternative, NodeAddition, PolicyName
 from infra.simulation.simulator import SimulatedRun, Simulation
+from infra.views.board import Board
 from infra.views.summary import summarise
 from infra.views.tables import summary_table
 from infra.workloads.arrivals import Arrival, cut_from_trace, generate
@@ -154,13 +155,13 @@ def simulate(
 
 def _show(run: SimulatedRun, cell: str, seed: int, out: Path | None, json: bool) -> None:
     """Print what came of a run."""
-    summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)
+    summary = summarise(Board.of(cell, (entry.envelope for entry in run.ledger), run.decisions))
     if out is not None:
         _write(run, out)
     if json:
-        print_json({"cell": cell, "seed": seed, "events": len(run.ledger), **summary.as_json()})
+        print_json({"cell": cell, "seed": seed, **summary.as_json()})
     else:
-        console().print(summary_table(f"Cell {cell}, seed {seed}", summary))
+        console().print(summary_table(f"Cell {cell}, seed {seed}", {cell: summary}))
 
 
 def _refuse_what_draws(context: typer.Context, option: str) -> None:
