@@ -113,7 +113,8 @@ def _of(value: Kinded) -> list[str]:
     if words is not None:
         return words
     fields = value.model_dump(mode="json", exclude={"kind"})
-    return [f"{value.kind} " + ", ".join(f"{name} {field}" for name, field in fields.items())]
+    said = ", ".join(f"{name} {field}" for name, field in fields.items())
+    return [f"{value.kind} {said}" if said else value.kind]
 
 
 def _behind(evidence: Evidence | None) -> list[str]:
