@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from schemas.base import Event, Kinded, Outcome
 
 if TYPE_CHECKING:
+    from schemas.access import Role
     from schemas.cells import Zone
 
 Reference = str
@@ -81,14 +82,25 @@ class Solution(Kinded):
 
 
 @dataclass(frozen=True)
+class InputTopic:
+    """A topic that producers of one role write and intake reads."""
+
+    name: str
+    """Without the prefix."""
+    summary: str
+    writers: "Role"
+    """Who writes it, and may read why a record was refused."""
+    writer_field: str | None = None
+    """The field of its events that names whom one speaks for; None where that is the cell's operator."""
+
+
+@dataclass(frozen=True)
 class Input:
     """An event that a policy takes besides those of the cell."""
 
     event: type[Event]
-    topic: str
-    """The input topic that it comes on; of two policies that share one, both say the same."""
-    writer_field: str
-    """The field of the event that names whom it speaks for."""
+    topic: InputTopic
+    """Policies may share one."""
 
 
 @dataclass(frozen=True)

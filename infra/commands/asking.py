@@ -23,11 +23,11 @@ from infra.log.publisher import EventPublisher
 from infra.log.target import Target
 from infra.views.text import units
 from infra.views.words import describe, happening
-from schemas.auction.quotes import VendorLeft, VendorQuoted
+from schemas.auction.quotes import QUOTES, VendorLeft, VendorQuoted
 from schemas.codec import Decision
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected
 from schemas.jobs import JobQuoteRequested, JobSubmitted
-from schemas.topics import JOBS, QUOTES
+from schemas.topics import JOBS
 
 Asked = TypeVar("Asked", JobSubmitted, JobQuoteRequested, VendorQuoted | VendorLeft)
 
@@ -157,7 +157,7 @@ def vendor_quote(
     """Publish standing quotes of labour vendors, or take them back."""
     quotes = read_vendor_quotes(file, cell)
     target = target_of(bootstrap_servers, topic_prefix, "vendors")
-    for quote, decision in ask(target, QUOTES, "millrace/vendor-quote", quotes, _about, timeout_s):
+    for quote, decision in ask(target, QUOTES.name, "millrace/vendor-quote", quotes, _about, timeout_s):
         if isinstance(decision.outcome, EventIgnored):
             raise CommandError(decision.outcome.detail)
         if json:
