@@ -22,7 +22,8 @@ from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.commands.what_if import show_what_if
 from infra.errors import CommandError
 from infra.files.bids import read_timed_jobs
-from infra.simulation.alternative import Alternative, NodeAddition, PolicyName
+from infra.simulation.alternative import Alternative, NodeAddition
+from infra.simulation.auction.policies import OtherPolicies, PolicyName
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.views.board import Board
 from infra.views.summary import summarise
@@ -120,12 +121,13 @@ def simulate(
         "max_value_per_compute_micros": max_value_per_compute_micros,
         "max_value_per_memory_micros": max_value_per_memory_micros,
     }
+    policies = OtherPolicies(
+        policy,
+        price_per_thousand_samples_micros,
+        {name: micros for name, micros in prices.items() if micros is not None},
+    )
     alternative = Alternative(
-        policy=policy,
-        price_per_thousand_samples_micros=price_per_thousand_samples_micros,
-        scale_nodes=scale_nodes,
-        additions=tuple(map(NodeAddition.parse, add_nodes or [])),
-        auction={name: micros for name, micros in prices.items() if micros is not None},
+        policies.of, scale_nodes, additions=tuple(map(NodeAddition.parse, add_nodes or []))
     )
     if from_ledger is not None:
         _refuse_what_draws(context, "--from-ledger")

@@ -4,7 +4,7 @@ from typing import get_args
 import pytest
 
 from infra.errors import CommandError
-from infra.simulation.alternative import PolicyName, under_policy
+from infra.simulation.auction.policies import OtherPolicies, PolicyName
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.views.auction.figures import AuctionFigures, certified
 from infra.views.board import Board
@@ -139,7 +139,7 @@ def test_progress_goes_from_nothing_to_all():
 @pytest.mark.parametrize("name", get_args(PolicyName))
 def test_every_policy_meets_the_same_bids_and_leaves_a_log_that_verifies(name, run):
     price_micros = 2_000_000 if name == "fixed-price" else None
-    cell = under_policy(CELL, name, price_micros)
+    cell = OtherPolicies(name, price_micros).of(CELL)
     workload = draw_workload(CELL, generate(60, 200.0, 1), CELL.epoch_s, 1)
     other = Simulation(cell, workload.bids, workload.quotes).run()
     records = [DecisionRecord(decision.canonical, decision.id) for decision in other.decisions]
@@ -160,9 +160,9 @@ def bids_of(run: SimulatedRun) -> list[Event]:
 
 def test_a_workload_is_drawn_by_what_an_auction_declares():
     with pytest.raises(WorkloadError, match="zone z is under policy eft"):
-        draw_workload(under_policy(CELL, "eft", None), generate(5, 50.0, 1), CELL.epoch_s, 1)
+        draw_workload(OtherPolicies("eft").of(CELL), generate(5, 50.0, 1), CELL.epoch_s, 1)
     with pytest.raises(CommandError, match="zone z of the cell is under policy eft"):
-        under_policy(under_policy(CELL, "eft", None), "auction", None)
+        OtherPolicies("auction").of(OtherPolicies("eft").of(CELL))
 
 
 def test_ticks_are_frequent_enough_for_slots_and_for_silent_nodes():

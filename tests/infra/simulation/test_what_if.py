@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from infra.errors import CommandError
 from infra.simulation.alternative import Alternative, NodeAddition
+from infra.simulation.auction.policies import OtherPolicies
 from infra.simulation.simulator import Simulation
 from infra.simulation.what_if import JobEnd, Step, WhatIf, ledger_configuration, recorded, what_if
 from infra.views.board import Board
@@ -168,7 +169,7 @@ def test_nodes_are_lost_when_they_were_under_any_policy_and_the_log_verifies(eve
     own = ledger_configuration(eventful, None)
     price = 10_000 if policy == "fixed-price" else None
     steps: list[Step] = []
-    compared(eventful, Alternative(policy, price).of(own), steps=steps)
+    compared(eventful, Alternative(OtherPolicies(policy, price).of).of(own), steps=steps)
     decisions = [decision for _, decided in steps for decision in decided]
     down = [
         (decision.outcome.node, decision.time_s)
@@ -182,7 +183,7 @@ def test_nodes_are_lost_when_they_were_under_any_policy_and_the_log_verifies(eve
 
 def test_a_what_if_of_a_what_if_is_a_ledger_like_any_other(eventful, tmp_path):
     own = ledger_configuration(eventful, None)
-    other = Alternative(policy="eft", additions=(NodeAddition("z", "fast", 1),)).of(own)
+    other = Alternative(OtherPolicies("eft").of, additions=(NodeAddition("z", "fast", 1),)).of(own)
     steps: list[Step] = []
     once = compared(eventful, other, steps=steps)
     again = compared(write(tmp_path / "ledger.jsonl", [entry for entry, _ in steps]))
