@@ -47,17 +47,17 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
             "Show it all in four minutes: bids, prices, adapters trained, a crash, and the proof.",
         ),
         "submit": Command(
-            "infra.commands.asking:submit", "Submit bids and wait for what is decided about them."
+            "infra.commands.asking:submit", "Submit jobs and wait for what is decided about them."
         ),
         "watch": Command(
             "infra.commands.watch:watch",
-            "Watch bids, prices, who runs, losses falling; `--json` streams every event and decision.",
+            "Watch jobs, nodes, who runs, losses falling; `--json` streams every event and decision.",
         ),
         "explain": Command(
             "infra.commands.explain:explain",
-            "Tell the whole story of one job, from the log: bid, price, plan, every slot, progress, result.",
+            "Tell the whole story of one job, from the log: terms, decisions and why, every run, result.",
         ),
-        "quote": Command("infra.commands.asking:quote", "Ask what tasks would cost now, without buying."),
+        "quote": Command("infra.commands.asking:quote", "Ask what jobs would cost now, without buying."),
         "vendor-quote": Command(
             "infra.commands.asking:vendor_quote",
             "Publish standing quotes of labour vendors, or take them back.",

@@ -8,20 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
 from schemas.topics import (
-    CELLS,
-    CLOCK,
     COMMANDS,
     DECISIONS,
-    FLEET,
+    INPUT_TOPICS,
     INPUTS,
-    JOBS,
-    JOBS_STATE,
     LEDGER,
-    PRICES,
-    QUOTES,
     RULES_STATES,
     SNAPSHOTS,
-    SOLVES_FINISHED,
     VIEWS,
     dead_letter_name,
     topic_name,
@@ -41,21 +34,19 @@ _MADE_BY_OPERATORS = (*INPUTS, *_LOG, *_DEAD_LETTERS)
 
 
 def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
+    own = tuple(topic.name for topic in INPUT_TOPICS if topic.writers == role)
+    yield "WRITE", own
     match role:
-        case "users":  # bid, ask for quotes, withdraw; see what is decided, why a record is refused, prices
-            yield "WRITE", (JOBS,)
-            yield "READ", (DECISIONS, dead_letter_name(JOBS), PRICES, JOBS_STATE)
-        case "vendors":  # quote, and see that the quote holds
-            yield "WRITE", (QUOTES,)
-            yield "READ", (DECISIONS, dead_letter_name(QUOTES))
-        case "operators":  # make topics, configure cells, tell the time, look after what was refused
-            yield "WRITE", (CELLS, CLOCK)
+        case "users":  # see what is decided, how things stand, and why a record is refused
+            yield "READ", (DECISIONS, *VIEWS, *map(dead_letter_name, own))
+        case "vendors":
+            yield "READ", (DECISIONS, *map(dead_letter_name, own))
+        case "operators":  # make topics, look after what was refused
             yield "READ", (LEDGER, DECISIONS, *_DEAD_LETTERS)
             yield "CREATE", _MADE_BY_OPERATORS
             yield "DESCRIBE", _MADE_BY_OPERATORS
             yield "DESCRIBE_CONFIGS", _MADE_BY_OPERATORS
         case "nodes":
-            yield "WRITE", (FLEET,)
             yield "READ", (COMMANDS,)
         case "worker":  # alone writes what is decided
             yield "READ", (*INPUTS, LEDGER, SNAPSHOTS)
@@ -63,7 +54,6 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
             yield "CREATE", (SNAPSHOTS,)
             yield "DESCRIBE_CONFIGS", (SNAPSHOTS,)
         case "solver":
-            yield "WRITE", (SOLVES_FINISHED,)
             yield "READ", (DECISIONS,)
         case "auditor":  # reads everything that the log is made of, and writes nothing
             yield "READ", _MADE_BY_OPERATORS

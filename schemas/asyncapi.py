@@ -3,10 +3,10 @@
 from typing import Any, Literal
 
 from schemas import topics
-from schemas.auction.evidence import ZonePriced
 from schemas.base import Event, Outcome, Record
 from schemas.codec import MAX_ATTRIBUTE_LENGTH, SPECVERSION
 from schemas.commands import Command
+from schemas.kinds import ZONE_VIEWS
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES
 from schemas.topics import (
     ESCAPED_HEADER_COUNT_HEADER,
@@ -29,27 +29,26 @@ _SCHEMA_FORMAT = "application/schema+json;version=draft-2020-12"
 _PREFIX = "millrace"
 _Action = Literal["send", "receive"]
 
+
+def _first_paragraph(model: type[Record]) -> str:
+    return " ".join((model.__doc__ or "").partition("\n\n")[0].split())
+
+
 _SUMMARIES = {
-    topics.CELLS: "Configurations of cells, from operators.",
-    topics.JOBS: "Bids, withdrawals and requests for a quote, from users.",
-    topics.QUOTES: "Prices and delays of pre-processing, from labour vendors.",
-    topics.FLEET: "What executors saw: nodes that come and go, runs and their progress.",
-    topics.CLOCK: "The time. It reaches a cell only here.",
-    topics.SOLVES_FINISHED: "Answers to requests for long solves, from solvers.",
+    **{topic.name: topic.summary for topic in topics.INPUT_TOPICS},
     topics.LEDGER: "Every accepted event in the order that decides. Only workers write it; kept for ever.",
     topics.DECISIONS: "What cells decided and why, chained by hash to the ledger; kept for ever.",
     topics.RULES_STATES: "The state of a cell wherever its rules changed; kept for ever.",
     topics.COMMANDS: "Those decisions that executors carry out, repeated under the node's id.",
-    topics.PRICES: "The resource prices of each zone now.",
+    **{view.VIEW: f"{_first_paragraph(view)} The latest of each zone." for view in ZONE_VIEWS},
     topics.JOBS_STATE: "How each job stands now.",
 }
 _NO_EVENT = {"type": "object", "properties": {"content-type": {"const": "application/json"}}}
 """Headers of a record that is a state and no event."""
 _COMMAND_TYPES = tuple(model for model in DECISION_TYPES.values() if issubclass(model, Command))
-_VIEW_TYPES = {topics.PRICES: ZonePriced, topics.JOBS_STATE: JobState}
 _KEYS: dict[type[Record], str] = {
     **dict.fromkeys(_COMMAND_TYPES, "Id of the cell; on `commands`, id of the node."),
-    ZonePriced: "Id of the cell; on `prices`, `<cell>/<zone>`.",
+    **{view: f"Id of the cell; on `{view.VIEW}`, `<cell>/<zone>`." for view in ZONE_VIEWS},
     JobState: "`<cell>/<user>/<job>`.",
 }
 
@@ -111,7 +110,9 @@ def _messages_on(name: str) -> list[str]:
             return [model.__name__ for model in _COMMAND_TYPES]
         case topics.RULES_STATES:
             return ["CellState"]
-    return [_VIEW_TYPES[name].__name__] if name in topics.VIEWS else ["DeadLetter"]
+        case topics.JOBS_STATE:
+            return ["JobState"]
+    return [view.__name__ for view in ZONE_VIEWS if name == view.VIEW] or ["DeadLetter"]
 
 
 def _actions(name: str) -> tuple[_Action, ...]:
@@ -169,7 +170,7 @@ def _message(model: type[Event] | type[Outcome] | type[JobState], headers: str |
     return {
         "name": model.TYPE,
         "title": model.__name__,
-        "summary": " ".join((model.__doc__ or "").partition("\n\n")[0].split()),
+        "summary": _first_paragraph(model),
         "headers": _NO_EVENT if headers is None else _typed(headers, model.TYPE),
         "payload": {"schemaFormat": _SCHEMA_FORMAT, "schema": {"$ref": f"./{model.TYPE}.json"}},
         "bindings": {

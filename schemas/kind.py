@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from schemas.base import Event, Kinded, Outcome
 
 if TYPE_CHECKING:
+    from schemas.access import Role
     from schemas.cells import Zone
 
 Reference = str
@@ -69,6 +70,11 @@ class Problem(Kinded):
 class Solution(Kinded):
     """What a solver found."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the search ended with nothing found."""
+        return False
+
     def shortened(self, excess_bytes: int) -> Self | None:  # noqa: ARG002
         """A part that holds by itself and is so many bytes shorter, for a solution that no event has room
         for; None where there is none."""
@@ -76,14 +82,25 @@ class Solution(Kinded):
 
 
 @dataclass(frozen=True)
+class InputTopic:
+    """A topic that producers of one role write and intake reads."""
+
+    name: str
+    """Without the prefix."""
+    summary: str
+    writers: "Role"
+    """Who writes it, and may read why a record was refused."""
+    writer_field: str | None = None
+    """The field of its events that names whom one speaks for; None where that is the cell's operator."""
+
+
+@dataclass(frozen=True)
 class Input:
     """An event that a policy takes besides those of the cell."""
 
     event: type[Event]
-    topic: str
-    """The input topic that it comes on; of two policies that share one, both say the same."""
-    writer_field: str
-    """The field of the event that names whom it speaks for."""
+    topic: InputTopic
+    """Policies may share one."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +136,8 @@ class PolicyKind:
     solves: tuple[Solve, ...] = ()
     virtual_runners: Mapping[str, Reference] = field(default_factory=dict)
     """What stands in for the runners of its commands in a simulation, by their names: see `VirtualRunner`."""
+    view: Reference | None = None
+    """`() -> PolicyView`: how people see it; in general terms where there is none."""
     warm_up: Reference | None = None
     """`() -> Iterable[Event]`: what a worker folds before its first event, to have compiled code at hand."""
 

@@ -1,5 +1,6 @@
 """Every type that travels, by its CloudEvents type, and the input topic that each event belongs to."""
 
+from schemas import topics
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.changes import (
@@ -44,17 +45,17 @@ from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished, SolveRequested
 
 _OF_EVERY_CELL: dict[str, tuple[type[Event], ...]] = {
-    "cells": (
+    topics.CELLS: (
         *(CellConfigured, ZoneConfigured),
         *(NodeRegistered, NodeRetired, NodeLent, NodeReturned, NodeCordoned, NodeUncordoned),
     ),
-    "jobs": (JobSubmitted, JobWithdrawalRequested, JobQuoteRequested),
-    "fleet": (
+    topics.JOBS: (JobSubmitted, JobWithdrawalRequested, JobQuoteRequested),
+    topics.FLEET: (
         *(NodeOnline, NodeHeartbeat, NodeOffline, CommandRefused),
         *(RunStarted, RunProgressed, RunFinished, RunFailed),
     ),
-    "clock": (ClockTicked,),
-    "solves.finished": (SolveFinished,),
+    topics.CLOCK: (ClockTicked,),
+    topics.SOLVES_FINISHED: (SolveFinished,),
 }
 _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
     CellAccepted,
@@ -74,11 +75,11 @@ _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
 EVENTS_BY_TOPIC: dict[str, tuple[type[Event], ...]] = {
     topic: (
         *_OF_EVERY_CELL.get(topic, ()),
-        *(one.event for one in INPUTS if one.topic == topic),
+        *(one.event for one in INPUTS if one.topic.name == topic),
     )
-    for topic in dict.fromkeys((*_OF_EVERY_CELL, *(one.topic for one in INPUTS)))
+    for topic in topics.INPUTS
 }
-"""One topic per kind of writer, so that access can differ; an event on another topic is refused."""
+"""An event on another topic is refused."""
 
 INTAKE_EVENTS: tuple[type[Event], ...] = (NodeHeard, NodeSilent, RulesAdopted)
 """What a worker itself adds to the ledger; refused on every input topic."""
@@ -97,10 +98,7 @@ DECISION_TYPES: dict[str, type[Outcome]] = {
 }
 
 WRITER_FIELDS = {
-    "jobs": "user",
-    "fleet": "node",
-    "solves.finished": "zone",
-    **{one.topic: one.writer_field for one in INPUTS},
+    topic.name: topic.writer_field for topic in topics.INPUT_TOPICS if topic.writer_field is not None
 }
 """The field that names whom an event of a topic speaks for; on the other topics it is the cell's operator."""
 

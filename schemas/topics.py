@@ -4,18 +4,20 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from schemas.base import distinct
 from schemas.cells import MAX_SNAPSHOT_BYTES
+from schemas.kind import InputTopic
+from schemas.kinds import INPUTS as POLICY_INPUTS
+from schemas.kinds import ZONE_VIEWS
 
 CELLS = "cells"
 JOBS = "jobs"
-QUOTES = "quotes"
 FLEET = "fleet"
 CLOCK = "clock"
 SOLVES_FINISHED = "solves.finished"
 LEDGER = "ledger"
 DECISIONS = "decisions"
 COMMANDS = "commands"
-PRICES = "prices"
 JOBS_STATE = "jobs.state"
 RULES_STATES = "rules.states"
 """The state of a cell wherever its rules changed, packed and compressed: who lacks the rules before can
@@ -24,10 +26,20 @@ STATE_DIGEST_HEADER = "state_digest"
 SNAPSHOTS = "snapshots"
 """The state of each cell, kept by workers for themselves; they make the topic as well."""
 
-INPUTS = (CELLS, JOBS, QUOTES, FLEET, CLOCK, SOLVES_FINISHED)
-"""What producers write and intake reads."""
+_OF_EVERY_CELL = (
+    InputTopic(CELLS, "Configurations of cells, from operators.", "operators"),
+    InputTopic(JOBS, "Jobs, withdrawals and requests for a quote, from users.", "users", "user"),
+    InputTopic(FLEET, "What executors saw: nodes that come and go, runs, their progress.", "nodes", "node"),
+    InputTopic(CLOCK, "The time. It reaches a cell only here.", "operators"),
+    InputTopic(SOLVES_FINISHED, "Answers to requests for long solves, from solvers.", "solver", "zone"),
+)
+INPUT_TOPICS: tuple[InputTopic, ...] = tuple(
+    dict.fromkeys((*_OF_EVERY_CELL, *(one.topic for one in POLICY_INPUTS)))
+)
+"""What producers write and intake reads: one topic per kind of writer, so that access can differ."""
+INPUTS = distinct(tuple(topic.name for topic in INPUT_TOPICS))
 
-VIEWS = (PRICES, JOBS_STATE)
+VIEWS = (JOBS_STATE, *dict.fromkeys(view.VIEW for view in ZONE_VIEWS))
 """What is kept by key: the latest record counts."""
 
 INPUT_MAX_MESSAGE_BYTES = 8 * 1024 * 1024

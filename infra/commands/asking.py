@@ -21,15 +21,14 @@ from infra.files.bids import read_bids, read_quote_requests, read_vendor_quotes
 from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
-from infra.views.offers import describe_offer
 from infra.views.text import units
-from schemas.auction.evidence import evidence_of
-from schemas.auction.quotes import VendorLeft, VendorQuoted
+from infra.views.words import describe, happening
+from schemas.auction.quotes import QUOTES, VendorLeft, VendorQuoted
 from schemas.changes import CellChange
 from schemas.codec import Decision
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected
 from schemas.jobs import JobQuoteRequested, JobSubmitted
-from schemas.topics import JOBS, QUOTES
+from schemas.topics import JOBS
 
 Asked = TypeVar("Asked", JobSubmitted, JobQuoteRequested, VendorQuoted | VendorLeft, CellChange)
 
@@ -72,7 +71,7 @@ def ask(
 
 def submit(
     file: Annotated[
-        str, typer.Argument(help="Bids, as YAML or JSON lines; `-` is standard input.", metavar="FILE")
+        str, typer.Argument(help="Jobs, as YAML or JSON lines; `-` is standard input.", metavar="FILE")
     ],
     cell: CellName = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the decisions.")] = False,
@@ -81,40 +80,33 @@ def submit(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Submit bids and wait for what is decided about them."""
-    bids = read_bids(file, time.time(), cell)
+    """Submit jobs and wait for what is decided about them."""
+    jobs = read_bids(file, time.time(), cell)
     target = target_of(bootstrap_servers, topic_prefix, "users")
     if no_wait:
         with EventPublisher(target, "millrace/submit") as publisher:
-            for bid in bids:
-                publisher.publish(bid)
-        for bid in bids:
-            _show(json, {"job_id": bid.job_id, "state": "submitted"}, f"{bid.job_id}: submitted")
+            for job in jobs:
+                publisher.publish(job)
+        for job in jobs:
+            _show(json, {"job_id": job.job_id, "state": "submitted"}, f"{job.job_id}: submitted")
         return
-    for bid, decision in ask(target, JOBS, "millrace/submit", bids, lambda bid: bid.job_id, timeout_s):
-        _tell(bid, decision, json)
+    for job, decision in ask(target, JOBS, "millrace/submit", jobs, lambda job: job.job_id, timeout_s):
+        _tell(job, decision, json)
 
 
-def _tell(bid: JobSubmitted, decision: Decision, json: bool) -> None:
+def _tell(job: JobSubmitted, decision: Decision, json: bool) -> None:
     outcome = decision.outcome
-    fields: dict[str, Any] = {"job_id": bid.job_id, "decision_id": decision.id}
+    fields: dict[str, Any] = {"job_id": job.job_id, "decision_id": decision.id}
     match outcome:
         case JobAdmitted():
-            evidence = evidence_of(outcome)
-            plan = evidence.offer and evidence.offer.plan
-            node_slots = plan.node_slots if plan else ()
-            line = f"admitted: pays {units(outcome.payment_micros)}"
-            if evidence.bid_micros is not None:
-                line += f" of {units(evidence.bid_micros)}"
-            if node_slots:
-                line += f", trains in slots {node_slots[0][0]} to {node_slots[-1][0]}"
             fields |= {"state": "admitted", "payment_micros": outcome.payment_micros}
         case JobRejected():
-            line = f"rejected ({outcome.reason}): {outcome.detail}"
             fields |= {"state": "rejected", "reason": outcome.reason, "detail": outcome.detail}
         case _:
-            raise CommandError(f"{bid.job_id}: not decided: {getattr(outcome, 'detail', outcome.TYPE)}")
-    _show(json, fields, f"{bid.job_id}: {line}")
+            raise CommandError(f"{job.job_id}: not decided: {getattr(outcome, 'detail', outcome.TYPE)}")
+    line = happening(decision)
+    assert line is not None
+    _show(json, fields, line)
 
 
 def _show(json: bool, fields: dict[str, Any], line: str) -> None:
@@ -127,9 +119,7 @@ def _show(json: bool, fields: dict[str, Any], line: str) -> None:
 def quote(
     file: Annotated[
         str,
-        typer.Argument(
-            help="The tasks to ask about, written as bids; `-` is standard input.", metavar="FILE"
-        ),
+        typer.Argument(help="The jobs to ask about, as for `submit`; `-` is standard input.", metavar="FILE"),
     ],
     cell: CellName = None,
     timeout_s: Timeout = 30.0,
@@ -137,7 +127,7 @@ def quote(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Ask what tasks would cost now, without buying."""
+    """Ask what jobs would cost now, without buying."""
     requests = read_quote_requests(file, time.time(), cell)
     target = target_of(bootstrap_servers, topic_prefix, "users")
     answers = ask(target, JOBS, "millrace/quote", requests, lambda request: request.quote_id, timeout_s)
@@ -148,19 +138,10 @@ def quote(
         if json:
             print_json(answer.outcome.model_dump(mode="json"))
         else:
-            for line in _quote_lines(answer.outcome):
-                say(line)
-
-
-def _quote_lines(quoted: JobQuoted) -> list[str]:
-    offer = evidence_of(quoted).offer
-    if offer is None or offer.price is None:
-        lines = [f"{quoted.quote_id}: no price ({quoted.reason}): {quoted.detail}"]
-    elif quoted.reason != "plan_found":
-        lines = [f"{quoted.quote_id}: no bid wins now ({quoted.reason}): {quoted.detail}"]
-    else:
-        lines = [f"{quoted.quote_id}: a bid of {units(offer.lowest_winning_bid_micros)} wins now"]
-    return lines + [f"  {line}" for line in describe_offer(offer)]
+            head, *details = describe(answer.outcome)
+            say(f"{answer.outcome.quote_id}: {head}")
+            for detail in details:
+                say(f"  {detail}")
 
 
 def vendor_quote(
@@ -177,7 +158,7 @@ def vendor_quote(
     """Publish standing quotes of labour vendors, or take them back."""
     quotes = read_vendor_quotes(file, cell)
     target = target_of(bootstrap_servers, topic_prefix, "vendors")
-    for quote, decision in ask(target, QUOTES, "millrace/vendor-quote", quotes, _about, timeout_s):
+    for quote, decision in ask(target, QUOTES.name, "millrace/vendor-quote", quotes, _about, timeout_s):
         if isinstance(decision.outcome, EventIgnored):
             raise CommandError(decision.outcome.detail)
         if json:

@@ -67,7 +67,7 @@ def _tell(result: DemoResult, json: bool) -> None:
     else:
         screen = console()
         screen.print(adapter_table(result.summary))
-        screen.print(summary_table("The demo", result.summary))
+        screen.print(summary_table("The demo", {"demo": result.summary}))
         screen.print(f"executor killed: {result.killed_node}; came back and trained: {result.recovered}")
         screen.print(f"replay: {verdict_line(result.verdict)}")
         screen.print(f"took {result.duration_s:.0f} s")

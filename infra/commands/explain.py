@@ -1,7 +1,7 @@
 """`millrace explain`."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,16 +10,10 @@ from infra.commands.output import print_json, progress, say
 from infra.errors import CommandError
 from infra.log.reader import LogReader
 from infra.log.target import Target
-from infra.views.offers import describe_offer, describe_plan
 from infra.views.story import Chapter, Story
-from infra.views.text import units, written
-from schemas import commands, decisions, fleet, jobs, solves
-from schemas.auction.batches import BatchProblem, BatchSolution
-from schemas.auction.evidence import JobReplanned, evidence_of
-from schemas.auction.terms import BidTerms
+from infra.views.text import written
+from infra.views.words import describe
 from schemas.codec import InvalidRecordError, decode_decision, decode_event
-from schemas.kind import Terms, Workload
-from schemas.lora import LoraWorkload
 from schemas.topics import DECISIONS, LEDGER
 
 
@@ -30,7 +24,7 @@ def explain(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Tell the whole story of one job, from the log: bid, price, plan, every slot, progress, result."""
+    """Tell the whole story of one job, from the log: terms, decisions and why, every run, result."""
     stories = _stories(target_of(bootstrap_servers, topic_prefix, "auditor"), job_id)
     if cell is not None:
         stories = {name: story for name, story in stories.items() if name == cell}
@@ -83,85 +77,3 @@ def _lines(chapter: Chapter) -> Iterator[str]:
     yield f"{when:>26}  {head}"
     for detail in details:
         yield f"{'':>26}    {detail}"
-
-
-def _described(value: Workload | Terms) -> str:
-    """Workload or terms in words; by their fields where no words are known."""
-    match value:
-        case LoraWorkload():
-            return (
-                f"{value.work_samples} samples of {value.dataset.path}, rank {value.hyperparameters.rank}, "
-                f"batch size {value.hyperparameters.batch_size}"
-                + (", to be prepared by a vendor" if value.needs_preprocessing else "")
-            )
-        case BidTerms():
-            return f"bids {units(value.bid_micros)}, for the work to be done by {written(value.deadline_s)}"
-        case _:
-            fields = value.model_dump(mode="json", exclude={"kind"})
-            return f"{value.kind} " + ", ".join(f"{name} {field}" for name, field in fields.items())
-
-
-def describe(record: Any) -> list[str]:
-    """What happened, on a line, and the numbers behind it on further ones."""
-    match record:
-        case jobs.JobSubmitted():
-            return [f"{record.user} {_described(record.terms)}", _described(record.workload)]
-        case decisions.JobAdmitted():
-            return [
-                f"admitted ({record.reason}): pays {units(record.payment_micros)}",
-                *describe_offer(evidence_of(record).offer),
-            ]
-        case decisions.JobRejected():
-            return [
-                f"rejected ({record.reason}): {record.detail}",
-                *describe_offer(evidence_of(record).offer),
-            ]
-        case solves.SolveRequested(problem=BatchProblem(bids=(offered,))):
-            prepared = "" if offered.vendor is None else f", its data prepared by {offered.vendor}"
-            return [f"waits for a solver with the other bids of its slot{prepared}"]
-        case solves.SolveFinished(solution=BatchSolution(plans=(plan,), status=status)):
-            return [f"the solver ({status}) plans it in {len(plan.node_slots)} slots"]
-        case commands.SlotAssigned():
-            (order,) = record.runs
-            return [
-                f"slot {record.slot} on {record.node}: {order.quota_samples} samples, "
-                f"from {order.resume_samples}"
-            ]
-        case fleet.RunStarted():
-            counted = record.dataset_samples
-            data = "" if counted is None else f"; its data hold {counted} samples"
-            return [f"{record.node} starts run {record.run_id} at {record.samples_done} samples{data}"]
-        case fleet.RunProgressed():
-            done = ", run complete" if record.complete else ""
-            at = f"{record.samples_done} samples, loss {record.loss:.4f}"
-            return [f"{record.node} is at {at}, after {record.node_s:.1f} s of its time{done}"]
-        case fleet.RunFinished():
-            return [f"{record.node} has trained all {record.samples_done} samples, loss {record.loss:.4f}"]
-        case fleet.RunFailed():
-            return [f"{record.node} fails at {record.samples_done} samples: {record.error}"]
-        case JobReplanned():
-            if not record.plan.node_slots:
-                return [f"planned again ({record.reason}): its present runs suffice, no more slots are held"]
-            return [
-                f"planned again ({record.reason}): {record.remaining_samples} samples are left",
-                describe_plan(record.plan),
-            ]
-        case decisions.JobRefunded():
-            kept = record.retained_micros and f", {units(record.retained_micros)} retained"
-            return [f"refunded {units(record.refund_micros)}{kept or ''} ({record.reason}): {record.detail}"]
-        case decisions.JobWithdrawn():
-            return [
-                f"withdrawn: {units(record.returned_micros)} returned, "
-                f"{units(record.retained_micros)} retained"
-            ]
-        case decisions.JobCompleted():
-            return [
-                f"completed on {record.node}: {record.samples_done} samples, loss {record.loss:.4f}",
-                f"adapter {record.adapter_path}, BLAKE2b {record.adapter_digest}",
-            ]
-        case commands.RunCancelled():
-            return [f"{record.node} is told to stop"]
-        case jobs.JobWithdrawalRequested():
-            return [f"{record.user} gives the job up"]
-        case _:
-            return [record.TYPE]

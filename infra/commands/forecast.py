@@ -10,7 +10,7 @@ from infra.commands.options import CellName, ExpectHead, Json, kept_heads
 from infra.commands.output import print_json, progress, remark, say
 from infra.commands.what_if import check_ledger
 from infra.errors import CommandError
-from infra.simulation.price_forecast import forecast_from_ledger
+from infra.simulation.auction.price_forecast import forecast_from_ledger
 from infra.simulation.what_if import ledger_configuration
 
 

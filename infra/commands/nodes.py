@@ -20,7 +20,7 @@ from infra.commands.options import (
 )
 from infra.commands.output import print_json, say
 from infra.errors import CommandError
-from schemas.base import Outcome
+from infra.views.words import happening
 from schemas.changes import (
     CellChange,
     NodeCordoned,
@@ -33,7 +33,7 @@ from schemas.changes import (
     ZoneConfigured,
 )
 from schemas.codec import describe
-from schemas.decisions import EventIgnored, NodeMoved, NodeStatusChanged, ZoneAccepted
+from schemas.decisions import EventIgnored
 from schemas.topics import CELLS
 from streams.worker.cells_file import load_cells
 
@@ -150,17 +150,4 @@ def _send(
         if json:
             print_json({"type": outcome.TYPE, **outcome.model_dump(mode="json")})
         else:
-            say(f"{name}: {_line(outcome)}")
-
-
-def _line(outcome: Outcome) -> str:
-    match outcome:
-        case ZoneAccepted():
-            return f"is {outcome.reason}"
-        case NodeMoved(to_zone=None):
-            return "has left the cell"
-        case NodeMoved():
-            return f"is in zone {outcome.to_zone} now"
-        case NodeStatusChanged():
-            return f"is {outcome.status} in zone {outcome.zone} ({outcome.reason})"
-    raise CommandError(f"not answered: {outcome.TYPE}")
+            say(happening(decision) or f"{name}: {outcome.TYPE}")

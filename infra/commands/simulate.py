@@ -22,8 +22,10 @@ from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.commands.what_if import show_what_if
 from infra.errors import CommandError
 from infra.files.bids import read_timed_jobs
-from infra.simulation.alternative import Alternative, NodeAddition, PolicyName
+from infra.simulation.alternative import Alternative, NodeAddition
+from infra.simulation.auction.policies import OtherPolicies, PolicyName
 from infra.simulation.simulator import SimulatedRun, Simulation
+from infra.views.board import Board
 from infra.views.summary import summarise
 from infra.views.tables import summary_table
 from infra.workloads.arrivals import Arrival, cut_from_trace, generate
@@ -119,12 +121,13 @@ def simulate(
         "max_value_per_compute_micros": max_value_per_compute_micros,
         "max_value_per_memory_micros": max_value_per_memory_micros,
     }
+    policies = OtherPolicies(
+        policy,
+        price_per_thousand_samples_micros,
+        {name: micros for name, micros in prices.items() if micros is not None},
+    )
     alternative = Alternative(
-        policy=policy,
-        price_per_thousand_samples_micros=price_per_thousand_samples_micros,
-        scale_nodes=scale_nodes,
-        additions=tuple(map(NodeAddition.parse, add_nodes or [])),
-        auction={name: micros for name, micros in prices.items() if micros is not None},
+        policies.of, scale_nodes, additions=tuple(map(NodeAddition.parse, add_nodes or []))
     )
     if from_ledger is not None:
         _refuse_what_draws(context, "--from-ledger")
@@ -154,13 +157,13 @@ def simulate(
 
 def _show(run: SimulatedRun, cell: str, seed: int, out: Path | None, json: bool) -> None:
     """Print what came of a run."""
-    summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)
+    summary = summarise(Board.of(cell, (entry.envelope for entry in run.ledger), run.decisions))
     if out is not None:
         _write(run, out)
     if json:
-        print_json({"cell": cell, "seed": seed, "events": len(run.ledger), **summary.as_json()})
+        print_json({"cell": cell, "seed": seed, **summary.as_json()})
     else:
-        console().print(summary_table(f"Cell {cell}, seed {seed}", summary))
+        console().print(summary_table(f"Cell {cell}, seed {seed}", {cell: summary}))
 
 
 def _refuse_what_draws(context: typer.Context, option: str) -> None:

@@ -20,7 +20,8 @@ from infra.commands.options import (
 from infra.commands.output import console, print_json, say
 from infra.errors import CommandError
 from infra.log.reader import BoardFollower
-from infra.views.tables import board_view, happening
+from infra.views.tables import board_view
+from infra.views.words import happening
 from schemas.codec import Decision, Envelope
 
 _POLL_S = 0.25
@@ -34,7 +35,7 @@ def watch(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Watch bids, prices, who runs, losses falling; `--json` streams every event and decision."""
+    """Watch jobs, nodes, who runs, losses falling; `--json` streams every event and decision."""
     with BoardFollower(target_of(bootstrap_servers, topic_prefix, "auditor")) as follower:
         if json:
             _stream(follower, cell, once)

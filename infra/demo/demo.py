@@ -21,11 +21,10 @@ from infra.kafka.settings import broker_settings
 from infra.log.publisher import EventPublisher
 from infra.log.reader import BoardFollower
 from infra.log.target import Target
-from infra.views.summary import Summary, Tally
+from infra.views.summary import Summary, summarise
 from infra.workloads.arrivals import Arrival
 from infra.workloads.bids import Demands, Workload, draw_workload
 from schemas.cells import CellConfigured
-from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset
 from streams.replay.replay import Verdict
@@ -192,10 +191,9 @@ def run_demo(
                 finished = _trade(market, quotes, cell, arrivals, seed, demands)
             show.say("folding the ledger again")
             verdict = verify_kafka(connections["auditor"], _PREFIX)
-        decisions = [record for record in market.records if isinstance(record, Decision)]
-        completed = [d.outcome for d in decisions if isinstance(d.outcome, JobCompleted)]
+        completed = [end for job in market.board.jobs.by_id.values() if (end := job.completed) is not None]
         return DemoResult(
-            summary=_summary(market),
+            summary=summarise(market.board),
             verdict=verdict,
             finished=finished,
             killed_node=market.killed_node,
@@ -228,16 +226,6 @@ def _trade(
     else:
         market.drain(_QUIET_S, deadline_s)
     return finished
-
-
-def _summary(market: Market) -> Summary:
-    tally = Tally()
-    for record in market.records:
-        if isinstance(record, Decision):
-            tally.take_decision(record)
-        else:
-            tally.take_event(record.event)
-    return tally.summary()
 
 
 @contextmanager

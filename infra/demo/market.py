@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console
@@ -18,7 +18,8 @@ from infra.errors import CommandError
 from infra.log.publisher import EventPublisher
 from infra.log.reader import BoardFollower
 from infra.views.board import Board
-from infra.views.tables import board_view, happening
+from infra.views.tables import board_view
+from infra.views.words import happening
 from infra.workloads.bids import TimedBid
 from schemas.auction.bids import Task
 from schemas.codec import Decision, Envelope
@@ -69,8 +70,9 @@ class PlainShow:
                 self.say(line)
         if board is not None and time.monotonic() - self._stood_s >= _STANDING_S:
             self._stood_s = time.monotonic()
-            running = [row for row in board.jobs.values() if row.node and row.loss is not None]
-            losses = ", ".join(f"{row.job_id} {row.first_loss:.2f} → {row.loss:.2f}" for row in running)
+            jobs = board.jobs.by_id.values()
+            running = [job for job in jobs if job.node and job.first_loss is not None]
+            losses = ", ".join(f"{job.job_id} {job.first_loss:.2f} → {job.loss:.2f}" for job in running)
             if losses:
                 self.say(f"losses: {losses}")
 
@@ -103,8 +105,6 @@ class Market:
     publisher: EventPublisher
     show: Show
     cell: str
-    records: list[Envelope | Decision] = field(default_factory=list)
-    """All that was read of the log, in the order in which it was."""
     killed_node: str | None = None
     recovered: bool = False
     """Whether the node of the killed executor has come online and begun a run since."""
@@ -121,7 +121,11 @@ class Market:
         """Whether the killed executor's node is online again."""
         if self.killed_node is None or not self._has_reported:
             return False
-        return self.board.nodes[self.killed_node].status == "up"
+        return self.board.nodes.by_id[self.killed_node].status == "up"
+
+    @property
+    def _over(self) -> int:
+        return sum(job.is_over for job in self.board.jobs.by_id.values())
 
     def await_nodes(self, limit_s: float) -> None:
         """Return when every node is online.
@@ -131,8 +135,8 @@ class Market:
             ReadError: the log cannot be read.
         """
         deadline_s = time.monotonic() + limit_s
-        self.records += self.follower.catch_up()
-        while waiting := [node.node for node in self.board.nodes.values() if node.status != "up"]:
+        self.follower.catch_up()
+        while waiting := [node.node for node in self.board.nodes.by_id.values() if node.status != "up"]:
             if time.monotonic() > deadline_s:
                 raise CommandError(f"not online within {limit_s:g} s: {', '.join(waiting)}")
             self.deployment.keep_running()
@@ -155,7 +159,7 @@ class Market:
         hold_until_s = time.monotonic() + HOLD_LIMIT_S
         while time.monotonic() < deadline_s:
             self._submit_due(waiting)
-            over = sum(row.is_over for row in self.board.jobs.values())
+            over = self._over
             if held and not waiting and self._may_release(over == first_held, hold_until_s):
                 waiting, held = _not_before(time.time(), held), deque()
             if over == len(in_order) and (self.returned or self.killed_node is None):
@@ -164,7 +168,7 @@ class Market:
             self.read(_POLL_S)
             if self.killed_node is None:
                 self._kill_when_it_hurts()
-        return sum(row.is_over for row in self.board.jobs.values()) == len(in_order)
+        return self._over == len(in_order)
 
     def drain(self, quiet_s: float, deadline_s: float) -> None:
         """Take in what is still there: until nothing comes for `quiet_s`, or `deadline_s` has passed."""
@@ -175,7 +179,6 @@ class Market:
     def read(self, timeout_s: float) -> bool:
         """Take in what has come; False if nothing has."""
         records = self.follower.poll(timeout_s)
-        self.records += records
         for record in records:
             self._note_recovery(record)
         self.show.update(self.follower.boards.get(self.cell), records)
@@ -183,9 +186,9 @@ class Market:
 
     def _kill_when_it_hurts(self) -> None:
         """Kill the executor that trains most, once the first adapters are done."""
-        completed = sum(row.state == "completed" for row in self.board.jobs.values())
-        training = [row.node for row in self.board.jobs.values() if row.node and row.samples_done]
-        if completed < _COMPLETED_BEFORE_KILL or not training:
+        jobs = self.board.jobs
+        training = [job.node for job in jobs.by_id.values() if job.node and job.samples_done]
+        if len(jobs.in_state("completed")) < _COMPLETED_BEFORE_KILL or not training:
             return
         node = max(sorted(set(training)), key=training.count)
         pid = self.deployment.executors[self.board.cell, node].pid

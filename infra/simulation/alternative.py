@@ -1,100 +1,15 @@
 """A cell's configuration with a few things changed: other nodes, another policy, other prices."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import count
-from types import MappingProxyType
-from typing import Literal
 
 from pydantic import ValidationError
 
 from infra.errors import CommandError
-from schemas.auction.settings import (
-    AuctionPolicy,
-    EarliestFinishPolicy,
-    FixedPricePolicy,
-    NoMergingPolicy,
-    TitanPolicy,
-)
 from schemas.cells import CellConfigured, Node, Zone
 from schemas.codec import describe
-from schemas.kind import PolicySettings
-
-PolicyName = Literal["auction", "published", "titan", "eft", "ntm", "fixed-price"]
-"""`published` is the auction as it is printed: its payment, its order and its search."""
-
-
-_BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
-"""What an auction has no default for."""
-_DECLARED = {*_BOUNDS, "max_density_units"}
-_FORECAST = {"steepness", "opening_prices"}
-"""What the printed auction knows nothing of."""
-_NO_BOUNDS: Mapping[str, int] = MappingProxyType({})
-
-
-def under_policy(
-    cell: CellConfigured,
-    name: PolicyName | None,
-    price_per_thousand_samples_micros: int | None,
-    bounds: Mapping[str, int] = _NO_BOUNDS,
-    source: str = "the cell",
-) -> CellConfigured:
-    """The cell with every zone under this policy; the auction keeps the bounds that the zone declares,
-    and what it foretells of prices, which the printed one does without.
-
-    Args:
-        name: None leaves each zone under its own.
-        price_per_thousand_samples_micros: for `fixed-price` alone, which needs it.
-        bounds: fields of `AuctionPolicy` for an auction in a zone that declares none.
-        source: what the cell was read from, for messages.
-
-    Raises:
-        CommandError: the price is missing or too many, or a zone declares no bounds for an auction and some
-            are missing in `bounds` too.
-    """
-    if (price_per_thousand_samples_micros is None) == (name == "fixed-price"):
-        raise CommandError(
-            "--policy fixed-price needs --price-per-thousand-samples-micros, and no other policy takes it"
-        )
-    if name is None:
-        return cell
-
-    def policy(zone: Zone) -> PolicySettings:
-        match name:
-            case "auction" | "published":
-                return _auction(zone, name == "published", bounds, source)
-            case "titan":
-                return TitanPolicy(kind="titan")
-            case "eft":
-                return EarliestFinishPolicy(kind="eft")
-            case "ntm":
-                return NoMergingPolicy(kind="ntm")
-            case "fixed-price":
-                assert price_per_thousand_samples_micros is not None
-                return FixedPricePolicy(
-                    kind="fixed_price", price_per_thousand_samples_micros=price_per_thousand_samples_micros
-                )
-
-    zones = tuple(zone.model_copy(update={"policy": policy(zone)}) for zone in cell.zones)
-    return cell.model_copy(update={"zones": zones})
-
-
-def _auction(zone: Zone, published: bool, bounds: Mapping[str, int], source: str) -> AuctionPolicy:
-    if isinstance(zone.policy, AuctionPolicy):
-        fields = zone.policy.model_dump(include=_DECLARED if published else _DECLARED | _FORECAST)
-    elif missing := [name for name in _BOUNDS if name not in bounds]:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
-        raise CommandError(
-            f"zone {zone.id} of {source} is under policy {zone.policy.kind}, which declares no bounds on "
-            f"bids as an auction needs: give {options}"
-        )
-    else:
-        fields = dict(bounds)
-    if published:
-        fields |= {"payment": "published", "order": "published", "search": "published"}
-    return AuctionPolicy(**fields)
-
 
 _MOST_NODES = 10_000
 _ADDITION = re.compile(r"(?P<zone>[^:=]+):(?P<gpu_type>[^:=]+)=(?P<nodes>[1-9][0-9]{0,4})")
@@ -124,18 +39,20 @@ class NodeAddition:
         return cls(found["zone"], found["gpu_type"], int(found["nodes"]))
 
 
+def _as_they_are(cell: CellConfigured, source: str) -> CellConfigured:  # noqa: ARG001
+    return cell
+
+
 @dataclass(frozen=True)
 class Alternative:
     """What is to be changed; by default nothing."""
 
-    policy: PolicyName | None = None
-    price_per_thousand_samples_micros: int | None = None
+    policies: Callable[[CellConfigured, str], CellConfigured] = _as_they_are
+    """Changes the policies of zones: the cell, and what it was read from, to the cell."""
     scale_nodes: float = 1.0
     """How many times as many nodes of each type and tariff there are."""
     additions: tuple[NodeAddition, ...] = ()
     """Made after scaling."""
-    auction: Mapping[str, int] = field(default_factory=dict)
-    """Fields of `AuctionPolicy` to set in every zone."""
 
     def of(self, cell: CellConfigured, source: str = "the cell") -> CellConfigured:
         """The configuration with the changes made.
@@ -146,10 +63,10 @@ class Alternative:
         Raises:
             CommandError: they cannot be made, or the result is no valid configuration.
         """
-        cell = under_policy(cell, self.policy, self.price_per_thousand_samples_micros, self.auction, source)
+        cell = self.policies(cell, source)
         taken = {node.id for zone in cell.zones for node in zone.nodes}
         names = (f"added-{number}" for number in count(1) if f"added-{number}" not in taken)
-        zones = {zone.id: self._priced(self._scaled(zone, names)) for zone in cell.zones}
+        zones = {zone.id: self._scaled(zone, names) for zone in cell.zones}
         for addition in self.additions:
             if addition.zone not in zones:
                 raise CommandError(f"--add-nodes: cell {cell.cell} has no zone {addition.zone}")
@@ -189,15 +106,6 @@ class Alternative:
         if not nodes:
             raise CommandError(f"--scale-nodes {self.scale_nodes:g} leaves zone {zone.id} without any node")
         return zone.model_copy(update={"nodes": tuple(nodes)})
-
-    def _priced(self, zone: Zone) -> Zone:
-        if not self.auction:
-            return zone
-        if not isinstance(zone.policy, AuctionPolicy):
-            raise CommandError(
-                f"zone {zone.id} is under policy {zone.policy.kind}, which has no {', '.join(self.auction)}"
-            )
-        return zone.model_copy(update={"policy": zone.policy.model_copy(update=self.auction)})
 
 
 def _alike(zone: Zone) -> dict[tuple[str, str], list[Node]]:

@@ -4,18 +4,20 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from infra.errors import CommandError
 from infra.simulation.event_queue import EventQueue
-from infra.simulation.outcomes import JobOutcome, Outcomes
 from infra.simulation.recording import ID_PREFIX, Recording, timed
 from infra.simulation.simulator import SOURCE, sent_at
 from infra.simulation.virtual_fleet import VirtualFleet
-from schemas.auction.bids import bid_micros_of
+from infra.views.board import Board
+from infra.views.jobs import Job
+from infra.views.summary import summarise
 from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Decision, Envelope
+from schemas.decisions import JobStateName
 from schemas.fleet import (
     CommandRefused,
     FleetEvent,
@@ -26,7 +28,6 @@ from schemas.fleet import (
     NodeSilent,
     RunReport,
 )
-from schemas.jobs import JobSubmitted
 from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished
 from streams.cell.cell import Cell, LedgerEvent
@@ -109,58 +110,96 @@ class LedgerSimulation:
         return entry, decisions
 
 
-_NO_JOB = JobOutcome()
 _TIME_RESOLUTION_S = 0.001
 """Times of events are cut to it, so a report that is the ledger's last may be due so much later."""
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """Where a job stands at the end of a log."""
+
+    state: JobStateName = "waiting"
+    reason: str | None = None
+    """Of a rejection or a refund."""
+    payment_micros: int = 0
+    """What its user pays, less what was given back."""
+    finish_run: str | None = None
+    """The run in which its work was done."""
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """As it stands now."""
+        finish_run = job.finish_run if job.state == "completed" else None
+        return cls(job.state, job.reason or None, job.payment_micros or 0, finish_run)
 
 
 @dataclass(frozen=True)
 class JobDifference:
     """One job, three times."""
 
-    bid: JobSubmitted
-    before: JobOutcome
-    simulated: JobOutcome
-    after: JobOutcome
+    before: Job
+    simulated: Job
+    after: Job
+
+    @property
+    def simulation_is_exact(self) -> bool:
+        """Whether simulating alone changes nothing."""
+        return JobEnd.of(self.before) == JobEnd.of(self.simulated)
 
     @property
     def differs(self) -> bool:
         """Whether not all three are the same."""
-        return not self.before == self.simulated == self.after
+        return not JobEnd.of(self.before) == JobEnd.of(self.simulated) == JobEnd.of(self.after)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        submission = self.before.submission
+        assert submission is not None
+        return {
+            "job_id": submission.job_id,
+            "user": submission.user,
+            "zone": submission.zone,
+            "offered_micros": submission.terms.offered_micros,
+            "differs": self.differs,
+            "before": vars(JobEnd.of(self.before)),
+            "simulated": vars(JobEnd.of(self.simulated)),
+            "after": vars(JobEnd.of(self.after)),
+        }
 
 
 @dataclass(frozen=True)
 class WhatIf:
     """What came of it."""
 
-    before: Outcomes
+    before: Board
     """What the ledger's cell decided, folded again."""
-    simulated: Outcomes
+    simulated: Board
     """The same simulated under the ledger's own configuration: the effect of simulating alone."""
-    after: Outcomes
+    after: Board
     """Simulated under the other configuration."""
 
     def jobs(self) -> Iterator[JobDifference]:
-        """All jobs, in the order of their bids."""
-        for job_id, bid in self.before.bids.items():
-            columns = (self.before, self.simulated, self.after)
-            yield JobDifference(bid, *(column.jobs.get(job_id, _NO_JOB) for column in columns))
+        """All jobs, in the order in which they were submitted."""
+        for job_id, job in self.before.jobs.by_id.items():
+            if job.submission is not None:
+                others = (side.jobs.by_id.get(job_id, Job(job_id)) for side in (self.simulated, self.after))
+                yield JobDifference(job, *others)
 
     @property
     def simulation_is_exact(self) -> bool:
         """Whether simulating alone changes nothing, so that every difference comes of the change."""
-        return self.before.jobs == self.simulated.jobs
+        return all(job.simulation_is_exact for job in self.jobs())
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
+        sides = {"before": self.before, "simulated": self.simulated, "after": self.after}
+        totals = {name: summarise(board).as_json() for name, board in sides.items()}
+        for figures in totals.values():
+            del figures["adapters"]
         return {
             "simulation_is_exact": self.simulation_is_exact,
-            "jobs": [_plain(job) for job in self.jobs()],
-            "totals": {
-                "before": self.before.totals(),
-                "simulated": self.simulated.totals(),
-                "after": self.after.totals(),
-            },
+            "jobs": [job.as_json() for job in self.jobs()],
+            "totals": totals,
         }
 
 
@@ -178,7 +217,7 @@ def ledger_configuration(path: Path, cell: str | None) -> CellConfigured:
     raise CommandError(f"{path}: the ledger configures no cell" + (f" {cell}" if cell else ""))
 
 
-def recorded(path: Path, cell: str | None, own: CellConfigured) -> tuple[Recording, Outcomes]:
+def recorded(path: Path, cell: str | None, own: CellConfigured) -> tuple[Recording, Board]:
     """Fold a ledger as its cell did.
 
     Args:
@@ -189,17 +228,17 @@ def recorded(path: Path, cell: str | None, own: CellConfigured) -> tuple[Recordi
         ReplayError: the file is no ledger.
         CommandError: there are several cells, and none was chosen.
     """
-    recording, before, folded = Recording(own), Outcomes(), Cell(own.cell)
+    recording, before, folded = Recording(own), Board(own.cell), Cell(own.cell)
     for time_s, entry in timed(events_of_cell(path, own.cell, others_allowed=cell is not None)):
         recording.take(time_s, entry)
-        before.take(entry, folded.handle(entry))
+        _take(before, (entry, folded.handle(entry)))
     return recording, before
 
 
 def what_if(
     path: Path,
     recording: Recording,
-    before: Outcomes,
+    before: Board,
     alternative: CellConfigured,
     pace: float,
     on_step: Callable[[Step], None] = lambda _step: None,
@@ -216,15 +255,15 @@ def what_if(
         ReplayError: the file is no ledger any more.
     """
     own = recording.configuration
-    simulated, after = Outcomes(), Outcomes()
+    simulated, after = Board(own.cell), Board(own.cell)
     as_it_was = LedgerSimulation(own, recording, pace)
     as_it_might_be = LedgerSimulation(alternative, recording, pace)
 
     def advance(steps: Iterator[Step], other_steps: Iterator[Step]) -> None:
         for step in steps:
-            simulated.take(*step)
+            _take(simulated, step)
         for step in other_steps:
-            after.take(*step)
+            _take(after, step)
             on_step(step)
 
     for number, (time_s, entry) in enumerate(
@@ -235,6 +274,13 @@ def what_if(
     end_s = recording.end_s + _TIME_RESOLUTION_S
     advance(as_it_was.run_until(end_s), as_it_might_be.run_until(end_s))
     return WhatIf(before, simulated, after)
+
+
+def _take(board: Board, step: Step) -> None:
+    entry, decisions = step
+    board.take_event(entry.envelope)
+    for decision in decisions:
+        board.take_decision(decision)
 
 
 def events_of_cell(path: Path, cell: str, others_allowed: bool) -> Iterator[LedgerEvent]:
@@ -252,16 +298,3 @@ def events_of_cell(path: Path, cell: str, others_allowed: bool) -> Iterator[Ledg
             raise CommandError(
                 f"{path}: the ledger has several cells, such as {cell} and {found}: choose with --cell"
             )
-
-
-def _plain(job: JobDifference) -> dict[str, Any]:
-    return {
-        "job_id": job.bid.job_id,
-        "user": job.bid.user,
-        "zone": job.bid.zone,
-        "bid_micros": bid_micros_of(job.bid),
-        "differs": job.differs,
-        "before": vars(job.before),
-        "simulated": vars(job.simulated),
-        "after": vars(job.after),
-    }

@@ -1,37 +1,14 @@
 """What came of a cell's log, in figures: the end of a simulation and of the demo."""
 
-import math
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
-from schemas.auction.evidence import Certificate, JobReplanned, WelfareDifference, ZonePriced, evidence_of
-from schemas.base import Event, Outcome
-from schemas.cells import CellConfigured
-from schemas.codec import Decision
-from schemas.decisions import (
-    JobAdmitted,
-    JobCompleted,
-    JobOutcome,
-    JobRefunded,
-    JobRejected,
-    JobWithdrawn,
-    NodeStatusChanged,
-)
-from schemas.fleet import RunFinished, RunProgressed, RunStarted
-from schemas.jobs import JobSubmitted
-from schemas.solves import SolveFinished
+from infra.views.board import Board
+from infra.views.policy import PolicyFigures
+from infra.views.text import units
 
-
-def certified(decision: Outcome) -> dict[str, Certificate]:
-    """How its zone stands after a decision, by zone; empty where the decision does not say so."""
-    if isinstance(decision, ZonePriced):
-        return {decision.zone: decision.certificate}
-    certificate = evidence_of(decision).certificate
-    if certificate is None or not isinstance(decision, JobOutcome | JobReplanned):
-        return {}
-    return {decision.zone: certificate}
+F = TypeVar("F", bound=PolicyFigures)
 
 
 @dataclass(frozen=True)
@@ -50,164 +27,100 @@ class TrainedAdapter:
 class Summary:
     """Counts and sums of one cell's log."""
 
-    bids: int
+    events: int
+    jobs: int
+    """Submitted, each time that one was."""
     admitted: int
     rejected: dict[str, int]
     """By reason."""
-    replanned: int
     refunded: int
     withdrawn: int
     nodes_lost: int
     revenue_micros: int
     """Payments less what was given back."""
-    planned_welfare_micros: int
-    """Of the plans as admitted, of all zones, as their last decisions certify it: what the bound is held
-    against."""
-    dual_bound_micros: int
-    proven_ratio: float | None
-    """Dual bound over planned welfare; None while that is not positive."""
-    realised_welfare_micros: int
-    """What came of the plans; what is still planned counts as planned."""
-    welfare_difference_micros: dict[str, int]
-    """Realised less planned welfare, by cause: see `WelfareDifference`."""
     utilisation: float
     """Samples trained, as parts of what the nodes could have trained from the first tick to the last."""
     solves: int
     """Answers of solvers."""
-    solves_without_plans: int
+    solves_without_solution: int
     """Those that found nothing in their time, though there might be something."""
     solve_s: float
     """What they took, all together, by their own clocks."""
     adapters: tuple[TrainedAdapter, ...]
+    figures: tuple[PolicyFigures, ...]
+    """What the policies add."""
+
+    def part(self, kind: type[F]) -> F:
+        """The figures of one policy, which is installed."""
+        return next(figures for figures in self.figures if isinstance(figures, kind))
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self)
-
-
-@dataclass
-class Tally:
-    """Folds ledger events and decisions of one cell into a summary."""
-
-    configuration: CellConfigured | None = None
-    _bids: int = 0
-    _first_s: float | None = None
-    _last_s: float = 0.0
-    _rejected: Counter[str] = field(default_factory=Counter)
-    _counts: Counter[str] = field(default_factory=Counter)
-    _revenue_micros: int = 0
-    _certificates: dict[str, Certificate] = field(default_factory=dict)
-    _done: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
-    """Samples at the start and at the last report of a run, by job, node and slot."""
-    _first_losses: dict[str, float] = field(default_factory=dict)
-    _completed: list[JobCompleted] = field(default_factory=list)
-    _solves_s: list[float] = field(default_factory=list)
-    _solves_without_plans: int = 0
-
-    def take_event(self, event: Event) -> None:
-        """Count a ledger event."""
-        match event:
-            case CellConfigured() as configuration:
-                self.configuration = self.configuration or configuration
-            case JobSubmitted():
-                self._bids += 1
-            case SolveFinished():
-                self._solves_s.append(event.solve_s)
-                self._solves_without_plans += (
-                    event.solution is None or getattr(event.solution, "status", "") == "none"
-                )
-            case RunStarted() as run:
-                self._done[run.job_id, run.node, run.run_id] = (run.samples_done, run.samples_done)
-            case RunProgressed() | RunFinished() as run:
-                start, _ = self._done.get((run.job_id, run.node, run.run_id), (run.samples_done, 0))
-                self._done[run.job_id, run.node, run.run_id] = (start, run.samples_done)
-                if isinstance(run, RunProgressed):
-                    self._first_losses.setdefault(run.job_id, run.loss)
-
-    def take_decision(self, decision: Decision) -> None:
-        """Count a decision."""
-        if decision.time_s is not None:
-            self._first_s = decision.time_s if self._first_s is None else self._first_s
-            self._last_s = decision.time_s
-        outcome = decision.outcome
-        self._certificates |= certified(outcome)
-        self._counts[type(outcome).__name__] += 1
-        match outcome:
-            case JobAdmitted():
-                self._revenue_micros += outcome.payment_micros
-            case JobRejected():
-                self._rejected[outcome.reason] += 1
-            case JobRefunded():
-                self._revenue_micros -= outcome.refund_micros
-            case JobWithdrawn():
-                self._revenue_micros -= outcome.returned_micros
-            case NodeStatusChanged(status="down"):
-                self._counts["nodes_lost"] += 1
-            case JobCompleted():
-                self._completed.append(outcome)
-
-    def summary(self) -> Summary:
-        """The figures so far."""
-        certificates = self._certificates.values()
-        planned = sum(certificate.planned_welfare_micros for certificate in certificates)
-        bound = sum(certificate.dual_bound_micros for certificate in certificates)
-        return Summary(
-            bids=self._bids,
-            admitted=self._counts[JobAdmitted.__name__],
-            rejected=dict(self._rejected.most_common()),
-            replanned=self._counts[JobReplanned.__name__],
-            refunded=self._counts[JobRefunded.__name__],
-            withdrawn=self._counts[JobWithdrawn.__name__],
-            nodes_lost=self._counts["nodes_lost"],
-            revenue_micros=self._revenue_micros,
-            planned_welfare_micros=planned,
-            dual_bound_micros=bound,
-            proven_ratio=bound / planned if planned > 0 else None,
-            realised_welfare_micros=sum(c.realised_welfare_micros for c in certificates),
-            welfare_difference_micros={
-                cause.removesuffix("_micros"): sum(getattr(c.difference, cause) for c in certificates)
-                for cause in WelfareDifference.model_fields
-            },
-            utilisation=self._utilisation(),
-            solves=len(self._solves_s),
-            solves_without_plans=self._solves_without_plans,
-            solve_s=math.fsum(self._solves_s),
-            adapters=tuple(
-                TrainedAdapter(
-                    outcome.job_id,
-                    outcome.node,
-                    outcome.samples_done,
-                    # Looked up at the end: a follower may read a decision before the reports behind it.
-                    self._first_losses.get(outcome.job_id),
-                    outcome.loss,
-                )
-                for outcome in self._completed
-            ),
-        )
-
-    def _utilisation(self) -> float:
-        if self.configuration is None or self._first_s is None or self._last_s <= self._first_s:
-            return 0.0
-        speeds = {
-            node.id: gpu.samples_per_s
-            for zone in self.configuration.zones
-            for gpu in zone.gpu_types
-            for node in zone.nodes
-            if node.gpu_type == gpu.name
+        return {
+            **{name: value for name, value in vars(self).items() if name != "figures"},
+            "completed": len(self.adapters),
+            "adapters": [asdict(adapter) for adapter in self.adapters],
+            "policies": {figures.NAME: part for figures in self.figures if (part := figures.as_json())},
         }
-        busy_s = sum(
-            max(end - start, 0) / speeds[node]
-            for (_, node, _), (start, end) in self._done.items()
-            if node in speeds  # a cell ignores what executors of other nodes report
-        )
-        return busy_s / ((self._last_s - self._first_s) * len(speeds))
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """For people: each figure by its name."""
+        yield "jobs", str(self.jobs)
+        yield "admitted", str(self.admitted)
+        for reason, count in self.rejected.items():
+            yield f"rejected: {reason}", str(count)
+        yield "completed", str(len(self.adapters))
+        yield "refunded", str(self.refunded)
+        yield "withdrawn", str(self.withdrawn)
+        yield "nodes lost", str(self.nodes_lost)
+        yield "revenue", units(self.revenue_micros)
+        for figures in self.figures:
+            yield from figures.rows()
+        yield "utilisation", f"{self.utilisation:.1%}"
+        if self.solves:
+            yield "solves, and seconds of solvers", f"{self.solves}, {self.solve_s:.1f} s"
+            yield "solves that found nothing", str(self.solves_without_solution)
 
 
-def summarise(events: Iterable[Event], decisions: Iterable[Decision]) -> Summary:
-    """The figures of one cell's whole log."""
-    tally = Tally()
-    for event in events:
-        tally.take_event(event)
-    for decision in decisions:
-        tally.take_decision(decision)
-    return tally.summary()
+def summarise(board: Board) -> Summary:
+    """The figures so far."""
+    jobs = board.jobs
+    return Summary(
+        events=board.events,
+        jobs=jobs.submitted,
+        admitted=sum(job.payment_micros is not None for job in jobs.by_id.values()),
+        rejected=dict(jobs.rejections.most_common()),
+        refunded=len(jobs.in_state("refunded")),
+        withdrawn=len(jobs.in_state("withdrawn")),
+        nodes_lost=board.nodes.losses,
+        revenue_micros=board.revenue_micros,
+        utilisation=_utilisation(board),
+        solves=board.solves.answers,
+        solves_without_solution=board.solves.without_solution,
+        solve_s=board.solves.seconds,
+        adapters=tuple(
+            TrainedAdapter(job.job_id, end.node, end.samples_done, job.first_loss, end.loss)
+            for job in jobs.by_id.values()
+            if (end := job.completed) is not None
+        ),
+        figures=board.figures,
+    )
+
+
+def _utilisation(board: Board) -> float:
+    if board.configuration is None or board.first_s is None or board.time_s == board.first_s:
+        return 0.0
+    speeds = {
+        node.id: gpu.samples_per_s
+        for zone in board.configuration.zones
+        for gpu in zone.gpu_types
+        for node in zone.nodes
+        if node.gpu_type == gpu.name
+    }
+    busy_s = sum(
+        max(run.samples_done - run.first_samples, 0) / speeds[node]
+        for (_, node, _), run in board.jobs.runs.items()
+        if node in speeds  # a cell ignores what executors of other nodes report
+    )
+    assert board.time_s is not None
+    return busy_s / ((board.time_s - board.first_s) * len(speeds))

@@ -85,6 +85,11 @@ class BatchSolution(Solution):
     bound_micros: Annotated[int, Field(ge=0, le=MAX_BOUND_MICROS)] | None
     """No schedule of the batch in the room that was offered has a higher welfare."""
 
+    @property
+    def is_empty(self) -> bool:
+        """By its status."""
+        return self.status == "none"
+
     def shortened(self, excess_bytes: int) -> Self:
         """As many of the plans as fit, the first ones: plans that hold together hold without the last ones,
         too. What is left of them is no optimum any more."""

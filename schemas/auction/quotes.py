@@ -5,6 +5,14 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from schemas.base import Event, Identifier, Micros, Outcome
+from schemas.kind import InputTopic
+
+QUOTES = InputTopic(
+    name="quotes",
+    summary="Prices and delays of pre-processing, from labour vendors.",
+    writers="vendors",
+    writer_field="vendor",
+)
 
 Delay = Annotated[float, Field(ge=0, le=31_536_000)]
 

@@ -217,7 +217,7 @@ def test_a_simulation_depends_on_its_seed_alone(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     figures = simulate(capsys, "--out", str(tmp_path / "one"))
     assert simulate(capsys, "--out", str(tmp_path / "two")) == figures
-    assert figures["bids"] == 30
+    assert figures["jobs"] == 30
     assert figures["admitted"] == len(figures["adapters"])
     for name in ("ledger.jsonl", "decisions.jsonl"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

@@ -1,12 +1,12 @@
 """What `millrace quote` prints of an answer."""
 
-from infra.commands.asking import _quote_lines
+from infra.views.words import describe
 from tests.support.cells import Bench, ask
 
 
 def test_a_quote_with_a_plan_names_the_bid_that_wins() -> None:
     (quoted,) = Bench.configured().send(ask())
-    assert _quote_lines(quoted)[0] == "q: a bid of 2.000001 wins now"
+    assert describe(quoted)[0] == "a bid of 2.000001 wins now"
 
 
 def test_a_quote_of_a_full_cell_promises_no_bid() -> None:
@@ -15,7 +15,5 @@ def test_a_quote_of_a_full_cell_promises_no_bid() -> None:
     assert configuration is not None
     bench.zone.live.add(configuration.live_jobs_bytes)
     (quoted,) = bench.send(ask())
-    assert _quote_lines(quoted)[0].startswith(
-        "q: no bid wins now (cell_full): the live jobs of the cell hold "
-    )
+    assert describe(quoted)[0].startswith("no bid wins now (cell_full): the live jobs of the cell hold ")
     assert quoted.evidence.offer.price is not None

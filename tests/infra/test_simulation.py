@@ -4,9 +4,11 @@ from typing import get_args
 import pytest
 
 from infra.errors import CommandError
-from infra.simulation.alternative import PolicyName, under_policy
+from infra.simulation.auction.policies import OtherPolicies, PolicyName
 from infra.simulation.simulator import SimulatedRun, Simulation
-from infra.views.summary import Summary, certified, summarise
+from infra.views.auction.figures import AuctionFigures, certified
+from infra.views.board import Board
+from infra.views.summary import Summary, summarise
 from infra.views.tables import summary_table
 from infra.workloads.arrivals import generate
 from infra.workloads.bids import WorkloadError, draw_workload
@@ -38,7 +40,7 @@ def simulate(seed: int = 1, pace: float = 1.0) -> SimulatedRun:
 
 
 def summary_of(run: SimulatedRun) -> Summary:
-    return summarise((entry.envelope.event for entry in run.ledger), run.decisions)
+    return summarise(Board.of("c", (entry.envelope for entry in run.ledger), run.decisions))
 
 
 def digest(run: SimulatedRun) -> str:
@@ -68,7 +70,7 @@ def test_the_log_verifies_like_any_other(run):
 def test_executors_that_keep_pace_complete_every_admitted_job_as_planned(run):
     summary = summary_of(run)
     outcomes = [type(decision.outcome) for decision in run.decisions]
-    assert summary.bids == 60
+    assert summary.jobs == 60
     assert summary.admitted == len(summary.adapters) > 10
     assert summary.admitted + sum(summary.rejected.values()) == 60
     assert JobReplanned not in outcomes
@@ -80,8 +82,9 @@ def test_figures_are_those_of_the_decisions(run):
     admitted = [d.outcome for d in run.decisions if isinstance(d.outcome, JobAdmitted)]
     last = [certificate for d in run.decisions for certificate in certified(d.outcome).values()][-1]
     assert summary.revenue_micros == sum(outcome.payment_micros for outcome in admitted)
-    assert summary.realised_welfare_micros == last.realised_welfare_micros
-    assert summary.proven_ratio == last.proven_ratio
+    figures = summary.part(AuctionFigures)
+    assert figures.realised_welfare_micros == last.realised_welfare_micros
+    assert figures.proven_ratio == last.proven_ratio
     trained = sum(d.outcome.samples_done for d in run.decisions if isinstance(d.outcome, JobCompleted))
     ticks = [decision.time_s for decision in run.decisions if decision.time_s is not None]
     node_s = (ticks[-1] - ticks[0]) * 3
@@ -92,7 +95,7 @@ def test_figures_are_those_of_the_decisions(run):
 def test_slow_executors_fall_behind_and_jobs_are_planned_again_or_refunded():
     run = simulate(pace=0.5)
     summary = summary_of(run)
-    assert summary.replanned > 0
+    assert summary.part(AuctionFigures).replanned > 0
     assert len(summary.adapters) + summary.refunded == summary.admitted
     assert summary.refunded > 0
 
@@ -100,13 +103,14 @@ def test_slow_executors_fall_behind_and_jobs_are_planned_again_or_refunded():
 def test_a_summary_tells_plans_from_what_came_of_them():
     run = simulate(pace=0.5)
     summary = summary_of(run)
+    figures = summary.part(AuctionFigures)
     last = [certificate for d in run.decisions for certificate in certified(d.outcome).values()][-1]
-    assert summary.planned_welfare_micros == last.planned_welfare_micros
-    causes = summary.welfare_difference_micros
-    assert summary.realised_welfare_micros == summary.planned_welfare_micros + sum(causes.values())
+    assert figures.planned_welfare_micros == last.planned_welfare_micros
+    causes = figures.welfare_difference_micros
+    assert figures.realised_welfare_micros == figures.planned_welfare_micros + sum(causes.values())
     assert causes["refunded"] == last.difference.refunded_micros < 0
     assert causes["failed"] == 0, "nodes were slow, and no task"
-    rows = [str(cell) for column in summary_table("", summary).columns for cell in column.cells]
+    rows = [str(cell) for column in summary_table("", {"c": summary}).columns for cell in column.cells]
     assert "  of the difference: refunds in full" in rows
     assert "  of the difference: jobs at fault" not in rows
 
@@ -135,7 +139,7 @@ def test_progress_goes_from_nothing_to_all():
 @pytest.mark.parametrize("name", get_args(PolicyName))
 def test_every_policy_meets_the_same_bids_and_leaves_a_log_that_verifies(name, run):
     price_micros = 2_000_000 if name == "fixed-price" else None
-    cell = under_policy(CELL, name, price_micros)
+    cell = OtherPolicies(name, price_micros).of(CELL)
     workload = draw_workload(CELL, generate(60, 200.0, 1), CELL.epoch_s, 1)
     other = Simulation(cell, workload.bids, workload.quotes).run()
     records = [DecisionRecord(decision.canonical, decision.id) for decision in other.decisions]
@@ -156,9 +160,9 @@ def bids_of(run: SimulatedRun) -> list[Event]:
 
 def test_a_workload_is_drawn_by_what_an_auction_declares():
     with pytest.raises(WorkloadError, match="zone z is under policy eft"):
-        draw_workload(under_policy(CELL, "eft", None), generate(5, 50.0, 1), CELL.epoch_s, 1)
+        draw_workload(OtherPolicies("eft").of(CELL), generate(5, 50.0, 1), CELL.epoch_s, 1)
     with pytest.raises(CommandError, match="zone z of the cell is under policy eft"):
-        under_policy(under_policy(CELL, "eft", None), "auction", None)
+        OtherPolicies("auction").of(OtherPolicies("eft").of(CELL))
 
 
 def test_ticks_are_frequent_enough_for_slots_and_for_silent_nodes():

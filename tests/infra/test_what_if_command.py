@@ -36,7 +36,7 @@ def read_off(log: Path) -> dict[str, dict[str, Any]]:
     """What came of each job, from the two files alone."""
     events = [json.loads(line) for line in (log / "ledger.jsonl").read_text().splitlines()]
     runs = {
-        event["id"]: int(event["data"]["run_id"].partition("/")[0])
+        event["id"]: event["data"]["run_id"]
         for event in events
         if event["type"] == "millrace.run.finished.v1"
     }
@@ -50,17 +50,17 @@ def read_off(log: Path) -> dict[str, dict[str, Any]]:
                     "state": "admitted",
                     "reason": None,
                     "payment_micros": data["payment_micros"],
-                    "finish_slot": None,
+                    "finish_run": None,
                 }
             case "millrace.job.rejected.v1":
                 jobs[data["job_id"]] = {
                     "state": "rejected",
                     "reason": data["reason"],
                     "payment_micros": 0,
-                    "finish_slot": None,
+                    "finish_run": None,
                 }
             case "millrace.job.completed.v1":
-                jobs[data["job_id"]] |= {"state": "completed", "finish_slot": runs[decision["cause"]]}
+                jobs[data["job_id"]] |= {"state": "completed", "finish_run": runs[decision["cause"]]}
     return jobs
 
 

@@ -138,5 +138,5 @@ def test_the_policy_is_simulated_like_any_other(
             "--json",
         )
     )
-    assert (found["bids"], found["admitted"], found["solves"] > 0) == (len(JOBS), len(JOBS), True)
+    assert (found["jobs"], found["admitted"], found["solves"] > 0) == (len(JOBS), len(JOBS), True)
     assert json.loads(millrace("replay", "--from", str(out / "ledger.jsonl"), "--json"))["ok"]

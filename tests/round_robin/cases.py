@@ -1,20 +1,23 @@
 """What the round-robin policy decides, in a process that has it installed beside the product."""
 
+import math
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from infra.commands.explain import describe
 from infra.simulation.simulator import Simulation
 from infra.views.board import Board
 from infra.views.story import Story
 from infra.views.summary import summarise
-from infra.views.tables import board_view, happening
+from infra.views.tables import board_view
+from infra.views.words import describe, happening
 from infra.workloads.bids import TimedBid
 from schemas.auction.terms import BidTerms
 from schemas.base import Outcome
 from schemas.cells import CellConfigured
-from schemas.codec import decode_decision, decode_stored_event
+from schemas.codec import Decision, decode_decision, decode_stored_event
 from schemas.decisions import EventIgnored, JobAdmitted, JobCompleted, JobRejected, JobWithdrawn
 from schemas.fleet import NodeOnline, RunFinished, RunProgressed
 from schemas.jobs import JobQuoteRequested, JobSubmitted
@@ -158,9 +161,14 @@ def test_a_solver_puts_the_queue_in_order(bench: Bench) -> None:
     assert next_order.job_id == "d"
 
 
+GOALS = [7 * number + 5 for number in range(9)]
+TURNS = sum(math.ceil(goal / RoundRobinPolicy().turn_samples) for goal in GOALS)
+
+
 def simulated() -> tuple[list[Any], list[Any]]:
     jobs = [
-        TimedBid(cell().epoch_s + 3 * number, submitted(f"j{number}", 7 * number + 5)) for number in range(9)
+        TimedBid(cell().epoch_s + 3 * number, submitted(f"j{number}", goal))
+        for number, goal in enumerate(GOALS)
     ]
     run = Simulation(cell(), jobs, [], solve_s=2.0).run()
     return run.ledger, run.decisions
@@ -194,22 +202,44 @@ def test_events_survive_the_way_through_the_ledger() -> None:
         assert stored.event == entry.envelope.event
 
 
-def test_watchers_and_summaries_show_it_in_general_terms() -> None:
+def seen() -> tuple[Board, list[Decision]]:
     ledger, decisions = simulated()
-    board, story = Board("c"), Story("j3")
+    return Board.of("c", (entry.envelope for entry in ledger), decisions), decisions
+
+
+def test_a_watcher_sees_its_jobs_and_what_it_adds_to_them() -> None:
+    board, decisions = seen()
+    job = board.jobs.by_id["j3"]
+    assert (job.state, job.samples_done) == ("completed", 26)
+    screen = Console(file=StringIO(), width=200)
+    screen.print(board_view(board, 10))
+    shown = screen.file.getvalue()
+    assert f"cell c: 9 jobs, 9 completed, revenue 0.0000, {TURNS} turns" in shown
+    assert "turns" in next(line for line in shown.splitlines() if "offers" in line), "of each job, too"
+    assert "26/26" in shown
+    lines = [line for line in map(happening, decisions) if line]
+    assert "j3 admitted (queued): pays 0.0000" in lines, "said in general terms"
+    assert "j1 has a turn on a2, from 0 to 10" in lines, "said by its view"
+
+
+def test_a_story_tells_of_turns_and_of_the_solver_in_its_own_words() -> None:
+    ledger, decisions = simulated()
+    story = Story("j3")
     for entry in ledger:
-        board.take_event(entry.envelope)
         story.take_event(entry.offset, entry.envelope)
     for decision in decisions:
-        board.take_decision(decision)
         story.take_decision(decision)
-    row = board.jobs["j3"]
-    assert (row.state, row.samples_done, row.work_samples, row.deadline_s) == ("completed", 26, 26, None)
-    assert board_view(board, 10)
-    lines = [line for line in map(happening, decisions) if line]
-    assert "j3 admitted: (queued), pays 0.0000" in lines
     told = [line for chapter in story.chapters for line in describe(chapter.record)]
-    assert "u queue" in told[0]
     assert story.state == "completed"
-    summary = summarise((entry.envelope.event for entry in ledger), decisions)
-    assert (summary.bids, summary.admitted, len(summary.adapters)) == (9, 9, 9)
+    assert told[:4] == ["u queue", "count goal 26", "admitted (queued): pays 0.0000", "0 jobs are before it"]
+    assert "a solver is asked for the order of the queue" in told
+    assert "a solver has answered" in told, "no view has words for that"
+    problems = [c.record.problem for c in story.chapters if isinstance(c.record, SolveRequested)]
+    assert {job_id for problem in problems for job_id in problem.left_samples} == {"j3"}
+
+
+def test_a_summary_has_its_figures_and_none_of_another_policy() -> None:
+    summary = summarise(seen()[0])
+    assert (summary.jobs, summary.admitted, len(summary.adapters)) == (9, 9, 9)
+    assert summary.as_json()["policies"] == {"round_robin": {"turns": TURNS}}
+    assert ("turns", str(TURNS)) in summary.rows()

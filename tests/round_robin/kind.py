@@ -75,4 +75,5 @@ ROUND_ROBIN = PolicyKind(
         ),
     ),
     virtual_runners={"counting": "tests.round_robin.virtual:VirtualCounting"},
+    view="tests.round_robin.view:RoundRobinView",
 )

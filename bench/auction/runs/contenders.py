@@ -13,6 +13,7 @@ from bench.workloads.paper import PaperSetting
 from bench.workloads.tasks import FASTEST
 from bench.workloads.throughput import node_samples_per_s
 from bench.workloads.vendors import UNIT_MICROS
+from infra.views.auction.figures import AuctionFigures
 from schemas.auction.settings import (
     AuctionPolicy,
     EarliestFinishPolicy,
@@ -76,7 +77,8 @@ def _smaller(setting: PaperSetting) -> PaperSetting:
 
 def _welfare_micros(setting: PaperSetting, seed: int, price_micros: int) -> int:
     policy = FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price_micros)
-    return simulate_day(setting, seed, lambda _: policy).summary.realised_welfare_micros
+    summary = simulate_day(setting, seed, lambda _: policy).summary
+    return summary.part(AuctionFigures).realised_welfare_micros
 
 
 Contender = Callable[[AuctionPolicy, PaperSetting, int], PolicySettings]

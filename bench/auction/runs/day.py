@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from bench.workloads.paper import PaperSetting, draw
 from infra.errors import CommandError
 from infra.simulation.simulator import SimulatedRun, Simulation
+from infra.views.auction.figures import AuctionFigures
+from infra.views.board import Board
 from infra.views.summary import Summary, summarise
 from schemas.auction.evidence import JobReplanned, evidence_of
 from schemas.auction.settings import AuctionPolicy
@@ -123,21 +125,21 @@ class Day:
 
     def values(self) -> dict[str, float]:
         """What a row keeps."""
-        summary = self.summary
+        summary, figures = self.summary, self.summary.part(AuctionFigures)
         return {
-            "welfare_micros": summary.realised_welfare_micros,
-            "planned_welfare_micros": summary.planned_welfare_micros,
+            "welfare_micros": figures.realised_welfare_micros,
+            "planned_welfare_micros": figures.planned_welfare_micros,
             "revenue_micros": summary.revenue_micros,
-            "bids": summary.bids,
+            "bids": summary.jobs,
             "admitted": summary.admitted,
-            "dual_bound_micros": summary.dual_bound_micros,
+            "dual_bound_micros": figures.dual_bound_micros,
             "utilisation": summary.utilisation,
             "wall_s": self.wall_s,
             "solver_s": summary.solve_s,
             "solves": summary.solves,
             # As the paper counts Titan's: all its solver's time, over the tasks.
-            "decision_s": (self.bids_s + self.solves_s + summary.solve_s) / max(summary.bids, 1),
-            **({} if summary.proven_ratio is None else {"proven_ratio": summary.proven_ratio}),
+            "decision_s": (self.bids_s + self.solves_s + summary.solve_s) / max(summary.jobs, 1),
+            **({} if figures.proven_ratio is None else {"proven_ratio": figures.proven_ratio}),
         }
 
 
@@ -177,7 +179,7 @@ def simulate_day(
     run = Simulation(cell, workload.bids, workload.quotes, fold=watch.fold).run()
     wall_s = time.perf_counter() - start_s
     check_plans(run)
-    summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)
-    if summary.solves_without_plans:
-        raise CommandError(f"{summary.solves_without_plans} of {summary.solves} solves found no plan in time")
+    summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))
+    if unanswered := summary.solves_without_solution:
+        raise CommandError(f"{unanswered} of {summary.solves} solves found no plan in time")
     return Day(run, summary, wall_s, watch.seconds[JobSubmitted], watch.seconds[SolveFinished])

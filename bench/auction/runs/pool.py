@@ -119,7 +119,7 @@ DECIDING = (
     "streams",
     "infra/simulation",
     "infra/workloads",
-    "infra/views/summary.py",
+    "infra/views",
     "bench/workloads",
     "bench/auction/runs",
     # The versions of all libraries: plans are as good as the solver that finds them.

@@ -2,7 +2,7 @@
 
 from schemas.auction.batches import BatchProblem, BatchSolution
 from schemas.auction.evidence import AuctionEvidence, JobReplanned, ZonePriced
-from schemas.auction.quotes import QuoteAccepted, VendorLeft, VendorQuoted
+from schemas.auction.quotes import QUOTES, QuoteAccepted, VendorLeft, VendorQuoted
 from schemas.auction.settings import (
     AuctionPolicy,
     EarliestFinishPolicy,
@@ -24,7 +24,7 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
         terms=(BidTerms,),
         quoted_terms=(DeadlineTerms,),
         evidence=(AuctionEvidence,),
-        inputs=(Input(VendorQuoted, "quotes", "vendor"), Input(VendorLeft, "quotes", "vendor")),
+        inputs=(Input(VendorQuoted, QUOTES), Input(VendorLeft, QUOTES)),
         outcomes=(JobReplanned, QuoteAccepted, ZonePriced, SlotAssigned, RunCancelled),
         reasons={
             "job.admitted": ("bid_above_price",),
@@ -51,6 +51,7 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
         },
         solves=solves,
         virtual_runners={SlotAssigned.RUNNER: "infra.simulation.virtual_slots:VirtualSlots"},
+        view="infra.views.auction.view:AuctionView",
         warm_up="streams.policies.auction.warm_up:story",
     )
 

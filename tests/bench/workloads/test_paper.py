@@ -11,6 +11,7 @@ from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.paper import DEADLINE_RULES, PaperSetting, draw
 from bench.workloads.vendors import UNIT_MICROS, mean_price_units
 from infra.simulation.simulator import Simulation
+from infra.views.board import Board
 from infra.views.summary import summarise
 from infra.workloads.bids import Workload
 from schemas.auction.bids import Task
@@ -175,8 +176,8 @@ def test_the_operators_bounds_do_not_depend_on_what_was_drawn():
 def test_a_small_workload_runs_and_no_node_is_ever_given_more_than_it_has():
     cell, workload = draw(SMALL, 5)
     run = Simulation(cell, workload.bids, workload.quotes).run()
-    summary = summarise((entry.envelope.event for entry in run.ledger), run.decisions)
-    assert summary.bids == len(workload.bids)
+    summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))
+    assert summary.jobs == len(workload.bids)
     assert summary.admitted == len(summary.adapters) > 30
     assert {"price_not_below_bid", "deadline_too_soon"} <= summary.rejected.keys()
     tasks = {timed.bid.job_id: Task.of(timed.bid) for timed in workload.bids}

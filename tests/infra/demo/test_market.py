@@ -130,7 +130,7 @@ class Stage:
             self.comes(self.clock.now_s, started("j2"))
             self.comes(self.clock.now_s, progressed("j2"))
         elif len(self.sent) <= 2:
-            self.board.jobs[bid.job_id].state = "completed"
+            self.board.jobs.by_id[bid.job_id].state = "completed"
 
     def _keep_running(self) -> None:
         self.on_pass()
@@ -163,8 +163,8 @@ def progressed(job_id: str) -> RunProgressed:
 
 
 def finish_all(board: Board) -> None:
-    for row in board.jobs.values():
-        row.state = "completed"
+    for job in board.jobs.by_id.values():
+        job.state = "completed"
 
 
 def test_the_last_bids_wait_for_the_killed_node_and_keep_their_slack(stage: Stage) -> None:

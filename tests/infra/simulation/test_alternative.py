@@ -4,6 +4,7 @@ import pytest
 
 from infra.errors import CommandError
 from infra.simulation.alternative import Alternative, NodeAddition, check_comparable, losses
+from infra.simulation.auction.policies import OtherPolicies
 from schemas.auction.settings import EarliestFinishPolicy, OpeningPrices
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import CellConfigured, Node
@@ -51,7 +52,7 @@ def test_added_nodes_pay_the_tariff_of_their_like_and_take_no_name_that_is_taken
 
 
 def test_prices_are_set_in_every_auction():
-    changed = Alternative(auction={"money_unit_micros": 5, "max_value_per_compute_micros": 7}).of(CELL)
+    changed = OtherPolicies(prices={"money_unit_micros": 5, "max_value_per_compute_micros": 7}).of(CELL)
     policy = changed.zones[0].policy
     assert (policy.money_unit_micros, policy.max_value_per_compute_micros) == (5, 7)
     assert policy.max_value_per_memory_micros == 4 * UNIT
@@ -67,7 +68,7 @@ def test_prices_make_an_auction_where_there_was_none(name, rules):
         "max_value_per_compute_micros": 7,
         "max_value_per_memory_micros": 9,
     }
-    policy = Alternative(policy=name, auction=bounds).of(EARLIEST_FINISH).zones[0].policy
+    policy = OtherPolicies(name, prices=bounds).of(EARLIEST_FINISH).zones[0].policy
     assert {field: getattr(policy, field) for field in bounds} == bounds
     assert (policy.payment, policy.order, policy.search) == rules
 
@@ -81,8 +82,8 @@ def test_the_printed_auction_foretells_nothing_and_the_auction_keeps_what_the_zo
     printed = declared.model_copy(
         update={"payment": "published", "order": "published", "search": "published"}
     )
-    assert Alternative(policy="published").of(cell).zones[0].policy == printed
-    assert Alternative(policy="auction").of(cell).zones[0].policy == foretold
+    assert OtherPolicies("published").of(cell).zones[0].policy == printed
+    assert OtherPolicies("auction").of(cell).zones[0].policy == foretold
 
 
 def test_scaling_that_rounding_undoes_is_said():
@@ -112,22 +113,22 @@ FAULTS = {
         "the changed cell is none: zones.0.nodes",
     ),
     "a price where there is none": (
-        Alternative(auction={"money_unit_micros": 5}),
+        OtherPolicies(prices={"money_unit_micros": 5}),
         EARLIEST_FINISH,
         "zone z is under policy eft, which has no money_unit_micros",
     ),
     "an auction without bounds": (
-        Alternative(policy="auction"),
+        OtherPolicies("auction"),
         EARLIEST_FINISH,
         "zone z of the cell is under policy eft, .* give --money-unit-micros, "
         "--max-value-per-compute-micros, --max-value-per-memory-micros$",
     ),
     "an auction without one bound": (
-        Alternative(policy="published", auction={"money_unit_micros": 1, "max_value_per_memory_micros": 1}),
+        OtherPolicies("published", prices={"money_unit_micros": 1, "max_value_per_memory_micros": 1}),
         EARLIEST_FINISH,
         "give --max-value-per-compute-micros$",
     ),
-    "a fixed price without the price": (Alternative(policy="fixed-price"), CELL, "needs --price-per"),
+    "a fixed price without the price": (OtherPolicies("fixed-price"), CELL, "needs --price-per"),
 }
 
 

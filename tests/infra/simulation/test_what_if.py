@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from infra.errors import CommandError
 from infra.simulation.alternative import Alternative, NodeAddition
-from infra.simulation.outcomes import JobOutcome
+from infra.simulation.auction.policies import OtherPolicies
 from infra.simulation.simulator import Simulation
-from infra.simulation.what_if import Step, WhatIf, ledger_configuration, recorded, what_if
+from infra.simulation.what_if import JobEnd, Step, WhatIf, ledger_configuration, recorded, what_if
+from infra.views.board import Board
+from infra.views.summary import summarise
 from infra.workloads.arrivals import generate
 from infra.workloads.bids import draw_workload
 from schemas.auction.evidence import JobReplanned
@@ -51,6 +53,10 @@ ROWS = (
     ),
 )
 DRAWN = configuration(zones=(zone(throughput=ROWS, horizon_slots=12),))
+
+
+def ends(board: Board) -> dict[str, JobEnd]:
+    return {job_id: JobEnd.of(job) for job_id, job in board.jobs.by_id.items()}
 
 
 def compared(
@@ -108,7 +114,8 @@ def test_without_a_change_no_job_of_a_simulated_ledger_differs(drawn):
     assert found.simulation_is_exact
     assert len(list(found.jobs())) == 40
     assert not any(job.differs for job in found.jobs())
-    assert found.after.totals() == found.simulated.totals()
+    totals = found.as_json()["totals"]
+    assert totals["after"] == totals["simulated"]
     assert {job.before.state for job in found.jobs()} == {"completed", "rejected"}
 
 
@@ -130,13 +137,13 @@ def test_losses_withdrawals_and_vendors_come_again_as_they_were(eventful):
     ]
     assert any(isinstance(outcome, JobReplanned) and outcome.reason == "node_lost" for _, outcome in outcomes)
     assert sum(isinstance(outcome, JobWithdrawn) for _, outcome in outcomes) == 1
-    states = {job.bid.job_id: (job.after.state, job.after.reason) for job in found.jobs()}
-    assert states["regretted"] == ("withdrawn", None)
+    states = {job.after.job_id: (job.after.state, job.after.reason) for job in found.jobs()}
+    assert states["regretted"] == ("withdrawn", "")
     assert states["poor"] == ("rejected", "price_not_below_bid")
     assert states["unprepared"] == ("rejected", "no_vendor")
-    assert states["long"] == states["other"] == ("completed", None)
+    assert states["long"] == states["other"] == ("completed", "")
     # One node is left, and beside the two long jobs it has room for one of these.
-    assert (states["prepared"], states["dearer"]) == (("completed", None), ("refunded", "node_lost"))
+    assert (states["prepared"], states["dearer"]) == (("completed", ""), ("refunded", "node_lost"))
 
 
 def test_a_lost_node_reports_nothing_and_its_slot_is_done_again(eventful):
@@ -162,7 +169,7 @@ def test_nodes_are_lost_when_they_were_under_any_policy_and_the_log_verifies(eve
     own = ledger_configuration(eventful, None)
     price = 10_000 if policy == "fixed-price" else None
     steps: list[Step] = []
-    compared(eventful, Alternative(policy, price).of(own), steps=steps)
+    compared(eventful, Alternative(OtherPolicies(policy, price).of).of(own), steps=steps)
     decisions = [decision for _, decided in steps for decision in decided]
     down = [
         (decision.outcome.node, decision.time_s)
@@ -176,12 +183,12 @@ def test_nodes_are_lost_when_they_were_under_any_policy_and_the_log_verifies(eve
 
 def test_a_what_if_of_a_what_if_is_a_ledger_like_any_other(eventful, tmp_path):
     own = ledger_configuration(eventful, None)
-    other = Alternative(policy="eft", additions=(NodeAddition("z", "fast", 1),)).of(own)
+    other = Alternative(OtherPolicies("eft").of, additions=(NodeAddition("z", "fast", 1),)).of(own)
     steps: list[Step] = []
     once = compared(eventful, other, steps=steps)
     again = compared(write(tmp_path / "ledger.jsonl", [entry for entry, _ in steps]))
     assert again.simulation_is_exact
-    assert again.before.jobs == once.after.jobs
+    assert ends(again.before) == ends(once.after)
 
 
 def test_executors_of_another_pace_are_told_apart_from_the_change(tmp_path):
@@ -204,10 +211,10 @@ def test_each_more_node_admits_one_more_job_that_needs_a_node_of_its_own(tmp_pat
     path = write(tmp_path / "ledger.jsonl", ledger)
     additions = (NodeAddition("z", "fast", more),) if more else ()
     found = compared(path, Alternative(additions=additions).of(crowd(1)))
-    assert found.before.summary.admitted == 1
-    assert found.after.summary.admitted == min(1 + more, 4)
-    assert found.after.summary.nodes_lost == 0
-    assert found.after.totals()["completed"] == found.after.summary.admitted
+    after = summarise(found.after)
+    assert summarise(found.before).admitted == 1
+    assert after.admitted == len(after.adapters) == min(1 + more, 4)
+    assert after.nodes_lost == 0
 
 
 def test_a_ledger_of_real_reports_is_folded_as_it_is_and_simulated_at_the_planned_pace(tmp_path):
@@ -225,8 +232,9 @@ def test_a_ledger_of_real_reports_is_folded_as_it_is_and_simulated_at_the_planne
     (job,) = found.jobs()
     # 200 samples by a node that could have done 700 from the first tick to the last; what no node of the
     # cell has done does not count.
-    assert found.before.summary.utilisation == pytest.approx(200 / 700)
-    assert job.before == job.simulated == JobOutcome("completed", None, job.before.payment_micros, 4)
+    assert summarise(found.before).utilisation == pytest.approx(200 / 700)
+    end = JobEnd("completed", None, job.before.payment_micros, "4/j")
+    assert JobEnd.of(job.before) == JobEnd.of(job.simulated) == end
     half_pace = next(iter(compared(path, pace=0.5).jobs()))
     assert half_pace.simulated.state == "refunded"
     assert half_pace.simulated.payment_micros == 0
@@ -239,20 +247,20 @@ def test_a_failure_of_a_node_that_is_gone_changes_nothing(eventful):
     found = compared(eventful, own.model_copy(update={"zones": (without,)}), steps=steps)
     spoken_of = {getattr(entry.envelope.event, "node", None) for entry, _ in steps}
     assert spoken_of == {None, "a2", "b1"}
-    assert found.after.summary.nodes_lost == 1
+    assert found.after.nodes.losses == 1
 
 
 def test_bids_for_a_zone_that_is_gone_are_rejected(drawn):
     renamed = DRAWN.zones[0].model_copy(update={"id": "y"})
     found = compared(drawn, DRAWN.model_copy(update={"zones": (renamed,)}))
-    assert {job.after for job in found.jobs()} == {JobOutcome("rejected", "unknown_zone")}
+    assert {JobEnd.of(job.after) for job in found.jobs()} == {JobEnd("rejected", "unknown_zone")}
 
 
 def test_nodes_serve_the_base_model_that_their_zone_has_now(drawn):
     zones = (DRAWN.zones[0].model_copy(update={"base_model": "other"}),)
     found = compared(drawn, DRAWN.model_copy(update={"zones": zones}))
-    assert found.after.jobs == found.before.jobs
-    assert found.after.summary.nodes_lost == 0
+    assert ends(found.after) == ends(found.before)
+    assert found.after.nodes.losses == 0
 
 
 @pytest.mark.parametrize("part", [0.2, 0.3, 0.4, 0.5])
@@ -317,7 +325,7 @@ def test_simulating_a_simulated_ledger_is_exact_whatever_is_lost_or_withdrawn(tm
     steps: list[Step] = []
     found = compared(write(tmp_path / "ledger.jsonl", ledger), steps=steps)
     assert found.simulation_is_exact
-    assert found.after.jobs == found.before.jobs
+    assert ends(found.after) == ends(found.before)
     certificates = [getattr(decision.outcome, "certificate", None) for decision in decisions]
     again = [getattr(decision.outcome, "certificate", None) for _, decided in steps for decision in decided]
     assert [c for c in again if c] == [c for c in certificates if c]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.views.tables import happening
+from infra.views.words import happening
 from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.codec import Decision
 from schemas.commands import RunCancelled, SlotAssigned

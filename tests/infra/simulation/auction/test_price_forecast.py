@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from infra.cli import app_with
 from infra.errors import CommandError
-from infra.simulation.price_forecast import forecast_from_ledger
+from infra.simulation.auction.price_forecast import forecast_from_ledger
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import HOURS_PER_DAY
 from streams.cell.cell import LedgerEvent

@@ -1,0 +1,101 @@
+"""A cell's configuration with its zones under another policy of the auction's family, or at other prices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from infra.errors import CommandError
+from schemas.auction.settings import (
+    AuctionPolicy,
+    EarliestFinishPolicy,
+    FixedPricePolicy,
+    NoMergingPolicy,
+    TitanPolicy,
+)
+from schemas.cells import CellConfigured, Zone
+from schemas.kind import PolicySettings
+
+PolicyName = Literal["auction", "published", "titan", "eft", "ntm", "fixed-price"]
+"""`published` is the auction as it is printed: its payment, its order and its search."""
+
+_BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
+"""What an auction has no default for."""
+_DECLARED = {*_BOUNDS, "max_density_units"}
+_FORECAST = {"steepness", "opening_prices"}
+"""What the printed auction knows nothing of."""
+
+
+@dataclass(frozen=True)
+class OtherPolicies:
+    """What is to be changed; by default nothing.
+
+    An auction keeps the bounds that its zone declares, and what it foretells of prices, which the printed one
+    does without.
+    """
+
+    policy: PolicyName | None = None
+    """Of every zone; None leaves each under its own."""
+    price_per_thousand_samples_micros: int | None = None
+    """For `fixed-price` alone, which needs it."""
+    prices: Mapping[str, int] = field(default_factory=dict)
+    """Fields of `AuctionPolicy` to set in every zone."""
+
+    def of(self, cell: CellConfigured, source: str = "the cell") -> CellConfigured:
+        """The configuration with the changes made.
+
+        Args:
+            source: what it was read from, for messages.
+
+        Raises:
+            CommandError: the fixed price is missing or too many, or a zone declares no bounds for an auction
+                and some are missing in `prices` too, or a zone under another policy has no such prices.
+        """
+        if (self.price_per_thousand_samples_micros is None) == (self.policy == "fixed-price"):
+            raise CommandError(
+                "--policy fixed-price needs --price-per-thousand-samples-micros, and no other policy takes it"
+            )
+        policies = {zone.id: self._priced(zone, self._policy(zone, source)) for zone in cell.zones}
+        zones = tuple(zone.model_copy(update={"policy": policies[zone.id]}) for zone in cell.zones)
+        return cell.model_copy(update={"zones": zones})
+
+    def _policy(self, zone: Zone, source: str) -> PolicySettings:
+        match self.policy:
+            case None:
+                return zone.policy
+            case "auction" | "published":
+                return self._auction(zone, source)
+            case "titan":
+                return TitanPolicy(kind="titan")
+            case "eft":
+                return EarliestFinishPolicy(kind="eft")
+            case "ntm":
+                return NoMergingPolicy(kind="ntm")
+            case "fixed-price":
+                price = self.price_per_thousand_samples_micros
+                assert price is not None
+                return FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price)
+
+    def _auction(self, zone: Zone, source: str) -> AuctionPolicy:
+        published = self.policy == "published"
+        if isinstance(zone.policy, AuctionPolicy):
+            fields = zone.policy.model_dump(include=_DECLARED if published else _DECLARED | _FORECAST)
+        elif missing := [name for name in _BOUNDS if name not in self.prices]:
+            options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+            raise CommandError(
+                f"zone {zone.id} of {source} is under policy {zone.policy.kind}, which declares no bounds on "
+                f"bids as an auction needs: give {options}"
+            )
+        else:
+            fields = dict(self.prices)
+        if published:
+            fields |= {"payment": "published", "order": "published", "search": "published"}
+        return AuctionPolicy(**fields)
+
+    def _priced(self, zone: Zone, policy: PolicySettings) -> PolicySettings:
+        if not self.prices:
+            return policy
+        if not isinstance(policy, AuctionPolicy):
+            raise CommandError(
+                f"zone {zone.id} is under policy {policy.kind}, which has no {', '.join(self.prices)}"
+            )
+        return policy.model_copy(update=self.prices)

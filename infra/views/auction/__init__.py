@@ -1,0 +1,1 @@
+"""How zones under the auction and its baselines are shown."""

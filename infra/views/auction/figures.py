@@ -1,0 +1,171 @@
+"""What an auction's certificates and prices add up to."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from infra.views.jobs import Job
+from infra.views.nodes import Node
+from infra.views.policy import PolicyFigures
+from infra.views.text import units
+from schemas.auction.evidence import (
+    Certificate,
+    ClassPrices,
+    JobReplanned,
+    WelfareDifference,
+    ZonePriced,
+    evidence_of,
+)
+from schemas.base import Outcome
+from schemas.commands import SlotAssigned
+from schemas.decisions import JobOutcome, JobRejected
+
+_CAUSES = {
+    "finished_early": "work done early",
+    "replanned": "plans made again",
+    "refunded": "refunds in full",
+    "failed": "jobs at fault",
+    "withdrawn": "withdrawals",
+}
+"""How a difference between planned and realised welfare is called."""
+
+
+def certified(decision: Outcome) -> dict[str, Certificate]:
+    """How its zone stands after a decision, by zone; empty where the decision does not say so."""
+    if isinstance(decision, ZonePriced):
+        return {decision.zone: decision.certificate}
+    certificate = evidence_of(decision).certificate
+    if certificate is None or not isinstance(decision, JobOutcome | JobReplanned):
+        return {}
+    return {decision.zone: certificate}
+
+
+class AuctionFigures(PolicyFigures):
+    """Welfare over all zones as the latest certificate of each has it, prices, and the slots of runs."""
+
+    NAME = "auction"
+
+    def __init__(self) -> None:
+        self._certificates: dict[str, Certificate] = {}
+        """The latest of each zone."""
+        self._prices: dict[tuple[str, str, str], ClassPrices] = {}
+        """The latest of each zone, GPU type and tariff, for the slots ahead."""
+        self._replanned: Counter[str] = Counter()
+        """By job."""
+        self._lowest_winning_bids: dict[str, int] = {}
+        """By job that was rejected."""
+        self._slot_of_node: dict[str, int] = {}
+        self._slot_of_run: dict[str, int] = {}
+
+    @property
+    def planned_welfare_micros(self) -> int:
+        """Of the plans as admitted: what the bound is held against."""
+        return sum(certificate.planned_welfare_micros for certificate in self._certificates.values())
+
+    @property
+    def dual_bound_micros(self) -> int:
+        """What no schedule of the same bids exceeds."""
+        return sum(certificate.dual_bound_micros for certificate in self._certificates.values())
+
+    @property
+    def proven_ratio(self) -> float | None:
+        """Dual bound over planned welfare; None while that is not positive."""
+        planned = self.planned_welfare_micros
+        return self.dual_bound_micros / planned if planned > 0 else None
+
+    @property
+    def realised_welfare_micros(self) -> int:
+        """What came of the plans; what is still planned counts as planned."""
+        return sum(certificate.realised_welfare_micros for certificate in self._certificates.values())
+
+    @property
+    def welfare_difference_micros(self) -> dict[str, int]:
+        """Realised less planned welfare, by cause: see `WelfareDifference`."""
+        certificates = self._certificates.values()
+        return {
+            cause.removesuffix("_micros"): sum(getattr(one.difference, cause) for one in certificates)
+            for cause in WelfareDifference.model_fields
+        }
+
+    @property
+    def replanned(self) -> int:
+        """How often a job's rest was planned again."""
+        return self._replanned.total()
+
+    def take_decision(self, outcome: Outcome) -> None:
+        """Take a decision; those of other policies say nothing here."""
+        self._certificates |= certified(outcome)
+        match outcome:
+            case ZonePriced():
+                for prices in outcome.classes:
+                    self._prices[outcome.zone, prices.gpu_type, prices.tariff] = prices
+            case SlotAssigned():
+                self._slot_of_node[outcome.node] = outcome.slot
+                self._slot_of_run |= {order.run_id: outcome.slot for order in outcome.runs}
+            case JobReplanned():
+                self._replanned[outcome.job_id] += 1
+            case JobRejected():
+                lowest = evidence_of(outcome).lowest_winning_bid_micros
+                if lowest is not None:
+                    self._lowest_winning_bids[outcome.job_id] = lowest
+
+    def headline(self) -> str:
+        """Welfare, and how good the plans are proven to be."""
+        if not self._certificates:
+            return ""
+        return (
+            f"welfare planned {units(self.planned_welfare_micros)}, realised "
+            f"{units(self.realised_welfare_micros)}, proven ratio of the plans {self._ratio}"
+        )
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Likewise, with what made the difference."""
+        if not self._certificates:
+            return
+        yield "planned again", str(self.replanned)
+        yield "welfare of the plans as admitted", units(self.planned_welfare_micros)
+        yield "proven ratio (dual bound / welfare of the plans)", self._ratio
+        yield "welfare realised", units(self.realised_welfare_micros)
+        for cause, micros in self.welfare_difference_micros.items():
+            if micros:
+                yield f"  of the difference: {_CAUSES[cause]}", units(micros)
+
+    def as_json(self) -> dict[str, Any]:
+        """All figures."""
+        if not self._certificates:
+            return {}
+        return {
+            "replanned": self.replanned,
+            "planned_welfare_micros": self.planned_welfare_micros,
+            "dual_bound_micros": self.dual_bound_micros,
+            "proven_ratio": self.proven_ratio,
+            "realised_welfare_micros": self.realised_welfare_micros,
+            "welfare_difference_micros": self.welfare_difference_micros,
+        }
+
+    def job_cells(self, job: Job) -> dict[str, str]:
+        """The least bid that would have won, how often it was planned again, when its work was done."""
+        cells = {}
+        if job.state == "rejected" and job.job_id in self._lowest_winning_bids:
+            cells["would have won"] = units(self._lowest_winning_bids[job.job_id])
+        if job.job_id in self._replanned:
+            cells["planned again"] = str(self._replanned[job.job_id])
+        if job.finish_run in self._slot_of_run:
+            cells["finish slot"] = str(self._slot_of_run[job.finish_run])
+        return cells
+
+    def node_cells(self, node: Node) -> dict[str, str]:
+        """What node-slots ahead of its class cost and how full they are, and the slot that it was last told
+        of."""
+        cells = {}
+        prices = self._prices.get((node.zone, node.gpu_type, node.tariff))
+        if prices is not None:
+            cells["compute price"] = units(prices.mean_compute_price_micros)
+            cells["used ahead"] = f"{prices.compute_used_share:.0%}"
+        if node.node in self._slot_of_node:
+            cells["slot"] = str(self._slot_of_node[node.node])
+        return cells
+
+    @property
+    def _ratio(self) -> str:
+        return "–" if self.proven_ratio is None else f"{self.proven_ratio:.2f}"

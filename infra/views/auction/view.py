@@ -1,0 +1,99 @@
+"""The words of the auction's own types: bids, offers, plans, batches and slots."""
+
+from infra.views.auction.figures import AuctionFigures
+from infra.views.auction.offers import describe_offer, describe_plan
+from infra.views.policy import PolicyView
+from infra.views.text import units, written
+from schemas.auction.batches import BatchProblem, BatchSolution
+from schemas.auction.evidence import AuctionEvidence, JobReplanned, evidence_of
+from schemas.auction.terms import BidTerms
+from schemas.base import Event, Outcome, Record
+from schemas.commands import SlotAssigned
+from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
+from schemas.lora import LoraWorkload
+from schemas.solves import SolveFinished, SolveRequested
+
+
+class AuctionView(PolicyView):
+    """See `PolicyView`."""
+
+    figures = AuctionFigures
+
+    def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
+        """Of a slot's command the job's run; of a batch for a solver its bid, and of the answer its plan."""
+        match record:
+            case SlotAssigned():
+                runs = tuple(order for order in record.runs if order.job_id == job_id)
+                return record.model_copy(update={"runs": runs}) if runs else None
+            case SolveRequested(problem=BatchProblem() as problem):
+                bids = tuple(bid for bid in problem.bids if bid.job_id == job_id)
+                own = problem.model_copy(update={"bids": bids, "classes": ()})
+                return record.model_copy(update={"problem": own}) if bids else None
+            case SolveFinished(solution=BatchSolution() as solution):
+                plans = tuple(plan for plan in solution.plans if plan.job_id == job_id)
+                found = solution.model_copy(update={"plans": plans})
+                return record.model_copy(update={"solution": found}) if plans else None
+        return None
+
+    def words(self, told: Record) -> list[str] | None:
+        """Of records that are about one job alone: see `part_of`."""
+        match told:
+            case LoraWorkload():
+                return [_workload(told)]
+            case BidTerms():
+                bid, latest = units(told.bid_micros), written(told.deadline_s)
+                return [f"bids {bid}, for the work to be done by {latest}"]
+            case AuctionEvidence():
+                return list(describe_offer(told.offer))
+            case JobQuoted(evidence=AuctionEvidence() as evidence):
+                return [_answer(told, evidence), *describe_offer(evidence.offer)]
+            case SolveRequested(problem=BatchProblem(bids=(offered,))):
+                prepared = "" if offered.vendor is None else f", its data prepared by {offered.vendor}"
+                return [f"waits for a solver with the other bids of its slot{prepared}"]
+            case SolveFinished(solution=BatchSolution(plans=(plan,), status=status)):
+                return [f"the solver ({status}) plans it in {len(plan.node_slots)} slots"]
+            case SlotAssigned(runs=(order,)):
+                quota = f"{order.quota_samples} samples, from {order.resume_samples}"
+                return [f"slot {told.slot} on {told.node}: {quota}"]
+            case JobReplanned() if not told.plan.node_slots:
+                return [f"planned again ({told.reason}): its present runs suffice, no more slots are held"]
+            case JobReplanned():
+                left = f"{told.remaining_samples} samples are left"
+                return [f"planned again ({told.reason}): {left}", describe_plan(told.plan)]
+        return None
+
+    def happening(self, outcome: Outcome) -> str | None:
+        """Of bids that win or lose by their price, of plans made again, and of batches."""
+        evidence = evidence_of(outcome)
+        bid = units(evidence.bid_micros)
+        match outcome:
+            case JobAdmitted() if evidence.bid_micros is not None:
+                plan = evidence.offer and evidence.offer.plan
+                slots = [slot for slot, _ in plan.node_slots] if plan else []
+                when = f", trains in slots {slots[0]} to {slots[-1]}" if slots else ""
+                return f"{outcome.job_id} admitted: bid {bid}, pays {units(outcome.payment_micros)}{when}"
+            case JobRejected() if evidence.lowest_winning_bid_micros is not None:
+                lowest = units(evidence.lowest_winning_bid_micros)
+                return f"{outcome.job_id} rejected ({outcome.reason}): bid {bid}, {lowest} would have won"
+            case JobReplanned():
+                left = f"{outcome.remaining_samples} samples left"
+                return f"{outcome.job_id} planned again ({outcome.reason}): {left}"
+            case SolveRequested(problem=BatchProblem(bids=bids)):
+                return f"zone {outcome.zone} asks a solver to schedule {len(bids)} bids together"
+        return None
+
+
+def _workload(lora: LoraWorkload) -> str:
+    prepared = ", to be prepared by a vendor" if lora.needs_preprocessing else ""
+    return (
+        f"{lora.work_samples} samples of {lora.dataset.path}, rank {lora.hyperparameters.rank}, "
+        f"batch size {lora.hyperparameters.batch_size}{prepared}"
+    )
+
+
+def _answer(quoted: JobQuoted, evidence: AuctionEvidence) -> str:
+    if evidence.offer is None or evidence.offer.price is None:
+        return f"no price ({quoted.reason}): {quoted.detail}"
+    if quoted.reason != "plan_found":
+        return f"no bid wins now ({quoted.reason}): {quoted.detail}"
+    return f"a bid of {units(evidence.lowest_winning_bid_micros)} wins now"

@@ -1,0 +1,178 @@
+"""The jobs of a cell and their runs as they stand, folded from its log."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from schemas.base import Outcome
+from schemas.codec import Envelope
+from schemas.decisions import (
+    JobAdmitted,
+    JobCompleted,
+    JobOutcome,
+    JobRefunded,
+    JobRejected,
+    JobStateName,
+    JobWithdrawn,
+)
+from schemas.fleet import (
+    NodeOffline,
+    NodeOnline,
+    NodeSilent,
+    RunFailed,
+    RunFinished,
+    RunProgressed,
+    RunReport,
+    RunStarted,
+)
+from schemas.jobs import JobSubmitted
+
+
+@dataclass
+class Job:
+    """A job as it stands."""
+
+    job_id: str
+    user: str = ""
+    submission: JobSubmitted | None = None
+    """Of this user, the first under this id. None where only decisions and reports were read yet."""
+    state: JobStateName = "waiting"
+    reason: str = ""
+    """Why it was rejected or refunded."""
+    payment_micros: int | None = None
+    """What its user pays, less what was given back. None where the job was not admitted."""
+    node: str | None = None
+    """Where it runs now."""
+    samples_done: int = 0
+    first_loss: float | None = None
+    """As first reported; None where nothing was reported before the end of a run."""
+    loss: float | None = None
+    finish_run: str | None = None
+    """The run in which its work was done."""
+    completed: JobCompleted | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can happen to the job."""
+        return self.state not in ("waiting", "admitted")
+
+    @property
+    def offered_micros(self) -> int | None:
+        """The most that its user would pay, where the terms say so."""
+        return None if self.submission is None else self.submission.terms.offered_micros
+
+
+@dataclass
+class Run:
+    """What the reports of a run say."""
+
+    first_samples: int
+    """Of the job, when the run began."""
+    samples_done: int
+
+
+@dataclass
+class Jobs:
+    """Takes events and decisions, each in their order. Two topics keep no common one: a decision may be read
+    before the event that it is about."""
+
+    by_id: dict[str, Job] = field(default_factory=dict)
+    runs: dict[tuple[str, str, str], Run] = field(default_factory=dict)
+    """By job, node and the run's id."""
+    rejections: Counter[str] = field(default_factory=Counter)
+    """By reason, those of repeated submissions too."""
+    _read: set[tuple[str, str]] = field(default_factory=set)
+    """Users and event ids of submissions; a cell passes over what it has met before."""
+    _submissions: dict[tuple[str, str], JobSubmitted] = field(default_factory=dict)
+    """The first of each user under each job's id, which is the one that counts."""
+
+    @property
+    def submitted(self) -> int:
+        """How many submissions there were, repeated ones included."""
+        return len(self._read)
+
+    def in_state(self, state: JobStateName) -> list[Job]:
+        """The jobs that stand so."""
+        return [job for job in self.by_id.values() if job.state == state]
+
+    def take_event(self, envelope: Envelope) -> None:
+        """Take a ledger event."""
+        match event := envelope.event:
+            case JobSubmitted() if (event.user, envelope.id) not in self._read:
+                self._read.add((event.user, envelope.id))
+                self._submissions.setdefault((event.user, event.job_id), event)
+                job = self._job(event.job_id)
+                if job.user in ("", event.user) or job.state == "rejected":
+                    self._give(job, event.user)
+            case RunReport():
+                self._report(self._job(event.job_id), event)
+            case NodeOnline() | NodeOffline() | NodeSilent():
+                self._clear(event.node)
+
+    def take_decision(self, outcome: Outcome) -> None:
+        """Take a decision."""
+        if isinstance(outcome, JobRejected):
+            self.rejections[outcome.reason] += 1
+            if outcome.reason == "duplicate_job":
+                return  # the job under this id is another one, and stands as it did
+        if isinstance(outcome, JobOutcome):
+            self._decide(self._job(outcome.job_id), outcome)
+
+    def _job(self, job_id: str) -> Job:
+        return self.by_id.setdefault(job_id, Job(job_id))
+
+    def _give(self, job: Job, user: str) -> None:
+        """The id, under which submissions of other users were or will be rejected, is this user's job."""
+        job.user, job.submission = user, self._submissions.get((user, job.job_id))
+
+    def _decide(self, job: Job, outcome: JobOutcome) -> None:
+        job.state = outcome.STATE
+        if job.is_over:
+            job.node = None
+        match outcome:
+            case JobAdmitted():
+                self._give(job, outcome.user)
+                job.reason, job.payment_micros = "", outcome.payment_micros
+            case JobRejected():
+                self._give(job, outcome.user)
+                job.reason = outcome.reason
+            case JobRefunded():
+                job.reason = outcome.reason
+                _give_back(job, outcome.refund_micros)
+            case JobWithdrawn():
+                _give_back(job, outcome.returned_micros)
+            case JobCompleted():
+                job.completed = outcome
+                job.samples_done, job.loss = outcome.samples_done, outcome.loss
+
+    def _report(self, job: Job, report: RunReport) -> None:
+        job.samples_done = report.samples_done
+        run = self.runs.setdefault(
+            (job.job_id, report.node, report.run_id), Run(report.samples_done, report.samples_done)
+        )
+        run.samples_done = report.samples_done
+        match report:
+            case RunStarted():
+                run.first_samples = report.samples_done
+                job.node = None if job.is_over else report.node
+            case RunProgressed():
+                job.first_loss = report.loss if job.first_loss is None else job.first_loss
+                job.loss = report.loss
+                job.node = None if report.complete else job.node
+            case RunFinished():
+                job.loss, job.node = report.loss, None
+                end = job.completed
+                if end is None or (end.node, end.samples_done) == (report.node, report.samples_done):
+                    job.finish_run = report.run_id
+            case RunFailed():
+                job.node = None
+
+    def _clear(self, node: str) -> None:
+        """Nothing runs any more on a node that is gone, or back."""
+        for job in self.by_id.values():
+            if job.node == node:
+                job.node = None
+
+
+def _give_back(job: Job, micros: int) -> None:
+    if job.payment_micros is not None:
+        job.payment_micros -= micros

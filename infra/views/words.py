@@ -1,0 +1,129 @@
+"""Events and decisions in words, each policy's own by its view."""
+
+from infra.views.policy import policy_views
+from infra.views.text import units
+from schemas.base import Event, Kinded, Outcome, Record
+from schemas.codec import Decision
+from schemas.commands import Command
+from schemas.decisions import (
+    CellAccepted,
+    JobAdmitted,
+    JobCompleted,
+    JobQuoted,
+    JobRefunded,
+    JobRejected,
+    JobWithdrawn,
+    NodeMoved,
+    NodeStatusChanged,
+    ZoneAccepted,
+)
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
+from schemas.jobs import JobSubmitted, JobWithdrawalRequested
+from schemas.kind import Evidence
+from schemas.solves import SolveFinished, SolveRequested
+
+
+def describe(record: Event | Outcome) -> list[str]:
+    """What happened, on a line, and the numbers behind it on further ones."""
+    own = _own_words(record)
+    if own is not None:
+        return own
+    match record:
+        case JobSubmitted():
+            terms, *more = _of(record.terms)
+            return [f"{record.user} {terms}", *more, *_of(record.workload)]
+        case JobWithdrawalRequested():
+            return [f"{record.user} gives the job up"]
+        case JobAdmitted():
+            pays = units(record.payment_micros)
+            return [f"admitted ({record.reason}): pays {pays}", *_behind(record.evidence)]
+        case JobRejected():
+            return [f"rejected ({record.reason}): {record.detail}", *_behind(record.evidence)]
+        case JobQuoted():
+            return [f"{record.reason}: {record.detail}", *_behind(record.evidence)]
+        case SolveRequested():
+            return [f"a solver is asked: {record.problem.kind}"]
+        case SolveFinished():
+            return ["a solver has answered"]
+        case RunStarted():
+            counted = record.dataset_samples
+            data = "" if counted is None else f"; its data hold {counted} samples"
+            return [f"{record.node} starts run {record.run_id} at {record.samples_done} samples{data}"]
+        case RunProgressed():
+            done = ", run complete" if record.complete else ""
+            at = f"{record.samples_done} samples, loss {record.loss:.4f}"
+            return [f"{record.node} is at {at}, after {record.node_s:.1f} s of its time{done}"]
+        case RunFinished():
+            return [f"{record.node} has trained all {record.samples_done} samples, loss {record.loss:.4f}"]
+        case RunFailed():
+            return [f"{record.node} fails at {record.samples_done} samples: {record.error}"]
+        case JobRefunded():
+            kept = record.retained_micros and f", {units(record.retained_micros)} retained"
+            return [f"refunded {units(record.refund_micros)}{kept or ''} ({record.reason}): {record.detail}"]
+        case JobWithdrawn():
+            returned, retained = units(record.returned_micros), units(record.retained_micros)
+            return [f"withdrawn: {returned} returned, {retained} retained"]
+        case JobCompleted():
+            return [
+                f"completed on {record.node}: {record.samples_done} samples, loss {record.loss:.4f}",
+                f"adapter {record.adapter_path}, BLAKE2b {record.adapter_digest}",
+            ]
+        case Command(CANCELS=True):
+            return [f"{record.node} is told to stop"]
+        case _:
+            return [record.TYPE]
+
+
+def happening(decision: Decision) -> str | None:
+    """A line for a decision that a watcher wants to hear of; None for the others."""
+    outcome = decision.outcome
+    own = next((line for view in policy_views() if (line := view.happening(outcome)) is not None), None)
+    if own is not None:
+        return own
+    match outcome:
+        case CellAccepted():
+            return f"cell {decision.cell} accepted"
+        case JobAdmitted():
+            return f"{outcome.job_id} admitted ({outcome.reason}): pays {units(outcome.payment_micros)}"
+        case JobRejected():
+            return f"{outcome.job_id} rejected ({outcome.reason}): {outcome.detail}"
+        case JobRefunded():
+            return f"{outcome.job_id} refunded {units(outcome.refund_micros)} ({outcome.reason})"
+        case JobWithdrawn():
+            return f"{outcome.job_id} withdrawn"
+        case JobCompleted():
+            trained = f"{outcome.samples_done} samples, loss {outcome.loss:.3f}"
+            return f"{outcome.job_id} completed on {outcome.node}: {trained}"
+        case SolveRequested():
+            return f"zone {outcome.zone} asks a solver: {outcome.problem.kind}"
+        case NodeStatusChanged():
+            words = outcome.detail if outcome.detail.isprintable() else ascii(outcome.detail)
+            detail = f": {words}" if words else ""
+            return f"{outcome.node} is {outcome.status} ({outcome.reason}){detail}"
+        case NodeMoved(to_zone=None):
+            return f"{outcome.node} has left zone {outcome.from_zone} and the cell ({outcome.reason})"
+        case NodeMoved():
+            return f"{outcome.node} is in zone {outcome.to_zone} now ({outcome.reason})"
+        case ZoneAccepted():
+            return f"zone {outcome.zone} is {outcome.reason}"
+        case _:
+            return None
+
+
+def _own_words(told: Record) -> list[str] | None:
+    """What the first view says that has words."""
+    return next((words for view in policy_views() if (words := view.words(told)) is not None), None)
+
+
+def _of(value: Kinded) -> list[str]:
+    """A member of a policy's union in words; by its fields where no view has any."""
+    words = _own_words(value)
+    if words is not None:
+        return words
+    fields = value.model_dump(mode="json", exclude={"kind"})
+    said = ", ".join(f"{name} {field}" for name, field in fields.items())
+    return [f"{value.kind} {said}" if said else value.kind]
+
+
+def _behind(evidence: Evidence | None) -> list[str]:
+    return [] if evidence is None else _of(evidence)
