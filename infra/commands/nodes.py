@@ -115,7 +115,7 @@ def zone(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Configure a zone of a running cell anew, or add it, with the tariffs of the file."""
+    """Configure a zone of a running cell anew, or add one."""
     found = next((held for held in load_cells(cells, epoch_s=0.0) if held.cell == cell), None)
     if found is None:
         raise CommandError(f"{cells} has no cell {cell}")

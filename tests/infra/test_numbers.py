@@ -16,6 +16,15 @@ HARMLESS = {
     "bench": ["nothing"],
     "clock": ["infra/cells/demo.yaml", *NOWHERE],
     "demo": NO_TRACE,
+    **{
+        f"nodes {order}": ["n", "--cell", "c", *NOWHERE]
+        for order in ("cordon", "uncordon", "retire", "return")
+    },
+    "nodes lend": ["n", "--cell", "c", "--zone", "z", *NOWHERE],
+    "nodes register": [
+        *("n", "--cell", "c", "--zone", "z", "--gpu-type", "g", "--tariff", "t"),
+        *NOWHERE,
+    ],
     "quote": ["none.yaml", *NOWHERE],
     "simulate": ["--jobs", "2", "--span-slots", "2"],
     "submit": ["none.yaml", *NOWHERE],
@@ -24,6 +33,7 @@ HARMLESS = {
     "up": ["none.yaml"],
     "vendor-quote": ["none.yaml", *NOWHERE],
     "watch": NOWHERE,
+    "zone": ["none.yaml", "--cell", "c", "--zone", "z", *NOWHERE],
 }
 """Arguments with which a command is over at once, whatever its numbers are."""
 

@@ -86,25 +86,32 @@ def _objects(schema: dict[str, Any], document: dict[str, Any]) -> st.SearchStrat
     return st.dictionaries(st.from_regex(pattern, fullmatch=True), instances(rule, document), max_size=most)
 
 
+def consistent_zone(zone: dict[str, Any], number: int = 0) -> None:
+    """Make a zone obey the rules between its fields, which JSON Schema cannot say."""
+    zone["id"] = f"zone-{number}"
+    zone["base_model_memory_gib"] = min(zone["base_model_memory_gib"], 4.0)
+    for index, gpu in enumerate(zone["gpu_types"]):
+        gpu["name"] = f"gpu-{index}"
+        gpu["memory_gib"] = max(gpu["memory_gib"], 8.0)
+        gpu["samples_per_s"] = max(gpu["samples_per_s"], 100.0)
+        gpu["power_kw"] = min(gpu.get("power_kw", 0.0), 1e-5)
+    for index, node in enumerate(zone["nodes"]):
+        node |= {"id": f"node-{number}-{index}", "gpu_type": "gpu-0", "tariff": "tariff-0"}
+    for row in zone.get("throughput", ()):
+        row["gpu_type"] = "gpu-0"
+    # Lists are short (see above), so each type has at most one forecast.
+    for prices in zone["policy"].get("opening_prices", ()):
+        prices["gpu_type"] = "gpu-0"
+
+
 def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
-    """A configuration of a cell made to obey the rules between its fields, which JSON Schema cannot say."""
-    for index, tariff in enumerate(configuration["tariffs"]):
+    """A configuration of a cell, or an event about one of its zones, that obeys the rules between fields."""
+    for index, tariff in enumerate(configuration.get("tariffs", ())):
         tariff["name"] = f"tariff-{index}"
-    for zone_index, zone in enumerate(configuration["zones"]):
-        zone["id"] = f"zone-{zone_index}"
-        zone["base_model_memory_gib"] = min(zone["base_model_memory_gib"], 4.0)
-        for index, gpu in enumerate(zone["gpu_types"]):
-            gpu["name"] = f"gpu-{index}"
-            gpu["memory_gib"] = max(gpu["memory_gib"], 8.0)
-            gpu["samples_per_s"] = max(gpu["samples_per_s"], 100.0)
-            gpu["power_kw"] = min(gpu.get("power_kw", 0.0), 1e-5)
-        for index, node in enumerate(zone["nodes"]):
-            node |= {"id": f"node-{zone_index}-{index}", "gpu_type": "gpu-0", "tariff": "tariff-0"}
-        for row in zone.get("throughput", ()):
-            row["gpu_type"] = "gpu-0"
-        # Lists are short (see above), so each type has at most one forecast.
-        for prices in zone["policy"].get("opening_prices", ()):
-            prices["gpu_type"] = "gpu-0"
+    if "zone" in configuration:
+        consistent_zone(configuration["zone"])
+    for number, zone in enumerate(configuration.get("zones", ())):
+        consistent_zone(zone, number)
     if "duplicate_window_events" in configuration:
         configuration["duplicate_window_events"] = min(configuration["duplicate_window_events"], 50_000)
     if "vendors" in configuration:
@@ -112,7 +119,10 @@ def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
     return configuration
 
 
+_CONFIGURATIONS = ("millrace.cell.configured.v1", "millrace.zone.configured.v1")
+
+
 def payloads(ce_type: str) -> st.SearchStrategy[dict[str, Any]]:
     """JSON objects that the model of this type accepts, defaults sometimes left out."""
     values = instances(MODELS[ce_type].model_json_schema())
-    return values.map(consistent) if ce_type == "millrace.cell.configured.v1" else values
+    return values.map(consistent) if ce_type in _CONFIGURATIONS else values
