@@ -1,6 +1,7 @@
 """Sending without waiting: each record yields the broker's confirmation, to be awaited later."""
 
 import asyncio
+import contextlib
 import logging
 from functools import partial
 from typing import Any
@@ -17,46 +18,68 @@ Confirmation = asyncio.Future[int]
 
 _POLL_EVERY_S = 0.005
 """How often the broker's answers are looked at; nothing is decided on them in a hurry."""
-_LINGER_MS = 2
-"""How long a batch waits for company: a request to the broker costs as much as folding a small event."""
+_LONGEST_BATCH_S = 0.003
+"""What is sent without a pause is handed over after so long at the latest."""
 _MAX_BATCH_BYTES = 1024 * 1024
 
 
 class Publisher:
     """Sends through librdkafka, whose own thread does the work while events are folded.
 
-    Nothing is repeated by retries, and records keep their order in each partition.
+    Nothing is repeated by retries, and records keep their order in each partition. What is sent in one turn
+    of the event loop is handed over together: waking that thread and a request to the broker cost as much as
+    folding a small event, whether they are for one record or for many. No record waits for one that is not
+    there yet.
     """
 
     def __init__(self, kafka: KafkaConnection, max_record_bytes: int, delivery_timeout_s: float) -> None:
         self._producer = Producer(
             {
-                **producer(
-                    kafka, "millrace-worker", delivery_timeout_s=delivery_timeout_s, linger_ms=_LINGER_MS
-                ),
+                **producer(kafka, "millrace-worker", delivery_timeout_s=delivery_timeout_s, linger_ms=0),
                 "message.max.bytes": max_record_bytes,
                 "batch.size": min(max_record_bytes, _MAX_BATCH_BYTES),
             },
             logger=logging.getLogger(__name__),
         )
 
+        self._batch: list[tuple[SentRecord, Confirmation]] = []
+        """Not handed over yet."""
+        self._batch_since_s = 0.0
+        self._is_full = False
+
     async def send(self, record: SentRecord) -> Confirmation:
         """Queue a record; waits only while the producer's buffer is full.
 
-        Raises:
-            KafkaException: if the record cannot even be queued.
+        The confirmation raises KafkaException if the record cannot even be queued.
         """
-        confirmation: Confirmation = asyncio.get_running_loop().create_future()
-        while True:
-            try:
-                produce(self._producer, record, partial(_settle, confirmation))
-            except BufferError:
-                await asyncio.sleep(_POLL_EVERY_S)
-            else:
-                return confirmation
+        loop = asyncio.get_running_loop()
+        if self._batch and loop.time() - self._batch_since_s > _LONGEST_BATCH_S:
+            self._hand_over()
+        while self._is_full:
+            await asyncio.sleep(_POLL_EVERY_S)
+        if not self._batch:
+            self._batch_since_s = loop.time()
+            loop.call_soon(self._hand_over)
+        confirmation: Confirmation = loop.create_future()
+        self._batch.append((record, confirmation))
+        return confirmation
+
+    def _hand_over(self) -> None:
+        """Give librdkafka the batch, or what its buffer has room for."""
+        taken = 0
+        with contextlib.suppress(BufferError):
+            for record, confirmation in self._batch:
+                try:
+                    produce(self._producer, record, partial(_settle, confirmation))
+                except KafkaException as error:
+                    _settle(confirmation, error.args[0], None)
+                taken += 1
+        del self._batch[:taken]
+        self._is_full = bool(self._batch)
 
     async def settle_regularly(self) -> None:
-        """Settle the confirmations that have arrived, again and again. Never returns.
+        """Settle the confirmations that have arrived and use the room they leave, again and again. Never
+        returns.
 
         Raises:
             KafkaException: if nothing can be sent any more.
@@ -64,6 +87,8 @@ class Publisher:
         while True:
             with fatal_errors_told():
                 self._producer.poll(0)
+            if self._is_full:
+                self._hand_over()
             await asyncio.sleep(_POLL_EVERY_S)
 
 

@@ -23,6 +23,8 @@ class ReadRecord:
     key: bytes | None
     value: bytes | None
     headers: ReadHeaders = ()
+    is_broker_time: bool = False
+    """Whether the timestamp is known to be of the moment in which the broker took the record."""
 
     @property
     def size_bytes(self) -> int:

@@ -7,12 +7,11 @@ written and confirmed, and only then the events are acknowledged. Folding goes o
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass, field
 
-from faust.streams import Stream
 from faust.types.tables import TableT
-from faust.types.tuples import TP, Message
+from faust.types.tuples import TP
 
 from schemas.codec import InvalidRecordError
 from streams.cell.cell import Cell
@@ -20,7 +19,6 @@ from streams.cell.rules import RuleBook, RulesError
 from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.dead_letters import dead_letter
-from streams.worker.faust_transport import read_record
 from streams.worker.partition import LedgerPartition
 from streams.worker.publication import Publication
 
@@ -33,7 +31,8 @@ class SuspendedError(Exception):
 class _Progress:
     """What was folded and is not yet acknowledged."""
 
-    messages: list[Message] = field(default_factory=list)
+    events: int = 0
+    last_offsets: dict[TP, int] = field(default_factory=dict)
     confirmations: list[Confirmation] = field(default_factory=list)
 
 
@@ -84,22 +83,22 @@ class CellProcessor:
         self._snapshotting = asyncio.Lock()
         self._many_events = asyncio.Event()
 
-    async def run(self, stream: Stream[bytes]) -> None:
-        """Fold every event of `stream`, in order. Never returns.
+    async def run(self, records: AsyncIterable[ReadRecord]) -> None:
+        """Fold every record of the ledger, in order. Ends with `records`.
 
         Raises:
             LedgerGapError: if events are missing.
             RulesError: if the rules of an event are not at hand.
             ValueError: if a snapshot is of another version.
         """
-        async for event in stream.noack().events():
+        async for record in records:
             try:
-                await self._take(event.message)
+                await self._take(record)
             except RulesError:
                 # What could be decided is secured: who has the rules goes on from there.
                 await self.snapshot()
                 raise
-            waiting = len(self._progress.messages)
+            waiting = self._progress.events
             if waiting >= self._snapshot_every_events:
                 self._many_events.set()
             if waiting >= 2 * self._snapshot_every_events:
@@ -123,9 +122,9 @@ class CellProcessor:
         async with self._snapshotting:
             async with self._folding:
                 progress, self._progress = self._progress, _Progress()
-                if not progress.messages:
+                if not progress.events:
                     return
-                folded = sorted({message.partition for message in progress.messages})
+                folded = sorted(tp.partition for tp in progress.last_offsets)
                 captures = [(number, self._partitions[number].capture()) for number in folded]
             snapshots: list[SentRecord] = []
             coverages: list[SentRecord] = []
@@ -148,8 +147,8 @@ class CellProcessor:
                 assert record.key is not None
                 assert record.value is not None
                 self._snapshots.data[record.key] = record.value
-            for message in progress.messages:
-                self._acknowledge(message.tp, message.offset)
+            for tp, offset in progress.last_offsets.items():
+                self._acknowledge(tp, offset)
 
     def cell(self, name: str) -> Cell | None:
         """The state of a cell; None before an event of it was folded here, if it has no snapshot either."""
@@ -196,12 +195,13 @@ class CellProcessor:
                 "start it again"
             )
 
-    async def _take(self, message: Message) -> None:
+    async def _take(self, record: ReadRecord) -> None:
         async with self._folding:
             began_s = self._monotonic_s()
-            await self._fold(read_record(message))
-            self._progress.messages.append(message)
-            self._on_folded(message.partition, message.offset, self._monotonic_s() - began_s)
+            await self._fold(record)
+            self._progress.events += 1
+            self._progress.last_offsets[TP(record.topic, record.partition)] = record.offset
+            self._on_folded(record.partition, record.offset, self._monotonic_s() - began_s)
 
     async def _fold(self, record: ReadRecord) -> None:
         partition = self._partitions.get(record.partition)

@@ -79,7 +79,7 @@ class CellsApp:
         )
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ledger = ledger
-        self._wire(list(intake.inputs), ledger)
+        self._wire(consumer, list(intake.inputs), ledger)
 
     async def run(self) -> None:
         """Process events until something fails. Never returns.
@@ -128,16 +128,16 @@ class CellsApp:
         mine = [tp.partition for tp in self._mine() if tp.topic == self._ledger]
         return self._backlog.is_empty() and all(map(self._adoption.is_folded, mine))
 
-    def _wire(self, inputs: list[str], ledger: str) -> None:
+    def _wire(self, consumer: ExactConsumer, inputs: list[str], ledger: str) -> None:
         app = self._faust
 
         @app.agent(_raw_topic(app, *inputs), name="intake", concurrency=1)
         async def intake(stream: StreamT[bytes]) -> None:
-            await self._guard(self._intake.run(cast(Stream[bytes], stream)))
+            await self._guard(self._intake.run(consumer.records(cast(Stream[bytes], stream))))
 
         @app.agent(_raw_topic(app, ledger), name="cells", concurrency=1)
         async def cells(stream: StreamT[bytes]) -> None:
-            await self._guard(self._cells.run(cast(Stream[bytes], stream)))
+            await self._guard(self._cells.run(consumer.records(cast(Stream[bytes], stream))))
 
         # Faust has stopped the flow of events before it sends these signals, and starts it again only when
         # the snapshots of the partitions now assigned are read.

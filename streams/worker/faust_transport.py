@@ -1,18 +1,29 @@
 """Faust's Kafka transport, made exact: nothing is lost while partitions move."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from faust.streams import Stream
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 from faust.types import TP
-from faust.types.tuples import Message
+from faust.types.tuples import ConsumerMessage, Message
 from mode.services import WaitResults
 
 from streams.kafka.records import ReadRecord
 
 MOST_RECORDS_AT_ONCE = 500
+_MOST_RECORDS_WAITING = 4_000
+"""Of a partition, fetched and not yet taken by the agent that they are for; more stay with the broker."""
+_TURN_S = 0.002
+"""Others get their turn between records after so long."""
+_LOOK_AGAIN_S = 0.02
+"""So long a fetch of other partitions may take while one has enough waiting: it may soon have no more."""
+_APPENDED = 1
+"""The type of a timestamp that the broker has set."""
 LONGEST_ANSWER_S = 0.05
 """How long the broker waits for records before it answers a fetch.
 
@@ -21,6 +32,22 @@ still to be taken, and new records of those must wait until it is answered.
 """
 _LONGEST_FETCH_S = 0.2
 """How long a fetch waits for records: so long may a seek, and thus a worker that takes over, wait for it."""
+
+
+class _Fetch(ConsumerMessage):
+    """What a fetch has returned of one partition: one message to Faust, whose own part would otherwise cost
+    each record as much as deciding it."""
+
+    __slots__ = ("records", "seeks")
+
+    def __init__(self, tp: TP, records: Sequence[ConsumerRecord], generation_id: int, seeks: int) -> None:
+        last = records[-1].offset
+        super().__init__(
+            tp.topic, tp.partition, last, 0.0, 0, None, None, None, None, tp=tp, generation_id=generation_id
+        )
+        self.records = records
+        self.seeks = seeks
+        """How often partitions had been sought when it was made."""
 
 
 class _PromptThread(AIOKafkaConsumerThread):
@@ -52,6 +79,25 @@ class ExactConsumer(Consumer):
         """The last offset that was fetched of each partition since it was sought."""
         self._deep: set[TP] = set()
         """Partitions of which more was there than the last fetch could return."""
+        self._waiting: Counter[TP] = Counter()
+        """Records of each partition that no agent has taken since it was sought."""
+
+    async def records(self, stream: Stream[bytes]) -> AsyncIterator[ReadRecord]:
+        """The records of an agent's stream, until partitions move: what was fetched before is dropped then.
+
+        Others get their turn between records.
+        """
+        turn_s = time.monotonic()
+        async for event in stream.noack().events():
+            fetch: _Fetch = event.message
+            for record in fetch.records:
+                if not self._is_current(fetch):
+                    break
+                yield _read_record(record)
+                self._waiting[fetch.tp] -= 1
+                if time.monotonic() - turn_s > _TURN_S:
+                    await asyncio.sleep(0)
+                    turn_s = time.monotonic()
 
     def acknowledge(self, tp: TP, offset: int) -> None:
         """This record and all before it in its partition are done: the group's offset may pass them."""
@@ -125,6 +171,7 @@ class ExactConsumer(Consumer):
             if unread:
                 await self._thread.seek_to_beginning(*unread)
             self._returned.clear()
+            self._waiting.clear()
             self._deep.clear()
             self._seeks += 1
             self._sought = True
@@ -161,14 +208,34 @@ class ExactConsumer(Consumer):
                 self._committed_offset.pop(tp, None)
         return committed
 
+    def _is_current(self, fetch: _Fetch) -> bool:
+        return bool(self._sought and self._seeks == fetch.seeks and self.app.flow_control.is_active())
+
+    def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
+        if self._is_changelog_tp(tp):
+            return super()._to_message(tp, record)
+        return _Fetch(tp, record, self.app.consumer_generation_id, self._seeks)
+
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
+        """What Faust makes messages of: the records of a changelog, and all at once of other partitions."""
         async with self._reading:
             self._seeks_before_batch = self._seeks
-            # A copy, for Faust changes its set while the fetch waits; an empty one would mean everything.
-            wanted = set(active_partitions or ())
-            records = await self._fetch_fairly(wanted, min(timeout, _LONGEST_FETCH_S)) if wanted else {}
+            active = active_partitions or set()
+            full = {tp for tp in active if self._waiting[tp] >= _MOST_RECORDS_WAITING}
+            # A set of its own, for Faust changes its one while the fetch waits; an empty one would mean
+            # everything.
+            wanted = active - full
+            longest_s = min(timeout, _LOOK_AGAIN_S if full else _LONGEST_FETCH_S)
+            if not wanted:
+                await asyncio.sleep(longest_s)
+                return {}
+            records = await self._fetch_fairly(wanted, longest_s)
+            self._deep |= full
             for tp, fetched in records.items():
                 self._returned[tp] = fetched[-1].offset
+                if not self._is_changelog_tp(tp):
+                    self._waiting[tp] += len(fetched)
+                    records[tp] = [fetched]
             return records
 
     async def _fetch_fairly(self, wanted: set[TP], timeout: float) -> dict[TP, Any]:
@@ -202,17 +269,14 @@ class ExactTransport(Transport):
     Consumer: ClassVar[Any] = ExactConsumer
 
 
-def read_record(message: Message) -> ReadRecord:
-    """The record behind a Faust message, untouched."""
-    headers = message.headers or ()
-    if isinstance(headers, Mapping):
-        headers = list(headers.items())
+def _read_record(record: ConsumerRecord) -> ReadRecord:
     return ReadRecord(
-        topic=message.topic,
-        partition=message.partition,
-        offset=message.offset,
-        timestamp_ms=None if message.timestamp is None else round(message.timestamp * 1_000),
-        key=message.key,
-        value=message.value,
-        headers=tuple(headers),
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp,
+        key=record.key,
+        value=record.value,
+        headers=tuple(record.headers),
+        is_broker_time=record.timestamp_type == _APPENDED,
     )

@@ -6,11 +6,10 @@ It also listens: nodes' signs of life stay here, and only their changes enter th
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from faust.streams import Stream
 from faust.types.tuples import TP
 
 from schemas.clock import ClockTicked
@@ -21,7 +20,7 @@ from schemas.topics import FLEET
 from streams.cell.cell import Cell
 from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import ReadRecord, SentRecord
-from streams.worker.faust_transport import LONGEST_ANSWER_S, read_record
+from streams.worker.faust_transport import LONGEST_ANSWER_S
 from streams.worker.intake import Accepted, Claim, Intake
 from streams.worker.intake_queue import IntakeQueue, RecordTimes, Waiting
 from streams.worker.ledger_backlog import LONGEST_S, LedgerBacklog
@@ -31,14 +30,9 @@ SOURCE = "millrace/intake"
 """The CloudEvents source of what intake itself says."""
 
 _REPORT_WRITERS = f"{FLEET}/"
-_READ_AT_ONCE = 48
-_READ_FOR_S = 0.02
-"""Records are read in such portions, or for so long, and others get their turn between them."""
 _LOOK_AGAIN_S = 0.1
 """After so long it is looked again whether a tick may enter the ledger."""
 _WATCH_EVERY_S = 0.25
-_APPENDED = 1
-"""The type of a timestamp that the broker has set."""
 _CURRENT_S = 20 * LONGEST_ANSWER_S
 """What the broker said longer ago is not the present."""
 _BEHIND_S = 0.02
@@ -170,19 +164,15 @@ class IntakeProcessor:
         self._changed = asyncio.Event()
         """Something waits, or there is room for it."""
 
-    async def run(self, stream: Stream[bytes]) -> None:
-        """Let every event of `stream` wait its turn. Never returns."""
-        count, since_s = 0, self._clocks.monotonic_s()
-        async for event in stream.noack().events():
-            message = event.message
-            if self._acknowledgements.take(message.tp, message.offset):
-                if message.topic == self._fleet and message.timestamp_type == _APPENDED:
-                    self._monitor.read(message.partition, message.timestamp)
-                await self._take(read_record(message))
-            count += 1
-            if count >= _READ_AT_ONCE or self._clocks.monotonic_s() - since_s > _READ_FOR_S:
-                await asyncio.sleep(0)
-                count, since_s = 0, self._clocks.monotonic_s()
+    async def run(self, records: AsyncIterable[ReadRecord]) -> None:
+        """Let every record of the input topics wait its turn. Ends with `records`."""
+        async for record in records:
+            tp = TP(record.topic, record.partition)
+            if not self._acknowledgements.take(tp, record.offset):
+                continue
+            if record.topic == self._fleet and record.is_broker_time and record.timestamp_ms is not None:
+                self._monitor.read(record.partition, record.timestamp_ms / 1_000)
+            await self._take(record)
 
     async def send_on(self) -> None:
         """Send waiting events to the ledger, as fast as their cells fold them. Never returns."""

@@ -1,10 +1,13 @@
-"""Commits of the exact consumer, without a broker."""
+"""What the exact consumer delivers and commits, without a broker."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import ConsumerRecord
 from faust.types import TP
 
 from streams.worker.faust_app import _faust_app
@@ -78,3 +81,60 @@ def test_a_commit_that_partitions_moved_under_is_made_again(
     group = Group(True, True, seeks_meanwhile=1)
     commits(group, tmp_path, monkeypatch, turns=4)
     assert group.asked == [{PLACE: 42}] * 2
+
+
+def fetched(*offsets: int) -> list[ConsumerRecord[bytes, bytes]]:
+    """What a fetch returns of a partition."""
+    return [
+        ConsumerRecord(PLACE.topic, PLACE.partition, offset, 1_000, 1, b"k", b"v", None, 1, 1, ())
+        for offset in offsets
+    ]
+
+
+class Fetches:
+    """A stream of messages, as Faust delivers them."""
+
+    def __init__(self, *messages: Any) -> None:
+        self._messages = messages
+
+    def noack(self) -> "Fetches":
+        return self
+
+    async def events(self) -> AsyncIterator[Any]:
+        for message in self._messages:
+            yield SimpleNamespace(message=message)
+
+
+def offsets_taken(data_dir: Path, monkeypatch: pytest.MonkeyPatch, moves_after: int | None) -> list[int]:
+    """Offsets that an agent takes of two fetches, where partitions move while it has one of them in hand."""
+
+    async def run() -> list[int]:
+        app: Any = _faust_app(WorkerSettings(data_dir=data_dir))
+        consumer: Any = app.consumer
+        group = Group()
+        monkeypatch.setattr(consumer, "assignment", lambda: {PLACE})
+        monkeypatch.setattr(consumer, "seek_to_committed", group.nothing_committed)
+        monkeypatch.setattr(consumer, "_thread", group)
+        app.flow_control.resume()
+        await consumer.perform_seek()
+        stream: Any = Fetches(*(consumer._to_message(PLACE, fetched(*part)) for part in ((0, 1, 2), (3, 4))))
+        taken = []
+        async for record in consumer.records(stream):
+            taken.append(record.offset)
+            if record.offset == moves_after:
+                await consumer.perform_seek()
+        return taken
+
+    return asyncio.run(run())
+
+
+def test_an_agent_takes_the_records_of_a_fetch_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert offsets_taken(tmp_path, monkeypatch, moves_after=None) == [0, 1, 2, 3, 4]
+
+
+def test_what_was_fetched_before_partitions_moved_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert offsets_taken(tmp_path, monkeypatch, moves_after=1) == [0, 1]
