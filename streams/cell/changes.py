@@ -59,7 +59,9 @@ class Changes:
             try:
                 layout = self._layout_after(node, departure)
             except InvalidLayoutError:
-                continue  # its zones have changed since: it waits until they have room for it
+                continue  # the zones have changed since: it waits until they have a place for it
+            if not self._zones.has_room_in(layout):
+                continue
             del self._nodes.leaving[node]
             yield from self._move(node, layout, departure)
 

@@ -56,14 +56,17 @@ class Zones:
         for id, policy in self.policies.items():
             policy.restore(states[id])
 
+    def has_room_in(self, layout: Layout) -> bool:
+        """Whether another layout leaves as much of a snapshot to live jobs as they hold."""
+        return self._live.total <= layout.present.live_jobs_bytes
+
     def broken_promises(self, layout: Layout, id: str) -> Iterator[str]:
         """What was promised to jobs and could not be kept with a zone as another layout has it, a line for
         each promise. No node is missing there that the zone needs."""
-        limit_bytes = layout.present.live_jobs_bytes
-        if self._live.total > limit_bytes:
+        if not self.has_room_in(layout):
             yield (
-                f"the live jobs of the cell hold {self._live.total} bytes of a snapshot, and {limit_bytes} "
-                "would be left to them"
+                f"the live jobs of the cell hold {self._live.total} bytes of a snapshot, and "
+                f"{layout.present.live_jobs_bytes} would be left to them"
             )
         before, after = self._layout.zones.get(id), layout.zones[id]
         if before is None:

@@ -117,15 +117,13 @@ class JobBook:
 
     def occupies(self, row: int) -> bool:
         """Whether jobs need a node: they are planned on it, or it is up and their runs there are not over."""
-        present_slot = self.present_slot
-        return any(
-            held == row
-            and (
-                slot > present_slot
-                or (slot in job.runs and slot >= present_slot - 1 and self._market.node_up[row])
-            )
+        market = self._market
+        if (market.free_samples[:, row] < market.capacity_samples[row]).any():
+            return True
+        return bool(market.node_up[row]) and any(
+            job.rows[slot] == row and slot >= self.present_slot - 1
             for job in self.jobs.values()
-            for slot, held in job.rows.items()
+            for slot in job.runs
         )
 
     def take_over(self, before: "JobBook", row_of: Mapping[int, int]) -> None:
