@@ -53,17 +53,22 @@ class Changes:
 
     def settle(self) -> Iterator[Outcome]:
         """Let the nodes go that are to leave and that their zones need no more."""
-        for node, departure in list(self._nodes.leaving.items()):
+        while (free := self._free_to_go()) is not None:
+            node, layout = free
+            yield from self._move(node, layout, self._nodes.leaving.pop(node))
+
+    def _free_to_go(self) -> tuple[str, Layout] | None:
+        """The first node that may leave now, and the layout after it has; a move may free others."""
+        for node, departure in self._nodes.leaving.items():
             if self._zones.policies[self._layout.zone_of[node]].occupies(node):
                 continue
             try:
                 layout = self._layout_after(node, departure)
             except InvalidLayoutError:
                 continue  # the zones have changed since: it waits until they have a place for it
-            if not self._zones.has_room_in(layout):
-                continue
-            del self._nodes.leaving[node]
-            yield from self._move(node, layout, departure)
+            if self._zones.has_room_in(layout):
+                return node, layout
+        return None
 
     def pass_on(self, news: Iterator[Outcome | NodeChange]) -> Iterator[Outcome]:
         """What is decided about nodes, and what their zones decide because of it."""
