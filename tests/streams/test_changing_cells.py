@@ -42,9 +42,7 @@ POLICIES: dict[str, PolicySettings] = {
 def change(rng: random.Random, bench: CheckedBench) -> Event:
     """Something that an operator, or an executor that starts, may say now."""
     node = rng.choice(NODES)
-    kind = rng.choice(
-        [NodeRegistered, NodeRetired, NodeLent, NodeReturned, NodeCordoned, NodeUncordoned, None]
-    )
+    kind = rng.choice((*ORDERS, None))
     if rng.random() < 0.3:
         return online(node)
     if kind is NodeRegistered:
