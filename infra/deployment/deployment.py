@@ -182,7 +182,10 @@ class Deployment:
         for cell in configured:
             name = cell.configuration.cell
             if cell.differs:
-                self.say(f"cell {name} keeps its first configuration: {layout.cells_file} differs from it")
+                self.say(
+                    f"cell {name} goes on as it is: {layout.cells_file} differs from its first "
+                    "configuration, and `millrace zone` and `millrace nodes` change a running cell"
+                )
             elif cell.is_new:
                 self.say(f"cell {name} is configured")
             else:

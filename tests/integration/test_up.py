@@ -35,7 +35,7 @@ def test_up_stops_in_order_keeps_its_data_and_forgets_them_when_told_to(
     changed.write_text(DEMO_CELLS.read_text().replace("slot_s: 4.0", "slot_s: 5.0"))
     up = start_up(cells=changed)
     up.await_ready()
-    assert "cell demo keeps its first configuration" in up.output
+    assert "cell demo goes on as it is" in up.output
     assert run(["explain", "kept"]) == 0
     assert "Job kept in cell demo" in capsys.readouterr().out
     assert up.interrupt() == 130
