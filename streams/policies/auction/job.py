@@ -79,6 +79,8 @@ class PlannedJob:
     """Why it is due to be planned again, as soon as its turn comes."""
     _packed: bytes | None = None
     """See `packed`; None after a change."""
+    _planned: tuple[int, int] | None = None
+    """A slot, and what is planned after it; None after a change of the plan. Asked for with every report."""
 
     def __post_init__(self) -> None:
         self._bytes_without_plan = kept_bytes(self.workload)
@@ -98,6 +100,12 @@ class PlannedJob:
     def remaining_samples(self) -> int:
         """Work not yet reported done."""
         return max(self.workload.work_samples - self.job.samples_done, 0)
+
+    def planned_after(self, slot: int) -> int:
+        """Samples planned in the slots after this one."""
+        if self._planned is None or self._planned[0] != slot:
+            self._planned = slot, sum(quota for ahead, quota in self.quotas.items() if ahead > slot)
+        return self._planned[1]
 
     def owe(self, lacking_samples: int) -> None:
         """A run has trained so much less than promised, or more if negative."""
@@ -156,12 +164,12 @@ class PlannedJob:
     def lose_slot(self, slot: int) -> None:
         """Nothing more is to be expected of this slot's run."""
         self.quotas[slot] = 0
-        self._packed = None
+        self._packed = self._planned = None
 
     def hold(self, placement: Placement, demand: Demand, class_of_row: tuple[int, ...]) -> None:
         """Hold a placement for the slots ahead, reserved with `demand`."""
         self.demand = demand
-        self._packed = None
+        self._packed = self._planned = None
         for slot, row in placement.node_slots():
             self.rows[slot] = row
             self.quotas[slot] = int(demand.samples[class_of_row[row]])
@@ -195,7 +203,7 @@ class PlannedJob:
         for slot in [slot for slot in self.rows if slot >= first_slot]:
             del self.rows[slot], self.quotas[slot]
         self.priced = {(slot, row) for slot, row in self.priced if slot >= first_slot}
-        self._packed = None
+        self._packed = self._planned = None
 
     def started(self, first_slot: int) -> bool:
         """Whether a slot before `first_slot` was assigned to a node."""

@@ -30,9 +30,7 @@ class Outlook:
     def spare_samples(self, job: PlannedJob) -> int:
         """What a job's node-slots are still expected to train beyond its work; negative where they fall
         short."""
-        present_slot = self.present_slot
-        ahead = sum(quota for slot, quota in job.quotas.items() if slot > present_slot)
-        return ahead + self.in_flight(job) - job.remaining_samples
+        return job.planned_after(self.present_slot) + self.in_flight(job) - job.remaining_samples
 
     def expected_spare_samples(self, job: PlannedJob, slot: int) -> int:
         """What a job would have to spare if the run of a slot had trained its quota, and no more is known."""
