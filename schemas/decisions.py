@@ -157,6 +157,20 @@ planned again elsewhere, and it goes to another zone, or out of the cell, when i
 is down is called that, whatever else it is."""
 
 
+NodeStatusReason = Literal[
+    "online",
+    "offline",
+    "silent",
+    "awaited",
+    "cordoned",
+    "uncordoned",
+    "lent",
+    "registered",
+    "returned",
+    "retired",
+]
+
+
 class NodeStatusChanged(Outcome):
     """How a node is now; what becomes of its runs is told by the decisions that follow."""
 
@@ -166,18 +180,7 @@ class NodeStatusChanged(Outcome):
     """The one that it is in."""
     node: Identifier
     status: NodeStatus
-    reason: Literal[
-        "online",
-        "offline",
-        "silent",
-        "awaited",
-        "cordoned",
-        "uncordoned",
-        "lent",
-        "registered",
-        "returned",
-        "retired",
-    ]
+    reason: NodeStatusReason
     """`awaited`: the cell waits for word that the node is fit for this zone."""
     detail: Detail = ""
     """What the node says of it, for an operator."""

@@ -1,7 +1,6 @@
 """`millrace nodes` and `millrace zone`: what an operator changes in a running cell."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -65,8 +64,7 @@ def register(
     json: Json = False,
 ) -> None:
     """Have a node join a zone. It takes part as soon as its executor is heard."""
-    with _readable_faults():
-        event = NodeRegistered(cell=cell, node=node, zone=zone, gpu_type=gpu_type, tariff=tariff)
+    event = _order(NodeRegistered, cell=cell, node=node, zone=zone, gpu_type=gpu_type, tariff=tariff)
     _send(event, f"node {node}", timeout_s, bootstrap_servers, topic_prefix, json)
 
 
@@ -81,8 +79,7 @@ def lend(
     json: Json = False,
 ) -> None:
     """Have a node serve another zone, once the jobs of its own need it no more."""
-    with _readable_faults():
-        event = NodeLent(cell=cell, node=node, zone=zone)
+    event = _order(NodeLent, cell=cell, node=node, zone=zone)
     _send(event, f"node {node}", timeout_s, bootstrap_servers, topic_prefix, json)
 
 
@@ -95,15 +92,14 @@ def _command_for(order: type[NodeOrder]) -> Callable[..., None]:
         topic_prefix: TopicPrefix = DEFAULT_PREFIX,
         json: Json = False,
     ) -> None:
-        with _readable_faults():
-            event = order(cell=cell, node=node)
+        event = _order(order, cell=cell, node=node)
         _send(event, f"node {node}", timeout_s, bootstrap_servers, topic_prefix, json)
 
     return command
 
 
-for _name, (_order, _help) in _ORDERS.items():
-    app.command(_name, help=_help)(_command_for(_order))
+for _name, (_kind, _help) in _ORDERS.items():
+    app.command(_name, help=_help)(_command_for(_kind))
 
 
 def zone(
@@ -126,10 +122,9 @@ def zone(
     _send(event, f"zone {zone}", timeout_s, bootstrap_servers, topic_prefix, json)
 
 
-@contextmanager
-def _readable_faults() -> Iterator[None]:
+def _order(order: type[NodeOrder], **fields: str) -> NodeOrder:
     try:
-        yield
+        return order.model_validate(fields)
     except ValidationError as error:
         raise CommandError(describe(error)) from None
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
@@ -14,8 +13,6 @@ from schemas.changes import NodeRegistered, ZoneConfigured
 from schemas.codec import MAX_VALUE_BYTES, describe
 
 R = TypeVar("R", bound=Record)
-
-_NONE_LENT: Mapping[str, str] = MappingProxyType({})
 
 
 class InvalidLayoutError(Exception):
@@ -28,7 +25,7 @@ class Layout:
 
     owned: CellConfigured
     """Each node in the zone that owns it."""
-    lent: Mapping[str, str] = field(default_factory=lambda: _NONE_LENT)
+    lent: Mapping[str, str] = field(default_factory=dict)
     """The zone that a node serves, where that does not own it."""
 
     @cached_property
@@ -73,12 +70,12 @@ class Layout:
         return self._with_nodes(
             self.owner_of[node],
             lambda nodes: tuple(held for held in nodes if held.id != node),
-            {held: zone for held, zone in self.lent.items() if held != node},
+            self._lent_without(node),
         )
 
     def with_node_in(self, node: str, zone: str) -> Self:
         """A node that serves this zone, the one that owns it or another."""
-        lent = {held: borrower for held, borrower in self.lent.items() if held != node}
+        lent = self._lent_without(node)
         return self._valid(self.owned, lent if zone == self.owner_of[node] else {**lent, node: zone})
 
     def with_zone(self, event: ZoneConfigured) -> Self:
@@ -89,30 +86,24 @@ class Layout:
         given_up = (
             [node for node in zones[zone.id].nodes if node.id not in listed] if zone.id in zones else []
         )
-        try:
-            zones[zone.id] = _with(zone, nodes=(*zone.nodes, *given_up)) if given_up else zone
-            owned = _with(self.owned, zones=tuple(zones.values()), tariffs=tuple(tariffs.values()))
-        except ValidationError as error:
-            raise InvalidLayoutError(describe(error)) from None
+        zones[zone.id] = _with(zone, nodes=(*zone.nodes, *given_up)) if given_up else zone
+        owned = _with(self.owned, zones=tuple(zones.values()), tariffs=tuple(tariffs.values()))
         return self._valid(owned, self.lent)
+
+    def _lent_without(self, node: str) -> dict[str, str]:
+        return {held: zone for held, zone in self.lent.items() if held != node}
 
     def _with_nodes(
         self, id: str, changed: Callable[[tuple[Node, ...]], tuple[Node, ...]], lent: Mapping[str, str]
     ) -> Self:
-        try:
-            zones = tuple(
-                _with(zone, nodes=changed(zone.nodes)) if zone.id == id else zone for zone in self.owned.zones
-            )
-            return self._valid(_with(self.owned, zones=zones), lent)
-        except ValidationError as error:
-            raise InvalidLayoutError(describe(error)) from None
+        zones = tuple(
+            _with(zone, nodes=changed(zone.nodes)) if zone.id == id else zone for zone in self.owned.zones
+        )
+        return self._valid(_with(self.owned, zones=zones), lent)
 
     def _valid(self, owned: CellConfigured, lent: Mapping[str, str]) -> Self:
         layout = type(self)(owned, lent)
-        try:
-            _ = layout.present
-        except ValidationError as error:
-            raise InvalidLayoutError(describe(error)) from None
+        _ = layout.present
         count = len(layout.owned_json)
         if count > MAX_VALUE_BYTES:
             raise InvalidLayoutError(
@@ -126,6 +117,10 @@ def _with(record: R, **changes: Any) -> R:
     """A validated copy with other fields.
 
     Raises:
-        ValidationError: if it is none.
+        InvalidLayoutError: if it is none.
     """
-    return type(record)(**{**{name: getattr(record, name) for name in type(record).model_fields}, **changes})
+    fields = {name: getattr(record, name) for name in type(record).model_fields}
+    try:
+        return type(record)(**{**fields, **changes})
+    except ValidationError as error:
+        raise InvalidLayoutError(describe(error)) from None

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from schemas.base import Outcome
 from schemas.cells import Zone
-from schemas.decisions import EventIgnored, NodeStatus, NodeStatusChanged
+from schemas.decisions import EventIgnored, NodeStatus, NodeStatusChanged, NodeStatusReason
 from schemas.fleet import FleetEvent, NodeOffline, NodeOnline, NodeSilent, SignOfLife
 from schemas.registry import runners_of
 from streams.cell.layout import Layout
@@ -150,7 +150,7 @@ class NodePool:
         if node in self._cordoned:
             yield NodeChange(node, "cordoned")
 
-    def described(self, node: str, reason: Any, detail: str = "") -> NodeStatusChanged:
+    def described(self, node: str, reason: NodeStatusReason, detail: str = "") -> NodeStatusChanged:
         """The node as it is now, and since when."""
         zone, status = self.layout.zone_of[node], self.status_of(node)
         return NodeStatusChanged(zone=zone, node=node, status=status, reason=reason, detail=detail)

@@ -160,7 +160,7 @@ class Replanner:
             return
         demand, schedule = found
         self._book.hold(job, schedule.placement, demand)
-        job.lacking_samples = 0
+        job.owe(-job.lacking_samples)  # the new plan makes up for it
         extra = schedule.operational_micros - before
         self._welfare.replanned_micros -= extra
         yield self._replanned(job, setback, missing, plan_of(schedule, self._market.fleet.nodes), extra)
