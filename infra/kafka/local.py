@@ -144,6 +144,8 @@ class LocalKafka:
             str(find_java()),
             f"-Xmx{self._settings.broker_heap_mib}m",
             "-XX:+UseSerialGC",
+            # The optimising compiler takes more of a small machine than a broker of one fleet ever gets back.
+            "-XX:TieredStopAtLevel=1",
             f"-Dlog4j2.configurationFile={_LOG4J_CONFIGURATION}",
             f"-Dmillrace.broker.log={self.log_path}",
             "-classpath",

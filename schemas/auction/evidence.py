@@ -69,12 +69,15 @@ class Room(Record):
     """What most stands in the way of a plan; `none` where there is one."""
 
 
+SpeedSource = Literal["row", "declared_within_row", "capped_by_row", "declared"]
+
+
 class CountedSpeed(Record):
     """How fast a task is taken to be on a GPU type, and by whose word."""
 
     gpu_type: Identifier
     samples_per_s: SamplesPerSecond
-    source: Literal["row", "declared_within_row", "capped_by_row", "declared"]
+    source: SpeedSource
     """`row`: the zone's throughput row, since nothing was declared; `declared_within_row`: as declared, which
     that row allows; `capped_by_row`: the row, since more was declared; `declared`: as declared, since no row
     covers the task. Only of the last does the user answer for a task that is slower."""

@@ -1,11 +1,12 @@
 """What a task asks of each class of nodes: samples per slot and memory."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple, Self, cast
 
 import numpy as np
 
-from schemas.auction.evidence import CountedSpeed
+from schemas.auction.evidence import SpeedSource
 from schemas.cells import ThroughputRow, Zone
 from schemas.commands import MAX_RUNS_PER_SLOT
 from schemas.decisions import RejectionReason
@@ -15,19 +16,28 @@ from solvers.auction.market.memory import least_memory_gib
 from solvers.compiled import Floats, Ints
 
 
-def counted_speeds(workload: LoraWorkload, zone: Zone) -> tuple[CountedSpeed, ...]:
+class Speed(NamedTuple):
+    """How fast a task is taken to be on a GPU type, and by whose word: see `CountedSpeed`."""
+
+    gpu_type: str
+    samples_per_s: float
+    source: SpeedSource
+
+
+def counted_speeds(workload: LoraWorkload, rows: Sequence[ThroughputRow]) -> list[Speed]:
     """The speed per GPU type that the task may run on, by type; none where nothing is known.
 
     What a user declares says which types the task runs on, and how fast on those that the zone has not
     measured. Where it has, the declaration counts up to the measured speed and no further.
+
+    Args:
+        rows: those that cover the task.
     """
-    measured = {row.gpu_type: row.samples_per_s for row in covering_rows(workload.hyperparameters, zone)}
+    measured = {row.gpu_type: row.samples_per_s for row in rows}
     declared = workload.speed_samples_per_s
     if declared is None:
-        return tuple(CountedSpeed(gpu_type=t, samples_per_s=s, source="row") for t, s in measured.items())
-    return tuple(
-        _counted(gpu_type, declared[gpu_type], measured.get(gpu_type)) for gpu_type in sorted(declared)
-    )
+        return [Speed(gpu_type, speed, "row") for gpu_type, speed in measured.items()]
+    return [_counted(gpu_type, declared[gpu_type], measured.get(gpu_type)) for gpu_type in sorted(declared)]
 
 
 def rests_on_declaration(workload: LoraWorkload, zone: Zone, gpu_type: str) -> bool:
@@ -37,12 +47,12 @@ def rests_on_declaration(workload: LoraWorkload, zone: Zone, gpu_type: str) -> b
     )
 
 
-def _counted(gpu_type: str, declared: float, measured: float | None) -> CountedSpeed:
+def _counted(gpu_type: str, declared: float, measured: float | None) -> Speed:
     if measured is None:
-        return CountedSpeed(gpu_type=gpu_type, samples_per_s=declared, source="declared")
+        return Speed(gpu_type, declared, "declared")
     if declared <= measured:
-        return CountedSpeed(gpu_type=gpu_type, samples_per_s=declared, source="declared_within_row")
-    return CountedSpeed(gpu_type=gpu_type, samples_per_s=measured, source="capped_by_row")
+        return Speed(gpu_type, declared, "declared_within_row")
+    return Speed(gpu_type, measured, "capped_by_row")
 
 
 def covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]:
@@ -173,6 +183,5 @@ def _speeds_and_memory(workload: LoraWorkload, zone: Zone) -> tuple[dict[str, fl
             f"{shape.rank} and sequence length {shape.sequence_length}: give speed and memory in the bid",
         )
     memory_gib = max(row.memory_gib for row in rows) if workload.memory_gib is None else workload.memory_gib
-    return {speed.gpu_type: speed.samples_per_s for speed in counted_speeds(workload, zone)}, gib_up(
-        memory_gib
-    )
+    speeds = {speed.gpu_type: speed.samples_per_s for speed in counted_speeds(workload, rows)}
+    return speeds, gib_up(memory_gib)

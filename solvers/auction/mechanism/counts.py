@@ -66,9 +66,7 @@ def cover_by_counts(costs: Floats, order: Ints, samples: Ints, work_samples: int
     chosen = np.full(slots, NO_CHOICE, np.int64)
     if most < work_samples:
         return Cover(np.inf, np.inf, chosen, steps)
-    speeds = np.unique(samples)[::-1].copy()
-    if speeds[-1] == 0:
-        speeds = speeds[:-1]
+    speeds = _speeds_of(samples)
     offers = _cheapest_slots(costs, order, samples, speeds, work_samples)
     bound, counts, tried = _least_counts(offers, speeds, work_samples, usable, limit_steps)
     cost = np.inf
@@ -80,6 +78,23 @@ def cover_by_counts(costs: Floats, order: Ints, samples: Ints, work_samples: int
             if other_cost < cost:
                 cost, chosen = other_cost, other
     return Cover(bound, cost, chosen, steps + tried)
+
+
+@kernel
+def _speeds_of(samples: Ints) -> Ints:
+    """The speeds that there are, from the fastest to the slowest: each once, and none of zero."""
+    speeds = np.empty(samples.size, np.int64)
+    filled = 0
+    for speed in samples:
+        if speed == 0 or (speeds[:filled] == speed).any():
+            continue
+        place = filled
+        while place > 0 and speeds[place - 1] < speed:
+            speeds[place] = speeds[place - 1]
+            place -= 1
+        speeds[place] = speed
+        filled += 1
+    return speeds[:filled]
 
 
 @kernel

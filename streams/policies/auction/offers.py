@@ -1,6 +1,7 @@
 """From the auctioneer's numbers to what travels."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from schemas.auction.evidence import (
     WelfareDifference,
     ZonePriced,
 )
+from solvers.auction.market.demand import Speed
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer
 from solvers.auction.mechanism.mechanism import Price
@@ -44,7 +46,7 @@ def price_of(price: Price) -> PriceParts:
 
 
 def offer_of(
-    appraisal: Appraisal, speeds: tuple[CountedSpeed, ...], nodes: tuple[str, ...], calendar: Calendar
+    appraisal: Appraisal, speeds: Sequence[Speed], nodes: tuple[str, ...], calendar: Calendar
 ) -> Offer:
     """An appraisal as an offer; `speeds` are those that it counts with."""
     schedule, price = appraisal.schedule, appraisal.price
@@ -55,7 +57,10 @@ def offer_of(
         lowest_winning_bid_micros=None if price is None else price.lowest_winning_bid_micros,
         plan=None if schedule is None else plan_of(schedule, nodes),
         plan_gap_micros=None if gap_micros is None else math.ceil(gap_micros),
-        speeds=speeds,
+        speeds=tuple(
+            CountedSpeed(gpu_type=speed.gpu_type, samples_per_s=speed.samples_per_s, source=speed.source)
+            for speed in speeds
+        ),
         earliest_deadline_s=None if earliest is None else calendar.start_s(earliest + 1),
         room=Room(
             node_slots=room.node_slots,
