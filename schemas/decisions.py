@@ -71,6 +71,16 @@ class JobOutcome(Outcome):
     evidence: AnyEvidence | None = None
     """The numbers behind the decision. None where the cell has decided before any policy was asked."""
 
+    @property
+    def is_of_another_job(self) -> bool:
+        """Whether the job under this id is another one, and stands as it did."""
+        return False
+
+    @property
+    def owed_micros(self) -> int | None:
+        """What the user pays as the job stands now, nothing of it returned; None for a rejected job."""
+        return None
+
 
 class JobAdmitted(JobOutcome):
     """The zone takes the job on."""
@@ -82,6 +92,10 @@ class JobAdmitted(JobOutcome):
     payment_micros: Amount
     """What its user is charged; 0 under a policy that charges nothing."""
 
+    @property
+    def owed_micros(self) -> int:
+        return self.payment_micros
+
 
 class JobRejected(JobOutcome):
     """The zone does not take the job, and why."""
@@ -91,6 +105,10 @@ class JobRejected(JobOutcome):
 
     reason: RejectionReason
     detail: Detail
+
+    @property
+    def is_of_another_job(self) -> bool:
+        return self.reason == "duplicate_job"
 
 
 class JobQuoted(Outcome):
@@ -123,6 +141,10 @@ class JobRefunded(JobOutcome):
     refund_micros: Amount
     retained_micros: Amount
 
+    @property
+    def owed_micros(self) -> int:
+        return self.retained_micros
+
 
 class JobWithdrawn(JobOutcome):
     """A job that has not started is given up by its user, who gets back what is not yet spent."""
@@ -133,6 +155,10 @@ class JobWithdrawn(JobOutcome):
     reason: Literal["user_request"]
     returned_micros: Amount
     retained_micros: Amount
+
+    @property
+    def owed_micros(self) -> int:
+        return self.retained_micros
 
 
 class JobCompleted(JobOutcome):
@@ -149,6 +175,10 @@ class JobCompleted(JobOutcome):
     loss: float
     adapter_path: str
     adapter_digest: str
+
+    @property
+    def owed_micros(self) -> int:
+        return self.payment_micros
 
 
 NodeStatus = Literal["up", "down", "cordoned", "leaving"]

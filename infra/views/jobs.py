@@ -12,7 +12,6 @@ from schemas.decisions import (
     JobRefunded,
     JobRejected,
     JobStateName,
-    JobWithdrawn,
 )
 from schemas.fleet import (
     NodeOffline,
@@ -112,9 +111,7 @@ class Jobs:
         """Take a decision."""
         if isinstance(outcome, JobRejected):
             self.rejections[outcome.reason] += 1
-            if outcome.reason == "duplicate_job":
-                return  # the job under this id is another one, and stands as it did
-        if isinstance(outcome, JobOutcome):
+        if isinstance(outcome, JobOutcome) and not outcome.is_of_another_job:
             self._decide(self._job(outcome.job_id), outcome)
 
     def _job(self, job_id: str) -> Job:
@@ -128,18 +125,18 @@ class Jobs:
         job.state = outcome.STATE
         if job.is_over:
             job.node = None
+        owed_micros = outcome.owed_micros
+        if owed_micros is not None and (isinstance(outcome, JobAdmitted) or job.payment_micros is not None):
+            job.payment_micros = owed_micros
         match outcome:
             case JobAdmitted():
                 self._give(job, outcome.user)
-                job.reason, job.payment_micros = "", outcome.payment_micros
+                job.reason = ""
             case JobRejected():
                 self._give(job, outcome.user)
                 job.reason = outcome.reason
             case JobRefunded():
                 job.reason = outcome.reason
-                _give_back(job, outcome.refund_micros)
-            case JobWithdrawn():
-                _give_back(job, outcome.returned_micros)
             case JobCompleted():
                 job.completed = outcome
                 job.samples_done, job.loss = outcome.samples_done, outcome.loss
@@ -171,8 +168,3 @@ class Jobs:
         for job in self.by_id.values():
             if job.node == node:
                 job.node = None
-
-
-def _give_back(job: Job, micros: int) -> None:
-    if job.payment_micros is not None:
-        job.payment_micros -= micros

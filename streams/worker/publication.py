@@ -8,7 +8,6 @@ from schemas.base import ZoneView
 from schemas.codec import Decision
 from schemas.commands import Command
 from schemas.decisions import (
-    JobAdmitted,
     JobCompleted,
     JobOutcome,
     JobRefunded,
@@ -57,34 +56,18 @@ class Publication:
 def job_state(decision: Decision) -> JobState | None:
     """How the job stands that `decision` is about; None where it changes no job's state."""
     outcome = decision.outcome
-    if not isinstance(outcome, JobOutcome):
+    if not isinstance(outcome, JobOutcome) or outcome.is_of_another_job:
         return None
     further: dict[str, Any] = {}
     match outcome:
-        case JobAdmitted():
-            further = {"payment_micros": outcome.payment_micros}
-        case JobRejected(reason="duplicate_job"):
-            # The job under this id is another one, and stands as it did.
-            return None
         case JobRejected():
             further = {"detail": outcome.detail}
         case JobWithdrawn():
-            further = {
-                "payment_micros": outcome.retained_micros,
-                "returned_micros": outcome.returned_micros,
-            }
+            further = {"returned_micros": outcome.returned_micros}
         case JobRefunded():
-            further = {
-                "detail": outcome.detail,
-                "payment_micros": outcome.retained_micros,
-                "returned_micros": outcome.refund_micros,
-            }
+            further = {"detail": outcome.detail, "returned_micros": outcome.refund_micros}
         case JobCompleted():
-            further = {
-                "payment_micros": outcome.payment_micros,
-                "adapter_path": outcome.adapter_path,
-                "adapter_digest": outcome.adapter_digest,
-            }
+            further = {"adapter_path": outcome.adapter_path, "adapter_digest": outcome.adapter_digest}
     return JobState(
         cell=decision.cell,
         zone=outcome.zone,
@@ -94,5 +77,6 @@ def job_state(decision: Decision) -> JobState | None:
         reason=outcome.reason,
         decision_id=decision.id,
         time_s=decision.time_s,
+        payment_micros=outcome.owed_micros,
         **further,
     )
