@@ -17,7 +17,7 @@ class CellChange(Event):
 
 
 class ZoneConfigured(CellChange):
-    """The zone is to be like this from now on; one of a new id is added to the cell.
+    """Replaces a zone's configuration from now on, or adds a zone to the cell.
 
     Its nodes are those that the zone owns, lent ones included. New ones join, and those that are left out
     retire. A zone keeps its policy, and while it has jobs also its base model; its plans fit into the new
@@ -38,7 +38,7 @@ class NodeOrder(CellChange):
 
 
 class NodeRegistered(NodeOrder):
-    """A node joins the cell in this zone, which owns it. It takes part as soon as it is heard."""
+    """A node joins the cell in this zone, which owns it. It is used once it has been heard."""
 
     TYPE: ClassVar = "millrace.node.registered.v1"
 
@@ -48,14 +48,14 @@ class NodeRegistered(NodeOrder):
 
 
 class NodeRetired(NodeOrder):
-    """A node is to leave the cell for good: when its present runs are over, and what was planned on it is
-    planned elsewhere or over too."""
+    """A node leaves the cell for good, once its runs are over and its plans are moved elsewhere or over too.
+    """
 
     TYPE: ClassVar = "millrace.node.retired.v1"
 
 
 class NodeLent(NodeOrder):
-    """A node is to serve another zone until it is returned. It leaves its own as when it retires."""
+    """A node serves another zone until it is returned. It leaves its own zone as when it retires."""
 
     TYPE: ClassVar = "millrace.node.lent.v1"
 
@@ -64,18 +64,18 @@ class NodeLent(NodeOrder):
 
 
 class NodeReturned(NodeOrder):
-    """A lent node is to serve the zone again that owns it. It leaves the borrower as when it retires."""
+    """A lent node returns to the zone that owns it. It leaves the borrowing zone as when it retires."""
 
     TYPE: ClassVar = "millrace.node.returned.v1"
 
 
 class NodeCordoned(NodeOrder):
-    """Nothing new is to be planned on a node; what is planned stays."""
+    """No new work is planned on a node; existing plans stay."""
 
     TYPE: ClassVar = "millrace.node.cordoned.v1"
 
 
 class NodeUncordoned(NodeOrder):
-    """A cordoned node is planned on again."""
+    """New work is planned on a cordoned node again."""
 
     TYPE: ClassVar = "millrace.node.uncordoned.v1"

@@ -11,7 +11,7 @@ _LONGEST_INTERVAL_S = 10.0
 
 
 class ClockTicked(Event):
-    """It is `time_s` now. A tick earlier than one already seen is ignored."""
+    """The time is now `time_s`. A tick earlier than one already seen is ignored."""
 
     TYPE: ClassVar = "millrace.clock.ticked.v1"
 

@@ -61,7 +61,7 @@ class SlotAssigned(Command):
 
 
 class RunCancelled(Command):
-    """A job that the node may hold is over (refunded): stop it if it runs here, and publish nothing of it."""
+    """A job that the node may hold is over: stop it if it runs here, and publish nothing of it."""
 
     TYPE: ClassVar = "millrace.run.cancelled.v1"
     RUNNER: ClassVar = "lora"

@@ -83,7 +83,7 @@ class JobOutcome(Outcome):
 
 
 class JobAdmitted(JobOutcome):
-    """The zone takes the job on."""
+    """The zone accepts the job."""
 
     TYPE: ClassVar = "millrace.job.admitted.v1"
     STATE: ClassVar = "admitted"
@@ -98,7 +98,7 @@ class JobAdmitted(JobOutcome):
 
 
 class JobRejected(JobOutcome):
-    """The zone does not take the job, and why."""
+    """The zone rejects the job, for this reason."""
 
     TYPE: ClassVar = "millrace.job.rejected.v1"
     STATE: ClassVar = "rejected"
@@ -124,8 +124,8 @@ class JobQuoted(Outcome):
 
 
 class JobRefunded(JobOutcome):
-    """An admitted job cannot be finished: its user gets everything back, or, where the task, its data or its
-    declaration is at fault, what is not yet spent on operation.
+    """An admitted job cannot be finished. Its user gets a full refund or, if the task, its data or its
+    declaration is at fault, the unspent part of the payment for operation.
 
     At fault are a run that fails for good (`run_failed` with an amount retained), a task that trains more
     slowly than was declared (`slower_than_declared`), and data of more samples than were declared, for which
@@ -147,7 +147,7 @@ class JobRefunded(JobOutcome):
 
 
 class JobWithdrawn(JobOutcome):
-    """A job that has not started is given up by its user, who gets back what is not yet spent."""
+    """A job that has not started is withdrawn by its user, who gets back what is not yet spent."""
 
     TYPE: ClassVar = "millrace.job.withdrawn.v1"
     STATE: ClassVar = "withdrawn"
@@ -162,7 +162,7 @@ class JobWithdrawn(JobOutcome):
 
 
 class JobCompleted(JobOutcome):
-    """The adapter is trained."""
+    """The job's work is done, and its adapter is trained."""
 
     TYPE: ClassVar = "millrace.job.completed.v1"
     STATE: ClassVar = "completed"
@@ -202,7 +202,7 @@ NodeStatusReason = Literal[
 
 
 class NodeStatusChanged(Outcome):
-    """How a node is now; what becomes of its runs is told by the decisions that follow."""
+    """A node's new status. The decisions that follow say what happens to its runs."""
 
     TYPE: ClassVar = "millrace.node.status_changed.v1"
 
@@ -239,7 +239,7 @@ class CellAccepted(Outcome):
 
 
 class ZoneAccepted(Outcome):
-    """A zone of a running cell is as an operator has configured it."""
+    """A zone of a running cell now has an operator's new configuration."""
 
     TYPE: ClassVar = "millrace.zone.accepted.v1"
 

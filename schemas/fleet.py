@@ -40,14 +40,14 @@ class NodeOnline(SignOfLife):
 
 
 class NodeHeartbeat(SignOfLife):
-    """The node is still there. Intake notes it and keeps it out of the ledger: see `NodeHeard`,
-    `NodeSilent`."""
+    """A node is alive. Intake notes this but does not write it to the ledger: see `NodeHeard`, `NodeSilent`.
+    """
 
     TYPE: ClassVar = "millrace.node.heartbeat.v1"
 
 
 class NodeOffline(FleetEvent):
-    """An executor leaves in good order: its runs are checkpointed."""
+    """An executor stops in an orderly way: its runs are checkpointed."""
 
     TYPE: ClassVar = "millrace.node.offline.v1"
 
@@ -57,14 +57,15 @@ class NodeOffline(FleetEvent):
 
 
 class NodeHeard(SignOfLife):
-    """A node sends heartbeats and the cell does not know yet that it is there. Written by intake, to the
-    ledger alone."""
+    """A node that its cell considers lost, or has not heard yet, is alive. Only intake writes it, to the
+    ledger.
+    """
 
     TYPE: ClassVar = "millrace.node.heard.v1"
 
 
 class NodeSilent(FleetEvent):
-    """A node gave no sign of life for longer than the cell waits. Written by intake, to the ledger alone."""
+    """A node was silent for longer than the cell's timeout. Only intake writes it, to the ledger."""
 
     TYPE: ClassVar = "millrace.node.silent.v1"
 
@@ -80,7 +81,7 @@ fields are not those of the type. `impossible`: the runner knows that no cell se
 
 
 class CommandRefused(FleetEvent):
-    """A node does not obey a command, and has gone on to the next."""
+    """A node has refused a command, and continues with the next."""
 
     TYPE: ClassVar = "millrace.command.refused.v1"
 
@@ -101,7 +102,7 @@ class RunReport(FleetEvent):
 
 
 class RunStarted(RunReport):
-    """A job trains on a node, from `samples_done` of its work on."""
+    """A job starts to train on a node, with `samples_done` of its work done before."""
 
     TYPE: ClassVar = "millrace.run.started.v1"
 
@@ -110,7 +111,9 @@ class RunStarted(RunReport):
 
 
 class RunProgressed(RunReport):
-    """How far a job is. With `complete`, the run is over and checkpointed; the job may go on in another."""
+    """A job's progress. With `complete`, the run is over and checkpointed; the job may continue in another
+    run.
+    """
 
     TYPE: ClassVar = "millrace.run.progressed.v1"
 
@@ -121,7 +124,7 @@ class RunProgressed(RunReport):
 
 
 class RunFinished(RunReport):
-    """A job's work is done and its adapter lies at `adapter_path`, below the executors' output root."""
+    """A job's work is done, and its adapter is at `adapter_path`, below the executors' output root."""
 
     TYPE: ClassVar = "millrace.run.finished.v1"
 
@@ -132,7 +135,9 @@ class RunFinished(RunReport):
 
 
 class RunFailed(RunReport):
-    """A job cannot go on here. `permanent`: it cannot go on anywhere (its data are bad, say)."""
+    """A job cannot continue on this node. `permanent`: it cannot continue anywhere, for example with bad
+    data.
+    """
 
     TYPE: ClassVar = "millrace.run.failed.v1"
 

@@ -19,7 +19,7 @@ class JobSubmitted(Event):
 
 
 class JobWithdrawalRequested(Event):
-    """The user of a job that has not started gives it up."""
+    """A user withdraws a job that has not started."""
 
     TYPE: ClassVar = "millrace.job.withdrawal_requested.v1"
 
@@ -28,7 +28,9 @@ class JobWithdrawalRequested(Event):
 
 
 class JobQuoteRequested(Event):
-    """What would this workload cost now? Answered from the same state as a job, and changes nothing."""
+    """A user asks what a workload would cost now. The answer uses the same state as a job's, and changes
+    nothing.
+    """
 
     TYPE: ClassVar = "millrace.job.quote_requested.v1"
 

@@ -13,7 +13,7 @@ RulesVersion = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class RulesAdopted(Event):
-    """From here on other rules decide for the cell. Written by the worker that folds it, to the ledger alone.
+    """From here on, newer rules decide for the cell. Only the worker that folds it writes it, to the ledger.
 
     It holds if no event of the cell lies between it and `state_offset`, and `previous_rules` decide for the
     cell up to there. Otherwise it changes nothing, whichever rules read it.

@@ -162,7 +162,7 @@ def evidence_of(decision: Outcome) -> AuctionEvidence:
 
 
 class JobReplanned(Outcome):
-    """The rest of an admitted job's work is planned again before its deadline, at no extra charge.
+    """The rest of an admitted job's work is replanned before its deadline, at no extra charge.
 
     The job gives up all its node-slots from `first_slot` on and holds those of `plan` in their place. They
     may be none: what its present runs have still to report then suffices.
@@ -202,7 +202,7 @@ class ClassPrices(Record):
 
 
 class ZonePriced(ZoneView):
-    """How a zone's market stands as a slot opens."""
+    """The state of a zone's market when a slot opens."""
 
     TYPE: ClassVar = "millrace.zone.priced.v1"
     VIEW: ClassVar = "prices"

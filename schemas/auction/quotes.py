@@ -18,7 +18,9 @@ Delay = Annotated[float, Field(ge=0, le=31_536_000)]
 
 
 class VendorQuoted(Event):
-    """A standing quote: price q_in and delay h_in as affine functions of the data size. The latest holds."""
+    """A standing quote: price q_in and delay h_in as affine functions of the data size. The latest one
+    applies.
+    """
 
     TYPE: ClassVar = "millrace.vendor.quoted.v1"
 
@@ -30,7 +32,7 @@ class VendorQuoted(Event):
 
 
 class VendorLeft(Event):
-    """A vendor takes its quote back; bids decided before keep theirs."""
+    """A vendor withdraws its quote; bids decided before are not affected."""
 
     TYPE: ClassVar = "millrace.vendor.left.v1"
 
@@ -38,7 +40,7 @@ class VendorLeft(Event):
 
 
 class QuoteAccepted(Outcome):
-    """A labour vendor's standing quote holds from here on, or is taken back: every later bid meets it so."""
+    """A labour vendor's standing quote, or its withdrawal, applies to every later bid."""
 
     TYPE: ClassVar = "millrace.vendor.quote_accepted.v1"
 
