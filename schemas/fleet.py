@@ -1,4 +1,4 @@
-"""Events of the `fleet` topic: what the executors saw."""
+"""Events of the `fleet` topic: reports about nodes and their runs."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -40,8 +40,7 @@ class NodeOnline(SignOfLife):
 
 
 class NodeHeartbeat(SignOfLife):
-    """A node is alive. Intake notes this but does not write it to the ledger: see `NodeHeard`, `NodeSilent`.
-    """
+    """A node is alive. Intake notes this but does not write it to the ledger: see `NodeHeard`, `NodeSilent`."""
 
     TYPE: ClassVar = "millrace.node.heartbeat.v1"
 
