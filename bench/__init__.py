@@ -1,1 +1,1 @@
-"""What it is worth: simulator, workloads, figures and performance gates."""
+"""How good it is: benchmarks with their workloads, figures and performance gates."""

@@ -1,4 +1,4 @@
-"""How tables are drawn: columns by name, no knowledge of what is in them."""
+"""Charts of tables: columns by name, independent of their content."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`millrace bench`: the command line knows it by name, since nothing below `bench` may import it."""
+"""`millrace bench`. The command line refers to it by name only, since nothing below `bench` may import it."""
 
 import logging
 from collections.abc import Iterator, Sequence

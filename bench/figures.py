@@ -1,4 +1,4 @@
-"""How a benchmark is asked for, and what a part of it saw: figures, and the tables behind them."""
+"""A benchmark's options, and the results of a part: figures, and the tables behind them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

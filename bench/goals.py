@@ -1,4 +1,4 @@
-"""Performance gates as data: what a figure must reach, where it is expected, and on how much it must rest."""
+"""Performance gates as data: a figure's goal, its expected range, and its least number of sample runs."""
 
 import math
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""A benchmark's answer: one JSON object, and the folder of `--out DIR` with tables and pictures."""
+"""A benchmark's output: one JSON object, and the folder of `--out DIR` with tables and pictures."""
 
 import csv
 import json

@@ -1,1 +1,1 @@
-"""How it is run: broker, topics, command line, console, deployment, metrics."""
+"""How to run it all: broker, topics, command line, deployment, simulation and displays."""

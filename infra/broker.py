@@ -1,4 +1,4 @@
-"""One Kafka for everything that needs one: yours, one in Docker, or one run from here."""
+"""One Kafka for all that need one: your cluster, a container in Docker, or a local process."""
 
 import logging
 from collections.abc import Callable, Iterator

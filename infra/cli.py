@@ -1,8 +1,7 @@
-"""The command line: `millrace`. Every command lives in a module of `infra.commands`, but for `bench`.
+"""The command line: `millrace`. Every command is in a module of `infra.commands`, except `bench`.
 
-Whatever goes wrong is one line on standard error and a status that is not 0: 2 for a command line that
-cannot be understood, 3 where `replay` could not verify everything and found nothing wrong, 1 for everything
-else, 130 after Ctrl-C.
+An error is one line on standard error and a status that is not 0: 2 for an invalid command line, 3 if
+`replay` found no fault but could not verify everything, 130 after Ctrl-C, 1 for everything else.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""The ticker: the one place where the wall's time becomes an event."""
+"""The ticker: the only place where real time becomes an event."""
 
 import heapq
 import threading

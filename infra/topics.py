@@ -1,4 +1,4 @@
-"""The topics on a broker, created as specified, and who may do what with them."""
+"""The topics on a broker, created as specified, and their access rights."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

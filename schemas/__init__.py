@@ -1,1 +1,1 @@
-"""What travels: events, decisions and commands as frozen Pydantic models; the topics; the codec."""
+"""All records on Kafka: events, decisions and commands as frozen Pydantic models; the topics; the codec."""

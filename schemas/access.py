@@ -1,7 +1,7 @@
-"""Who may do what with which topic: the table that access control lists are made of, and nothing else is.
+"""The rights of each role on each topic: the only table from which access control lists are made.
 
-Kafka knows principals, topics and consumer groups. What it cannot tell apart is inside a record: whose bid,
-whose heartbeat, whose cell (docs/security.md).
+Kafka knows principals, topics and consumer groups. It cannot check the content of a record: whose bid, whose
+heartbeat, whose cell (docs/security.md).
 """
 
 from collections.abc import Iterable, Mapping

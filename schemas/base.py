@@ -1,4 +1,4 @@
-"""The frozen bases of everything that travels, and the bounded types its fields are made of.
+"""The frozen base classes of all records, and the bounded types of their fields.
 
 Units are in the names: `_s` seconds, `_slots` slots, `_samples` samples, `_gib` GiB, `_micros` 1e-6 of a
 unit of money. Every bound exists so that sums over a cell stay exact in 64-bit integers and floats.

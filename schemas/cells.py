@@ -1,4 +1,4 @@
-"""The configuration of a cell. It travels as an event, so that the ledger alone explains every decision."""
+"""The configuration of a cell. It is an event itself, so that the ledger alone explains every decision."""
 
 from typing import Annotated, ClassVar, Literal, Self
 

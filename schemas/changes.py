@@ -1,7 +1,7 @@
-"""Events of the `cells` topic that change a running cell: its nodes, and how its zones are configured.
+"""Events of the `cells` topic that change a running cell: its nodes, and the configuration of its zones.
 
-What they say becomes part of the cell's configuration, if it is a valid one and keeps what was promised to
-admitted jobs; else the event is ignored, with the reason.
+A change becomes part of the cell's configuration if it is valid and keeps all promises to admitted jobs.
+Otherwise the event is ignored, with the reason.
 """
 
 from typing import Annotated, ClassVar

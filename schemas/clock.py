@@ -1,4 +1,4 @@
-"""Events of the `clock` topic: time reaches a cell only here; and how often it does."""
+"""Events of the `clock` topic, the only way in which time reaches a cell; and their interval."""
 
 import math
 from typing import ClassVar

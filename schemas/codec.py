@@ -1,6 +1,6 @@
 """Events and decisions to bytes and back: the CloudEvents Kafka binding in binary mode, and JSON lines.
 
-The bytes are canonical: fields in the order of the model, no spaces. They are what the hash chain is over.
+The bytes are canonical: fields in the order of the model, no spaces. The hash chain covers these bytes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What nodes are told. Commands are part of the chained decision log and are also sent to `commands`."""
+"""Commands to nodes. They are part of the chained decision log and are also sent to `commands`."""
 
 from typing import Annotated, ClassVar
 

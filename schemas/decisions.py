@@ -1,4 +1,4 @@
-"""What a cell decides under any policy; a policy may add evidence, and decisions of its own."""
+"""The decisions of a cell under any policy; a policy may add evidence, and decisions of its own."""
 
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 

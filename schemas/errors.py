@@ -1,4 +1,4 @@
-"""Errors that a person reads."""
+"""Errors with a message for users."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Events of the `fleet` topic: what the executors saw."""
+"""Events of the `fleet` topic: reports about nodes and their runs."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""How the log is reached: addresses, TLS and SASL. Every client of the project is set up from this alone."""
+"""How to reach Kafka: addresses, TLS and SASL. Every client of the project is configured from this alone."""
 
 from pathlib import Path
 from typing import Any, Literal, Self

@@ -1,9 +1,9 @@
-"""What a policy is to the pipeline: its manifest, and the bases of what is its own on the wire.
+"""A policy's manifest, and the base classes of the record types that a policy defines.
 
 A distribution registers a policy by an entry point in the group `millrace.policies`, named like its kind,
-that refers to a `PolicyKind`. The module with the manifest is loaded by every process, before the events and
-decisions of the cell are defined. So of the project it imports this module, `schemas.base` and the policy's
-own types; what only some processes need is named by reference.
+that refers to a `PolicyKind`. Every process loads the module with the manifest, before the events and
+decisions of the cell are defined. So it may import only this module, `schemas.base` and the policy's own
+types from the project; parts that only some processes need are named by reference.
 """
 
 from collections.abc import Iterator, Mapping

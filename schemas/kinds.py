@@ -1,4 +1,4 @@
-"""The policies that are installed, and the unions of what they bring."""
+"""The installed policies, and the unions of their types."""
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points

@@ -1,4 +1,4 @@
-"""Every type that travels, by its CloudEvents type, and the input topic that each event belongs to."""
+"""Every record type by its CloudEvents type, and the input topic of each event."""
 
 from schemas import topics
 from schemas.base import Event, Outcome

@@ -1,4 +1,4 @@
-"""What every service has: settings of how it reaches the log that its records travel over; its own log."""
+"""Common parts of all services: the settings of their connection to Kafka, and their own log."""
 
 import logging
 from typing import Annotated, Literal

@@ -1,7 +1,7 @@
-"""Long solves: what a cell asks of a solver, as a decision, and what comes back, as an event.
+"""Long solves: a cell's request to a solver is a decision, and the answer is an event.
 
-A cell never waits for a solver. It asks with all that the problem needs, and checks the answer against the
-state that it finds.
+A cell never blocks on a solver. It asks with the whole problem, and checks the answer against its state at
+that time.
 """
 
 from typing import Annotated, ClassVar

@@ -1,4 +1,4 @@
-"""Text that strangers wrote, made fit for a header, a log or a terminal."""
+"""Escaping text from other users for a header, a log or a terminal."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the compacted views hold: the latest state of a thing, under its key."""
+"""The records of the compacted views: the latest state of each thing, under its key."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""How kernels are compiled, and the types of the arrays that they take."""
+"""How kernels are compiled, and the types of their array arguments."""
 
 import hashlib
 from pathlib import Path

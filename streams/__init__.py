@@ -1,1 +1,1 @@
-"""When it is decided: the cell (a state machine) and the Faust processors around it."""
+"""When to decide it: the cell (a state machine) and the Faust processors around it."""

@@ -1,5 +1,6 @@
-"""What each improvement on the printed auction buys, alone, with the others and all together; what a wrong
-forecast costs."""
+"""The gain of each improvement on the printed auction: alone, with the others and all together; and the cost
+of a wrong forecast.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

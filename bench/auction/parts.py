@@ -1,4 +1,4 @@
-"""The parts of `millrace bench auction`: what each runs, and the figures that it makes of the rows."""
+"""The parts of `millrace bench auction`: what each runs, and the figures that it computes from the rows."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

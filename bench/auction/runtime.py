@@ -1,4 +1,4 @@
-"""Figure 13: what a decision takes, the auction's against Titan's, and what a day takes."""
+"""Figure 13: the time of a decision, the auction's compared with Titan's, and the time of a day."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How much is run: the paper's evaluation in full, or a form of it that takes a minute."""
+"""The extent of a benchmark: the paper's evaluation in full, or a form of it that takes a minute."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

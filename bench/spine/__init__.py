@@ -1,1 +1,1 @@
-"""`millrace bench spine`: what a decision costs, alone and through Kafka, and what fused training gains."""
+"""`millrace bench spine`: the cost of a decision, alone and through Kafka, and the gain of fused training."""

@@ -1,4 +1,4 @@
-"""What one decision costs, the cell included: against size, and where one event sets many jobs back."""
+"""The cost of one decision, cell included: by size, and when one event sets many jobs back."""
 
 import math
 import random

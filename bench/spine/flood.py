@@ -1,4 +1,4 @@
-"""How long others wait while one user floods the market."""
+"""How long other users wait while one user floods the market."""
 
 import random
 import time

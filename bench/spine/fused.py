@@ -1,4 +1,4 @@
-"""What fusion is worth: speed and memory of adapters trained together against one after another."""
+"""The gain of fusion: speed and memory of adapters trained together, compared with one after another."""
 
 import time
 from collections.abc import Callable

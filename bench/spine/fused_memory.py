@@ -1,4 +1,4 @@
-"""Peak memory of processes that train adapters; run as a program, so that nothing else is in them."""
+"""Peak memory of processes that train adapters. Run as a separate program, to exclude all other memory."""
 
 import json
 import multiprocessing

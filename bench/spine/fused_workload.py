@@ -1,4 +1,4 @@
-"""The tasks that the fused engine is measured on: small adapters on the default base, on real text."""
+"""The tasks of the fused-engine benchmark: small adapters on the default base, on real text."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What an idle fleet adds to the ledger, which is kept for ever."""
+"""How much an idle fleet adds to the ledger, which is kept forever."""
 
 import time
 

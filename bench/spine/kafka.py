@@ -1,4 +1,4 @@
-"""The whole way through real Kafka: from a produced bid to the consumed decision, one worker."""
+"""The whole path through a real Kafka: from a produced bid to the consumed decision, with one worker."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""What a large cell weighs in a worker, and how soon a killed worker decides again."""
+"""The memory of a worker with a large cell, and how soon it decides again after a kill."""
 
 import random
 import time

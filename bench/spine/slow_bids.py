@@ -1,7 +1,7 @@
-"""Bids sought for slowness: markets of up to four classes, and tasks that make their searches long.
+"""A search for slow bids: markets of up to four classes, and tasks that make their searches long.
 
-The search for them climbs by counted steps, so that it takes the same path on every machine. What it finds is
-then timed as any bid: by the whole of `Cell.handle`.
+The search climbs by counted steps, so that it takes the same path on every machine. The tasks that it finds
+are then timed like any bid, by the whole of `Cell.handle`.
 """
 
 import random

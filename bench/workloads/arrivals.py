@@ -1,4 +1,4 @@
-"""In which slot each task arrives, and whose it is."""
+"""The slot and the user of each task's arrival."""
 
 import hashlib
 import random

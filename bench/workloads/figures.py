@@ -1,6 +1,6 @@
 """The points of the paper's figures, each a setting to draw.
 
-Whatever a figure does not vary is at the base: 100 mixed nodes, a day of 144 slots, 50 arrivals per slot,
+Values that a figure does not vary are at the base: 100 mixed nodes, a day of 144 slots, 50 arrivals per slot,
 five vendors, proportional deadlines. Figure 4 is at Figure 8's high load, where the number of nodes matters.
 """
 

@@ -1,4 +1,4 @@
-"""What each task is and what it is worth: drawn from seeded streams, one per aspect (erratum P7)."""
+"""The tasks and their values, drawn from seeded streams, one per aspect (erratum P7)."""
 
 import math
 import random

@@ -1,17 +1,17 @@
-"""A model, not a measurement, of how fast GPT-2 is fine-tuned with LoRA, and what a task holds (erratum P7).
+"""A model, not a measurement, of the speed and memory of LoRA fine-tuning of GPT-2 (erratum P7).
 
 A node trains its tasks in fused steps, and the auction plans with *full* steps of `FULL_STEP_SEQUENCES`, so
-that a planned speed holds whoever the neighbours are. A step of n sequences runs at
+that a planned speed holds with any neighbours. A step of n sequences runs at
 
     throughput(n) = peak * n / (n + HALF_SPEED_SEQUENCES)
 
 sequences per second: a roofline with a fixed part per step. A full node does C_kp = throughput(full step); a
-task that brings b sequences to each full step does s_ik = C_kp * b / `FULL_STEP_SEQUENCES`. All samples are
-of `SEQUENCE_LENGTH` tokens, because C_kp in samples presumes that one sample costs as much as another. The
-rank costs speed less than 3 %, so all are planned at the speed of the largest.
+task that contributes b sequences to each full step does s_ik = C_kp * b / `FULL_STEP_SEQUENCES`. All samples
+have `SEQUENCE_LENGTH` tokens, because C_kp in samples assumes that all samples cost the same. The rank costs
+less than 3 % of the speed, so all tasks are planned at the speed of the largest.
 
-The form holds on real measurements: the seconds per step of RoBERTa-base (125 M) on one A100, for 20 batch
-sizes from 2 to 76, are met within 0.7 % by a peak of 198 sequences per second and a half-speed batch of 2.24.
+The form matches real measurements: the seconds per step of RoBERTa-base (125 M) on one A100, for 20 batch
+sizes from 2 to 76, within 0.7 %, with a peak of 198 sequences per second and a half-speed batch of 2.24.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Labour vendors: what they charge (q_in) and how long they take (h_in), affine in the size of the data.
 
-Each vendor has seeded draws of its own, so that a market of more vendors holds the smaller one unchanged.
+Each vendor has separate seeded draws, so that a market with more vendors contains the smaller one unchanged.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""One task's adapter: where it sits in the base model, and its parameters as one flat vector."""
+"""One task's adapter: its place in the base model, and its parameters as one flat vector."""
 
 import math
 from collections.abc import Iterator, Mapping

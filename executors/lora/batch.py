@@ -1,4 +1,4 @@
-"""From records to one packed batch: every task's sequences end to end, no padding."""
+"""From records to one packed batch: the sequences of all tasks concatenated, without padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

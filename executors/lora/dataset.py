@@ -1,4 +1,4 @@
-"""What a task trains on: JSONL files below one root, read in a seeded order that can be resumed."""
+"""A task's training data: JSONL files below one root, read in a seeded order that can be resumed."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""The base model of a run that names none: a small Llama, briefly trained on Python's standard library.
+"""The default base model: a small Llama, briefly trained on Python's standard library.
 
-So that a first run trains adapters on something real, with no download: same seed, same text, same model.
+It lets a first run train adapters on something real, without a download: same seed, same text, same model.
 """
 
 import fcntl

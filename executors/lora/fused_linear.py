@@ -1,4 +1,4 @@
-"""A frozen linear layer shared by many LoRA adapters, each of which sees its own rows only.
+"""A frozen linear layer shared by many LoRA adapters, each applied only to its own rows.
 
 The idea of one shared base pass for many adapters is that of ASPEN/mLoRA (arXiv 2312.02515).
 """

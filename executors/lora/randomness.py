@@ -1,4 +1,4 @@
-"""Random numbers that belong to one task, whatever else shares the batch."""
+"""Random numbers that belong to one task, independent of the rest of the batch."""
 
 from hashlib import blake2b
 

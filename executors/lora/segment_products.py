@@ -1,17 +1,17 @@
-"""Matrix products in which each segment of rows meets a matrix of its own.
+"""Matrix products in which each segment of rows is multiplied by a separate matrix.
 
 A segment is one task's token range. LoRA needs three products, for a matrix M ``[rank, features]`` and the
 segment's rows X ``[tokens, features]``: narrowing ``X M^T``, widening a narrow result N by ``N M``, and the
-gradient ``N^T X``. Three classes compute them in the same sense; ``choose_products`` picks one:
+gradient ``N^T X``. Three classes compute them with the same meaning; ``choose_products`` picks one:
 
-- ``BatchedProducts`` when all segments are equally long and of equal rank: one ``torch.bmm`` for all.
+- ``BatchedProducts`` when all segments have equal length and equal rank: one ``torch.bmm`` for all.
 - ``GroupedProducts`` for ragged segments on CUDA, where a launch for each segment would leave the device
   idle: one ``torch.nn.functional.grouped_mm`` on bfloat16, with ranks padded to its 16-byte alignment.
 - ``SeparateProducts`` otherwise. On a CPU a call costs a few microseconds and grouped_mm loops as well, so
-  one product for each segment is fastest, and bit for bit what the task alone would compute.
+  one product for each segment is fastest, and bit-identical to what the task alone would compute.
 
-The first and the last keep narrow results as ``[rank, tokens]``: BLAS is two to five times as fast when the
-small dimension of a product is that of its rows, as the product's rows are then few and long.
+The first and the last keep narrow results as ``[rank, tokens]``: BLAS is two to five times as fast with the
+small dimension first, since the product's rows are then few and long.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is trained, one LoRA fine-tuning task as the plan describes it, and all that it has come to."""
+"""One LoRA fine-tuning task as planned, and its complete training state."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""From a record of `commands` to a command for a runner of this node, or to the reason why it is none."""
+"""From a record of `commands` to a command for a runner of this node, or to the reason for its refusal."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping

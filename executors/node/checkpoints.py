@@ -1,8 +1,8 @@
-"""Checkpoints as folders of files: written whole or not at all, verified before they are trusted.
+"""Checkpoints as folders of files: written atomically, verified before use.
 
 Layout: ``<root>/<job_id>/<token>-<samples_done>/``, with a ``manifest.json`` that lists every other file.
-The folder's token is a fencing token: a writer that was replaced holds a lower one and is refused. Of a job
-that is over, ``<root>/<job_id>/final/`` alone is left, and nobody writes any more.
+The folder's token is a fencing token: a replaced writer has a lower one and is refused. A job that is over
+has only ``<root>/<job_id>/final/`` left, and accepts no more writes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The node's partition of `commands`, read from where the journal says. No consumer group takes part."""
+"""Reading the node's partition of `commands` from the journal's position, without a consumer group."""
 
 import logging
 from dataclasses import dataclass

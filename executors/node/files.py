@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all, even after a loss of power."""
+"""Files that are written completely or not at all, even in a power failure."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What a node has applied, on disk: replaced as a whole, so that a restart finds it as of one moment."""
+"""What a node has applied, on disk: replaced atomically, so that a restart finds a consistent state."""
 
 import fcntl
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""The life of a node: commands in, runners at work, reports out, and what is applied on disk.
+"""The life of a node: reads commands, runs runners, sends reports, and records on disk what was applied.
 
-The order is always checkpoint, report, journal: whatever is lost in between is done again after a restart.
+The order is always checkpoint, report, journal: whatever a crash interrupts is repeated after a restart.
 """
 
 import logging

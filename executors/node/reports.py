@@ -1,4 +1,4 @@
-"""What the node tells the cell: `fleet` events, none lost or told twice for a retry; and that it lives."""
+"""The node's `fleet` events, none lost and none duplicated by a retry; and its heartbeats."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Whether the disks have room for what a node must write."""
+"""Whether the disks have room for the node's files."""
 
 import errno
 import os

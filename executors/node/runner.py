@@ -1,7 +1,7 @@
-"""What a node does for one kind of command: the seam between the node service and what runs on it.
+"""The interface between the node service and a runner, which obeys one kind of command.
 
-A runner is found by its name among the entry points of the group `millrace.runners`, so that whoever brings
-one changes nothing here.
+A runner is found by its name among the entry points of the group `millrace.runners`, so a new one needs no
+change here.
 """
 
 from collections.abc import Callable, Mapping

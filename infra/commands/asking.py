@@ -1,4 +1,4 @@
-"""`millrace submit`, `quote` and `vendor-quote`: events that are sent, and the answer that is waited for."""
+"""`millrace submit`, `quote` and `vendor-quote`: send events and wait for the answers."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator

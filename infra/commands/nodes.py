@@ -1,4 +1,4 @@
-"""`millrace nodes` and `millrace zone`: what an operator changes in a running cell."""
+"""`millrace nodes` and `millrace zone`: an operator's changes of a running cell."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What commands print: figures on standard output, remarks and progress on standard error."""
+"""Output of commands: figures on standard output, remarks and progress on standard error."""
 
 import json
 import sys

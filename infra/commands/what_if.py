@@ -1,4 +1,4 @@
-"""`millrace simulate --from-ledger`: what is checked, and what is found, as tables."""
+"""`millrace simulate --from-ledger`: its checks, and its results as tables."""
 
 from collections.abc import Iterable
 from contextlib import nullcontext

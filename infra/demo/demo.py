@@ -1,4 +1,4 @@
-"""The demo from end to end: a whole deployment, a crash on the way, and the proof."""
+"""The demo from end to end: a whole deployment, a crash in between, and a replay."""
 
 import ast
 import hashlib

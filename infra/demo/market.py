@@ -1,4 +1,4 @@
-"""The demo's market phase, and what is shown of it."""
+"""The demo's market phase, and its display."""
 
 import math
 import os

@@ -1,1 +1,1 @@
-"""A deployment on one machine: topics, worker, executors and clock, started in order and ended together."""
+"""A deployment on one machine: topics, worker, executors and clock, started in order and stopped together."""

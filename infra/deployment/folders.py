@@ -1,4 +1,4 @@
-"""Where a deployment keeps what it keeps, and how a command finds the one that runs here."""
+"""The folders of a deployment, and how a command finds the one that runs on this machine."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One service of a deployment: a process that is started again when it dies."""
+"""One service of a deployment: a process that is restarted when it dies."""
 
 import os
 from collections.abc import Mapping, Sequence

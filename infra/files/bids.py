@@ -1,4 +1,4 @@
-"""Bids and vendors' standing quotes as people write them."""
+"""Files of bids and of vendors' standing quotes."""
 
 import uuid
 from typing import Any

@@ -1,4 +1,4 @@
-"""Files of entries as people write them, YAML or JSON lines; each fault with its file and line."""
+"""Files of entries that users write, in YAML or JSON lines; each error names file and line."""
 
 import json
 import sys

@@ -1,1 +1,1 @@
-"""One Kafka broker for whoever brings none: the jars, the local process, the Docker container."""
+"""A Kafka broker where no cluster is given: the jars, the local process, the Docker container."""

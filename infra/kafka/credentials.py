@@ -1,4 +1,6 @@
-"""A secured local broker: its authority, its certificates, and a user with a password for each role."""
+"""A secured local broker: its certificate authority, its certificates, and a user with a password for each
+role.
+"""
 
 import datetime
 import ipaddress

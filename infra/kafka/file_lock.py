@@ -1,4 +1,4 @@
-"""A lock on a file that says who holds it, and that a child process may inherit."""
+"""A file lock that records its holder and can be inherited by a child process."""
 
 import os
 from collections.abc import Iterator

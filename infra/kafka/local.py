@@ -1,4 +1,4 @@
-"""A Kafka broker in a process of its own on this machine."""
+"""A Kafka broker in a separate process on this machine."""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Child processes: they die with their parent, and are not started again for ever."""
+"""Child processes: they end with their parent, and are not restarted endlessly."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The configuration of a single-node Kafka in KRaft mode, and ports that nobody else is given meanwhile."""
+"""The configuration of a single-node Kafka in KRaft mode, and ports reserved until they are used."""
 
 import errno
 import socket

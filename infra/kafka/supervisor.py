@@ -1,9 +1,9 @@
 """Runs the broker as a child that cannot outlive the process which asked for it.
 
-Started as a script of its own, by path and with the standard library alone. It stops the child when
-its standard input closes or its owner dies, whichever way that happens: by SIGKILL, too, and while
-other children of the owner still hold a copy of the pipe. Should the supervisor itself be killed, the
-kernel kills the child: PR_SET_PDEATHSIG is tied to the thread that forked, and here it is the only one.
+It is started as a separate script, by path and with the standard library alone. It stops the child when its
+standard input closes or its owner dies for any reason, including SIGKILL, even while other children of the
+owner still hold a copy of the pipe. If the supervisor itself is killed, the kernel kills the child:
+PR_SET_PDEATHSIG is tied to the thread that forked, and the supervisor has only one.
 
     supervisor.py STOP_TIMEOUT_S COMMAND...
 

@@ -1,1 +1,1 @@
-"""The log from outside: events sent to it, and what it holds read back."""
+"""Access to the log from outside: sending events and reading records."""

@@ -1,4 +1,4 @@
-"""Asking through the log: events are sent, and what is decided because of them comes back."""
+"""Asking through the log: sends events and returns the decisions that they cause."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Reading topics from their beginning, or from now on; a cell's board kept up to date."""
+"""Reading topics from their beginning, or from now on; keeping a cell's board up to date."""
 
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType

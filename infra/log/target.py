@@ -1,4 +1,4 @@
-"""Which log a command speaks to."""
+"""The log that a command uses."""
 
 from dataclasses import dataclass
 

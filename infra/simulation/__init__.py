@@ -1,1 +1,1 @@
-"""A cell on virtual time: the very state machine that runs on Kafka, with executors that only count."""
+"""A cell on virtual time: the same state machine as on Kafka, with simulated executors."""

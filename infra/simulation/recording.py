@@ -1,4 +1,4 @@
-"""What a recorded ledger says of its times and of its nodes, read before anything is simulated from it."""
+"""The times and nodes of a recorded ledger, read before a simulation starts."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Everything around a cell in a simulation: nodes whose runners only report, and a solver."""
+"""The surroundings of a cell in a simulation: nodes whose runners only report, and a solver."""
 
 import gc
 import math

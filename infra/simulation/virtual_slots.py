@@ -1,4 +1,4 @@
-"""A stand-in for the LoRA slot runners of a cell's nodes: it reports what they would, and trains nothing."""
+"""The simulated LoRA runner of a cell's nodes: it sends the same reports, but trains nothing."""
 
 import hashlib
 import math

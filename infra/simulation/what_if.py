@@ -1,4 +1,4 @@
-"""A recorded ledger under another configuration, beside what its cell decided."""
+"""A recorded ledger under another configuration, compared with its cell's decisions."""
 
 import math
 from collections.abc import Callable, Iterator

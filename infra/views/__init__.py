@@ -1,1 +1,1 @@
-"""What people see of a log: folds of its events and decisions, and how they are shown."""
+"""Displays of a log: folds of its events and decisions, and how they are shown."""

@@ -1,4 +1,4 @@
-"""One cell as its log has it: what watchers, summaries and comparisons of simulations are made from."""
+"""One cell according to its log: the basis of displays, summaries and comparisons of simulations."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The jobs of a cell and their runs as they stand, folded from its log."""
+"""The present state of a cell's jobs and their runs, folded from its log."""
 
 from collections import Counter
 from dataclasses import dataclass, field

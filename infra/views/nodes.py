@@ -1,4 +1,4 @@
-"""The nodes of a cell as they stand, folded from its log."""
+"""The present state of a cell's nodes, folded from its log."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

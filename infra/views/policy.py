@@ -1,4 +1,4 @@
-"""What a policy adds to how cells are shown: the seam between the general views and a policy's own."""
+"""The interface between the general views and a policy's own view."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -1,4 +1,4 @@
-"""The whole story of one job, from the log."""
+"""The whole history of one job, from the log."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""What came of a cell's log, in figures: the end of a simulation and of the demo."""
+"""The outcome of a cell's log in figures, for the end of a simulation and of the demo."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

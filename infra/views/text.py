@@ -1,4 +1,4 @@
-"""Money and times as people read them."""
+"""Money and times as readable text."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Events and decisions in words, each policy's own by its view."""
+"""Events and decisions in words, those of a policy by its view."""
 
 from infra.views.policy import policy_views
 from infra.views.text import units

@@ -1,4 +1,4 @@
-"""When jobs arrive, whose they are and how much GPU time they take: cut from a trace, or generated like one.
+"""Arrival times, users and GPU times of jobs: cut from a trace, or generated like one.
 
 The figures come from the Philly trace (80,702 jobs of 2017, CC-BY-4.0); see docs/workloads.md.
 """

@@ -1,7 +1,8 @@
-"""What no trace tells of a job, drawn from seeded distributions: its shape, size, deadline, data and bid.
+"""The properties of a job that no trace records, drawn from seeded distributions: shape, size, deadline,
+data, bid.
 
-The papers leave these distributions open (erratum P7). Each is stated beside its constant, and in
-docs/workloads.md with the reason for it.
+The papers leave these distributions open (erratum P7). Each is stated beside its constant; docs/workloads.md
+gives the reasons.
 """
 
 import math

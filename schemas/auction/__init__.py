@@ -1,1 +1,1 @@
-"""What travels for the auction and its baselines alone: settings, terms, evidence, vendors."""
+"""The types of the auction and its baselines: settings, terms, evidence, vendors."""

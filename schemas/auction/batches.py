@@ -1,4 +1,4 @@
-"""What a zone under Titan asks of a solver: to schedule a batch of bids in the room that is left."""
+"""A zone's request to a solver under Titan: to schedule a batch of bids in the room that is left."""
 
 from itertools import accumulate
 from typing import Annotated, Literal, Self

@@ -1,4 +1,4 @@
-"""What an auction zone is asked for, by the types of its own workload and terms."""
+"""Requests to an auction zone, by the types of its own workload and terms."""
 
 from dataclasses import dataclass
 from typing import Protocol, Self

@@ -1,4 +1,4 @@
-"""On what terms jobs are submitted to an auction zone, and quotes asked for."""
+"""The terms on which jobs are submitted to an auction zone, and quotes requested."""
 
 from typing import Literal
 

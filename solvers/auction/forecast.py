@@ -1,4 +1,4 @@
-"""A forecast of a day's prices from a day before: what would just have found room for what was asked."""
+"""A forecast of a day's prices from the day before: the prices at which its demand would just have fitted."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """A cell: the state machine that turns a ledger of events into a chained log of decisions.
 
-`Cell.handle` is a function of the cell's state and the event alone: no clock, no I/O, no randomness. The same
-ledger gives the same bytes on any machine.
+`Cell.handle` depends only on the cell's state and the event: no clock, no I/O, no randomness. The same ledger
+gives the same bytes on any machine.
 """
 
 import hashlib

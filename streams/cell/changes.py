@@ -1,7 +1,6 @@
-"""Changes of a running cell: nodes that join, leave, or go from zone to zone, and zones that are configured
-anew.
+"""Changes of a running cell: nodes that join, leave, or move between zones, and zones that are reconfigured.
 
-A node leaves a zone only when the zone needs it no more, so no change takes a running node from a job.
+A node leaves a zone only when the zone no longer needs it, so no change takes a running node from a job.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A cell that has a configuration: what each event means for its jobs, its nodes and its zones."""
+"""A cell that has a configuration: the effect of each event on its jobs, its nodes and its zones."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,7 @@
-"""The jobs of a cell: every id, its owner, its state and how far it is, across all zones.
+"""The jobs of a cell: every id, its owner, its state and progress, across all zones.
 
-A job that was submitted waits until its zone admits or rejects it; an admitted one is completed, refunded or
-withdrawn. Jobs that are over are known by their ids alone, within a window.
+A submitted job waits until its zone admits or rejects it; an admitted one is completed, refunded or
+withdrawn. Of finished jobs only the ids are kept, within a window.
 """
 
 from typing import Any, Literal

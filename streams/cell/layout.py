@@ -1,4 +1,4 @@
-"""A cell's configuration as it is by now, and which nodes serve another zone than the one that owns them."""
+"""A cell's present configuration, and the nodes that serve another zone than their owner."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""How much of its cell's snapshot the live jobs take: a cell admits no more of them than a snapshot holds.
+"""The part of a cell's snapshot that live jobs take: a cell admits no more of them than a snapshot holds.
 
 Each job is counted by an upper bound on its packed state, which is known without packing it, and the sum is
-kept up with every change. It is no part of the state: who restores jobs counts them again.
+kept up to date with every change. It is not part of the state: restoring jobs counts them again.
 """
 
 from collections import Counter

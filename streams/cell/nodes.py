@@ -1,8 +1,8 @@
-"""The nodes of a cell: which zone each serves, whether it is there, and whether it is to be planned on.
+"""The nodes of a cell: the zone of each, whether it is up, and whether it may be planned on.
 
-A node of the first configuration is taken to be up until it leaves, announces that it is unfit for its zone,
-or falls silent once it was heard; one that joins later is awaited. A node is unfit with another base model
-than the zone's, or without a runner that the zone's policy commands.
+A node of the first configuration is assumed to be up until it leaves, announces that it is unfit for its
+zone, or falls silent after it was heard; one that joins later is awaited. A node is unfit with another base
+model than the zone's, or without a runner that the zone's policy commands.
 """
 
 from collections.abc import Collection, Iterator

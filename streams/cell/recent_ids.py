@@ -1,4 +1,4 @@
-"""Ids that were seen of late, by writer: no writer can take another's, or crowd another's out."""
+"""Recently seen ids, by writer: no writer can use up another's ids, or displace them."""
 
 import hashlib
 from collections import OrderedDict

@@ -1,8 +1,8 @@
 """Versions of the rules: those that this program has, and how a cell goes from one to the next.
 
-The rules of a cell are all that its decisions depend on beside its ledger. `CellConfigured.rules` names the
-first ones and each `RulesAdopted` the next, so a ledger says which rules decide each of its events. What a
-cell says before its configuration, and whether an adoption holds, is the same under all rules.
+The rules of a cell are everything that its decisions depend on except its ledger. `CellConfigured.rules`
+names the first version and each `RulesAdopted` the next, so a ledger says which rules decide each of its
+events. Decisions before the configuration, and whether an adoption is valid, are the same under all rules.
 """
 
 import hashlib

@@ -1,1 +1,1 @@
-"""How it travels: every client of Kafka is configured, connected and asked here."""
+"""The configuration, connection and checks of every Kafka client."""

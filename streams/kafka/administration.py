@@ -1,4 +1,4 @@
-"""What is asked of a broker about itself and its topics."""
+"""Queries to a broker about itself and its topics."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping

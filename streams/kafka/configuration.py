@@ -1,4 +1,4 @@
-"""What each kind of client is configured with, in librdkafka's terms. Nothing else sets these."""
+"""The configuration of each kind of client, in librdkafka's terms. No other module sets these."""
 
 from typing import Any
 

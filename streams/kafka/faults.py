@@ -1,4 +1,4 @@
-"""The errors that a person reads when Kafka does not answer, or not as it should."""
+"""Readable errors for a Kafka that does not answer, or not as it should."""
 
 import re
 import socket

@@ -1,4 +1,4 @@
-"""Sending without waiting: each record yields the broker's confirmation, to be awaited later."""
+"""Sending without waiting: each record returns the broker's confirmation, to be awaited later."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Kafka records as plain values, so that what is read and what is sent can be decided without a broker."""
+"""Kafka records as plain values, so that reading and sending can be decided without a broker."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

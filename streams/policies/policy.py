@@ -1,4 +1,4 @@
-"""The seam between a cell and the policy that runs one of its zones."""
+"""The interface between a cell and the policy that runs one of its zones."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""Proof of a log: the ledger folded again, and every decision compared."""
+"""Verification of a log: decisions are recomputed from the ledger and compared."""

@@ -1,4 +1,4 @@
-"""The chains of cells, followed through the decisions as they were found."""
+"""The chains of cells, followed through the decisions as found."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a ledger demands, and what was found of it: kept on disk, since a ledger may be larger than memory."""
+"""The decisions that a ledger implies, and those found: kept on disk, since a ledger may exceed memory."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A log on Kafka as files: each decision once and in the order of the ledger, and nothing hidden."""
+"""A log on Kafka as files: each decision once and in ledger order, and every deviating record too."""
 
 import hashlib
 import sqlite3

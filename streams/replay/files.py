@@ -1,9 +1,9 @@
 """A log as two files of JSON lines: the ledger, and the decisions in the order of the ledger.
 
-Beside them lie the states of cells where their rules changed, each in a file of its own.
+Beside them are the states of cells whose rules changed, each in a separate file.
 
-Each line is canonical to the byte and ends with a line break, so a file has one form only, and whatever is
-changed in it is noticed: here, by line, or where the ledger is folded.
+Each line is canonical to the byte and ends with a line break, so a file has only one valid form. Any change
+is detected: here, by line, or when the ledger is folded.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Heads of cells' chains: who keeps one notices later that a whole log was rewritten or cut."""
+"""Heads of cells' chains: a saved head reveals later that a whole log was rewritten or truncated."""
 
 import re
 from collections.abc import Iterable, Mapping

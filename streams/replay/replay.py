@@ -1,4 +1,6 @@
-"""Proof of a log: fold the ledger again, and compare every decision byte by byte and link by link."""
+"""Verification of a log: recompute every decision from the ledger, and compare byte by byte and link by
+link.
+"""
 
 import heapq
 import re

@@ -1,6 +1,6 @@
 """Stretches of a ledger, each decided by one version of the rules.
 
-They are folded again where those rules are at hand, and joined by the states that the ledger names.
+They are folded again if those rules are available, and joined by the states that the ledger names.
 """
 
 import zlib

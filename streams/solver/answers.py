@@ -1,4 +1,4 @@
-"""Which decisions ask for a solve, and the records that answer them. Pure."""
+"""The decisions that ask for a solve, and the records that answer them. Pure."""
 
 from dataclasses import dataclass
 

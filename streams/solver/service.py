@@ -1,4 +1,6 @@
-"""Requests in, answers out. A request's offset is committed only when the broker has confirmed its answer."""
+"""Reads requests and sends answers. A request's offset is committed only when the broker has confirmed its
+answer.
+"""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Solves in a process of their own, which may take long, fail, die or be broken off without the service."""
+"""Solves in a child process, which may take long, fail, die or be aborted without stopping the service."""
 
 import contextlib
 import multiprocessing

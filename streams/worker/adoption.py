@@ -1,10 +1,10 @@
-"""Cells come under the newest rules: when their ledger is folded, the worker writes that these hold from then
+"""Adoption of the newest rules: when a cell's ledger is folded, the worker writes that they apply from then
 on.
 
-What the old rules decided is published and in a snapshot by then, and the state that the new ones start from
-is kept for ever; the broker has confirmed both before the ledger names it. The event holds if nothing of the
-cell entered the ledger meanwhile; otherwise it changes nothing and is tried again. So that this comes to an
-end, intake sends nothing to a partition while one of its cells waits for rules.
+Before that, the decisions of the old rules are published and in a snapshot, and the state that the new ones
+start from is stored permanently; the broker has confirmed both before the ledger names it. The event is valid
+if no other event of the cell entered the ledger meanwhile; otherwise it changes nothing and is tried again.
+So that this terminates, intake sends nothing to a partition while one of its cells waits for an adoption.
 """
 
 import asyncio

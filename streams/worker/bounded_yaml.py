@@ -1,9 +1,10 @@
-"""YAML as people write configuration: what JSON can say, in bounded size, depth and time, and with lines.
+"""YAML for configuration: limited to what JSON can express, in bounded size, depth and time, with line
+numbers.
 
-One pass over the events of libyaml, where PyYAML was built with it. Values are of JSON's types: a date is the
-text that it was written as. Refused is what makes a small file large or slow (aliases, deep nesting, numbers
-without end, directives), what YAML would silently pass over (a key given twice, a second document), and what
-is no plain data (other tags, keys that are not words).
+One pass over the events of libyaml, if PyYAML was built with it. Values are of JSON's types: a date stays the
+text that was written. It refuses what makes a small file large or slow (aliases, deep nesting, numbers of any
+length, directives), what YAML would silently ignore (a key given twice, a second document), and what is not
+plain data (other tags, keys that are not words).
 """
 
 import re

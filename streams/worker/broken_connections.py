@@ -1,9 +1,9 @@
-"""Writing to a connection that has just broken, which uvloop answers with an error unknown to aiokafka.
+"""Writing to a connection that has just broken, for which uvloop raises an error that aiokafka does not
+handle.
 
-asyncio's own loop drops what is written to a closed transport; uvloop raises RuntimeError. This ends the task
-in which aiokafka learns where the brokers are, and what waits for that task waits for ever: a worker whose
-broker dies at such a moment would go on deciding, and never again commit or send a heartbeat. Here it is a
-broken connection like any other.
+asyncio's own loop drops data written to a closed transport; uvloop raises RuntimeError. This ends aiokafka's
+metadata task, and whatever waits for that task waits forever: a worker whose broker dies at such a moment
+would go on deciding, but never again commit or send a heartbeat. Here it is treated as any broken connection.
 """
 
 from typing import Any

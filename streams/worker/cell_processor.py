@@ -1,7 +1,7 @@
 """The Faust side of the cells: ledger events in, decisions out, and snapshots between.
 
-The order that makes a crash harmless: what was decided is confirmed by the broker, then the snapshots are
-written and confirmed, and only then the events are acknowledged. Folding goes on meanwhile.
+The order makes a crash harmless: decisions are confirmed by the broker, then the snapshots are written and
+confirmed, and only then the events are acknowledged. Folding continues meanwhile.
 """
 
 import asyncio

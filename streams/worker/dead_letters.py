@@ -1,4 +1,4 @@
-"""A record that was refused, kept with the reason where an operator finds it."""
+"""Dead letters: refused records, kept with the reason."""
 
 from schemas.text import plain
 from schemas.topics import (

@@ -1,4 +1,4 @@
-"""The Faust application of a worker: its settings, its agents, and what happens when partitions move."""
+"""The Faust application of a worker: its settings, its agents, and the handling of partitions that move."""
 
 import asyncio
 import contextlib

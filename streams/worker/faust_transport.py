@@ -1,4 +1,4 @@
-"""Faust's Kafka transport, made exact: nothing is lost while partitions move."""
+"""Faust's Kafka transport, corrected so that nothing is lost while partitions move."""
 
 import asyncio
 import time

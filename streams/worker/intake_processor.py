@@ -1,6 +1,6 @@
-"""The Faust side of intake: input events wait their turn, flow on to the ledger, and are acknowledged there.
+"""The Faust side of intake: input events wait their turn, are sent to the ledger, and are acknowledged then.
 
-It also listens: nodes' signs of life stay here, and only their changes enter the ledger.
+It also tracks heartbeats: nodes' signs of life stay here, and only their changes enter the ledger.
 """
 
 import asyncio

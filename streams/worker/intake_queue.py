@@ -1,13 +1,13 @@
-"""The order in which waiting events enter the ledger: by time, and fair between those who wrote them. Pure.
+"""The order in which waiting events enter the ledger: by time, and fair between writers. Pure.
 
 Each event has a tag, and the least tag goes first. The tag is the event's time, but at least `interval_s`
-after the tag of the event before it from the same writer, and later still where its events took long to be
-decided. So events of all who write at an ordinary pace enter in the order of their times, whichever topic
-they came on and however late they are read; whoever writes many at once, or what is slow to decide, falls
-behind with it and delays the others by no more than its share.
+after the tag of the previous event from the same writer, and later still if its events took long to decide.
+So events of all writers at an ordinary rate enter in the order of their times, whichever topic they came on
+and however late they are read. A writer of many events at once, or of slow ones, is delayed itself and delays
+the others only by its share.
 
-The clock and the nodes must not be late, whatever waits: jobs that were promised room depend on them. So they
-wait for others a second at most, even where those are so many writers that each is within its share.
+The clock and the nodes must not be late, because promised jobs depend on them. So they wait for others at
+most a second, even for many writers that are each within their share.
 """
 
 import heapq

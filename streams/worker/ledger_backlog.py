@@ -1,8 +1,8 @@
 """How many events are on their way from intake to their cells: intake sends no more than are folded soon.
 
-What waits in the ledger is decided in its order, whoever sent it. So whatever is to wait its turn must wait
-before the ledger, and the ledger is kept short. Of partitions that another worker folds nothing is known
-here: events go there at a pace that leaves room for that worker's own.
+Events in the ledger are decided in its order, whoever sent them. So events must wait their turn before the
+ledger, and the ledger is kept short. The backlog of partitions that another worker folds is unknown here, so
+events go there at a rate that leaves room for that worker's own.
 """
 
 from collections import deque

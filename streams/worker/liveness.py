@@ -1,13 +1,13 @@
-"""Which nodes are alive, judged where late reading is known.
+"""Which nodes are alive, judged by the worker that knows what it has read late.
 
-A node is silent when it was not heard for longer than its cell waits, counted in time in which somebody
-listened. There are two ways to listen:
+A node is silent when it was not heard for longer than its cell's timeout, counted in time spent listening.
+There are two ways to listen:
 
 - Everything that the broker has of the `fleet` partition has been read: time passes as on the reader's clock.
 - There is more to read: time passes as between the records, by the times at which the broker appended them.
 
-A worker that stood still or has no broker does not listen, and that time counts for no node. So late reading
-delays the finding of a dead node; it never makes a living one look dead.
+A worker that is suspended or has no broker does not listen, and that time counts for no node. So late reading
+delays the detection of a dead node, but never makes a live one look dead.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """One partition of the ledger: its cells, restored from their snapshots, and what those snapshots cover.
 
-Knows no broker: the order in which snapshots are written and events acknowledged is the processor's.
+Does not use a broker: the processor orders the writing of snapshots and the acknowledgement of events.
 """
 
 from collections.abc import Mapping

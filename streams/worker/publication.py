@@ -1,4 +1,4 @@
-"""From a decision to the records that it is published as: the log itself, commands, compacted views."""
+"""From a decision to the records that are published: the log itself, commands, compacted views."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
-"""Reading records whose headers aiokafka's consumer would fail on for ever, or read for seconds.
+"""Reading records whose headers would make aiokafka's consumer fail forever, or take seconds.
 
-Kafka takes any bytes as a header's name. aiokafka raises as it unpacks a batch with a name that is not UTF-8,
-again after each restart, so that one such record would stop its whole partition. Here the name is read with
-its odd bytes escaped, and intake gets the record to refuse.
+Kafka accepts any bytes as a header's name. aiokafka raises when it unpacks a batch with a name that is not
+UTF-8, again after each restart, so one such record would stop its whole partition. Here the name is read with
+its invalid bytes escaped, and intake refuses the record.
 
-A header takes two bytes, so a record may have four million. Intake refuses more than a few; here they are
-counted, and not read.
+A header takes two bytes, so a record may have four million. Intake refuses more than a few; beyond a limit
+they are counted here instead of read.
 """
 
 from typing import Any

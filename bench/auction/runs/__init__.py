@@ -1,1 +1,1 @@
-"""The runs behind the tables: what is run, under whom, checked, and kept so that none is run twice."""
+"""The runs behind the tables: settings, contenders, checks, and storage so that no run is repeated."""

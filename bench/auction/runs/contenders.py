@@ -1,4 +1,4 @@
-"""Who is compared: policies made from the declared one, or learnt from the day before."""
+"""The contenders: policies derived from the declared one, or learned from the day before."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """One day of a setting under one contender: the cell itself, on virtual time, with its plans checked.
 
-Whether the plans satisfy problem P is told from the ledger and the decisions. They are not what the cell says
-it has reserved: the instance is made again from the events alone.
+Whether the plans satisfy problem P is checked from the ledger and the decisions, independently of what the
+cell says it has reserved: the instance is rebuilt from the events alone.
 """
 
 import time

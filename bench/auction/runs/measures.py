@@ -1,4 +1,4 @@
-"""What a trial measures, by its contender's name."""
+"""The measurements of a trial, by its contender's name."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Trials that have no row yet are run, and their rows kept: a stopped benchmark goes on later."""
+"""Runs the trials that have no row yet and keeps their rows, so that a stopped benchmark can be resumed."""
 
 import hashlib
 import json

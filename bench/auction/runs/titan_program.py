@@ -1,7 +1,7 @@
-"""What Titan's program takes as the paper solves it: every batch, to the end or to its limit.
+"""The time of Titan's program as the paper solves it: every batch, to the end or to its limit.
 
-A day under the contender `titan` ends a solve as soon as its plans are proven good enough, which takes no
-program where room is plenty. So some of that day's batches are solved again, by the program alone.
+A day under the contender `titan` ends a solve as soon as its plans are proven good enough, which needs no
+program when there is plenty of room. So some of that day's batches are solved again, by the program alone.
 """
 
 from bench.auction.runs.contenders import CONTENDERS, TITAN_TIME_LIMIT_S

@@ -1,4 +1,4 @@
-"""What is run, and what is kept of it."""
+"""The inputs of a run, and the results kept of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

@@ -1,4 +1,4 @@
-"""The runner `lora`: carries out slots with the multi-LoRA engine, which is loaded only when it is needed."""
+"""The runner `lora`: trains slots with the multi-LoRA engine, which is loaded only when it is needed."""
 
 from executors.node.runner import Runner, RunnerContext, UnfitError
 from executors.node.settings import ExecutorSettings

@@ -1,9 +1,9 @@
-"""Which slots a node believes to be its cell's.
+"""The slots that a node believes to be its cell's.
 
-Whoever reaches the broker may write to `commands`, and no command proves who wrote it. What a slot says of
-itself is therefore held against what is possible: the present time, the length of slots, and the cell's
-calendar as the slots before it had it. A forged one that is possible in all this may cost the node a slot;
-none changes what is accepted after it, so that none makes the node deaf.
+Anyone who reaches the broker may be able to write to `commands`, and no command proves who wrote it. So a
+slot is checked for plausibility: against the present time, the length of slots, and the cell's calendar
+according to earlier slots. A forged slot that passes may cost the node that slot; none changes what is
+accepted after it, so no forged slot makes the node refuse genuine ones for good.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The states of jobs between their parts: on the shared store, and in memory while nobody has gone on."""
+"""The states of jobs between their runs: on the shared store, and in memory until another node continues."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

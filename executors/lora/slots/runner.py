@@ -1,4 +1,4 @@
-"""LoRA on a node: one slot at a time, as the cell orders them."""
+"""The runner `lora` on a node: one slot at a time, in the order of the cell's commands."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""A job's part of a slot while it is on this node, and what is told of it: to the cell, and in the log."""
+"""A job's run on this node, and its reports to the cell and the log."""
 
 import logging
 from collections.abc import Callable

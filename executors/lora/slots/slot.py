@@ -1,4 +1,4 @@
-"""One slot on one node: its runs, from their orders to their last reports. Knows no broker."""
+"""One slot on one node: its runs, from their orders to their last reports. Does not use a broker."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Steps that many tasks share, and that the failure of one does not spoil for the others."""
+"""Steps shared by many tasks, in which the failure of one does not affect the others."""
 
 import logging
 import math

@@ -1,1 +1,1 @@
-"""What simulations do with auctions alone: other policies of their family, and forecasts of their prices."""
+"""Simulations specific to auctions: other policies of their family, and forecasts of their prices."""

@@ -1,1 +1,1 @@
-"""How zones under the auction and its baselines are shown."""
+"""Displays of zones under the auction and its baselines."""

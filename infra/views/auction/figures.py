@@ -1,4 +1,4 @@
-"""What an auction's certificates and prices add up to."""
+"""Figures computed from an auction's certificates and prices."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""An offer in words: what was considered, the price part by part, the plan."""
+"""An offer in words: the node-slots considered, the price part by part, the plan."""
 
 from collections.abc import Iterator
 from itertools import groupby

@@ -1,4 +1,4 @@
-"""The words of the auction's own types: bids, offers, plans, batches and slots."""
+"""Descriptions of the auction's own types: bids, offers, plans, batches and slots."""
 
 from infra.views.auction.figures import AuctionFigures
 from infra.views.auction.offers import describe_offer, describe_plan

@@ -1,1 +1,1 @@
-"""What the auction is compared with (section 5.1)."""
+"""The baselines that the auction is compared with (section 5.1)."""

@@ -1,9 +1,10 @@
-"""Titan (section 5.1): one mixed-integer program per slot, over the bids that came in it and the room left.
+"""Titan (section 5.1): one mixed-integer program per slot, over the bids that arrived in it and the free
+room.
 
-Where room is plenty, plans are found and proven good enough by columns; where that does not close the gap,
-the program is solved. A variable per task, slot and node is too many for a large zone, where a task may use
-any of a hundred alike nodes. So of each slot and class it is offered the roomiest nodes alone, as many as
-the batch could fill.
+With plenty of room, columns find plans and prove them good enough; if a gap is left, the program is solved. A
+variable per task, slot and node is too many for a large zone, where a task may use any of a hundred equal
+nodes. So for each slot and class the program gets only the nodes with the most room, as many as the batch
+could fill.
 """
 
 import math

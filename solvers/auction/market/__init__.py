@@ -1,1 +1,1 @@
-"""What a task may use: nodes, their room and their prices, and what a task asks of them."""
+"""What a task may use: nodes, their free capacity and prices, and a task's demand on them."""

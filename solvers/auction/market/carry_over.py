@@ -1,4 +1,4 @@
-"""What a new market takes over from the one before it, where the nodes or the window of a zone change."""
+"""What a new market takes over from the previous one, when the nodes or the window of a zone change."""
 
 import numpy as np
 

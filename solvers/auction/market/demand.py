@@ -1,4 +1,4 @@
-"""What a task asks of each class of nodes: samples per slot and memory."""
+"""A task's demand on each class of nodes: samples per slot and memory."""
 
 import math
 from collections.abc import Sequence

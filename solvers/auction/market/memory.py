@@ -1,15 +1,15 @@
-"""The least memory that a LoRA task can take beside its base model, from the sizes of both.
+"""The least memory that a LoRA task needs beside its base model, from the sizes of both.
 
-Counted is what the fused engine (docs/lora-engine.md) holds at the end of a forward pass over full sequences:
+It counts what the fused engine (docs/lora-engine.md) holds at the end of a forward pass over full sequences:
 
 - for each parameter of the adapter, four numbers of 4 bytes: itself, its gradient, AdamW's two moments;
 - for each token and layer, what the frozen Llama keeps for the backward pass: the inputs of both norms, query
   and attention output (4 h), keys and values (2 kv), and the gate before and after its activation and the
-  projection beside it (3 i). The first layer is left out: gradients need not reach to its beginning;
-- for each token, the logarithms of the probabilities of all words, in 4 bytes.
+  projection beside it (3 i). The first layer is left out, since gradients need not reach its beginning;
+- for each token, the log-probabilities of the whole vocabulary, in 4 bytes.
 
-It is a lower bound: inputs that adapters keep besides, dropout masks, work space and the allocator's waste
-are not in it. On the default base it is 0.6 to 0.8 of what autograd was seen to hold.
+It is a lower bound: it leaves out additional inputs that adapters keep, dropout masks, work space and the
+allocator's overhead. On the default base it is 0.6 to 0.8 of what autograd was measured to hold.
 """
 
 from schemas.cells import BaseDimensions

@@ -1,4 +1,4 @@
-"""Scans of a zone's node-slots (slot, node): which have room, at what prices, and how cheap each slot is.
+"""Scans of a zone's node-slots (slot, node): free capacity, prices, and the cheapest in each slot.
 
 A task may use node-slots of several classes, each with its own samples per slot.
 """

@@ -1,6 +1,6 @@
-"""The nodes of each slot by price, kept up to date, so that a search looks at the cheapest few alone.
+"""The nodes of each slot in order of price, kept up to date, so that a search reads only the cheapest few.
 
-It follows from the prices, decides nothing, and is in no snapshot.
+The order follows from the prices, so it does not affect decisions and is in no snapshot.
 """
 
 import numpy as np

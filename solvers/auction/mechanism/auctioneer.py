@@ -1,6 +1,8 @@
-"""Algorithm 1: judge each bid on arrival, admit it iff it beats its price, and raise the prices.
+"""Algorithm 1: judge each bid on arrival, admit it if and only if it is above its price, and raise the
+prices.
 
-How a plan is found, what it costs and whether prices rise is up to a `Mechanism`: pdFTSP's or a baseline's.
+A `Mechanism`, pdFTSP's or a baseline's, determines how a plan is found, what it costs and whether prices
+rise.
 """
 
 import math

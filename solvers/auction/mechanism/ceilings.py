@@ -3,11 +3,11 @@
 A schedule pays the *highest* price among its node-slots for all of its resources, so its cost is not
 additive. But under fixed ceilings (lambda-hat, phi-hat) it is: the node-slots under both ceilings at ceiling
 prices plus their operational cost. The search keeps boxes: ranges of vendors, of compute ceilings and of
-memory ceilings. A box is bounded from below by the cheapest cover with the node-slots of its highest ceilings
-at the prices of its lowest, in the slots that its fastest vendor leaves at the price of its cheapest. That
-cover is a schedule too; what it really costs beyond the bound says along which side to divide the box of the
-least bound, until no box can hold a cheaper schedule than the best one found, or the budget of steps has run
-out.
+memory ceilings. The lower bound of a box is the cheapest cover with the node-slots allowed by its highest
+ceilings at the prices of its lowest, in the slots left by its fastest vendor at the price of its cheapest.
+This cover is also a schedule. The reasons why its true cost exceeds the bound show along which side to split
+the box with the least bound, until no box can contain a cheaper schedule than the best one found, or the
+budget of steps is spent.
 """
 
 import heapq

@@ -1,9 +1,9 @@
-"""A cover by counts: how many slots of each speed it takes, as if no two speeds wanted the same slot.
+"""A cover by counts: how many slots of each speed it needs, as if no two speeds competed for a slot.
 
-Classes of equal speed are one: in every slot the cheapest of them stands for all. Each speed then takes its
-own cheapest slots, so that a cover is a number of slots per speed, and its cost a sum of convex functions of
+Classes of equal speed count as one, represented in every slot by the cheapest of them. Each speed then takes
+its own cheapest slots, so a cover is a number of slots per speed, and its cost a sum of convex functions of
 these numbers. The cheapest numbers bound every cover from below, and with one speed they are the cheapest
-cover. With more, slots that two speeds want go to one of them; where that costs nothing, the cover is the
+cover. With more, a slot that two speeds want goes to one of them; if that costs nothing, the cover is the
 cheapest too.
 """
 

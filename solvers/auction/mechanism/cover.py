@@ -1,11 +1,11 @@
 """The cheapest cover: at most one node class per slot, enough samples in all, at the least additive cost.
 
 This is the schedule search for given prices per node-slot (problem 12 with fixed ceilings, erratum P3): a
-knapsack cover with multiple choice. Counts of slots per speed often solve it (`counts.py`). What they leave
-open is searched from the linear relaxation outwards, as Pisinger does ("A minimal algorithm for the
-multiple-choice knapsack problem", 1995): the relaxation chooses a class in every slot, slots are decided anew
-in the order of what it costs to choose otherwise, and the bound of the relaxation drops what cannot lead to a
-cheaper cover.
+multiple-choice knapsack cover. Counts of slots per speed often solve it (`counts.py`). The remaining cases
+are searched from the linear relaxation outwards, as Pisinger does ("A minimal algorithm for the
+multiple-choice knapsack problem", 1995): the relaxation chooses a class in every slot, the choices are
+revised in the order of the cost of another choice, and the bound of the relaxation drops what cannot lead to
+a cheaper cover.
 """
 
 import math

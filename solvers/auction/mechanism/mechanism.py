@@ -1,4 +1,4 @@
-"""What sets one policy apart from another: the plan for a task, its price, and how prices rise."""
+"""How policies differ: the plan for a task, its price, and how prices rise."""
 
 import math
 from collections.abc import Sequence

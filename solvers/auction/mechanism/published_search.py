@@ -1,12 +1,12 @@
 """Algorithm 2 as printed: the table dp[t, w] of Eq. 13 with a running maximum of the prices.
 
-A state keeps one way to it, the cheapest at the highest prices met so far. But objective 12 charges the
-highest price for *all* node-slots, those to come too: a dearer way there with lower prices may be the cheaper
-one in the end, and is lost (erratum P3). The exact search is `best_schedule`; this one is for the
+A state keeps one way to reach it, the cheapest at the highest prices so far. But objective 12 charges the
+highest price for *all* node-slots, including later ones: a more expensive way with lower prices may be the
+cheaper one in the end, and is lost (erratum P3). The exact search is `best_schedule`; this one is for the
 reproduction.
 
-The table has an entry per slot and sum of samples, and knows nothing before its last slot. Where it would be
-too large for anybody to wait for, the plan is that of `best_schedule`, which is never dearer.
+The table has an entry per slot and sum of samples, and gives no plan before its last slot. If it would be too
+large, the plan is that of `best_schedule`, which is never more expensive.
 """
 
 import math

@@ -1,11 +1,11 @@
-"""How steeply prices rise, learnt from earlier winners where no bound on bids is declared (erratum P4).
+"""How steeply prices rise, learned from earlier winners instead of a declared bound on bids (erratum P4).
 
-Eqs. 7 and 8 make a node-slot that is taken share by share, at a mean b-bar, e times as dear as it was when
-empty and (e - 1) alpha b-bar dearer. alpha and beta are chosen so that this meets what four fifths of the
-winners offered or more: cheaper, and a node-slot fills with bids that are worth less than those which then
-find no room; dearer, and it stays half empty. Bids that lose teach nothing, since they cost nothing and could
-say anything; and no bid moves its own price, for a winner matters only to the bids after it. Where node-slots
-open at nothing, whoever comes first wins and winners tell nothing: then the declared bounds hold.
+By Eqs. 7 and 8, a node-slot that is taken share by share, at a mean b-bar, ends (e - 1) alpha b-bar above e
+times its opening price. alpha and beta are chosen so that this is what four fifths of the winners offered or
+more. If prices rose less, a node-slot would fill with bids worth less than those that then find no room; if
+they rose more, it would stay half empty. Losing bids are ignored, since they cost nothing and could be
+arbitrary. No bid affects its own price, since a winner counts only for later bids. Where node-slots open at
+zero, the first to come wins and winners reveal nothing, so the declared bounds are used.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""Problem P in hindsight: its optimum, bounds on it, and plans near it."""
+"""Problem P in hindsight: its optimum, bounds on it, and near-optimal plans."""

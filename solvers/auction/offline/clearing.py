@@ -1,8 +1,8 @@
-"""Market-clearing prices of bids that are all known: the dual D_1 (Eq. 6), made as small as it gets.
+"""Market-clearing prices of a known set of bids: the dual D_1 (Eq. 6), minimised approximately.
 
 One price per slot and class of nodes is enough, for the nodes of an empty class are interchangeable. Any such
 prices make a point of the dual once mu_i covers constraint 6a (erratum P8), so each round's value is an upper
-bound on the welfare of every schedule. The least of them audits a day that is over.
+bound on the welfare of every schedule. The least of them audits a past day.
 """
 
 import math

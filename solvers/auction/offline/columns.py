@@ -1,7 +1,7 @@
-"""Schedule selection (P_1, Eq. 5) by column generation: a bound for larger instances, and plans near it.
+"""Schedule selection (P_1, Eq. 5) by column generation: a bound for larger instances, and near-optimal plans.
 
-Where the restricted master would be too large, prices come from the volume algorithm instead (Barahona and
-Anbil 2000), kept to its dual side. Any prices give a bound.
+If the restricted master would be too large, prices come from the volume algorithm instead (Barahona and
+Anbil 2000), limited to its dual side. Any prices give a bound.
 """
 
 import math

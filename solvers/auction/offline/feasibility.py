@@ -1,4 +1,4 @@
-"""Whether plans satisfy problem P, told from the plans alone: it shares no code with what makes them."""
+"""Whether plans satisfy problem P, checked from the plans alone: it shares no code with the solvers."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,9 +1,9 @@
 """Groups of equal nodes: those of a class with equal room in a slot share the rows of the master.
 
-A row says that what the tasks of a group weigh together is at most the number of its nodes. Weighed are the
-parts of a node's compute and memory that a task takes, and dual feasible functions of those: functions f with
+A row says that the total weight of a group's tasks is at most the number of its nodes. The weights are the
+shares of a node's compute and memory that a task takes, and dual feasible functions of them: functions f with
 sum f(x) <= 1 wherever sum x <= 1 (Fekete and Schepers, "New classes of fast lower bounds for bin packing
-problems", 2001). They know that two tasks of 0.4 of a node leave no room for a third, which sums do not.
+problems", 2001). They express that two tasks of 0.4 of a node leave no room for a third, which sums do not.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Problem P in hindsight: the instance that the events of a ledger make, as the online path met them."""
+"""Problem P in hindsight: the instance built from a ledger's events, as they were when the bids arrived."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field

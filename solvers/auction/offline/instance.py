@@ -1,7 +1,7 @@
-"""Problem P before anything is decided (section 2.2): node-slots with room, and tasks that want some.
+"""Problem P as data (section 2.2): node-slots with room, and tasks that want some.
 
-The offline optimum takes the tasks of a whole day; a scheduler that decides in batches takes those that have
-just come, and the room that is left.
+The offline optimum takes the tasks of a whole day. A scheduler that decides in batches takes those that have
+just arrived, and the room that is left.
 """
 
 from collections.abc import Sequence

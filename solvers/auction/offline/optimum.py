@@ -1,4 +1,6 @@
-"""The offline optimum of problem P: what the best plans in hindsight bring, the yardstick of the auction."""
+"""The offline optimum of problem P: the welfare of the best plans in hindsight, as a yardstick of the
+auction.
+"""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The cheapest plan of a task at additive prices (constraint 6a), room or no room."""
+"""The cheapest plan of a task at additive prices (constraint 6a), regardless of room."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Whole plans on nodes: whatever fits, then a relaxation's large parts, then better neighbours."""
+"""Integral plans on nodes: what fits greedily, then a relaxation's large parts, then local improvements."""
 
 import math
 import random

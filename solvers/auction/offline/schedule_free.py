@@ -1,7 +1,7 @@
-"""Problem P as it is printed (Eqs. 4 to 4h), with a variable per task, slot and node: exact, for small sizes.
+"""Problem P as printed (Eqs. 4 to 4h), with a variable per task, slot and node: exact, for small sizes.
 
-Equal nodes can be swapped without any change, which a branch and bound sees only in part: `columns.py` is for
-what is larger.
+Equal nodes can be swapped without any change, a symmetry that branch and bound detects only in part; use
+`columns.py` for larger instances.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""What a solver of problem P returns: plans, and how far from the best they may be at most."""
+"""The result of a solver of problem P: plans, and a bound on their distance from the best."""
 
 import math
 from collections.abc import Sequence

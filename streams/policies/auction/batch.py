@@ -1,4 +1,4 @@
-"""A batch of bids: kept while it waits, put as a problem to a solver, its plans as placements."""
+"""A batch of bids: kept while it waits, sent to a solver as a problem, its plans applied as placements."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The judge of Titan (section 5.1): the bids of a slot wait for one solve, and are decided together.
 
-A cell never waits for a solver, so the answer may find less room than there was when it was asked for. A plan
-whose node-slots are no longer free, or that was none, is not applied: its bid is rejected, and why.
+A cell never blocks on a solver, so the answer may find less room than when it was asked for. A plan that is
+malformed, or whose node-slots are no longer free, is not applied: its bid is rejected, with the reason.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The admitted jobs of a zone: plans kept, made again, given up and completed."""
+"""The admitted jobs of a zone: their plans, replanning, cancellation and completion."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal

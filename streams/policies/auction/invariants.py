@@ -1,7 +1,7 @@
-"""What must hold of an auction zone after every event, whatever the events were.
+"""The invariants of an auction zone, which must hold after every event.
 
-Tests look at it, and workers that are told to (`MILLRACE_VALIDATE`): a fault in the code then stops a cell
-where it appears, and not where it first does harm.
+Tests check them, and workers with `MILLRACE_VALIDATE`: a fault in the code then stops a cell where it
+appears, not where it first does harm.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What an auction zone keeps of an admitted job, from its award to its end."""
+"""An auction zone's data about an admitted job, from its admission to its end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Who judges the bids of a zone, at once or many together, and how a verdict is put down."""
+"""How the bids of a zone are judged, one by one or in batches, and how the outcome is recorded."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The auction and its five baselines, as the pipeline knows them."""
+"""The manifests of the auction and its four baselines."""
 
 from schemas.auction.batches import BatchProblem, BatchSolution
 from schemas.auction.evidence import AuctionEvidence, JobReplanned, ZonePriced

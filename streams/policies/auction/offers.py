@@ -1,4 +1,4 @@
-"""From the auctioneer's numbers to what travels."""
+"""From the auctioneer's numbers to the records of an offer and a certificate."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""What is still to be expected of a job's runs: enough for its work, or not, and by whose fault."""
+"""What a job's runs are still expected to do: whether it is enough for its work, and who is responsible if
+not.
+"""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What each kind of policy makes of a zone: its rules, its market, and who judges its bids."""
+"""How each kind of policy runs a zone: its rules, its market, and its judge."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
-"""What a zone has promised to admitted jobs: that their plans can be carried out.
+"""A zone's promise to admitted jobs: that their plans can be carried out.
 
-A change of its configuration that would break a plan is refused. What plans cost to run may change, for that
-is the provider's.
+A change of its configuration that would break a plan is refused. The operating cost of plans may change, at
+the provider's expense.
 """
 
 from collections import Counter

@@ -1,5 +1,4 @@
-"""Plans that are made again, at the provider's cost: of jobs that fell behind, and of jobs whose nodes are
-lost or to leave."""
+"""Replanning, at the provider's cost: jobs that fell behind, and jobs whose nodes are lost or leaving."""
 
 from collections.abc import Iterable, Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""What nodes report of the runs of a zone's jobs, and what follows from it."""
+"""Nodes' reports about the runs of a zone's jobs, and their consequences."""
 
 from collections.abc import Iterator
 
