@@ -3,10 +3,10 @@
 A node leaves a zone only when the zone no longer needs it, so no change takes a running node from a job.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from schemas.base import Outcome
-from schemas.cells import Zone
+from schemas.cells import Node, Zone
 from schemas.changes import (
     CellChange,
     NodeCordoned,
@@ -40,6 +40,10 @@ class Changes:
         self._cell = cell
         self._nodes = nodes
         self._zones = zones
+        self._tried: Layout | None = None
+        self._room_after: dict[tuple[str, str | None], int | None] = {}
+        """What live jobs could take in the snapshot once a node has left `_tried` for a zone; None if it cannot.
+        Kept because a node may wait long for its turn. It follows from the state."""
 
     def take(self, event: CellChange) -> Iterator[Outcome]:
         """Carry out what an operator says, or say why not."""
@@ -58,16 +62,25 @@ class Changes:
 
     def _free_to_go(self) -> tuple[str, Layout] | None:
         """The first node that may leave now, and the layout after it has; a move may free others."""
+        if self._tried is not self._layout:
+            self._tried = self._layout
+            self._room_after.clear()
         for node, departure in self._nodes.leaving.items():
             if self._zones.policies[self._layout.zone_of[node]].occupies(node):
                 continue
-            try:
-                layout = self._layout_after(node, departure)
-            except InvalidLayoutError:
-                continue  # the zones have changed since: it waits until they have a place for it
-            if self._zones.has_room_in(layout):
-                return node, layout
+            move = node, departure.to_zone
+            if move not in self._room_after:
+                self._room_after[move] = self._live_jobs_bytes_after(*move)
+            room_bytes = self._room_after[move]
+            if room_bytes is not None and self._zones.live_bytes <= room_bytes:
+                return node, self._layout.after({node: departure.to_zone})
         return None
+
+    def _live_jobs_bytes_after(self, node: str, to_zone: str | None) -> int | None:
+        try:
+            return self._layout.after({node: to_zone}).present.live_jobs_bytes
+        except InvalidLayoutError:
+            return None  # the zones have changed since: it waits until they have a place for it
 
     def pass_on(self, news: Iterator[Outcome | NodeChange]) -> Iterator[Outcome]:
         """What is decided about nodes, and what their zones decide because of it."""
@@ -123,13 +136,16 @@ class Changes:
         given_up = sorted(owned - listed - retiring)
         if layout.owned == before.owned and not given_up and not listed & retiring:
             raise _RefusedError("nothing_changes", f"zone {zone.id} is configured so")
-        self._refuse_broken_promises(layout, zone.id)
+        kept = listed & retiring
+        departures = {node: to for node, to in self._destinations.items() if node not in kept}
+        self._refuse_stranded(layout, {**departures, **dict.fromkeys(given_up)})
+        self._refuse_broken_promises(layout, layout.zones.keys())
         joined = sorted(layout.zone_of.keys() - before.zone_of.keys())
         yield ZoneAccepted(zone=zone.id, reason="added" if is_new else "changed")
         yield from self._arrange(layout)
         for node in joined:
             yield from self._join(node)
-        for node in sorted(listed & retiring):
+        for node in sorted(kept):
             yield from self.pass_on(self._nodes.keep(node, "registered"))
         if not is_new and _asks_more(before.zones[zone.id], layout.zones[zone.id]):
             for serving in layout.zones[zone.id].nodes:
@@ -141,11 +157,26 @@ class Changes:
         self._refuse_unknown_zone(event.zone)
         owner = self._layout.owner_of.get(event.node)
         if owner is not None:
+            if self._is_retiring(event, owner):
+                yield from self.pass_on(self._nodes.keep(event.node, "registered"))
+                return
             raise _RefusedError("node_already_registered", f"node {event.node} is owned by zone {owner}")
         layout = self._layout.with_node(event)
-        self._refuse_broken_promises(layout, event.zone)
+        self._refuse_broken_promises(layout, [event.zone])
         yield from self._arrange(layout)
         yield from self._join(event.node)
+
+    def _is_retiring(self, event: NodeRegistered, owner: str) -> bool:
+        """Whether a node that is to leave the cell is registered as it is."""
+        departure = self._nodes.leaving.get(event.node)
+        held = Node(id=event.node, gpu_type=event.gpu_type, tariff=event.tariff)
+        zones = self._layout.owned.zones
+        return (
+            departure is not None
+            and departure.to_zone is None
+            and owner == event.zone
+            and any(held in zone.nodes for zone in zones if zone.id == owner)
+        )
 
     def _retire(self, node: str) -> Iterator[Outcome]:
         present, departure = self._nodes.leaving.get(self._known(node)), Departure(None, "retired")
@@ -178,18 +209,42 @@ class Changes:
     def _send_off(self, node: str, departure: Departure) -> Iterator[Outcome]:
         """Have a node leave for another zone, now or as soon as its own needs it no more."""
         assert departure.to_zone is not None
-        self._refuse_broken_promises(self._layout_after(node, departure), departure.to_zone)
+        self._refuse_broken_promises(self._layout_after(node, departure), [departure.to_zone])
         yield from self.pass_on(self._nodes.send_off(node, departure))
 
     def _layout_after(self, node: str, departure: Departure) -> Layout:
         """The layout with the node where it is to go.
 
         Raises:
-            InvalidLayoutError: it cannot go there.
+            InvalidLayoutError: it cannot go there, or not once all others have left that are to leave.
         """
-        if departure.to_zone is None:
-            return self._layout.without_node(node)
-        return self._layout.with_node_in(node, departure.to_zone)
+        self._refuse_stranded(self._layout, {**self._destinations, node: departure.to_zone})
+        return self._layout.after({node: departure.to_zone})
+
+    @property
+    def _destinations(self) -> dict[str, str | None]:
+        """Where the nodes go that are to leave; None where they leave the cell."""
+        return {node: departure.to_zone for node, departure in self._nodes.leaving.items()}
+
+    def _refuse_stranded(self, layout: Layout, destinations: Mapping[str, str | None]) -> None:
+        """Refuse a change after which not all nodes could leave that are to leave, such as two of a zone that
+        has no third.
+
+        Raises:
+            InvalidLayoutError: unless that is so before the change, which might mend it.
+        """
+        try:
+            layout.after(destinations)
+        except InvalidLayoutError:
+            if self._all_can_leave():
+                raise
+
+    def _all_can_leave(self) -> bool:
+        try:
+            self._layout.after(self._destinations)
+        except InvalidLayoutError:
+            return False
+        return True
 
     def _move(self, node: str, layout: Layout, departure: Departure) -> Iterator[Outcome]:
         before = self._layout
@@ -224,8 +279,8 @@ class Changes:
         if zone not in self._layout.zones:
             raise _RefusedError("unknown_zone", f"cell {self._cell} has no zone {zone}")
 
-    def _refuse_broken_promises(self, layout: Layout, zone: str) -> None:
-        for promise in self._zones.broken_promises(layout, zone):
+    def _refuse_broken_promises(self, layout: Layout, zones: Iterable[str]) -> None:
+        for promise in self._zones.broken_promises(layout, zones):
             raise _RefusedError("breaks_a_promise", promise)
 
 

@@ -8,7 +8,7 @@ from schemas.changes import CellChange, ZoneConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.decisions import EventIgnored, JobQuoted, JobRejected, RejectionReason
-from schemas.fleet import CommandRefused, FleetEvent, RunReport
+from schemas.fleet import CommandRefused, FleetEvent, NodeOffline, NodeSilent, RunReport, SignOfLife
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.registry import writer_of
 from schemas.rules import RulesAdopted
@@ -190,6 +190,8 @@ class ConfiguredCell:
                 yield _unknown_job(event.job_id)
             else:
                 yield from self._decided(self.zones[job.zone].run_changed(job, event))
+        elif not isinstance(event, SignOfLife | NodeOffline | NodeSilent):
+            yield from self._pass_on(event)
 
     def _solved(self, event: SolveFinished) -> Iterator[Outcome]:
         zone = self.zones.get(event.zone)

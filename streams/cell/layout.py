@@ -1,6 +1,6 @@
 """A cell's present configuration, and the nodes that serve another zone than their owner."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -63,20 +63,29 @@ class Layout:
     def with_node(self, event: NodeRegistered) -> Self:
         """One node more, in a zone of the cell."""
         node = Node(id=event.node, gpu_type=event.gpu_type, tariff=event.tariff)
-        return self._with_nodes(event.zone, lambda nodes: (*nodes, node), self.lent)
-
-    def without_node(self, node: str) -> Self:
-        """One node less."""
-        return self._with_nodes(
-            self.owner_of[node],
-            lambda nodes: tuple(held for held in nodes if held.id != node),
-            self._lent_without(node),
+        zones = tuple(
+            _with(zone, nodes=(*zone.nodes, node)) if zone.id == event.zone else zone
+            for zone in self.owned.zones
         )
+        return self._valid(_with(self.owned, zones=zones), self.lent)
 
-    def with_node_in(self, node: str, zone: str) -> Self:
-        """A node that serves this zone, the one that owns it or another."""
-        lent = self._lent_without(node)
-        return self._valid(self.owned, lent if zone == self.owner_of[node] else {**lent, node: zone})
+    def after(self, destinations: Mapping[str, str | None]) -> Self:
+        """With each of these nodes in the zone that it is to serve, or gone where that is None."""
+        gone = {node for node, zone in destinations.items() if zone is None}
+        lent = {
+            node: zone
+            for node, zone in {**self.lent, **destinations}.items()
+            if zone is not None and zone != self.owner_of[node]
+        }
+        if not gone:
+            return self._valid(self.owned, lent)
+        zones = tuple(
+            _with(zone, nodes=tuple(node for node in zone.nodes if node.id not in gone))
+            if any(self.owner_of[node] == zone.id for node in gone)
+            else zone
+            for zone in self.owned.zones
+        )
+        return self._valid(_with(self.owned, zones=zones), lent)
 
     def with_zone(self, event: ZoneConfigured) -> Self:
         """A zone as it is to be, with those tariffs. Nodes that it is to give up are there still."""
@@ -89,17 +98,6 @@ class Layout:
         zones[zone.id] = _with(zone, nodes=(*zone.nodes, *given_up)) if given_up else zone
         owned = _with(self.owned, zones=tuple(zones.values()), tariffs=tuple(tariffs.values()))
         return self._valid(owned, self.lent)
-
-    def _lent_without(self, node: str) -> dict[str, str]:
-        return {held: zone for held, zone in self.lent.items() if held != node}
-
-    def _with_nodes(
-        self, id: str, changed: Callable[[tuple[Node, ...]], tuple[Node, ...]], lent: Mapping[str, str]
-    ) -> Self:
-        zones = tuple(
-            _with(zone, nodes=changed(zone.nodes)) if zone.id == id else zone for zone in self.owned.zones
-        )
-        return self._valid(_with(self.owned, zones=zones), lent)
 
     def _valid(self, owned: CellConfigured, lent: Mapping[str, str]) -> Self:
         layout = type(self)(owned, lent)

@@ -1,6 +1,6 @@
 """The zones of a cell, each under its policy."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
@@ -56,25 +56,30 @@ class Zones:
         for id, policy in self.policies.items():
             policy.restore(states[id])
 
-    def has_room_in(self, layout: Layout) -> bool:
-        """Whether another layout leaves as much of a snapshot to live jobs as they hold."""
-        return self._live.total <= layout.present.live_jobs_bytes
+    @property
+    def live_bytes(self) -> int:
+        """What the live jobs take in a snapshot."""
+        return self._live.total
 
-    def broken_promises(self, layout: Layout, id: str) -> Iterator[str]:
-        """What was promised to jobs and could not be kept with a zone as another layout has it, a line for
-        each promise. No node is missing there that the zone needs."""
-        if not self.has_room_in(layout):
+    def broken_promises(self, layout: Layout, ids: Iterable[str]) -> Iterator[str]:
+        """What was promised to jobs and could not be kept with these zones as another layout has them, a line
+        for each promise. No node is missing there that one of them needs."""
+        if self._live.total > layout.present.live_jobs_bytes:
             yield (
                 f"the live jobs of the cell hold {self._live.total} bytes of a snapshot, and "
                 f"{layout.present.live_jobs_bytes} would be left to them"
             )
-        before, after = self._layout.zones.get(id), layout.zones[id]
-        if before is None:
-            return
+        for id in ids:
+            before, after = self._layout.zones.get(id), layout.zones[id]
+            if before is not None and before != after:
+                yield from self._broken_promises_of(before, self._context(layout, after))
+
+    def _broken_promises_of(self, before: Zone, context: ZoneContext) -> Iterator[str]:
+        id, after = before.id, context.zone
         job = next((job.job_id for job in self._jobs.live.values() if job.zone == id), None)
         if before.base_model != after.base_model and job is not None:
             yield f"zone {id} keeps base model {before.base_model} while it has jobs, such as {job}"
-        for promise in self.policies[id].broken_promises(self._context(layout, after)):
+        for promise in self.policies[id].broken_promises(context):
             yield f"zone {id}: {promise}"
 
     def arrange(self, layout: Layout) -> Iterator[Outcome]:

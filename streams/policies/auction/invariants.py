@@ -38,7 +38,13 @@ def broken_invariants(
     if auctioneer.welfare.planned_micros > auctioneer.dual_bound.micros:
         yield "the plans as admitted are worth more than their bound"
     if isinstance(zone.policy, NoMergingPolicy):
-        taken = Counter(node_slot for job in book.jobs.values() for node_slot in job.rows.items())
+        # Nodes of past slots may have left, all of them without a row.
+        taken = Counter(
+            node_slot
+            for job in book.jobs.values()
+            for node_slot in job.rows.items()
+            if node_slot[0] >= auctioneer.market.first_slot
+        )
         for (slot, row), count in taken.items():
             if count > 1:
                 yield f"{count} jobs share slot {slot} of node row {row}"

@@ -1,0 +1,174 @@
+"""Changes of a running cell that meet other changes: loans, departures, and what is reported meanwhile."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from schemas.auction.settings import NoMergingPolicy
+from schemas.base import Event, Outcome
+from schemas.cells import GpuType, Node
+from schemas.changes import ZoneConfigured
+from schemas.decisions import EventIgnored, JobAdmitted, NodeMoved, NodeStatusChanged
+from schemas.fleet import FleetEvent
+from schemas.kind import Input
+from schemas.kinds import KINDS
+from schemas.topics import INPUT_TOPICS
+from streams.cell.cell import Cell
+from streams.cell.rules import RULES, RuleBook
+from streams.policies.auction.zone import AuctionZone
+from tests.streams.cell.test_changes import (
+    configured,
+    kinds,
+    lent,
+    only,
+    registered,
+    retired,
+    serving,
+    small_zone,
+    two_zones,
+)
+from tests.support.cells import (
+    Bench,
+    CheckedBench,
+    bid,
+    configuration,
+    nodes_by_slot,
+    online,
+    progressed,
+    started,
+    tick,
+    withdraw,
+    zone,
+)
+
+SLOW = GpuType(name="slow", samples_per_s=5.0, memory_gib=6.0, power_kw=0.5)
+EITHER = {"fast": 10.0, "slow": 5.0}
+WHOLE: dict[str, Any] = {"units": 5_000, "work_samples": 500, "speed_samples_per_s": {"fast": 10.0}}
+"""Takes all five slots that are left of a fast node."""
+
+
+def node(id: str, gpu_type: str = "fast") -> Node:
+    return Node(id=id, gpu_type=gpu_type, tariff="t")
+
+
+class TestLentNodes:
+    def test_their_owner_keeps_what_the_borrower_has_promised(self):
+        bench = two_zones()
+        bench.send(tick(0), online("a1"), online("y1"), lent("a1"))
+        jobs = [bid(f"j{n}", zone="y", work_samples=200, speed_samples_per_s=EITHER) for n in range(3)]
+        taken = {used for job in jobs for used in nodes_by_slot(only(bench.send(job), JobAdmitted)).values()}
+        assert "a1" in taken
+        slower = (node("a1", "slow"), node("a2"), node("b1", "slow"))
+        refused = only(bench.send(configured(nodes=slower)), EventIgnored)
+        assert refused.reason == "breaks_a_promise"
+        assert "zone y: " in refused.detail
+
+    def test_a_borrower_cannot_give_up_the_type_of_a_node_on_its_way(self):
+        bench = two_zones()
+        bench.send(tick(0), bid(**WHOLE))
+        (busy,) = {node for node in ("a1", "a2", "b1") if bench.zone.occupies(node)}
+        for idle in {"a1", "a2", "b1"} - {busy}:
+            bench.send(retired(idle))
+        bench.send(registered("a9"), lent(busy))
+        assert serving(bench, busy) == ("z", "leaving")
+        without = ZoneConfigured(cell="c", zone=zone(id="y", gpu_types=(SLOW,), nodes=(node("y1", "slow"),)))
+        refused = only(bench.send(without), EventIgnored)
+        assert (refused.reason, busy in refused.detail) == ("invalid_configuration", True)
+
+
+class TestNodesThatLeave:
+    def busy(self) -> CheckedBench:
+        """A zone of two nodes, both with a job that fits nowhere else."""
+        bench = small_zone("a1", "a2")
+        bench.send(tick(0))
+        for name in ("one", "two"):
+            admitted = bench.send(bid(name, **WHOLE))
+            assert kinds(admitted) == [JobAdmitted]
+        assert bench.zone.occupies("a1")
+        assert bench.zone.occupies("a2")
+        return bench
+
+    def test_the_last_that_is_not_leaving_stays(self):
+        bench = self.busy()
+        bench.send(retired("a1"))
+        refused = only(bench.send(retired("a2")), EventIgnored)
+        assert refused.reason == "invalid_configuration"
+        assert serving(bench, "a2") == ("z", "up")
+
+    def test_nor_can_a_configuration_leave_a_zone_without_nodes(self):
+        bench = two_zones()
+        bench.send(tick(0), lent("a2"), retired("b1"))
+        refused = only(bench.send(configured(nodes=(node("a2"),))), EventIgnored)
+        assert refused.reason == "invalid_configuration"
+
+    def test_a_retiring_node_stays_if_it_is_registered_again(self):
+        bench = self.busy()
+        bench.send(retired("a1"))
+        assert only(bench.send(registered("a1", tariff="t")), NodeStatusChanged).reason == "registered"
+        assert serving(bench, "a1") == ("z", "up")
+        assert only(bench.send(retired("a2")), NodeStatusChanged).status == "leaving"
+
+    @pytest.mark.parametrize("change", [{"gpu_type": "slow"}, {"zone": "y"}])
+    def test_but_only_as_what_it_is(self, change: dict[str, str]):
+        bench = two_zones()
+        bench.send(tick(0), bid(**WHOLE), retired("b1"))
+        (busy,) = (node for node in ("a1", "a2") if bench.zone.occupies(node))
+        bench.send(tick(1), retired(busy))
+        assert serving(bench, busy) == ("z", "leaving")
+        assert only(bench.send(registered(busy, **change)), EventIgnored).reason == "node_already_registered"
+
+    def test_a_node_that_cannot_go_yet_goes_when_it_can(self):
+        bench = self.busy()
+        bench.send(retired("a1"))
+        for _ in range(3):
+            assert not any(isinstance(outcome, NodeMoved) for outcome in bench.send(online("a2")))
+        (job,) = (job.job_id for job in bench.zone.book.jobs.values() if 0 in set(job.rows.values()))
+        assert only(bench.send(withdraw(job)), NodeMoved).node == "a1"
+
+    def test_without_merging_two_jobs_may_have_run_at_once_on_nodes_that_have_left(self):
+        fast = tuple(node(f"a{number}") for number in range(4))
+        bench = CheckedBench.configured(zones=(zone(nodes=fast, policy=NoMergingPolicy(kind="ntm")),))
+        bench.send(tick(0))
+        for name in ("one", "two"):
+            assert kinds(bench.send(bid(name, **WHOLE))) == [JobAdmitted]
+        bench.send(tick(1))
+        ran_on = {job.job_id: bench.zone.fleet.nodes[job.rows[1]] for job in bench.zone.book.jobs.values()}
+        for name, used in ran_on.items():
+            bench.send(started(used, 1, 0, job_id=name), retired(used))
+            bench.send(progressed(used, 1, 100, job_id=name))
+        assert all(bench.cell.nodes.zone_of(used) is None for used in ran_on.values())
+        bench.send(tick(2))
+        assert len(bench.zone.book.jobs) == 2
+
+
+class CoolantWarm(FleetEvent):
+    """A node's coolant is too warm."""
+
+    TYPE: ClassVar[str] = "test.coolant.warm.v1"
+
+
+class CooledZone(AuctionZone):
+    """Says what it hears of coolants."""
+
+    def take(self, event: Event) -> Iterator[Outcome]:
+        if isinstance(event, CoolantWarm):
+            yield EventIgnored(reason="nothing_changes", detail=f"{event.node} is warm")
+        else:
+            yield from super().take(event)
+
+
+def test_what_a_policy_alone_knows_of_nodes_comes_to_its_zones():
+    fleet = next(topic for topic in INPUT_TOPICS if topic.name == "fleet")
+    auction = KINDS["auction"]
+    cooled = replace(
+        auction,
+        zone=f"{__name__}:CooledZone",
+        inputs=(*auction.inputs, Input(CoolantWarm, fleet)),
+    )
+    rules = replace(RULES.newest, policies={**RULES.newest.policies, "auction": cooled})
+    bench = Bench(Cell("c", RuleBook((rules,))))
+    bench.send(configuration())
+    assert only(bench.send(CoolantWarm(cell="c", node="a1")), EventIgnored).detail == "a1 is warm"
+    assert only(bench.send(CoolantWarm(cell="c", node="x")), EventIgnored).reason == "unknown_node"
