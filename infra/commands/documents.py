@@ -10,7 +10,7 @@ from schemas.documents import SPEC, json_schemas
 from schemas.documents import check as check_documents
 from schemas.documents import write as write_documents
 
-app = typer.Typer(help="Print, write and check the schemas of everything that travels.", no_args_is_help=True)
+app = typer.Typer(help="Print, write and check the schemas of all records.", no_args_is_help=True)
 
 
 @app.command("print")

@@ -25,7 +25,7 @@ def forecast(
     cell: CellName = None,
     json: Json = False,
 ) -> None:
-    """Say what prices zones should open at, from what their bids offered: `opening_prices`."""
+    """Compute opening prices for zones (`opening_prices`) from the bids of a ledger."""
     own = ledger_configuration(ledger, cell)
     with progress("folding the ledger again"):
         head, notes = check_ledger(ledger, own.cell, kept_heads(expect_head, cell))

@@ -29,12 +29,12 @@ def up(
     cells: Annotated[
         Path, typer.Argument(help="YAML file of cells.", metavar="[CELLS.yaml]")
     ] = CELLS_DIRECTORY / "default.yaml",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the log and all that was trained.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the log and all trained adapters.")] = False,
     secure: Annotated[
         bool,
         typer.Option(
             "--secure",
-            help="Run the broker with TLS, SASL and a principal for each role; data once secured stay so.",
+            help="Run the broker with TLS, SASL and a principal for each role; the data stay secured.",
         ),
     ] = False,
     executors: Annotated[bool, typer.Option(help="Run one executor per node.")] = True,

@@ -50,7 +50,7 @@ class LocalKafka:
         return f"{LOOPBACK}:{self._broker_port}"
 
     def connection(self, principal: Principal) -> KafkaConnection:
-        """How a principal connects; on an open broker all are nobody."""
+        """How a principal connects; a broker without security ignores the principal."""
         if self.credentials is None:
             return KafkaConnection(bootstrap_servers=self.bootstrap_servers)
         return self.credentials.connection(principal, self.bootstrap_servers)

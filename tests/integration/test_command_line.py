@@ -158,7 +158,7 @@ def test_a_job_that_nobody_bid_for_cannot_be_explained(deployment, capsys):
     target = deployment.layout.target
     where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
     assert run(["explain", "nobody", *where]) == 1
-    assert capsys.readouterr().err == "millrace: the log knows no job nobody\n"
+    assert capsys.readouterr().err == "millrace: the log has no job nobody\n"
 
 
 def test_topics_are_listed_and_checked(millrace, kafka, capsys, topic_prefix):
