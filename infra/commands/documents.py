@@ -30,7 +30,7 @@ def print_schema(
     elif ce_type in schemas:
         typer.echo(json.dumps(schemas[ce_type], indent=2, ensure_ascii=False))
     else:
-        raise CommandError(f"nothing of type {ce_type} travels: `millrace schemas print` lists the types")
+        raise CommandError(f"there is no type {ce_type}: `millrace schemas print` lists the types")
 
 
 @app.command()

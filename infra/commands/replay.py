@@ -97,7 +97,7 @@ def replay(
 
 def verdict_line(verdict: Verdict) -> str:
     """A verdict in words."""
-    found = "every decision is the one that the rules demand"
+    found = "every decision follows from the ledger"
     if not verdict.ok:
         found = "NOT VERIFIED" if verdict.has_faults else "VERIFIED IN PART"
     awaited = f", {verdict.awaited} more are awaited" if verdict.awaited else ""

@@ -75,7 +75,7 @@ def check(
     present = {row.name for row in describe_topics(target.kafka, topic_prefix)}
     missing = [spec.name for spec in specs if spec.name not in present]
     if missing:
-        raise CommandError(f"topics are missing: {', '.join(missing)}: `millrace topics create` makes them")
+        raise CommandError(f"topics are missing: {', '.join(missing)}: `millrace topics create` creates them")
     # With none missing this only compares.
     ensure_topics(target.kafka, specs)
     typer.echo(f"{len(specs)} topics are as specified")

@@ -86,6 +86,6 @@ def _broker_settings(folders: Folders, secure: bool) -> BrokerSettings:
 
 def _clear(folders: Folders, settings: BrokerSettings) -> None:
     if settings.bootstrap_servers is not None or settings.broker_data_dir != folders.broker:
-        raise CommandError("--fresh only clears a broker of its own: use another --topic-prefix instead")
+        raise CommandError("--fresh needs a broker that `up` starts: use another --topic-prefix instead")
     folders.clear()
     folders.create()

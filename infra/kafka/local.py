@@ -97,9 +97,7 @@ class LocalKafka:
         if status is None:
             return False
         if not self._restarts.take():
-            raise BrokerError(
-                f"The local Kafka broker dies again and again (status {status}); see {self.log_path}"
-            )
+            raise BrokerError(f"The local Kafka broker keeps dying (status {status}); see {self.log_path}")
         self.start()
         return True
 

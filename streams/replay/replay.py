@@ -97,7 +97,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every decision is the one that the rules demand, and every head that was kept is found."""
+        """Whether every decision follows from the ledger, and every saved head is found."""
         return not self.has_faults and not self.unverified
 
     @property

@@ -72,7 +72,7 @@ def test_a_bid_is_decided_explained_watched_and_proven(millrace, tmp_path):
     streamed = [json.loads(line) for line in millrace("watch", "--once", "--json").splitlines()]
     assert {"event", "decision"} == {line["kind"] for line in streamed}
 
-    assert "every decision is the one that the rules demand" in millrace("replay")
+    assert "every decision follows from the ledger" in millrace("replay")
 
 
 def test_a_quote_is_what_the_bid_then_pays_at_most(millrace, tmp_path):
