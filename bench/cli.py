@@ -54,15 +54,13 @@ BENCHES = {"spine": spine_parts, "auction": auction_parts}
 def bench(
     name: Annotated[str, typer.Argument(help=f"Which: {', '.join(BENCHES)}.")],
     quick: Annotated[
-        bool, typer.Option(help="Smaller sizes and fewer rounds: a minute or two. Not all goals apply.")
+        bool, typer.Option(help="Smaller sizes and fewer rounds, in a minute or two. Not all goals apply.")
     ] = False,
-    only: Annotated[str | None, typer.Option(help="One part alone, such as `decisions`.")] = None,
+    only: Annotated[str | None, typer.Option(help="Run only one part, such as `decisions`.")] = None,
     seed: Seed = 0,
     jobs: Annotated[
         int,
-        bounded(
-            least=1, most=256, help="Runs beside each other, each on one core, where times do not matter."
-        ),
+        bounded(least=1, most=256, help="Parallel runs, each on one core, where times do not matter."),
     ] = 1,
     traces: Annotated[
         Path, typer.Option(help="Folder of real traces, for the figure that needs them.", metavar="DIR")
@@ -82,7 +80,7 @@ def bench(
     check: Annotated[bool, typer.Option(help="Fail if a figure does not pass its gate.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure what Millrace is worth on this machine."""
+    """Measure Millrace on this machine."""
     if name not in BENCHES:
         raise typer.BadParameter(f"there is no benchmark {name}: choose from {', '.join(BENCHES)}")
     logging.getLogger().setLevel(logging.WARNING)

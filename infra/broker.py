@@ -90,7 +90,7 @@ def _named_cluster(settings: BrokerSettings, bootstrap_servers: str) -> RunningB
     try:
         Administration(connection, settings.bootstrap_timeout_s).await_broker()
     except UnansweredError as error:
-        # Never a broker of our own instead: whoever names a cluster wants that one.
+        # Never start a broker instead: a user who names a cluster wants that one.
         raise BrokerError(f"{error}: start it, or correct or unset MILLRACE_BOOTSTRAP_SERVERS") from error
     return RunningBroker(bootstrap_servers, lambda _principal: connection)
 

@@ -43,45 +43,45 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
         ),
         "demo": Command(
             "infra.commands.demo:demo",
-            "Show it all in four minutes: bids, prices, adapters trained, a crash, and the proof.",
+            "Run a demo in four minutes: bids, prices, trained adapters, a crash, and a verified log.",
         ),
-        "submit": Command(
-            "infra.commands.asking:submit", "Submit jobs and wait for what is decided about them."
-        ),
+        "submit": Command("infra.commands.asking:submit", "Submit jobs and wait for the decisions."),
         "watch": Command(
             "infra.commands.watch:watch",
-            "Watch jobs, nodes, who runs, losses falling; `--json` streams every event and decision.",
+            "Watch jobs, nodes, runs and losses; `--json` streams every event and decision.",
         ),
         "explain": Command(
             "infra.commands.explain:explain",
-            "Tell the whole story of one job, from the log: terms, decisions and why, every run, result.",
+            "Show the history of one job from the log: terms, decisions with reasons, runs, result.",
         ),
-        "quote": Command("infra.commands.asking:quote", "Ask what jobs would cost now, without buying."),
+        "quote": Command(
+            "infra.commands.asking:quote", "Ask what jobs would cost now, without submitting them."
+        ),
         "vendor-quote": Command(
             "infra.commands.asking:vendor_quote",
-            "Publish standing quotes of labour vendors, or take them back.",
+            "Publish or withdraw standing quotes of labour vendors.",
         ),
         "replay": Command(
             "infra.commands.replay:replay",
-            "Fold the ledger again and compare every decision, byte by byte and link by link.",
+            "Recompute every decision and compare it, byte by byte and link by link.",
         ),
         "simulate": Command(
             "infra.commands.simulate:simulate",
-            "Run a cell, unchanged, through a workload on virtual time: a drawn one, or a recorded ledger's.",
+            "Run a cell on virtual time, with a generated workload or that of a recorded ledger.",
         ),
         "forecast": Command(
             "infra.commands.forecast:forecast",
-            "Say what prices zones should open at, from what their bids offered: `opening_prices`.",
+            "Compute opening prices for zones (`opening_prices`) from the bids of a ledger.",
         ),
         "nodes": Command(
             "infra.commands.nodes:app", "Register, lend, cordon and retire nodes of a running cell."
         ),
-        "zone": Command("infra.commands.nodes:zone", "Configure a zone of a running cell anew, or add one."),
+        "zone": Command("infra.commands.nodes:zone", "Change or add a zone of a running cell."),
         "topics": Command(
-            "infra.commands.topics:app", "Create, list and check the topics, and who may do what with them."
+            "infra.commands.topics:app", "Create, list and check the topics and their access rights."
         ),
         "schemas": Command(
-            "infra.commands.documents:app", "Print, write and check the schemas of everything that travels."
+            "infra.commands.documents:app", "Print, write and check the schemas of all records."
         ),
         "worker": Command(
             "infra.commands.services:worker", "Run a worker; its settings are MILLRACE_* variables."
@@ -91,10 +91,12 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
         ),
         "solver": Command(
             "infra.commands.services:solver",
-            "Run a solver, which zones under policy titan need; its other settings are MILLRACE_* variables.",
+            "Run a solver, for zones under policy titan; its other settings are MILLRACE_* variables.",
         ),
-        "clock": Command("infra.commands.services:clock", "Tell the cells of a file the time, until Ctrl-C."),
-        "bench": Command("bench.cli:bench", "Measure what Millrace is worth on this machine."),
+        "clock": Command(
+            "infra.commands.services:clock", "Send the time to the cells of a file, until Ctrl-C."
+        ),
+        "bench": Command("bench.cli:bench", "Measure Millrace on this machine."),
     }
 )
 
@@ -117,7 +119,7 @@ def run(arguments: list[str] | None = None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever reads our output has seen enough. Nothing more may be written, not at exit either.
+        # The reader of our output has closed it. Nothing more may be written, not at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except Exception as error:
@@ -135,7 +137,7 @@ def app_with(*names: str | None) -> typer.Typer:
     """
     app = typer.Typer(
         name="millrace",
-        help="A market and a scheduler for fine-tuning fleets, driven by events on Kafka.",
+        help="An auction and a scheduler for LoRA fine-tuning on a GPU fleet, driven by events on Kafka.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

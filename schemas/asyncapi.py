@@ -36,9 +36,9 @@ def _first_paragraph(model: type[Record]) -> str:
 
 _SUMMARIES = {
     **{topic.name: topic.summary for topic in topics.INPUT_TOPICS},
-    topics.LEDGER: "Every accepted event in the order that decides. Only workers write it; kept for ever.",
-    topics.DECISIONS: "What cells decided and why, chained by hash to the ledger; kept for ever.",
-    topics.RULES_STATES: "The state of a cell wherever its rules changed; kept for ever.",
+    topics.LEDGER: "Every accepted event, in the order of decision. Only workers write it; kept forever.",
+    topics.DECISIONS: "What cells decided and why, chained by hash to the ledger; kept forever.",
+    topics.RULES_STATES: "The state of a cell at each change of its rules; kept forever.",
     topics.COMMANDS: "Those decisions that executors carry out, repeated under the node's id.",
     **{view.VIEW: f"{_first_paragraph(view)} The latest of each zone." for view in ZONE_VIEWS},
     topics.JOBS_STATE: "How each job stands now.",

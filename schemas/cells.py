@@ -164,7 +164,7 @@ class CellConfigured(Event):
     """When slot 0 starts."""
     slot_s: Annotated[float, Field(ge=LEAST_SLOT_S, le=MAX_SLOT_S)] = 600.0
     node_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
-    """A node that was heard once and is silent for longer, while somebody listens, is taken for dead."""
+    """A node that was heard once and is silent for longer, while the worker listens, is considered dead."""
     duplicate_window_events: Annotated[int, Field(ge=1, le=10_000_000)] = 50_000
     """How many ids of events the cell remembers, and how many of jobs that are over, of all writers together;
     a repeated id of the same writer within the window changes nothing."""

@@ -254,7 +254,7 @@ def describe(error: ValidationError) -> str:
 
 
 def _one_line(text: str, length: int) -> str:
-    """The start of a text that strangers wrote, fit for a header or a line of a log."""
+    """The start of a text from another user, escaped for a header or a line of a log."""
     return plain(text[:length])[:length]
 
 

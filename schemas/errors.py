@@ -4,7 +4,7 @@ from typing import ClassVar
 
 
 class ReadableError(Exception):
-    """Its message is for whoever runs the program: what was wrong, where, and what to do.
+    """Its message is for the user of the program: what was wrong, where, and what to do.
 
     Where there are more lines than one, the first is complete; the others are further faults.
     """

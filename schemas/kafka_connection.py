@@ -52,7 +52,7 @@ class KafkaConnection(BaseModel):
     kafka_password: SecretStr | None = None
     """Its password; under OAUTHBEARER the client's secret."""
     kafka_password_file: Path | None = None
-    """A file that holds the password in place of the variable; a line break at its end does not count."""
+    """A file with the password, instead of the variable; a line break at its end is ignored."""
     kafka_token_url: AnyHttpUrl | None = None
     """Where OAUTHBEARER gets its tokens, by client credentials (OIDC)."""
     kafka_token_scope: str | None = None

@@ -135,7 +135,7 @@ class PolicyKind:
     reasons: Mapping[ReasonedDecision, tuple[str, ...]] = field(default_factory=dict)
     solves: tuple[Solve, ...] = ()
     virtual_runners: Mapping[str, Reference] = field(default_factory=dict)
-    """What stands in for the runners of its commands in a simulation, by their names: see `VirtualRunner`."""
+    """The simulated runners of its commands, by the runners' names: see `VirtualRunner`."""
     view: Reference | None = None
     """`() -> PolicyView`: how people see it; in general terms where there is none."""
     warm_up: Reference | None = None

@@ -38,7 +38,7 @@ class ServiceSettings(BaseSettings, KafkaConnection):
 
 
 class PlainFormatter(logging.Formatter):
-    """Time, level, logger and message; what strangers wrote in a message tells a terminal nothing."""
+    """Time, level, logger and message; text from other users is escaped."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")

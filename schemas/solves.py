@@ -33,6 +33,6 @@ class SolveFinished(Event):
     zone: Identifier
     request_id: Identifier
     solution: AnySolution | None
-    """None where nothing was found in time, or nobody looked."""
+    """None if nothing was found in time, or the request was not solved."""
     solve_s: Annotated[float, Field(ge=0, le=31_536_000)]
     """What the solver took, by its own clock."""

@@ -66,7 +66,7 @@ def _quote(cell: str, vendor: str, draws: random.Random) -> VendorQuoted:
 
 
 def mean_price_units(samples: int) -> float:
-    """What the vendors charge for so much data on average over the distribution, whoever was drawn."""
+    """What vendors charge for so much data on average over the distribution, not over those drawn."""
     level = CHEAPEST_PRICE_UNITS * (PRICE_SPREAD - 1) / math.log(PRICE_SPREAD)
     fixed = math.fsum(FIXED_PRICE_PART) / 2
     return level * (fixed + (1 - fixed) * samples / MEAN_DATASET_SAMPLES)

@@ -86,7 +86,7 @@ class JsonlDataset:
             _parse_record(line, self.name, line_number)
             offsets.append(offset)
         if not offsets:
-            raise DatasetError(f"{self.name}: holds no record")
+            raise DatasetError(f"{self.name}: has no record")
         return offsets, digest.hexdigest()
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:

@@ -136,7 +136,7 @@ class CheckpointStore:
         return self._root / _NAME.validate_python(job_id)
 
     def _claimed_folder(self, job_id: str, token: int) -> Path:
-        """The folder of a job, for a writer that nobody has replaced."""
+        """The folder of a job, for a writer that has not been replaced."""
         folder = self._job_folder(job_id)
         folder.mkdir(parents=True, exist_ok=True)
         newest_token = max((taken for taken, _ in self._published(folder)), default=token)

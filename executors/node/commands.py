@@ -109,7 +109,7 @@ class CommandLog:
         if error.code() == KafkaError._PARTITION_EOF:
             self.caught_up = True
         elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            pass  # the client looks for a coordinator that nobody here needs
+            pass  # the client looks for a coordinator, which is not needed here
         elif error.fatal() or error.code() in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError.TOPIC_AUTHORIZATION_FAILED,

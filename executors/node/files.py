@@ -25,7 +25,7 @@ def sync_folder(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Put `content` in place of whatever `path` holds.
+    """Replace the content of `path` by `content`, atomically.
 
     Raises:
         OSError: the disk failed; `path` is as it was, unless only the last step failed.

@@ -266,7 +266,7 @@ class Node:
         self._refuse(self._acceptance.refusal(accepted.id, name, "runner_failed", detail))
 
     def _refuse(self, refused: CommandRefused) -> None:
-        """Say so to whoever runs the node, and to the cell, unless that takes the node for offline."""
+        """Tell the operator, and the cell unless it considers the node offline."""
         _log.warning(
             "command refused id=%s topic=%s partition=%d offset=%d runner=%s reason=%s detail=%s",
             *(refused.command_id, self._journal.topic, self._journal.partition),

@@ -125,6 +125,6 @@ class Heartbeat:
             try:
                 self._reports.send(self._beat)
             except ReportError as error:
-                # Whoever looks after the reports hears of it too, and ends the process.
+                # The process that owns the reports is told too, and ends.
                 _log.error("heartbeat stopped error=%s", error)
                 return

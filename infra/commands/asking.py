@@ -80,7 +80,7 @@ def submit(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Submit jobs and wait for what is decided about them."""
+    """Submit jobs and wait for the decisions."""
     jobs = read_bids(file, time.time(), cell)
     target = target_of(bootstrap_servers, topic_prefix, "users")
     if no_wait:
@@ -127,7 +127,7 @@ def quote(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Ask what jobs would cost now, without buying."""
+    """Ask what jobs would cost now, without submitting them."""
     requests = read_quote_requests(file, time.time(), cell)
     target = target_of(bootstrap_servers, topic_prefix, "users")
     answers = ask(target, JOBS, "millrace/quote", requests, lambda request: request.quote_id, timeout_s)
@@ -155,7 +155,7 @@ def vendor_quote(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Publish standing quotes of labour vendors, or take them back."""
+    """Publish or withdraw standing quotes of labour vendors."""
     quotes = read_vendor_quotes(file, cell)
     target = target_of(bootstrap_servers, topic_prefix, "vendors")
     for quote, decision in ask(target, QUOTES.name, "millrace/vendor-quote", quotes, _about, timeout_s):

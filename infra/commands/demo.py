@@ -24,7 +24,7 @@ def demo(
     trace: Annotated[
         Path | None,
         typer.Option(
-            help=f"CSV of a real trace to take arrivals from; by default {_TRACE} where it is, else none.",
+            help=f"CSV of a real trace to take arrivals from; by default {_TRACE} if it exists.",
             metavar="FILE.csv",
             show_default=False,
         ),
@@ -40,7 +40,7 @@ def demo(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show it all in four minutes: bids, prices, adapters trained, a crash, and the proof."""
+    """Run a demo in four minutes: bids, prices, trained adapters, a crash, and a verified log."""
     started_s = time.monotonic()
 
     source = trace or (_TRACE if _TRACE.is_file() else None)

@@ -10,7 +10,7 @@ from schemas.documents import SPEC, json_schemas
 from schemas.documents import check as check_documents
 from schemas.documents import write as write_documents
 
-app = typer.Typer(help="Print, write and check the schemas of everything that travels.", no_args_is_help=True)
+app = typer.Typer(help="Print, write and check the schemas of all records.", no_args_is_help=True)
 
 
 @app.command("print")
@@ -30,7 +30,7 @@ def print_schema(
     elif ce_type in schemas:
         typer.echo(json.dumps(schemas[ce_type], indent=2, ensure_ascii=False))
     else:
-        raise CommandError(f"nothing of type {ce_type} travels: `millrace schemas print` lists the types")
+        raise CommandError(f"there is no type {ce_type}: `millrace schemas print` lists the types")
 
 
 @app.command()

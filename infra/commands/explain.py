@@ -24,12 +24,12 @@ def explain(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Tell the whole story of one job, from the log: terms, decisions and why, every run, result."""
+    """Show the history of one job from the log: terms, decisions with reasons, runs, result."""
     stories = _stories(target_of(bootstrap_servers, topic_prefix, "auditor"), job_id)
     if cell is not None:
         stories = {name: story for name, story in stories.items() if name == cell}
     if not stories:
-        raise CommandError(f"the log knows no job {job_id}" + (f" in cell {cell}" if cell else ""))
+        raise CommandError(f"the log has no job {job_id}" + (f" in cell {cell}" if cell else ""))
     if len(stories) > 1:
         raise CommandError(f"job {job_id} is in cells {', '.join(sorted(stories))}: choose with --cell")
     ((cell_name, story),) = stories.items()

@@ -25,7 +25,7 @@ def forecast(
     cell: CellName = None,
     json: Json = False,
 ) -> None:
-    """Say what prices zones should open at, from what their bids offered: `opening_prices`."""
+    """Compute opening prices for zones (`opening_prices`) from the bids of a ledger."""
     own = ledger_configuration(ledger, cell)
     with progress("folding the ledger again"):
         head, notes = check_ledger(ledger, own.cell, kept_heads(expect_head, cell))
@@ -34,7 +34,7 @@ def forecast(
     with progress("finding prices at which there is room for what was asked"):
         zones = forecast_from_ledger(ledger, cell)
     if not zones:
-        raise CommandError(f"{ledger}: no bid of the ledger can be judged, so nothing tells prices")
+        raise CommandError(f"{ledger}: no bid of the ledger can be judged, so there is no basis for prices")
     plain = {
         zone: {"opening_prices": [prices.model_dump(mode="json") for prices in forecasts]}
         for zone, forecasts in zones.items()

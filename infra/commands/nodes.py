@@ -55,7 +55,7 @@ _ORDERS: Mapping[str, tuple[type[NodeOrder], str]] = MappingProxyType(
 def register(
     node: Node,
     cell: Cell,
-    zone: Annotated[str, typer.Option(help="The zone that is to own it.")],
+    zone: Annotated[str, typer.Option(help="The zone that will own it.")],
     gpu_type: Annotated[str, typer.Option(help="One of the zone's GPU types.")],
     tariff: Annotated[str, typer.Option(help="One of the cell's tariffs.")],
     timeout_s: Timeout = 30.0,
@@ -105,13 +105,13 @@ for _name, (_kind, _help) in _ORDERS.items():
 def zone(
     cells: Annotated[Path, typer.Argument(help="YAML file of cells.", metavar="CELLS.yaml")],
     cell: Annotated[str, typer.Option(help="The cell.")],
-    zone: Annotated[str, typer.Option(help="The zone that is to be as the file has it.")],
+    zone: Annotated[str, typer.Option(help="The zone to configure.")],
     timeout_s: Timeout = 30.0,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Configure a zone of a running cell anew, or add one."""
+    """Change or add a zone of a running cell."""
     found = next((held for held in load_cells(cells, epoch_s=0.0) if held.cell == cell), None)
     if found is None:
         raise CommandError(f"{cells} has no cell {cell}")

@@ -52,7 +52,7 @@ BootstrapServers = Annotated[
     ),
 ]
 TopicPrefix = Annotated[
-    str, typer.Option(envvar="MILLRACE_TOPIC_PREFIX", help="What the topics' names begin with.")
+    str, typer.Option(envvar="MILLRACE_TOPIC_PREFIX", help="Prefix of the topics' names.")
 ]
 DataDirectory = Annotated[
     Path | None,
@@ -67,18 +67,18 @@ CellName = Annotated[str | None, typer.Option("--cell", help="Only this cell.", 
 ExpectHead = Annotated[
     list[str] | None,
     typer.Option(
-        help="A head of the log that was kept, as `replay` prints it; may be repeated.",
+        help="A saved head of the log, as printed by `replay`; may be repeated.",
         metavar="[CELL=]OFFSET:CHAIN",
         show_default=False,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Seed = Annotated[int, bounded(least=0, most=LARGEST_SEED, help="Decides everything that is drawn.")]
+Seed = Annotated[int, bounded(least=0, most=LARGEST_SEED, help="Seed of everything that is drawn.")]
 Timeout = Annotated[
     float, bounded("--timeout", least=0.1, most=86_400, help="Seconds to wait for the next answer.")
 ]
-Partitions = Annotated[int, bounded(least=1, most=1_000, help="Of each topic but commands.")]
-CommandPartitions = Annotated[int, bounded(least=1, most=1_000, help="Of the commands topic.")]
+Partitions = Annotated[int, bounded(least=1, most=1_000, help="Partitions of each topic but commands.")]
+CommandPartitions = Annotated[int, bounded(least=1, most=1_000, help="Partitions of the commands topic.")]
 
 DEFAULT_PREFIX = "millrace"
 
@@ -137,7 +137,7 @@ def _connection(bootstrap_servers: str | None, principal: Principal) -> KafkaCon
             raise CommandError(
                 "no deployment runs here: start one with `millrace up`, or give --bootstrap-servers"
             )
-        # Whoever says how to connect is believed.
+        # Explicit settings take precedence.
         if address.credentials is None or any(name.startswith("MILLRACE_KAFKA_") for name in os.environ):
             return KafkaSettings(bootstrap_servers=address.bootstrap_servers)
         return Credentials(address.credentials).connection(principal, address.bootstrap_servers)

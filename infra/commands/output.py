@@ -21,7 +21,7 @@ def print_json(value: Any) -> None:
 
 
 def say(line: str) -> None:
-    """A line on standard output; what strangers wrote in it tells a terminal nothing (see `plain`)."""
+    """A line on standard output; text from other users is escaped (see `plain`)."""
     sys.stdout.write(f"{plain(line)}\n")
     sys.stdout.flush()
 

@@ -35,7 +35,7 @@ def replay(
     ledger: Annotated[
         Path | None,
         typer.Option(
-            "--from", help="A ledger file in place of Kafka.", metavar="FILE.jsonl", show_default=False
+            "--from", help="A ledger file instead of Kafka.", metavar="FILE.jsonl", show_default=False
         ),
     ] = None,
     decisions: Annotated[
@@ -56,15 +56,13 @@ def replay(
         ),
     ] = None,
     expect_head: ExpectHead = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Take decisions that are awaited for missing.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Count awaited decisions as missing.")] = False,
     cell: CellName = None,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Fold the ledger again and compare every decision, byte by byte and link by link.
+    """Recompute every decision and compare it, byte by byte and link by link.
 
     The status is 1 where one differs, and 3 where none does but some were decided by rules that this version
     of Millrace does not have.
@@ -99,7 +97,7 @@ def replay(
 
 def verdict_line(verdict: Verdict) -> str:
     """A verdict in words."""
-    found = "every decision is the one that the rules demand"
+    found = "every decision follows from the ledger"
     if not verdict.ok:
         found = "NOT VERIFIED" if verdict.has_faults else "VERIFIED IN PART"
     awaited = f", {verdict.awaited} more are awaited" if verdict.awaited else ""

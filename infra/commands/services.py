@@ -65,7 +65,7 @@ def solver(
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
-    """Run a solver, which zones under policy titan need; its other settings are MILLRACE_* variables."""
+    """Run a solver, for zones under policy titan; its other settings are MILLRACE_* variables."""
     from streams.solver.process import run_solver
     from streams.solver.service import SolverSettings
 
@@ -84,14 +84,14 @@ def clock(
             "--interval",
             least=0.01,
             most=86_400,
-            help="Seconds between ticks; by default some per slot.",
+            help="Seconds between ticks; by default several per slot.",
             show_default=False,
         ),
     ] = None,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
-    """Tell the cells of a file the time, until Ctrl-C."""
+    """Send the time to the cells of a file, until Ctrl-C."""
     names = {configuration.cell for configuration in cells_of(cells, 0.0)}
     if cell is not None:
         if cell not in names:
@@ -108,7 +108,7 @@ def clock(
 
 
 def _configurations(target: Target, names: set[str], stop: threading.Event) -> list[CellConfigured]:
-    """The cells as their ledgers have them, by whose epoch slots begin; waits for those to come."""
+    """The cells as configured in their ledgers, which have the epochs of slots; waits for missing ones."""
     while True:
         found = ledger_configurations(target, names)
         if found.keys() == names:

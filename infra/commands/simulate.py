@@ -37,7 +37,7 @@ EPOCH_S = 1_704_067_200.0
 
 _OF_DRAWN_WORKLOADS = ("trace", "jobs", "span_slots", "median_work_slots", "seed")
 AuctionPrice = Annotated[
-    int | None, bounded(least=1, most=10**15, help="Of every auction.", show_default=False)
+    int | None, bounded(least=1, most=10**15, help="Set it for every auction.", show_default=False)
 ]
 
 
@@ -50,7 +50,7 @@ def simulate(
     from_ledger: Annotated[
         Path | None,
         typer.Option(
-            help="What if: run what this recorded ledger's cell was asked, and compare job by job.",
+            help="What if: run the workload of this recorded ledger, and compare job by job.",
             metavar="LEDGER.jsonl",
             show_default=False,
         ),
@@ -59,7 +59,7 @@ def simulate(
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="CSV of a real trace to take arrivals and sizes from; else they are generated.",
+            help="CSV of a real trace for arrivals and sizes; generated without one.",
             metavar="FILE.csv",
             show_default=False,
         ),
@@ -72,25 +72,23 @@ def simulate(
     job_file: Annotated[
         Path | None,
         typer.Option(
-            help="Jobs to run in place of drawn ones, as `submit` takes them; `at_s` says when each comes, "
+            help="Jobs to run instead of generated ones, as for `submit`; `at_s` is when each arrives, "
             "in seconds from the start.",
             metavar="JOBS.yaml",
             show_default=False,
         ),
     ] = None,
-    solve_s: Annotated[
-        float, bounded(least=0, most=86_400, help="Virtual seconds that a solver takes.")
-    ] = 0.0,
+    solve_s: Annotated[float, bounded(least=0, most=86_400, help="Virtual seconds of each solve.")] = 0.0,
     pace: Annotated[
-        float, bounded(least=0.01, most=1, help="Executors' speed, as a part of what the zones plan with.")
+        float, bounded(least=0.01, most=1, help="Executors' speed, relative to what the zones plan with.")
     ] = 1.0,
     policy: Annotated[
         PolicyName | None,
-        typer.Option(help="Run every zone under it, in place of its own.", show_default=False),
+        typer.Option(help="Run every zone under this policy instead of its own.", show_default=False),
     ] = None,
     price_per_thousand_samples_micros: Annotated[
         int | None,
-        bounded(least=0, most=10**15, help="Of --policy fixed-price.", show_default=False),
+        bounded(least=0, most=10**15, help="The price under --policy fixed-price.", show_default=False),
     ] = None,
     money_unit_micros: AuctionPrice = None,
     max_value_per_compute_micros: AuctionPrice = None,
@@ -102,7 +100,7 @@ def simulate(
         ),
     ] = None,
     scale_nodes: Annotated[
-        float, bounded(least=0.01, most=100, help="So many times as many nodes of each type and tariff.")
+        float, bounded(least=0.01, most=100, help="Multiply the nodes of each type and tariff.")
     ] = 1.0,
     seed: Seed = 0,
     out: Annotated[
@@ -115,7 +113,7 @@ def simulate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a cell, unchanged, through a workload on virtual time: a drawn one, or a recorded ledger's."""
+    """Run a cell on virtual time, with a generated workload or that of a recorded ledger."""
     prices = {
         "money_unit_micros": money_unit_micros,
         "max_value_per_compute_micros": max_value_per_compute_micros,

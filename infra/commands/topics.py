@@ -22,9 +22,7 @@ from infra.topics import Grant, apply_grants, describe_topics, ensure_topics, gr
 from schemas.access import ROLES, Role
 from schemas.topics import topics
 
-app = typer.Typer(
-    help="Create, list and check the topics, and who may do what with them.", no_args_is_help=True
-)
+app = typer.Typer(help="Create, list and check the topics and their access rights.", no_args_is_help=True)
 
 
 @app.command()
@@ -52,7 +50,7 @@ def list_topics(
         return
     table = Table("topic", "partitions", "records", "cleanup", "retention", "largest message")
     for row in rows:
-        retention = "for ever" if row.retention_ms < 0 else f"{row.retention_ms / 86_400_000:g} days"
+        retention = "forever" if row.retention_ms < 0 else f"{row.retention_ms / 86_400_000:g} days"
         table.add_row(
             row.name,
             str(row.partitions),
@@ -77,7 +75,7 @@ def check(
     present = {row.name for row in describe_topics(target.kafka, topic_prefix)}
     missing = [spec.name for spec in specs if spec.name not in present]
     if missing:
-        raise CommandError(f"topics are missing: {', '.join(missing)}: `millrace topics create` makes them")
+        raise CommandError(f"topics are missing: {', '.join(missing)}: `millrace topics create` creates them")
     # With none missing this only compares.
     ensure_topics(target.kafka, specs)
     typer.echo(f"{len(specs)} topics are as specified")
@@ -86,12 +84,12 @@ def check(
 @app.command()
 def acls(
     apply: Annotated[
-        bool, typer.Option("--apply", help="Give the cluster these rights; none is taken away.")
+        bool, typer.Option("--apply", help="Set these rights on the cluster; none is revoked.")
     ] = False,
     principal: Annotated[
         list[str] | None,
         typer.Option(
-            help="Whom a role is on the cluster, where it is not User:<role>; may be repeated.",
+            help="The principal of a role, if it is not User:<role>; may be repeated.",
             metavar="ROLE=PRINCIPAL",
             show_default=False,
         ),

@@ -29,12 +29,12 @@ def up(
     cells: Annotated[
         Path, typer.Argument(help="YAML file of cells.", metavar="[CELLS.yaml]")
     ] = CELLS_DIRECTORY / "default.yaml",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the log and all that was trained.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the log and all trained adapters.")] = False,
     secure: Annotated[
         bool,
         typer.Option(
             "--secure",
-            help="Run the broker with TLS, SASL and a principal for each role; data once secured stay so.",
+            help="Run the broker with TLS, SASL and a principal for each role; the data stay secured.",
         ),
     ] = False,
     executors: Annotated[bool, typer.Option(help="Run one executor per node.")] = True,
@@ -86,6 +86,6 @@ def _broker_settings(folders: Folders, secure: bool) -> BrokerSettings:
 
 def _clear(folders: Folders, settings: BrokerSettings) -> None:
     if settings.bootstrap_servers is not None or settings.broker_data_dir != folders.broker:
-        raise CommandError("--fresh only clears a broker of its own: use another --topic-prefix instead")
+        raise CommandError("--fresh needs a broker that `up` starts: use another --topic-prefix instead")
     folders.clear()
     folders.create()

@@ -29,13 +29,13 @@ _POLL_S = 0.25
 
 def watch(
     cell: CellName = None,
-    once: Annotated[bool, typer.Option("--once", help="Show what there is now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the present state and exit.")] = False,
     jobs: Annotated[int, bounded(least=1, most=10_000, help="Rows of the table.")] = 20,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Watch jobs, nodes, who runs, losses falling; `--json` streams every event and decision."""
+    """Watch jobs, nodes, runs and losses; `--json` streams every event and decision."""
     with BoardFollower(target_of(bootstrap_servers, topic_prefix, "auditor")) as follower:
         if json:
             _stream(follower, cell, once)
@@ -63,7 +63,7 @@ def _show_once(follower: BoardFollower, cell: str | None, jobs: int) -> None:
     follower.catch_up()
     boards = [board for name, board in sorted(follower.boards.items()) if cell in (None, name)]
     if not boards:
-        raise CommandError("the log is empty" if cell is None else f"the log knows no cell {cell}")
+        raise CommandError("the log is empty" if cell is None else f"the log has no cell {cell}")
     for board in boards:
         console().print(board_view(board, jobs))
 

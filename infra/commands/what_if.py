@@ -28,7 +28,7 @@ def likeness(found: WhatIf) -> str:
     if not strays:
         return (
             f"simulated as it was, the ledger gives each of its {len(jobs)} jobs what the cell decided: "
-            "every difference below comes of the change"
+            "every difference below is due to the change"
         )
     return (
         f"simulated as it was, the ledger gives {strays} of its {len(jobs)} jobs something else than the "

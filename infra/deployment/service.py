@@ -60,7 +60,7 @@ class Service:
         if status == EXIT_UNFIT and not self._forgiven:
             raise CommandError(f"{self.name} cannot run: {self.last_line()}")
         if not self._restarts.take():
-            raise CommandError(f"{self.name} dies again and again (status {status}): {self.last_line()}")
+            raise CommandError(f"{self.name} keeps dying (status {status}): {self.last_line()}")
         self.start()
         return True
 

@@ -40,7 +40,7 @@ _CLOCK_SKEW = datetime.timedelta(hours=1)
 def write_certificates(authority: Path, broker: Path, host: str) -> None:
     """Make an authority and let it sign one certificate, the broker's, for `host` and `localhost`.
 
-    The authority's key is thrown away: nobody, not even the owner of these files, can have it sign another.
+    The authority's key is deleted: not even the owner of these files can sign another certificate.
     What proves to be the broker's by this certificate is the broker.
 
     Args:

@@ -81,7 +81,7 @@ def kafka_version() -> str:
 def kafka_jars(settings: BrokerSettings) -> Path:
     """Return the folder with Kafka's jars, fetched on first use.
 
-    The folder appears under its name in one rename, when it is complete: whoever finds it may trust it.
+    The folder appears under its name in one rename, when it is complete, so an existing one can be trusted.
 
     Raises:
         BrokerError: the jars are not in the cache and Maven is missing, fails or takes too long.

@@ -68,7 +68,7 @@ def _start(settings: BrokerSettings, port: int, volume: str | None) -> "DockerCo
     image = f"apache/kafka:{kafka_version()}"
     try:
         container = DockerContainer(image).with_envs(**_environment(settings, port))
-        # Published on loopback alone: this broker asks nobody who they are.
+        # Published only on loopback, since this broker has no authentication.
         container.ports[f"{port}/tcp"] = (LOOPBACK, port)  # type: ignore[assignment]
         if volume is not None:
             container.with_volume_mapping(volume, _STORAGE_DIR, mode="rw")

@@ -50,7 +50,7 @@ class LocalKafka:
         return f"{LOOPBACK}:{self._broker_port}"
 
     def connection(self, principal: Principal) -> KafkaConnection:
-        """How a principal connects; on an open broker all are nobody."""
+        """How a principal connects; a broker without security ignores the principal."""
         if self.credentials is None:
             return KafkaConnection(bootstrap_servers=self.bootstrap_servers)
         return self.credentials.connection(principal, self.bootstrap_servers)
@@ -97,9 +97,7 @@ class LocalKafka:
         if status is None:
             return False
         if not self._restarts.take():
-            raise BrokerError(
-                f"The local Kafka broker dies again and again (status {status}); see {self.log_path}"
-            )
+            raise BrokerError(f"The local Kafka broker keeps dying (status {status}); see {self.log_path}")
         self.start()
         return True
 

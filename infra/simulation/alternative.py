@@ -76,7 +76,7 @@ class Alternative:
             # Copies are not validated, and the bounds on a cell's size are part of what is.
             return CellConfigured.model_validate_json(changed.model_dump_json())
         except ValidationError as error:
-            raise CommandError(f"the changed cell is none: {describe(error)}") from None
+            raise CommandError(f"the changed cell is invalid: {describe(error)}") from None
 
     def without_effect(self, cell: CellConfigured) -> list[str]:
         """A line if there are nodes that are scaled to as many as they are."""

@@ -84,7 +84,7 @@ class VirtualFleet:
         self.nodes = {node.id: self._node(node.id, zone) for zone in cell.zones for node in zone.nodes}
         self._pace = pace
         self._runners: dict[str, VirtualRunner] = {}
-        """By the name of the runners that each stands in for; those that were needed."""
+        """By the name of the runner that each simulates; only those that were needed."""
         self._queue = queue
         self._until_s = until_s
         self._solve_s = solve_s

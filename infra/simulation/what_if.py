@@ -83,7 +83,7 @@ class LedgerSimulation:
                 yield self._handle(time_s, envelope)
 
     def run_until(self, time_s: float) -> Iterator[Step]:
-        """Let happen what is due by now."""
+        """Process everything that is due."""
         while self._queue.next_s <= time_s:
             yield self._simulated(*self._queue.pop())
 

@@ -100,7 +100,7 @@ def read_trace(path: Path) -> list[TraceJob]:
                 )
             jobs.append(job)
     if not jobs:
-        raise TraceError(f"{path}: holds no job")
+        raise TraceError(f"{path}: has no job")
     return jobs
 
 

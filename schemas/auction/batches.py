@@ -60,7 +60,7 @@ class BatchProblem(Problem):
 
     kind: Literal["batch"] = "batch"
     relative_gap: float
-    """The search ends when its plan is proven to be so close to the best there is."""
+    """The search ends when its plan is proven to be this close to the best."""
     first_slot: Slot
     """The slot that the room begins with."""
     classes: tuple[OfferedNodes, ...]

@@ -66,14 +66,14 @@ class Room(Record):
     without_compute: int
     without_memory: int
     binding: Literal["time", "nodes", "compute", "memory", "none"]
-    """What most stands in the way of a plan; `none` where there is one."""
+    """The main obstacle to a plan; `none` if there is a plan."""
 
 
 SpeedSource = Literal["row", "declared_within_row", "capped_by_row", "declared"]
 
 
 class CountedSpeed(Record):
-    """How fast a task is taken to be on a GPU type, and by whose word."""
+    """The speed of a task on a GPU type, and its source."""
 
     gpu_type: Identifier
     samples_per_s: SamplesPerSecond
@@ -84,7 +84,7 @@ class CountedSpeed(Record):
 
 
 class Offer(Record):
-    """What the market says of a task now, whoever asks: it does not depend on any bid for the task."""
+    """The market's present offer for a task, independent of any bid for the task."""
 
     price: PriceParts | None
     """None where no plan exists."""
@@ -123,7 +123,7 @@ class Certificate(Record):
     """How good a zone's decisions are proven to be, without solving anything offline, and what came of them.
 
     `dual_bound_micros` is the value of a feasible point of the dual D_1 (Eq. 6, erratum P8): no schedule of
-    the same bids, known all in advance, has a higher welfare. It bounds plans, so it is held against plans.
+    the same bids, known all in advance, has a higher welfare. It bounds plans, so it is compared with plans.
     """
 
     planned_welfare_micros: int

@@ -113,7 +113,7 @@ class TitanPolicy(MarketPolicy):
     time_limit_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     """After so long the best plan found counts."""
     relative_gap: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """The search ends when its plan is proven to be so close to the best there is."""
+    """The search ends when its plan is proven to be this close to the best."""
 
     def faults(self, zone: "Zone") -> Iterator[str]:
         """More room than a solver can be told of."""

@@ -115,7 +115,7 @@ class Cell:
 
     @property
     def configuration(self) -> CellConfigured | None:
-        """As it is by now, each node in the zone that owns it; None before the first."""
+        """The present one, each node in the zone that owns it; None before the first."""
         return None if self.nodes is None else self.nodes.layout.owned
 
     @property

@@ -42,7 +42,7 @@ class Changes:
         self._zones = zones
         self._tried: Layout | None = None
         self._room_after: dict[tuple[str, str | None], int | None] = {}
-        """What live jobs could take in the snapshot once a node has left `_tried` for a zone; None if it cannot.
+        """What live jobs could take in the snapshot if a node left `_tried` for a zone; None if it cannot.
         Kept because a node may wait long for its turn. It follows from the state."""
 
     def take(self, event: CellChange) -> Iterator[Outcome]:

@@ -119,7 +119,7 @@ class JobRegister:
         return job_id in self.live or self._won.knows(_ANYBODY, job_id) or self._lost.knows(user, job_id)
 
     def submit(self, event: JobSubmitted) -> Job:
-        """A new job, of an id that nobody has."""
+        """A new job, with an unused id."""
         job = Job(event.job_id, event.user, event.zone, event.workload, event.terms)
         self.live[job.job_id] = job
         return job

@@ -11,7 +11,7 @@ class RecentIds:
     """The last ids of each writer.
 
     A writer loses its own oldest id beyond `limit_per_writer`. Where the writers together reach `limit`, the
-    one that wrote nothing for longest loses first. So whoever floods the window forgets its own ids, not
+    one that wrote nothing for longest loses first. So a writer that floods the window loses its own ids, not
     those of others.
     """
 

@@ -80,7 +80,7 @@ class RuleBook:
 
 
 RULES = RuleBook((Rules(RULES_VERSION, "0.1.0", KINDS),))
-"""The rules of this version of Millrace. Whoever changes a decision adds a version (CONTRIBUTING.md)."""
+"""The rules of this version of Millrace. A change of decisions adds a version (CONTRIBUTING.md)."""
 
 
 def adoption_holds(adopted: RulesAdopted, rules: int, offset: int) -> bool:

@@ -31,7 +31,7 @@ from streams.kafka.faults import BrokerError, ConnectionFaults, TopicError, Unan
 
 _POLL_INTERVAL_S = 0.05
 _SCRAM_ITERATIONS = 4_096
-"""Kafka's least. The passwords are random, so that more would slow down nobody but ourselves."""
+"""Kafka's minimum. The passwords are random, so more iterations would only slow us down."""
 _ASK_TIMEOUT_S = 0.5
 _ASK_FOR_GROUP_S = 5.0
 
@@ -138,7 +138,7 @@ class Administration:
                 continue
             partitions[name] = len(found.partitions)
             allowed = {operation.name for operation in found.authorized_operations or ()}
-            # A broker that authorises nobody may leave them out.
+            # A broker without authorisation may leave them out.
             if allowed and not set(topics[name]) <= allowed:
                 denied.append(name)
         if missing:
@@ -150,7 +150,7 @@ class Administration:
         return partitions
 
     def create(self, topics: Iterable[NewTopic]) -> None:
-        """Create topics; one that exists by now is left alone.
+        """Create topics; one that already exists is left unchanged.
 
         Raises:
             TopicError: the broker refuses one.
@@ -270,7 +270,7 @@ class Administration:
                     denied = denial(self.connection, error.args[0], f"join group {group}")
                     if denied is not None:
                         raise BrokerError(denied) from None
-                    # A group that nobody has joined yet need not be known.
+                    # A group without members yet may be unknown.
                 except TimeoutError as error:
                     if time.monotonic() >= self._deadline_s:
                         raise self._unanswered(error, f"find group {group}") from error

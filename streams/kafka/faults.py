@@ -23,7 +23,7 @@ class BrokerError(ReadableError):
 
 
 class UnansweredError(BrokerError):
-    """Nobody answers at the address."""
+    """No broker answers at the address."""
 
 
 class TopicError(BrokerError):

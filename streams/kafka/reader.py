@@ -168,7 +168,7 @@ class KafkaReader:
         if error is None:
             return read_record(message)
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            return None  # the client looks for a coordinator that nobody here needs
+            return None  # the client looks for a coordinator, which is not needed here
         topic = message.topic()
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise ReadError(f"topic {topic} is gone")

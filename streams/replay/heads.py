@@ -66,7 +66,7 @@ class HeadCheck:
         return {cell: Head(offset, chain.hex()) for cell, (offset, chain) in sorted(self._last.items())}
 
     def faults(self) -> tuple[str, ...]:
-        """A line for each kept head that the log, which is folded by now, does not have."""
+        """A line for each saved head that the log, once folded, does not contain."""
         return tuple(fault for kept in self._kept if (fault := self._fault(kept)) is not None)
 
     def _fault(self, kept: KeptHead) -> str | None:

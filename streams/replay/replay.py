@@ -97,7 +97,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every decision is the one that the rules demand, and every head that was kept is found."""
+        """Whether every decision follows from the ledger, and every saved head is found."""
         return not self.has_faults and not self.unverified
 
     @property
@@ -193,7 +193,7 @@ class _Comparison:
             trusted = self._demands.trust(place, id, record.value)
             if trusted is not None:
                 event, before = trusted
-                # Whoever published it has passed what comes before it.
+                # The worker that published it has passed what comes before it.
                 last_of_cell = self._last_of_cell.get(place[0], -1)
                 self._last_of_cell[place[0]] = max(last_of_cell, before - 1)
                 if (event, place[2]) < self._last_trusted:

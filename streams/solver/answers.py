@@ -21,7 +21,7 @@ class PendingSolve:
     request: SolveRequested
     event_id: str
     """Of the answer. It follows from the request, so that an answer given twice is one event to the cell, and
-    holds a part of the decision's chain, which nobody knows before the request is made: no event sent earlier
+    holds a part of the decision's chain, which is unknown before the request is made: no event sent earlier
     can bear the id."""
 
 

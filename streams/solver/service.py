@@ -30,7 +30,7 @@ class SolverSettings(ServiceSettings):
     solver_group: Identifier = "solvers"
     """Solvers of one group share the requests among them; the consumer group is `<prefix>.<group>`."""
     session_timeout_s: Annotated[float, Field(ge=1, le=60)] = 8.0
-    """A solver that is silent for longer is taken for dead, and another answers its requests."""
+    """A solver that is silent for longer is considered dead, and another answers its requests."""
     heartbeat_s: Annotated[float, Field(gt=0, le=20)] = 2.0
     solve_overrun_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     """A solve that takes so much longer than its request's time limit is broken off, and answered with
@@ -216,7 +216,7 @@ class SolverService:
         try:
             self._consumer.store_offsets(offsets=[after])
         except KafkaException as error:
-            # The partition has moved: whoever has it now answers once more, under the same id.
+            # The partition has moved: its new solver answers once more, under the same id.
             if error.args[0].code() not in (KafkaError._STATE, KafkaError._UNKNOWN_PARTITION):
                 raise
 

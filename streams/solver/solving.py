@@ -131,7 +131,7 @@ class SolverProcess:
 
     def _send(self) -> None:
         self._until_s = time.monotonic() + self._limit_s
-        # A process that has just died is noticed by `outcome`.
+        # `outcome` detects a process that has just died.
         with contextlib.suppress(BrokenPipeError):
             self._pipe.send(self._asked)
         self._asked = None

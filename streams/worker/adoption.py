@@ -106,7 +106,7 @@ class Adoption:
 
     async def _adopt(self, cell: Cell) -> None:
         offset, previous = cell.offset, cell.rules
-        # What the old rules decided is published, and nobody has to decide it again.
+        # The decisions of the old rules are published, and need not be made again.
         await self._cells.snapshot()
         if cell.offset != offset or previous is None:
             return

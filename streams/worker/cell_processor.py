@@ -24,7 +24,7 @@ from streams.worker.publication import Publication
 
 
 class SuspendedError(Exception):
-    """The process stood still for so long that its cells may belong to another worker by now."""
+    """The process was suspended for so long that another worker may own its cells."""
 
 
 @dataclass
@@ -173,7 +173,7 @@ class CellProcessor:
     async def release(self) -> None:
         """Forget every cell: the partitions are assigned anew, and restored from the snapshots.
 
-        What is not acknowledged by now will be delivered again, here or elsewhere.
+        Events that are not yet acknowledged will be delivered again, here or elsewhere.
         """
         async with self._folding:
             self._partitions.clear()

@@ -106,7 +106,7 @@ class CellsApp:
         """Decide what is in the ledger, secure and acknowledge it, and leave the group.
 
         So a worker of other rules finds nothing behind the snapshots that only these may decide. Where that
-        takes too long, the rest is left to whoever comes next.
+        takes too long, the rest is left to the next worker.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.stop_timeout_s / 2):

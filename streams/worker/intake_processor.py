@@ -303,7 +303,7 @@ class IntakeProcessor:
         await self._unconfirmed.put((record, await self._publisher.send(letter)))
 
     def _is_of_unknown_node(self, claim: Claim) -> bool:
-        """Whether a report is of a node that its cell lacks: it is nobody's, and would fill the ledger."""
+        """Whether a report is about a node that its cell lacks; such reports would fill the ledger."""
         cell = self._cells.cell(claim.cell) if claim.writer.startswith(_REPORT_WRITERS) else None
         if cell is None or cell.nodes is None:
             return False

@@ -56,7 +56,7 @@ class RecordTimes:
 
     Input topics bear the broker's times. Where a topic is set otherwise, a timestamp is its producer's word:
     it counts for no later than now, and for no more than a second before the latest time that its partition
-    had before: nobody gets ahead of others by an old stamp, or holds a place by a future one.
+    had before: no writer gets ahead by an old timestamp, or holds a place by a future one.
     """
 
     def __init__(self) -> None:

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LONGEST_STEP_S = 4.0
-"""Between two moments of listening: a longer pause is time in which nobody listened, or no broker took
-anything."""
+"""The longest time between two moments of listening that counts. In a longer pause the worker did not listen,
+or the broker accepted nothing."""
 GRACE_S = 3.0
-"""After a pause, so long is waited for nodes whose reports are on their way still."""
+"""After a pause, how long to wait for nodes whose reports are still on their way."""
 
 
 @dataclass

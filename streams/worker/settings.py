@@ -29,7 +29,7 @@ class WorkerSettings(ServiceSettings):
     back at once, without waiting for the session timeout. On the other hand nobody else takes them before,
     not even when the worker stops in good order."""
     session_timeout_s: Annotated[float, Field(ge=1, le=60)] = 8.0
-    """A worker that is silent for longer is taken for dead, and its cells move."""
+    """A worker that is silent for longer is considered dead, and its cells move."""
     heartbeat_s: Annotated[float, Field(gt=0, le=20)] = 2.0
     standby_replicas: Annotated[int, Field(ge=0, le=4)] = 0
     """Workers that keep a warm copy of each snapshot; leave it at 0 with a single worker."""
@@ -55,7 +55,7 @@ class WorkerSettings(ServiceSettings):
     takes milliseconds per event and large zone."""
 
     web_enabled: bool = False
-    """Serve Faust's own web pages, which ask nobody who they are."""
+    """Serve Faust's own web pages, which have no authentication."""
     web_host: str = "127.0.0.1"
     """The address that they are served on: this machine's users alone, unless another is given."""
     web_port: Annotated[int, Field(ge=1, le=65_535)] = 6_066

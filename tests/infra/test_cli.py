@@ -113,7 +113,7 @@ FAULTS = {
         ["watch", "--topic-prefix", "a b", "--bootstrap-servers", NOWHERE],
         "--topic-prefix",
     ),
-    "a type that does not travel": (["schemas", "print", "nonsense"], "nothing of type nonsense travels"),
+    "a type that does not travel": (["schemas", "print", "nonsense"], "there is no type nonsense"),
     "a clock for a cell that the file lacks": (
         ["clock", "infra/cells/demo.yaml", "--cell", "nowhere"],
         "has no cell nowhere",

@@ -24,7 +24,7 @@ def head_of(capsys: pytest.CaptureFixture[str], log: Path) -> str:
     capsys.readouterr()
     assert run(["replay", "--from", str(log / "ledger.jsonl")]) == 0
     verdict, head = capsys.readouterr().out.splitlines()
-    assert verdict.startswith("every decision is the one that the rules demand: 1 cell, ")
+    assert verdict.startswith("every decision follows from the ledger: 1 cell, ")
     assert head.startswith("head c=")
     return head.removeprefix("head ")
 

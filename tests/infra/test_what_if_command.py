@@ -111,7 +111,7 @@ def test_people_get_the_jobs_that_differ_and_the_totals(capsys, log):
     capsys.readouterr()
     assert run(["simulate", "--from-ledger", str(log / "ledger.jsonl"), "--policy", "eft"]) == 0
     shown = capsys.readouterr().out
-    assert "each of its 30 jobs what the cell decided: every difference below comes of the change" in shown
+    assert "each of its 30 jobs what the cell decided: every difference below is due to the change" in shown
     jobs = asked_what_if(capsys, log, "--policy", "eft")["jobs"]
     assert [job["job_id"] in shown for job in jobs] == [job["differs"] for job in jobs]
     assert "proven ratio" in shown

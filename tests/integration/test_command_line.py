@@ -72,7 +72,7 @@ def test_a_bid_is_decided_explained_watched_and_proven(millrace, tmp_path):
     streamed = [json.loads(line) for line in millrace("watch", "--once", "--json").splitlines()]
     assert {"event", "decision"} == {line["kind"] for line in streamed}
 
-    assert "every decision is the one that the rules demand" in millrace("replay")
+    assert "every decision follows from the ledger" in millrace("replay")
 
 
 def test_a_quote_is_what_the_bid_then_pays_at_most(millrace, tmp_path):
@@ -158,7 +158,7 @@ def test_a_job_that_nobody_bid_for_cannot_be_explained(deployment, capsys):
     target = deployment.layout.target
     where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
     assert run(["explain", "nobody", *where]) == 1
-    assert capsys.readouterr().err == "millrace: the log knows no job nobody\n"
+    assert capsys.readouterr().err == "millrace: the log has no job nobody\n"
 
 
 def test_topics_are_listed_and_checked(millrace, kafka, capsys, topic_prefix):

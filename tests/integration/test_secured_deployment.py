@@ -36,7 +36,7 @@ def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch,
     until(lambda: "slot " in said("explain", "rich"), "a slot is assigned, so the clock ticks")
     assert "rich" in said("watch", "--once")
     said("topics", "check")
-    assert "every decision is the one that the rules demand" in said("replay")
+    assert "every decision follows from the ledger" in said("replay")
 
     credentials = tmp_path / "data" / "broker" / "credentials"
     line = subprocess.run(

@@ -74,5 +74,5 @@ def test_the_tour_of_the_readme_does_what_it_says(port, tmp_path):
     assert '"payment_micros"' in output
     assert "not JSON" in output
     assert "poems" in output
-    assert "every decision is the one that the rules demand" in output + tour.stderr
+    assert "every decision follows from the ledger" in output + tour.stderr
     assert up.returncode in (0, 130), "".join(lines)

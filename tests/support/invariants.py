@@ -81,7 +81,7 @@ def check_live_bytes(cell: Cell) -> None:
 
 
 def check_lifetimes(zone: AuctionZone, slot_began: bool) -> None:
-    """No job outlives its last slot by more than is documented (docs/auction.md, "No wait is for ever").
+    """No job outlives its last slot by more than is documented (docs/auction.md, "Every wait ends").
 
     Args:
         slot_began: whether one did with the event. Where an event in between ends a wait, the job ends only

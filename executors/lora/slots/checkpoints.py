@@ -24,7 +24,7 @@ _BYTES_BESIDE_TENSORS = 16 * 1024
 
 
 class RunProgress(BaseModel):
-    """What a checkpoint says besides the task's state, so that whoever resumes it can go on and report."""
+    """A checkpoint's data besides the task's state, needed to resume the run and report it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -75,11 +75,11 @@ class RunCheckpoints:
         return _BYTES_PER_PARAMETER * AdapterLayout(task, self._base.sites).size + _BYTES_BESIDE_TENSORS
 
     def newest(self, job_id: str) -> Checkpoint | None:
-        """Return the newest on the store that verifies, whoever wrote it; for a job's end, see `finished`."""
+        """Return the newest on the store that verifies, from any writer; for a job's end, see `finished`."""
         return self._store.newest(job_id)
 
     def restore(self, checkpoint: Checkpoint) -> SavedRun:
-        """Return what `checkpoint` holds: from memory if it was parked here and nobody has gone on since.
+        """Return what `checkpoint` holds: from memory if it was parked here and is still the newest.
 
         Raises:
             ValueError: the checkpoint is of another base model or format.

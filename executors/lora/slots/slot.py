@@ -96,7 +96,7 @@ class SlotRuns:
         """
         if self._clock.time_s() >= self.assignment.slot_end_s:
             self.close("slot_end")
-        # Not behind the step: what was cancelled while it took its time is known by now.
+        # Not after the step: cancellations that arrived during it are known only here.
         for run in [run for run in self._training.values() if run.samples_done >= run.goal_samples]:
             self._end_part(run, "quota")
         self._begin_runs()

@@ -75,7 +75,7 @@ class FusedSteps:
         # A failure behind the backward pass may have come after some tasks were updated.
         unmoved = [job_id for job_id in job_ids if self._engine.samples_done(job_id) == before[job_id]]
         outcomes = {job_id: self._step_alone(job_id) for job_id in unmoved}
-        # Nobody is at fault: together they are too much for the device.
+        # No task is at fault: together they are too large for the device.
         self._apart = not any(isinstance(outcome, Exception) for outcome in outcomes.values())
         return outcomes
 

@@ -22,7 +22,7 @@ _BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_m
 """What an auction has no default for."""
 _DECLARED = {*_BOUNDS, "max_density_units"}
 _FORECAST = {"steepness", "opening_prices"}
-"""What the printed auction knows nothing of."""
+"""Settings that the printed auction does not have."""
 
 
 @dataclass(frozen=True)

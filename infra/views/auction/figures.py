@@ -59,7 +59,7 @@ class AuctionFigures(PolicyFigures):
 
     @property
     def planned_welfare_micros(self) -> int:
-        """Of the plans as admitted: what the bound is held against."""
+        """Of the plans as admitted, which the bound is compared with."""
         return sum(certificate.planned_welfare_micros for certificate in self._certificates.values())
 
     @property

@@ -111,14 +111,14 @@ class RoomCount:
 
 
 def room_for(market: Market, demand: Demand, first_slot: int, last_slot: int) -> RoomCount:
-    """Count the window's node-slots by what stands in the way there."""
+    """Count the window's node-slots by the obstacle there."""
     first = min(max(first_slot - market.first_slot, 0), market.horizon_slots)
     stop = min(max(last_slot - market.first_slot + 1, first), market.horizon_slots)
     return RoomCount(*count_room(market.node_slots(first, stop), demand))
 
 
 def binding(demand: Demand, room: RoomCount, slots: int, found: bool) -> Binding:
-    """What stands in the way of a plan first; `time` where even an empty zone could not meet the deadline."""
+    """The first obstacle to a plan; `time` if even an empty zone could not meet the deadline."""
     if found:
         return "none"
     if int(demand.samples.max()) * max(slots, 0) < demand.work_samples:

@@ -63,7 +63,7 @@ class Auctioneer:
     def __init__(
         self, market: Market, mechanism: Mechanism, steepness: LearnedSteepness | None = None
     ) -> None:
-        """`steepness` stands in for the mechanism's own rises of prices once it has learnt enough."""
+        """`steepness` replaces the mechanism's own rises of prices once it has learned enough."""
         self.market = market
         self.mechanism = mechanism
         self.dual_bound = DualBound()
@@ -97,7 +97,7 @@ class Auctioneer:
             self._steepness.restore(before._steepness.state())
 
     def appraise(self, request: Request) -> Appraisal:
-        """Find the plan for a task and what stands in its way. Changes nothing and knows no bid."""
+        """Find the plan for a task, or why there is none. Changes nothing and does not depend on the bid."""
         window = self._window(request)
         schedule = None if window is None else self.mechanism.plan(self.market, request, window)
         return self._appraisal(request, window, schedule)

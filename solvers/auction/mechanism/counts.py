@@ -15,7 +15,7 @@ from solvers.compiled import Floats, Ints, kernel
 
 NO_CHOICE = -1
 EQUAL = 1e-12
-"""Relative difference below which two costs are taken for equal: sums round."""
+"""Relative difference below which two costs count as equal, since sums are rounded."""
 
 
 class Cover(NamedTuple):

@@ -179,7 +179,7 @@ def _searched(
         best_chosen = relaxed.chosen.copy()
         _trace_back(before, slot_of, choice_of, best_change, best_chosen)
         best = cost_of(costs, best_chosen)
-    # Where the cutoff has dropped labels, no more is proven than that.
+    # If the cutoff has dropped labels, the cutoff is all that is proven.
     return Cover(max(bound, min(best, cutoff, open_bound)), best, best_chosen, steps)
 
 

@@ -17,7 +17,7 @@ classes of every box, combinations of counts, and labels of covers."""
 
 @dataclass(frozen=True)
 class Schedule:
-    """A plan and its price, whoever pays it: nothing here depends on a bid."""
+    """A plan and its price. Nothing here depends on a bid."""
 
     vendor: str | None
     vendor_micros: int

@@ -11,7 +11,7 @@ from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask
 def violations(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
     """What is wrong with plans for an instance by constraints 4a to 4g; empty where nothing is.
 
-    A node that is down has no room, so 4f finds whoever runs on it.
+    A node that is down has no room, so 4f finds any plan that uses it.
     """
     return [*broken_plans(instance, plans), *overfull_node_slots(instance, plans)]
 

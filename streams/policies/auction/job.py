@@ -158,7 +158,7 @@ class PlannedJob:
         self._packed = None
 
     def _unfinished(self, samples_done: int) -> int:
-        """Until an adapter is delivered, something is left to do: a job must not wait for it for ever."""
+        """Until an adapter is delivered, work is left, so that no job waits forever."""
         return min(samples_done, self.workload.work_samples - 1)
 
     def lose_slot(self, slot: int) -> None:

@@ -244,7 +244,7 @@ class ImmediateJudge:
 
 
 def unknown_solve(event: SolveFinished) -> EventIgnored:
-    """What is said of an answer that nobody waits for."""
+    """The response to an answer that no bid waits for."""
     return EventIgnored(
         reason="unknown_solve", detail=f"zone {event.zone} waits for no answer to request {event.request_id}"
     )

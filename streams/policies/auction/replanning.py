@@ -40,7 +40,7 @@ class Replanner:
         self._leaving: set[int] = set()
         """Rows of nodes that are to be free of jobs."""
         self._steps = 0
-        """What new plans have taken by now."""
+        """What new plans have taken so far."""
 
     def note_lapsed(self) -> None:
         """As a slot begins, have every job planned again, or ended, that is short of samples and waits for no

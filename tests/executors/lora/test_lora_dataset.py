@@ -89,7 +89,7 @@ def test_a_bad_line_is_named_before_training_begins(root: Path, line: str, probl
 
 def test_an_empty_dataset_is_refused(root: Path) -> None:
     (root / "empty.jsonl").write_text("\n \n")
-    with pytest.raises(DatasetError, match="holds no record"):
+    with pytest.raises(DatasetError, match="has no record"):
         DatasetRoot(root).open("empty.jsonl")
 
 

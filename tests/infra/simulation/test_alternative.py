@@ -110,7 +110,7 @@ FAULTS = {
     "more than a cell holds": (
         Alternative(scale_nodes=100.0, additions=(NodeAddition("z", "fast", 9_900),)),
         CELL,
-        "the changed cell is none: zones.0.nodes",
+        "the changed cell is invalid: zones.0.nodes",
     ),
     "a price where there is none": (
         OtherPolicies(prices={"money_unit_micros": 5}),

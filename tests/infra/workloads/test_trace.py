@@ -37,7 +37,7 @@ BAD = {
         "row 1: expected the header job_id,user,",
     ),
     "nothing": ("", "row 1: expected the header"),
-    "no job": (HEADER, "holds no job"),
+    "no job": (HEADER, "has no job"),
     "a column too few": (HEADER + "j1,u,10,60,2,,\n", "row 2: 7 columns, expected 8"),
     "a time that is no number": (
         HEADER + GOOD + "j2,u,soon,60,2,,,\n",

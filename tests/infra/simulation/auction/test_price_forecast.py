@@ -79,4 +79,4 @@ def test_a_ledger_without_bids_tells_no_prices(tmp_path: Path) -> None:
     ledger = ledger_of(Bench.configured(), tmp_path / "l.jsonl")
     found = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)])
     assert found.exit_code != 0
-    assert "nothing tells prices" in str(found.exception)
+    assert "no basis for prices" in str(found.exception)
