@@ -21,6 +21,7 @@ from schemas.rules import RulesAdopted
 from streams.cell.configured import ConfiguredCell, refused
 from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
+from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
 from streams.cell.rules import (
     RULES,
@@ -37,7 +38,7 @@ from streams.policies.policy import ZonePolicy
 SNAPSHOT_VERSION = 7
 """Of the layout of a packed state; the rules that it is of have a version of their own."""
 CHAIN_START = bytes(32)
-_NO_JOBS = JobRegister(0)
+_NO_JOBS = JobRegister(0, LiveBytes(0))
 
 
 @dataclass(frozen=True)

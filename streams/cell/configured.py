@@ -14,8 +14,9 @@ from schemas.registry import writer_of
 from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished
 from streams.cell.changes import Changes
-from streams.cell.jobs import JobRegister
+from streams.cell.jobs import Job, JobRegister
 from streams.cell.layout import Layout
+from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
 from streams.cell.recent_ids import RecentIds
 from streams.cell.rules import Rules, State
@@ -34,9 +35,10 @@ class ConfiguredCell:
         window = layout.owned.duplicate_window_events
         self._recent = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
         """Of events."""
-        self.jobs = JobRegister(window)
+        live_bytes = LiveBytes(layout.present.live_jobs_bytes)
+        self.jobs = JobRegister(window, live_bytes)
         self.nodes = NodePool(layout)
-        self._zones = Zones(layout, self.jobs, rules.policies)
+        self._zones = Zones(layout, self.jobs, live_bytes, rules.policies)
         self.zones = self._zones.policies
         """By id."""
         self._changes = Changes(name, self.nodes, self._zones)
@@ -144,8 +146,10 @@ class ConfiguredCell:
             yield refused(event, "duplicate_job", f"job {event.job_id} was decided before")
         elif (refusal := self._refusal(event)) is not None:
             yield refused(event, *refusal)
+        elif (full := self.jobs.no_room_for(job := Job.of(event))) is not None:
+            yield refused(event, "cell_full", full)
         else:
-            job = self.jobs.submit(event)
+            self.jobs.add(job)
             yield from self._decided(self.zones[event.zone].submitted(job))
             self.jobs.remember(job)
 

@@ -4,7 +4,8 @@ A submitted job waits until its zone admits or rejects it; an admitted one is co
 withdrawn. Of finished jobs only the ids are kept, within a window.
 """
 
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, Self
 
 import msgpack
 from pydantic import TypeAdapter
@@ -14,6 +15,7 @@ from schemas.decisions import JobOutcome
 from schemas.jobs import JobSubmitted
 from schemas.kind import Terms, Workload
 from schemas.kinds import AnyTerms, AnyWorkload
+from streams.cell.live_bytes import LiveBytes, job_bytes
 from streams.cell.recent_ids import RecentIds
 
 _WRITERS_AT_LEAST = 8
@@ -46,6 +48,16 @@ class Job:
         self._state = state
         self._samples_done = samples_done
         self._packed: bytes | None = None
+
+    @classmethod
+    def of(cls, event: JobSubmitted) -> Self:
+        """The job that an event submits."""
+        return cls(event.job_id, event.user, event.zone, event.workload, event.terms)
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """What the register keeps of it takes in a snapshot, at most."""
+        return job_bytes(self.workload, self.terms)
 
     @property
     def state(self) -> Literal["waiting", "admitted"]:
@@ -101,14 +113,16 @@ class Job:
 class JobRegister:
     """Of one cell."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, live_bytes: LiveBytes) -> None:
         """Begin without jobs.
 
         Args:
+            live_bytes: what the cell's live jobs take in a snapshot.
             window: so many ids of jobs that are over are remembered, half of them of jobs that won.
         """
         self.live: dict[str, Job] = {}
         """By id, in the order of their submission."""
+        self._live_bytes = live_bytes
         half = -(-window // 2)
         self._won = RecentIds(half, half)
         self._lost = RecentIds(half, -(-half // _WRITERS_AT_LEAST))
@@ -118,11 +132,14 @@ class JobRegister:
         decision, or one of this user lost, within the window."""
         return job_id in self.live or self._won.knows(_ANYBODY, job_id) or self._lost.knows(user, job_id)
 
-    def submit(self, event: JobSubmitted) -> Job:
-        """A new job, with an unused id."""
-        job = Job(event.job_id, event.user, event.zone, event.workload, event.terms)
+    def no_room_for(self, job: Job) -> str | None:
+        """Why the cell cannot keep one job more; None if it can."""
+        return self._live_bytes.refuse_growth(job.state_bytes)
+
+    def add(self, job: Job) -> None:
+        """Keep a new job, of an id that nobody has."""
         self.live[job.job_id] = job
-        return job
+        self._live_bytes.add(job.state_bytes)
 
     def remember(self, job: Job) -> None:
         """Keep the id of a job that its zone has judged: its user's alone where it lost at once, everybody's
@@ -139,7 +156,7 @@ class JobRegister:
         if outcome.STATE == "admitted":
             self.live[outcome.job_id].admit()
         else:
-            del self.live[outcome.job_id]
+            self._live_bytes.add(-self.live.pop(outcome.job_id).state_bytes)
 
     def state(self) -> dict[str, Any]:
         """Everything, of types that msgpack writes."""
@@ -151,6 +168,7 @@ class JobRegister:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of another register of the same window; this one must be empty."""
-        self.live.update((job.job_id, job) for job in map(Job.unpack, state["live"]))
+        for packed in state["live"]:
+            self.add(Job.unpack(packed))
         self._won.restore(state["won"])
         self._lost.restore(state["lost"])

@@ -1,23 +1,17 @@
 """The part of a cell's snapshot that live jobs take: a cell admits no more of them than a snapshot holds.
 
-Each job is counted by an upper bound on its packed state, which is known without packing it, and the sum is
-kept up to date with every change. It is not part of the state: restoring jobs counts them again.
+Each job is counted by an upper bound on its packed state, which is known without packing it: the register of
+jobs counts what it keeps of a job, and its zone what it keeps besides. The sum is kept up to date with every
+change. It is not part of the state: restoring jobs counts them again.
 """
 
 from collections import Counter
 
 from schemas.cells import MAX_WAITING_BYTES
-from schemas.kind import Workload
+from schemas.kind import Terms, Workload
 
-_BYTES_BESIDE_WORKLOAD_AND_PLAN = 960
-"""Of a job, packed, waiting or admitted: ids of 128 characters, terms, names of fields, and numbers."""
-HELD_NODE_SLOT_BYTES = 48
-"""(slot, row), (slot, quota), and once its run is ordered (slot, samples), packed, of each node-slot of a
-plan."""
-PRICED_BYTES = 13
-"""(slot, row), packed, of each node-slot whose prices a job has raised."""
-NODE_SLOT_BYTES = HELD_NODE_SLOT_BYTES + PRICED_BYTES
-"""What each node-slot of a new plan adds to a job at most."""
+_BYTES_BESIDE_WORKLOAD_AND_TERMS = 448
+"""Of a job, packed, in the register: ids of 128 characters, its state, and how far it is."""
 
 _FOR_LONGER_PLANS = 8
 """This part of the limit is left for plans that grow when they are made again."""
@@ -28,10 +22,10 @@ _USERS_WAITING_AT_LEAST = 8
 """And those of one user at most this part of that."""
 
 
-def kept_bytes(workload: Workload, plan_node_slots: int = 0) -> int:
-    """What a job with a plan of so many node-slots takes in a snapshot, or one that waits for its plan."""
-    workload_bytes = len(workload.model_dump_json().encode())
-    return _BYTES_BESIDE_WORKLOAD_AND_PLAN + workload_bytes + NODE_SLOT_BYTES * plan_node_slots
+def job_bytes(workload: Workload, terms: Terms) -> int:
+    """What the register keeps of a job takes in a snapshot, at most."""
+    documents = (workload.model_dump_json(), terms.model_dump_json())
+    return _BYTES_BESIDE_WORKLOAD_AND_TERMS + sum(len(document.encode()) for document in documents)
 
 
 class LiveBytes:
@@ -53,33 +47,31 @@ class LiveBytes:
         self._limit_waiting_of_user = self._limit_waiting // _USERS_WAITING_AT_LEAST
 
     def add(self, count: int) -> None:
-        """An admitted job takes `count` bytes more, or fewer where it is negative."""
+        """A live job takes `count` bytes more, or fewer if it is negative."""
         self.total += count
 
     def add_waiting(self, user: str, count: int) -> None:
-        """The waiting bids of a user take `count` bytes more, or fewer where it is negative."""
-        self.total += count
+        """The bids of a user that wait for a solver take `count` bytes more, or fewer if it is negative: a part
+        of what `add` was told."""
         self._waiting_total += count
         self._waiting[user] += count
         if not self._waiting[user]:
             del self._waiting[user]
 
     def refuse_job(self, count: int) -> str | None:
-        """Why a job of `count` bytes cannot be admitted; None where it can."""
+        """Why a job that takes `count` bytes more cannot be admitted; None if it can."""
         return _refuse("the live jobs of the cell", self.total, count, self._limit_admitted)
 
     def refuse_growth(self, count: int) -> str | None:
-        """Why an admitted job cannot take `count` bytes more; None where it can."""
+        """Why live jobs cannot take `count` bytes more at all; None if they can."""
         return _refuse("the live jobs of the cell", self.total, count, self._limit)
 
     def refuse_waiting(self, user: str, count: int) -> str | None:
-        """Why a bid of `count` bytes cannot wait for a solver; None where it can."""
+        """Why bids of this user that wait for a solver cannot take `count` bytes more; None if they can."""
         of_user, waiting = self._waiting.get(user, 0), self._waiting_total
-        return (
-            _refuse(f"the waiting bids of user {user}", of_user, count, self._limit_waiting_of_user)
-            or _refuse("the waiting bids of the cell", waiting, count, self._limit_waiting)
-            or self.refuse_job(count)
-        )
+        return _refuse(
+            f"the waiting bids of user {user}", of_user, count, self._limit_waiting_of_user
+        ) or _refuse("the waiting bids of the cell", waiting, count, self._limit_waiting)
 
 
 def _refuse(whose: str, held: int, more: int, limit: int) -> str | None:

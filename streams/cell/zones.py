@@ -16,17 +16,20 @@ from streams.policies.policy import ZoneContext, ZonePolicy
 class Zones:
     """By id, as a layout has them."""
 
-    def __init__(self, layout: Layout, jobs: JobRegister, kinds: Mapping[str, PolicyKind]) -> None:
+    def __init__(
+        self, layout: Layout, jobs: JobRegister, live_bytes: LiveBytes, kinds: Mapping[str, PolicyKind]
+    ) -> None:
         """Begin with empty zones.
 
         Args:
             jobs: of the cell.
+            live_bytes: what they take in a snapshot.
             kinds: the policies that the rules of the cell have.
         """
         self._layout = layout
         self._jobs = jobs
         self._kinds = kinds
-        self._live = LiveBytes(layout.present.live_jobs_bytes)
+        self._live = live_bytes
         self._time_s: float | None = None
         self.policies: dict[str, ZonePolicy] = {}
         for zone in layout.zones.values():

@@ -23,9 +23,11 @@ from schemas.fleet import NodeOnline, RunFinished, RunProgressed
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.solves import SolveFinished, SolveRequested
 from streams.cell.cell import Cell
+from streams.cell.live_bytes import job_bytes
 from streams.replay.replay import DecisionRecord, verify
 from tests.round_robin.kind import CountWorkload, QueueTerms, RoundRobinPolicy
 from tests.round_robin.solve import shortest_first
+from tests.round_robin.zone import PLACE_BYTES
 from tests.support.cells import Bench, configuration, offline, tick, withdraw, workload, zone
 from tests.support.counting_commands import CountCancelled, CountOrdered
 
@@ -95,6 +97,21 @@ def test_what_the_policy_does_not_take_is_rejected_by_name(
     (rejected,) = bench.send(submitted("a", **changes))
     assert (type(rejected), rejected.reason) == (JobRejected, reason)
     assert orders(bench.send(submitted("b"))), "and the next one served"
+
+
+def test_a_full_cell_takes_no_more_until_a_job_is_over(bench: Bench) -> None:
+    live = bench.cell.zones["z"]._live
+    limit = bench.cell.configuration.live_jobs_bytes
+    bench.send(submitted("a"))
+    live.add(limit * 7 // 8 - live.total)
+    (rejected,) = bench.send(submitted("b"))
+    assert (rejected.reason, "the live jobs of the cell hold" in rejected.detail) == ("cell_full", True)
+    live.add(limit - live.total)
+    (refused,) = bench.send(submitted("c"))
+    assert (refused.reason, refused.evidence) == ("cell_full", None)
+    before = live.total
+    bench.send(withdraw("a"))
+    assert before - live.total == PLACE_BYTES + job_bytes(CountWorkload(goal=20), QueueTerms())
 
 
 def test_a_quote_is_refused_since_the_policy_quotes_nothing(bench: Bench) -> None:

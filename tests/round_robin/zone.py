@@ -4,7 +4,14 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from schemas.base import Event, Outcome
-from schemas.decisions import EventIgnored, JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn
+from schemas.decisions import (
+    EventIgnored,
+    JobAdmitted,
+    JobCompleted,
+    JobRefunded,
+    JobRejected,
+    JobWithdrawn,
+)
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
 from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished, SolveRequested
@@ -15,6 +22,8 @@ from tests.round_robin.kind import CountWorkload, QueuePlace, RoundRobinPolicy, 
 from tests.support.counting_commands import CountCancelled, CountOrdered
 
 SOLVE_LIMIT_S = 10.0
+PLACE_BYTES = 512
+"""What a place in the queue or on a node takes in a snapshot, at most: two ids and that of a run."""
 
 
 class RoundRobinZone:
@@ -22,6 +31,7 @@ class RoundRobinZone:
 
     def __init__(self, context: ZoneContext) -> None:
         self._jobs = context.jobs
+        self._live = context.live
         self._configure(context)
         self._closed: dict[str, list[str]] = {}
         """Why a node is given no job: it is down, or cordoned, or leaving."""
@@ -35,6 +45,13 @@ class RoundRobinZone:
         """When to ask again."""
 
     def submitted(self, job: Job) -> Iterator[Outcome]:
+        full = self._live.refuse_job(PLACE_BYTES)
+        if full is not None:
+            yield JobRejected(
+                job_id=job.job_id, user=job.user, zone=self._zone, reason="cell_full", detail=full
+            )
+            return
+        self._live.add(PLACE_BYTES)
         yield JobAdmitted(
             job_id=job.job_id,
             user=job.user,
@@ -47,7 +64,7 @@ class RoundRobinZone:
         yield from self._assign()
 
     def withdrawn(self, job: Job) -> Iterator[Outcome]:
-        node = self._leave(job)
+        node = self._end(job)
         if node is not None:
             yield CountCancelled(zone=self._zone, node=node, job_id=job.job_id)
         yield JobWithdrawn(
@@ -71,7 +88,7 @@ class RoundRobinZone:
         job.samples_done = report.samples_done
         match report:
             case RunFinished() if report.samples_done >= self._goal(job):
-                self._leave(job)
+                self._end(job)
                 yield JobCompleted(
                     job_id=job.job_id,
                     user=job.user,
@@ -85,7 +102,7 @@ class RoundRobinZone:
                     adapter_digest=report.adapter_digest,
                 )
             case RunFailed(permanent=True):
-                self._leave(job)
+                self._end(job)
                 yield JobRefunded(
                     job_id=job.job_id,
                     user=job.user,
@@ -172,6 +189,7 @@ class RoundRobinZone:
         self._running = {node: (job_id, run_id) for node, job_id, run_id in state["running"]}
         self._runs, self._requests = state["counts"]
         self._asked, self._sort_s = state["asked"], state["sort_s"]
+        self._live.add(PLACE_BYTES * (len(self._queue) + len(self._running)))
 
     def _configure(self, context: ZoneContext) -> None:
         self._zone = context.zone.id
@@ -194,6 +212,11 @@ class RoundRobinZone:
                     start=job.samples_done,
                     goal=min(job.samples_done + self._settings.turn_samples, self._goal(job)),
                 )
+
+    def _end(self, job: Job) -> str | None:
+        """Give up a job's place; see `_leave`."""
+        self._live.add(-PLACE_BYTES)
+        return self._leave(job)
 
     def _leave(self, job: Job) -> str | None:
         """Take a job out of the queue or off its node, which is returned."""

@@ -15,10 +15,12 @@ from schemas.cells import LEAST_LIVE_JOBS_BYTES, MAX_SNAPSHOT_BYTES, GpuType, No
 from schemas.changes import NodeCordoned
 from schemas.clock import ClockTicked
 from schemas.decisions import JobAdmitted, JobQuoted, JobRefunded, JobRejected
+from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraHyperparameters
 from schemas.topics import topics
 from streams.cell.cell import Cell
-from streams.cell.live_bytes import LiveBytes, kept_bytes
+from streams.cell.live_bytes import LiveBytes, job_bytes
+from streams.policies.auction.job import NODE_SLOT_BYTES, ZONE_BYTES
 from tests.support.cells import (
     EPOCH_S,
     UNIT,
@@ -71,6 +73,11 @@ def largest_bid(rng: random.Random, user: str | None = None) -> Any:
     return bid(letters(rng), user=user or letters(rng), **largest(rng))
 
 
+def whole_bytes(event: JobSubmitted) -> int:
+    """What its job is counted for without its plan."""
+    return job_bytes(event.workload, event.terms) + ZONE_BYTES
+
+
 def test_the_largest_state_of_a_large_cell_fits_into_a_snapshot() -> None:
     rng = random.Random(1)
     bench = Bench.configured(zones=(largest_zone(),), **LARGEST)
@@ -98,7 +105,7 @@ def test_the_largest_state_of_a_large_cell_fits_into_a_snapshot() -> None:
     check_live_bytes(bench.cell)
     bench.send(*(NodeCordoned(cell="c", node=node.id) for node in NODES))
     seven_eighths = 7 * configuration.live_jobs_bytes // 8
-    assert bench.zone.live.total > seven_eighths - 2 * kept_bytes(largest_bid(rng).workload)
+    assert bench.zone.live.total > seven_eighths - 2 * whole_bytes(largest_bid(rng))
     for window in (bench.cell._configured._recent, bench.cell.jobs._won, bench.cell.jobs._lost):
         for number in range(132_000):
             window.note(f"writer{number}", "id")
@@ -266,6 +273,6 @@ def test_ten_thousand_jobs_of_usual_size_fit() -> None:
     live = LiveBytes(usual_configuration(200).live_jobs_bytes)
     rng = random.Random(8)
     for number in range(10_000):
-        count = kept_bytes(usual_bid(rng, f"job{number}", now_s=0.0).workload, plan_node_slots=10)
+        count = whole_bytes(usual_bid(rng, f"job{number}", now_s=0.0)) + 10 * NODE_SLOT_BYTES
         assert live.refuse_job(count) is None
         live.add(count)

@@ -14,7 +14,8 @@ from schemas.decisions import JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
 from schemas.kind import PolicySettings
 from streams.cell.cell import Cell, LedgerEvent
-from streams.cell.live_bytes import kept_bytes
+from streams.cell.live_bytes import job_bytes
+from streams.policies.auction.job import ZONE_BYTES
 from streams.policies.auction.outlook import LATE_REPORT_SLOTS
 from streams.policies.auction.zone import AuctionZone
 
@@ -65,14 +66,13 @@ def check_live_bytes(cell: Cell) -> None:
     """
     if cell.configuration is None:
         return
-    counted = 0
+    counted = sum(job_bytes(job.workload, job.terms) for job in cell.jobs.live.values())
     taken = len(msgpack.packb(cell.jobs.state()["live"]))
     for zone in cell.zones.values():
         judge = zone.judge.state()
         batches = [judge.get("waiting", []), *(bids for _, bids in judge.get("asked", []))]
-        waiting = [cell.jobs.live[job_id] for bids in batches for job_id, *_ in bids]
         counted += sum(job.state_bytes for job in zone.book.jobs.values())
-        counted += sum(kept_bytes(job.workload) for job in waiting)
+        counted += sum(ZONE_BYTES for bids in batches for _ in bids)
         taken += len(msgpack.packb([zone.book.state(), batches]))
     total = zone.live.total
     assert total == counted, "the running total is not the sum over the live jobs"

@@ -17,7 +17,7 @@ from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
 from solvers.auction.mechanism.mechanism import Request
 from streams.cell.jobs import Job
-from streams.cell.live_bytes import kept_bytes
+from streams.policies.auction.job import ZONE_BYTES
 from streams.policies.auction.judge import Bid
 
 
@@ -30,8 +30,11 @@ class WaitingBid:
     """As it was when the bid came, with the vendor that was drawn as its only option."""
     gain_micros: int
     """mu_il, which the dual bound has already."""
-    state_bytes: int
-    """What it takes in a snapshot, at most."""
+
+    @property
+    def state_bytes(self) -> int:
+        """What the cell and the zone keep of it takes in a snapshot, at most."""
+        return self.bid.job.state_bytes + ZONE_BYTES
 
 
 def packed(bids: Mapping[str, WaitingBid]) -> list[list[Any]]:
@@ -65,7 +68,6 @@ def unpacked(
                 last_slot=last_slot,
             ),
             int(gain_micros),
-            kept_bytes(bid.workload),
         )
     return bids
 

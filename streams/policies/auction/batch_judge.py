@@ -13,7 +13,6 @@ from schemas.auction.settings import TitanPolicy
 from schemas.base import Outcome
 from schemas.cells import Zone
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, JobWithdrawn, RejectionReason
-from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
 from solvers.auction.baselines.on_arrival import drawn_vendor, in_time
 from solvers.auction.market.demand import UnjudgeableError
@@ -22,7 +21,7 @@ from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.search import Schedule, describe
 from streams.cell.jobs import Job
-from streams.cell.live_bytes import LiveBytes, kept_bytes
+from streams.cell.live_bytes import LiveBytes
 from streams.policies.auction.batch import (
     WaitingBid,
     batch_request,
@@ -32,6 +31,7 @@ from streams.policies.auction.batch import (
     slots_for,
     unpacked,
 )
+from streams.policies.auction.job import ZONE_BYTES, planned_bytes
 from streams.policies.auction.judge import Bid, Verdicts, unknown_solve, why_not
 from streams.policies.auction.offers import standing
 
@@ -78,18 +78,19 @@ class BatchJudge:
         if option is None:
             yield self._verdicts.rejected(bid, *why_not(appraisal, bid.bid_micros), appraisal)
             return
-        state_bytes = kept_bytes(bid.workload)
-        full = self._live.refuse_waiting(bid.job.user, state_bytes)
+        waiting_bytes = bid.job.state_bytes + ZONE_BYTES
+        full = self._live.refuse_waiting(bid.job.user, waiting_bytes) or self._live.refuse_job(ZONE_BYTES)
         if full is not None:
             yield self._verdicts.rejected(bid, "cell_full", full, appraisal)
         else:
             horizon_end = self._market.first_slot + self._market.horizon_slots - 1
             request = replace(request, options=[option], last_slot=min(request.last_slot, horizon_end))
-            self._waiting[request.id] = WaitingBid(bid, request, gain_micros, state_bytes)
-            self._live.add_waiting(bid.job.user, state_bytes)
+            self._waiting[request.id] = WaitingBid(bid, request, gain_micros)
+            self._count(self._waiting[request.id])
 
-    def full(self, user: str, workload: LoraWorkload, schedule: Schedule) -> str | None:  # noqa: ARG002
-        return self._live.refuse_waiting(user, kept_bytes(workload))
+    def full(self, user: str, job_bytes: int, schedule: Schedule) -> str | None:  # noqa: ARG002
+        waiting_bytes = job_bytes + ZONE_BYTES
+        return self._live.refuse_waiting(user, waiting_bytes) or self._live.refuse_job(waiting_bytes)
 
     def has(self, job_id: str) -> bool:
         return any(job_id in bids for bids in (self._waiting, *self._asked.values()))
@@ -133,7 +134,7 @@ class BatchJudge:
             yield unknown_solve(event)
             return
         for bid in bids.values():
-            self._live.add_waiting(bid.bid.job.user, -bid.state_bytes)
+            self._uncount(bid)
         solution = event.solution
         if not isinstance(solution, BatchSolution):
             solution = BatchSolution(status="none", plans=(), bound_micros=None)
@@ -186,7 +187,7 @@ class BatchJudge:
     def _unpacked(self, state: list[list[Any]], jobs: Mapping[str, Job]) -> dict[str, WaitingBid]:
         bids = unpacked(state, jobs, self._zone, self._market.fleet, self._calendar)
         for bid in bids.values():
-            self._live.add_waiting(bid.bid.job.user, bid.state_bytes)
+            self._count(bid)
         return bids
 
     def _ask(self, slot: int) -> Iterator[Outcome]:
@@ -230,7 +231,7 @@ class BatchJudge:
             return _infeasible(
                 f"it costs {price.micros:.0f} micros, which the bid of {bid.bid.bid_micros} is not above"
             )
-        full = self._live.refuse_job(kept_bytes(bid.bid.workload, len(placement.slots)))
+        full = self._live.refuse_job(planned_bytes(placement))
         if full is not None:
             return "cell_full", full
         award = self._auctioneer.award(bid.bid.bid_micros, request.demand, schedule, price, bid.gain_micros)
@@ -240,6 +241,14 @@ class BatchJudge:
 
     def _forget(self, bids: dict[str, WaitingBid], bid: WaitingBid) -> None:
         del bids[bid.bid.job.job_id]
+        self._uncount(bid)
+
+    def _count(self, bid: WaitingBid) -> None:
+        self._live.add(ZONE_BYTES)
+        self._live.add_waiting(bid.bid.job.user, bid.state_bytes)
+
+    def _uncount(self, bid: WaitingBid) -> None:
+        self._live.add(-ZONE_BYTES)
         self._live.add_waiting(bid.bid.job.user, -bid.state_bytes)
 
     def _rejected(

@@ -12,7 +12,6 @@ from schemas.lora import LoraWorkload
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Placement
 from streams.cell.jobs import Job
-from streams.cell.live_bytes import HELD_NODE_SLOT_BYTES, PRICED_BYTES, kept_bytes
 
 Setback = Literal["node_lost", "node_leaving", "behind_plan", "run_failed"]
 """Why a job's rest is planned again, at the provider's cost."""
@@ -31,6 +30,22 @@ def slot_of_run(run_id: str, job_id: str) -> int | None:
     slot, _, job = run_id.partition("/")
     is_number = slot.isascii() and slot.isdecimal() and slot == str(int(slot))
     return int(slot) if is_number and job == job_id else None
+
+
+ZONE_BYTES = 448
+"""What the zone keeps of a job takes in a snapshot at most, besides its plan: its id, and numbers."""
+_HELD_NODE_SLOT_BYTES = 48
+"""(slot, row), (slot, quota), and once its run is ordered (slot, samples), packed, of each node-slot of a
+plan."""
+_PRICED_BYTES = 13
+"""(slot, row), packed, of each node-slot whose prices a job has raised."""
+NODE_SLOT_BYTES = _HELD_NODE_SLOT_BYTES + _PRICED_BYTES
+"""What each node-slot of a new plan adds to a job at most."""
+
+
+def planned_bytes(placement: Placement) -> int:
+    """What the zone keeps of a job with this plan takes in a snapshot, at most."""
+    return ZONE_BYTES + NODE_SLOT_BYTES * len(placement.slots)
 
 
 @dataclass
@@ -82,9 +97,6 @@ class PlannedJob:
     _planned: tuple[int, int] | None = None
     """A slot, and what is planned after it; None after a change of the plan. Asked for with every report."""
 
-    def __post_init__(self) -> None:
-        self._bytes_without_plan = kept_bytes(self.workload)
-
     @property
     def job_id(self) -> str:
         """Of the job."""
@@ -92,9 +104,8 @@ class PlannedJob:
 
     @property
     def state_bytes(self) -> int:
-        """What it takes in a snapshot, at most."""
-        plan_bytes = HELD_NODE_SLOT_BYTES * len(self.rows) + PRICED_BYTES * len(self.priced)
-        return self._bytes_without_plan + plan_bytes
+        """What the zone keeps of it takes in a snapshot, at most."""
+        return ZONE_BYTES + _HELD_NODE_SLOT_BYTES * len(self.rows) + _PRICED_BYTES * len(self.priced)
 
     @property
     def remaining_samples(self) -> int:

@@ -18,9 +18,9 @@ from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer, Award
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.search import Schedule
 from streams.cell.jobs import Job
-from streams.cell.live_bytes import LiveBytes, kept_bytes
+from streams.cell.live_bytes import LiveBytes
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import PlannedJob
+from streams.policies.auction.job import PlannedJob, planned_bytes
 from streams.policies.auction.offers import certificate_of, offer_of
 
 
@@ -167,7 +167,7 @@ class Judge(Protocol):
     def bid(self, bid: Bid, request: Request) -> Iterator[Outcome]:
         """A bid whose task can be judged."""
 
-    def full(self, user: str, workload: LoraWorkload, schedule: Schedule) -> str | None:
+    def full(self, user: str, job_bytes: int, schedule: Schedule) -> str | None:
         """Why the cell could not keep a job of this user with this plan; None where it could."""
 
     def has(self, job_id: str) -> bool:
@@ -206,7 +206,7 @@ class ImmediateJudge:
         appraisal = self._auctioneer.appraise(request)
         schedule, price = appraisal.schedule, appraisal.price
         if schedule is not None and price is not None and bid.bid_micros > price.micros:
-            full = self.full(bid.job.user, bid.workload, schedule)
+            full = self.full(bid.job.user, 0, schedule)
             if full is not None:
                 # It had a plan, so it belongs into the bound.
                 self._auctioneer.judge(bid.bid_micros, request, appraisal)
@@ -218,8 +218,8 @@ class ImmediateJudge:
         else:
             yield self._verdicts.admitted(bid, request, appraisal, award)
 
-    def full(self, user: str, workload: LoraWorkload, schedule: Schedule) -> str | None:  # noqa: ARG002
-        return self._live.refuse_job(kept_bytes(workload, len(schedule.placement.slots)))
+    def full(self, user: str, job_bytes: int, schedule: Schedule) -> str | None:  # noqa: ARG002
+        return self._live.refuse_job(job_bytes + planned_bytes(schedule.placement))
 
     def has(self, job_id: str) -> bool:  # noqa: ARG002
         return False

@@ -9,9 +9,9 @@ from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule
-from streams.cell.live_bytes import NODE_SLOT_BYTES, LiveBytes
+from streams.cell.live_bytes import LiveBytes
 from streams.policies.auction.book import JobBook
-from streams.policies.auction.job import PlannedJob, Setback
+from streams.policies.auction.job import NODE_SLOT_BYTES, PlannedJob, Setback
 from streams.policies.auction.offers import plan_of, standing
 
 REPLAN_STEPS_PER_EVENT = 16_000_000

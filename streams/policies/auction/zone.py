@@ -24,6 +24,7 @@ from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer
 from solvers.auction.mechanism.mechanism import Request
 from solvers.compiled import Floats, Ints
 from streams.cell.jobs import Job
+from streams.cell.live_bytes import job_bytes
 from streams.cell.nodes import NodeChange
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.invariants import broken_invariants
@@ -114,7 +115,9 @@ class AuctionZone:
             found = error
         else:
             if found.schedule is not None:
-                full = self.judge.full(request.user, task.workload, found.schedule)
+                full = self.judge.full(
+                    request.user, job_bytes(request.workload, request.terms), found.schedule
+                )
         return self._verdicts.quoted(request, task.workload, found, self.judge.quote_remark, full)
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
