@@ -48,7 +48,11 @@ class RoundRobinZone:
         full = self._live.refuse_job(PLACE_BYTES)
         if full is not None:
             yield JobRejected(
-                job_id=job.job_id, user=job.user, zone=self._zone, reason="cell_full", detail=full
+                job_id=job.job_id,
+                user=job.user,
+                zone=self._zone,
+                reason="cell_full",
+                detail=full,
             )
             return
         self._live.add(PLACE_BYTES)
