@@ -51,7 +51,7 @@ class LiveBytes:
         self.total += count
 
     def add_waiting(self, user: str, count: int) -> None:
-        """The bids of a user that wait for a solver take `count` bytes more, or fewer if it is negative. `add`
+        """Bids of a user that wait for a solver take `count` bytes more, or fewer if it is negative; `add`
         counts them too."""
         self._waiting_total += count
         self._waiting[user] += count

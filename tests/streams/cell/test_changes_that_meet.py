@@ -16,6 +16,7 @@ from schemas.kind import Input
 from schemas.kinds import KINDS
 from schemas.topics import INPUT_TOPICS
 from streams.cell.cell import Cell
+from streams.cell.layout import Layout
 from streams.cell.rules import RULES, RuleBook
 from streams.policies.auction.zone import AuctionZone
 from tests.streams.cell.test_changes import (
@@ -126,6 +127,19 @@ class TestNodesThatLeave:
             assert not any(isinstance(outcome, NodeMoved) for outcome in bench.send(online("a2")))
         (job,) = (job.job_id for job in bench.zone.book.jobs.values() if 0 in set(job.rows.values()))
         assert only(bench.send(withdraw(job)), NodeMoved).node == "a1"
+
+    def test_one_that_has_to_wait_is_not_tried_again_with_every_event(self, monkeypatch: pytest.MonkeyPatch):
+        bench, after, tried = Bench.configured(), Layout.after, []
+        monkeypatch.setattr(Layout, "after", lambda *given: tried.append(given) or after(*given))
+        room = bench.zone.live
+        room.add(bench.cell.configuration.live_jobs_bytes + 2**20)
+        bench.send(tick(0), retired("a2"))
+        assert serving(bench, "a2") == ("z", "leaving"), "the snapshot has no room for the jobs without it"
+        so_far = len(tried)
+        bench.send(*(tick(1 + number / 10) for number in range(9)))
+        assert len(tried) == so_far
+        room.add(-room.total)
+        assert only(bench.send(tick(2)), NodeMoved).node == "a2"
 
     def test_without_merging_two_jobs_may_have_run_at_once_on_nodes_that_have_left(self):
         fast = tuple(node(f"a{number}") for number in range(4))
