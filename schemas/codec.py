@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, ValidationError
 
 from schemas.base import Event, Identifier, Outcome, Record, UnixTime
+from schemas.errors import message, own_faults
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
 from schemas.text import plain
 
@@ -244,9 +245,9 @@ def decode_decision(line: bytes | str) -> Decision:
 
 def describe(error: ValidationError) -> str:
     """The first faults of a validation error on one line of bounded length, and how many more there are."""
-    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    faults = own_faults(error)
     first = "; ".join(
-        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}"
+        ": ".join(filter(None, (".".join(map(str, fault["loc"])), message(fault))))
         for fault in faults[:_MAX_FAULTS]
     )
     further = len(faults) - _MAX_FAULTS

@@ -51,7 +51,7 @@ def _union(what: str, brought: Callable[[PolicyKind], Iterable[type[Member]]]) -
         for member in brought(kind):
             if members.setdefault(kind_of(member), member) is not member:
                 raise ImportError(f"two different {what} types are of kind {kind_of(member)}")
-    return TaggedUnion(what, tuple(members.values()))
+    return TaggedUnion(tuple(members.values()))
 
 
 if TYPE_CHECKING:
