@@ -91,7 +91,7 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
         ),
         "solver": Command(
             "infra.commands.services:solver",
-            "Run a solver, which zones under policy titan need; its other settings are MILLRACE_* variables.",
+            "Run a solver, which answers the long solves of policies; its other settings are MILLRACE_* variables.",
         ),
         "clock": Command("infra.commands.services:clock", "Tell the cells of a file the time, until Ctrl-C."),
         "bench": Command("bench.cli:bench", "Measure what Millrace is worth on this machine."),

@@ -65,7 +65,7 @@ def solver(
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
-    """Run a solver, which zones under policy titan need; its other settings are MILLRACE_* variables."""
+    """Run a solver, which answers the long solves of policies; its other settings are MILLRACE_* variables."""
     from streams.solver.process import run_solver
     from streams.solver.service import SolverSettings
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from schemas.base import MAX_MICROS
-from schemas.errors import ReadableError, message
+from schemas.codec import message
+from schemas.errors import ReadableError
 from streams.worker.bounded_yaml import (
     MAX_NUMBER_CHARACTERS,
     Lines,

@@ -9,7 +9,8 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from schemas.cells import CellConfigured
-from schemas.errors import ReadableError, message, own_faults
+from schemas.codec import message, own_faults
+from schemas.errors import ReadableError
 from streams.worker.bounded_yaml import YamlFaultError, read_yaml, shown
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
