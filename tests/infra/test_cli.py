@@ -128,7 +128,10 @@ FAULTS = {
         ["clock", "infra/cells/demo.yaml", "--cell", "nowhere"],
         "has no cell nowhere",
     ),
-    "a worker without cells": (["executor", "--node", "a b"], "settings: "),
+    "an executor without broker": (
+        ["executor", "--node", "n1", "--bootstrap-servers", NOWHERE],
+        "No Kafka broker answers",
+    ),
     "a benchmark of a trace that is none": (
         ["bench", "auction", "--quick", "--trace", "{bad_trace}"],
         "bad_trace.csv: row 1: ",
