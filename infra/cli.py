@@ -88,7 +88,7 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
         ),
         "executor": Command(
             "infra.commands.services:executor",
-            "Run an executor, set up for its node's zone; MILLRACE_* variables go before.",
+            "Run an executor, set up for its node's zone; MILLRACE_* variables take precedence.",
         ),
         "solver": Command(
             "infra.commands.services:solver",

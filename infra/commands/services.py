@@ -59,7 +59,7 @@ def executor(
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
-    """Run an executor, set up for its node's zone; MILLRACE_* variables go before."""
+    """Run an executor, set up for its node's zone; MILLRACE_* variables take precedence."""
     from executors.node import ExecutorSettings, main
 
     fields = target_of(bootstrap_servers, topic_prefix, "nodes").kafka.as_fields()
