@@ -140,7 +140,7 @@ def nodes(count: int, first: int = 0) -> list[dict[str, str]]:
     return [{"id": f"n{first + n}", "gpu_type": "a100", "tariff": "flat"} for n in range(count)]
 
 
-def test_a_zone_of_more_cells_than_a_snapshot_holds_is_refused_with_its_size_and_the_limit() -> None:
+def test_a_zone_of_more_node_slots_than_a_snapshot_holds_is_refused_with_its_size_and_the_limit() -> None:
     with pytest.raises(ValidationError) as refusal:
         configured(zone(lambda zone: zone.update(horizon_slots=10_000, nodes=nodes(10_000))))
     assert (
