@@ -87,11 +87,12 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
             "infra.commands.services:worker", "Run a worker; its settings are MILLRACE_* variables."
         ),
         "executor": Command(
-            "infra.commands.services:executor", "Run an executor; its settings are MILLRACE_* variables."
+            "infra.commands.services:executor",
+            "Run an executor, set up for its node's zone; MILLRACE_* variables take precedence.",
         ),
         "solver": Command(
             "infra.commands.services:solver",
-            "Run a solver, for zones under policy titan; its other settings are MILLRACE_* variables.",
+            "Run a solver for the long solves of policies; its other settings are MILLRACE_* variables.",
         ),
         "clock": Command(
             "infra.commands.services:clock", "Send the time to the cells of a file, until Ctrl-C."

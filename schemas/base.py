@@ -151,19 +151,12 @@ class TaggedUnion:
     brings a member.
     """
 
-    what: str
-    """Names the union in errors, such as `policy`."""
     members: Sequence[type[Kinded]]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """The schema of the union."""
         choices = {kind_of(member): handler.generate_schema(member) for member in self.members}
-        return core_schema.tagged_union_schema(
-            choices,
-            discriminator="kind",
-            custom_error_type=f"{self.what}_kind",
-            custom_error_message=f"no known kind of {self.what}: {', '.join(choices)} are known",
-        )
+        return core_schema.tagged_union_schema(choices, discriminator="kind")
 
 
 def kind_of(member: type[Kinded]) -> str:

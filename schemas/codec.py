@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from schemas.base import Event, Identifier, Outcome, Record, UnixTime
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
@@ -244,13 +245,33 @@ def decode_decision(line: bytes | str) -> Decision:
 
 def describe(error: ValidationError) -> str:
     """The first faults of a validation error on one line of bounded length, and how many more there are."""
-    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    faults = own_faults(error)
     first = "; ".join(
-        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}"
+        ": ".join(filter(None, (".".join(map(str, fault["loc"])), message(fault))))
         for fault in faults[:_MAX_FAULTS]
     )
     further = len(faults) - _MAX_FAULTS
     return _one_line(first, 1_000) + (f"; and {further} more" if further > 0 else "")
+
+
+def own_faults(error: ValidationError) -> list[ErrorDetails]:
+    """Its faults, without lists that are too short only because one of their entries is at fault."""
+    faults = error.errors(include_url=False, include_input=False)
+    above = {fault["loc"][:depth] for fault in faults for depth in range(len(fault["loc"]))}
+    return [fault for fault in faults if fault["type"] != "too_short" or fault["loc"] not in above]
+
+
+def message(fault: ErrorDetails) -> str:
+    """What is wrong, without the words that only those who know Pydantic understand."""
+    match fault["type"]:
+        case "value_error":
+            return fault["msg"].removeprefix("Value error, ")
+        case "union_tag_invalid":
+            known = fault["ctx"]["expected_tags"].replace("'", "")
+            return f"kind {fault['ctx']['tag']} is not known, the known ones are {known}"
+        case "union_tag_not_found":
+            return "no kind is given"
+    return fault["msg"]
 
 
 def _one_line(text: str, length: int) -> str:

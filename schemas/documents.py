@@ -1,6 +1,8 @@
 """The generated documents: JSON Schemas and the AsyncAPI document, written, checked and kept by release.
 
-python -m schemas.documents write | check | release VERSION
+They describe the project's own types. So they are made in a process that loads no policies of others:
+
+MILLRACE_POLICIES_OF=millrace python -m schemas.documents write | check | release VERSION
 """
 
 import argparse
@@ -115,7 +117,7 @@ def _decision_schema(model: type[Outcome]) -> dict[str, Any]:
     record["properties"]["data"] = {"$ref": f"#/$defs/{model.__name__}"}
     return record | {
         "title": f"{model.__name__}{record['title']}",
-        "description": outcome["description"],
+        "description": outcome.get("description", record["description"]),
         "$defs": definitions | {model.__name__: outcome},
     }
 

@@ -1,5 +1,6 @@
 """The installed policies, and the unions of their types."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
@@ -22,9 +23,15 @@ Member = TypeVar("Member", bound=Kinded)
 
 
 def _installed() -> dict[str, PolicyKind]:
-    """By kind, in the order of their names, so that generated documents do not depend on the installation."""
+    """By kind, in the order of their names, so that generated documents do not depend on the installation.
+
+    Only those of one distribution where `MILLRACE_POLICIES_OF` names it.
+    """
+    only = os.environ.get("MILLRACE_POLICIES_OF")
     kinds: dict[str, PolicyKind] = {}
     for point in sorted(entry_points(group=PolicyKind.GROUP), key=lambda point: point.name):
+        if only and (point.dist is None or point.dist.name != only):
+            continue
         kind = point.load()
         if not isinstance(kind, PolicyKind) or kind_of(kind.settings) != point.name:
             raise ImportError(
@@ -51,7 +58,7 @@ def _union(what: str, brought: Callable[[PolicyKind], Iterable[type[Member]]]) -
         for member in brought(kind):
             if members.setdefault(kind_of(member), member) is not member:
                 raise ImportError(f"two different {what} types are of kind {kind_of(member)}")
-    return TaggedUnion(what, tuple(members.values()))
+    return TaggedUnion(tuple(members.values()))
 
 
 if TYPE_CHECKING:

@@ -130,7 +130,7 @@ class Fed:
         return cast(AuctionZone, self.cell.zones["gpt2"])
 
     def used_share(self) -> float:
-        """Share of the compute of all cells in the window that is taken."""
+        """Share of the compute of all node-slots in the window that is taken."""
         market, fleet = self.zone.auctioneer.market, self.zone.fleet
         capacity = sum(fleet.classes[index].capacity_samples for index in fleet.class_of_row)
         return 1.0 - float(market.free_samples.sum()) / (capacity * market.horizon_slots)

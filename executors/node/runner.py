@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Literal, Protocol
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from executors.node.room import Room
 from executors.node.settings import ExecutorSettings
+from schemas.codec import describe
 from schemas.commands import Command
 from schemas.fleet import FleetEvent
 
@@ -99,7 +100,8 @@ class Runner(Protocol):
 
 
 class RunnerKind(Protocol):
-    """A runner that is not loaded yet; made of the settings, it refuses early what cannot work."""
+    """A runner that is not loaded yet. Its factory takes no arguments, reads settings of its own, and refuses
+    early what cannot work: by an `UnfitError`, or the `ValidationError` of its settings."""
 
     @property
     def commands(self) -> tuple[type[Command], ...]:
@@ -113,7 +115,7 @@ def find_runners(settings: ExecutorSettings) -> dict[str, RunnerKind]:
     """The runners that the settings name, in that order, not loaded yet.
 
     Raises:
-        UnfitError: one is not installed, is no runner of its name, or cannot work with these settings.
+        UnfitError: one is not installed, is no runner of its name, or cannot work with its settings.
     """
     installed = {point.name: point for point in entry_points(group=GROUP)}
     kinds: dict[str, RunnerKind] = {}
@@ -125,7 +127,10 @@ def find_runners(settings: ExecutorSettings) -> dict[str, RunnerKind]:
             make = installed[name].load()
         except (ImportError, AttributeError) as error:
             raise UnfitError(f"runner {name}: {installed[name].value} cannot be imported: {error}") from error
-        kinds[name] = make(settings)
+        try:
+            kinds[name] = make()
+        except ValidationError as error:
+            raise UnfitError(f"runner {name}: settings: {describe(error)}") from None
         strange = [model.TYPE for model in kinds[name].commands if name != model.RUNNER]
         if strange:
             raise UnfitError(f"runner {name}: {', '.join(strange)} is for a runner of another name")

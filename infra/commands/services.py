@@ -1,5 +1,6 @@
 """`millrace worker`, `executor`, `solver` and `clock`: one service each, in the foreground."""
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -19,7 +20,9 @@ from infra.commands.options import (
     settings_faults,
     target_of,
 )
-from infra.deployment.configuring import ledger_configurations
+from infra.deployment.cells import PresentCell, ledger_configurations, present_cells
+from infra.deployment.executors import executor_environment
+from infra.deployment.folders import Folders, default_data_dir
 from infra.errors import CommandError
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
@@ -49,15 +52,25 @@ def worker(
 
 
 def executor(
-    node: Annotated[
-        str | None, typer.Option(help="The node to serve; MILLRACE_NODE if not given.", show_default=False)
+    node: Annotated[str, typer.Option(envvar="MILLRACE_NODE", help="The node to serve.", show_default=False)],
+    cell: Annotated[
+        str | None, typer.Option(help="Its cell, where several have such a node.", show_default=False)
     ] = None,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
-    """Run an executor; its settings are MILLRACE_* variables."""
+    """Run an executor, set up for its node's zone; MILLRACE_* variables take precedence."""
     from executors.node import ExecutorSettings, main
 
+    fields = target_of(bootstrap_servers, topic_prefix, "nodes").kafka.as_fields()
+    if cell is not None or not os.environ.get("MILLRACE_CELL"):
+        found = _cell_with(target_of(bootstrap_servers, topic_prefix, "operators"), node, cell)
+        fields["cell"] = found.configuration.cell
+        folders = Folders(default_data_dir().absolute())
+        for name, value in executor_environment(found, node, folders).items():
+            os.environ[name] = os.environ.get(name) or value
     with settings_faults():
-        settings = ExecutorSettings() if node is None else ExecutorSettings(node=node)
+        settings = ExecutorSettings(**fields, node=node, topic_prefix=topic_prefix)
     main(settings)
 
 
@@ -65,7 +78,7 @@ def solver(
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
 ) -> None:
-    """Run a solver, for zones under policy titan; its other settings are MILLRACE_* variables."""
+    """Run a solver for the long solves of policies; its other settings are MILLRACE_* variables."""
     from streams.solver.process import run_solver
     from streams.solver.service import SolverSettings
 
@@ -105,6 +118,24 @@ def clock(
     if configurations:
         with EventPublisher(target, "millrace/clock") as publisher:
             run_clock(publisher, configurations, stop, interval_s)
+
+
+def _cell_with(log: Target, node: str, cell: str | None) -> PresentCell:
+    """The only cell that has a node; of those that have it, the one of this name.
+
+    Raises:
+        CommandError: there is none, or there are several.
+    """
+    cells = {name: found for name, found in present_cells(log).items() if cell in (None, name)}
+    having = [name for name, found in sorted(cells.items()) if node in found.zone_of]
+    if len(having) > 1:
+        raise CommandError(f"cells {', '.join(having)} have a node {node}: choose one with --cell")
+    if not having:
+        known = ", ".join(sorted(cells)) or "none"
+        raise CommandError(
+            f"no cell has a node {node} (cells: {known}): `millrace nodes register` makes it known"
+        )
+    return cells[having[0]]
 
 
 def _configurations(target: Target, names: set[str], stop: threading.Event) -> list[CellConfigured]:

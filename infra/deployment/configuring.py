@@ -3,19 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from infra.deployment.cells import ledger_configurations
 from infra.errors import CommandError
 from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
-from infra.log.reader import LogReader
 from infra.log.target import Target
 from schemas.cells import CellConfigured
-from schemas.codec import InvalidRecordError, decode_event
 from schemas.decisions import CellAccepted
-from schemas.topics import CELLS, LEDGER
+from schemas.topics import CELLS
 from streams.worker.cells_file import CellsFile
 
 _SOURCE = "millrace/up"
-_CONFIGURED = CellConfigured.TYPE.encode()
 
 
 @dataclass(frozen=True)
@@ -56,24 +54,6 @@ def configure_cells(
         asked = cells_file.cell(cell.cell, present.epoch_s).model_copy(update={"rules": present.rules})
         configured.append(ConfiguredCell(present, cell.cell not in held, asked != present))
     return configured
-
-
-def ledger_configurations(target: Target, cells: set[str]) -> dict[str, CellConfigured]:
-    """The configurations in force of those of `cells` that have one: the first of each in the ledger."""
-    found: dict[str, CellConfigured] = {}
-    with LogReader(target, [target.topic(LEDGER)], "beginning") as reader:
-        for record in reader.to_end():
-            if not any(name == "ce_type" and value == _CONFIGURED for name, value in record.headers):
-                continue
-            try:
-                event = decode_event(record.value, record.headers).event
-            except InvalidRecordError:
-                continue
-            if isinstance(event, CellConfigured) and event.cell in cells:
-                found.setdefault(event.cell, event)
-                if found.keys() == cells:
-                    break
-    return found
 
 
 def _publish(

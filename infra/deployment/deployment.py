@@ -1,31 +1,34 @@
 """Starting and stopping a whole deployment."""
 
-import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from infra.broker import RunningBroker
+from infra.deployment.cells import PresentCell, layout_changes, present_cells
 from infra.deployment.configuring import configure_cells
+from infra.deployment.executors import executor_environment, served_nodes
 from infra.deployment.folders import Address, Folders, published_address
 from infra.deployment.service import Service
 from infra.errors import CommandError
 from infra.kafka.file_lock import FileLock, LockedError
+from infra.log.reader import LogReader
 from infra.log.target import Target
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.access import DEFAULT_GROUPS, ROLES, Role
-from schemas.cells import CellConfigured, Zone
+from schemas.cells import CellConfigured
+from schemas.decisions import NodeMoved
 from schemas.kafka_connection import KafkaConnection
 from schemas.kinds import KINDS
-from schemas.registry import runners_of
-from schemas.topics import topics
+from schemas.topics import DECISIONS, topics
+from streams.kafka.reader import ReadError
 from streams.worker.cells_file import CellsFile
 
 
@@ -60,9 +63,6 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 WORKER_READY_S = 120.0
 EXECUTOR_RETRY_S = 60.0
-
-_HEARTBEATS_PER_NODE_TIMEOUT = 4
-_REPORTS_PER_SLOT = 8
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,8 @@ class Deployment:
     """By cell and node."""
     _retry_s: dict[tuple[str, str], float] = field(default_factory=dict)
     """Executors that are left out until then, by the monotonic clock."""
+    _decisions: LogReader | None = None
+    """Tells which nodes leave; None where no executors run."""
 
     @property
     def services(self) -> list[Service]:
@@ -128,7 +130,14 @@ class Deployment:
             self.worker.start()
             self.say("worker starts")
             self._configure()
-            if any(KINDS[zone.policy.kind].solves for cell in self.cells for zone in cell.zones):
+            if layout.run_executors:
+                # Before the nodes are looked up, so that none leaves unnoticed.
+                decisions = LogReader(layout.target, [layout.target.topic(DECISIONS)], "end")
+                self._decisions = stack.enter_context(decisions)
+            log = present_cells(layout.target)
+            present = {cell.cell: log[cell.cell] for cell in self.cells}
+            zones = (zone for cell in present.values() for zone in cell.zones.values())
+            if any(KINDS[zone.policy.kind].solves for zone in zones):
                 self._start_solver(stack)
             stack.callback(self._stop_executors)
             self.clock = self._service(
@@ -138,12 +147,13 @@ class Deployment:
             self.clock.start()
             self.say("clock runs")
             if layout.run_executors:
-                self._start_executors()
+                self._start_executors(present)
             stack.callback(self.say, "stopping")
             yield
 
     def keep_running(self) -> None:
-        """Start again what has died. An executor with which that does not help is left out for a while.
+        """Start again what has died, and stop the executors of nodes that have left their cells. An executor
+        with which a new start does not help is left out for a while.
 
         Raises:
             CommandError: it does not help with another service, or with any executor.
@@ -151,6 +161,7 @@ class Deployment:
         for service in (self.worker, *self.solvers, self.clock):
             if service.keep_running():
                 self.say(f"{service.name} died and is started again")
+        self._stop_departed()
         for place, executor in self.executors.items():
             if self._retry_s.get(place, 0.0) > time.monotonic():
                 continue
@@ -199,31 +210,33 @@ class Deployment:
         solver.start()
         self.say("solver starts")
 
-    def _start_executors(self) -> None:
-        for cell in self.cells:
-            for zone in cell.zones:
-                for node in zone.nodes:
-                    environment = self._executor_environment(cell, zone)
-                    arguments = ["executors.node", "--node", node.id]
-                    name = f"executor-{cell.cell}-{node.id}"
-                    service = self._service(name, "nodes", arguments, environment)
-                    self.executors[cell.cell, node.id] = service
-                    service.start()
-                    self.say(f"executor of {node.id} ({node.gpu_type}) in cell {cell.cell} starts")
-
-    def _executor_environment(self, cell: CellConfigured, zone: Zone) -> dict[str, str]:
+    def _start_executors(self, present: Mapping[str, PresentCell]) -> None:
         folders = self.layout.folders
-        return {
-            "MILLRACE_CELL": cell.cell,
-            "MILLRACE_BASE_MODEL": zone.base_model,
-            "MILLRACE_RUNNERS": json.dumps(sorted(runners_of(zone.policy.kind))),
-            "MILLRACE_DATASET_ROOT": str(folders.datasets),
-            "MILLRACE_OUTPUT_ROOT": str(folders.adapters),
-            "MILLRACE_STATE_ROOT": str(folders.executors),
-            "MILLRACE_THREADS": str(self.layout.executor_threads),
-            "MILLRACE_NODE_HEARTBEAT_S": str(cell.node_timeout_s / _HEARTBEATS_PER_NODE_TIMEOUT),
-            "MILLRACE_PROGRESS_S": str(min(cell.slot_s / _REPORTS_PER_SLOT, 5.0)),
-        }
+        for cell, now in present.items():
+            for node in served_nodes(now, folders):
+                environment = {
+                    **executor_environment(now, node, folders),
+                    "MILLRACE_CELL": cell,
+                    "MILLRACE_THREADS": str(self.layout.executor_threads),
+                }
+                arguments = ["executors.node", "--node", node]
+                service = self._service(f"executor-{cell}-{node}", "nodes", arguments, environment)
+                self.executors[cell, node] = service
+                service.start()
+                self.say(f"executor of {node} in cell {cell} starts")
+
+    def _stop_departed(self) -> None:
+        """Stop the executors of nodes that have left their cells: all that they report would be refused."""
+        if self._decisions is None:
+            return
+        with suppress(ReadError):  # the broker is being started again
+            while records := self._decisions.poll(0.0):
+                for decision in layout_changes(iter(records)):
+                    if isinstance(decision.outcome, NodeMoved) and decision.outcome.to_zone is None:
+                        executor = self.executors.pop((decision.cell, decision.outcome.node), None)
+                        if executor is not None:
+                            executor.stop()
+                            self.say(f"{executor.name} is stopped: its node has left the cell")
 
     def _stop_executors(self) -> None:
         if self.executors:

@@ -16,8 +16,8 @@ from infra.kafka.storage import DataDirectory
 
 
 def default_data_dir() -> Path:
-    """The user's data folder."""
-    return user_data_path("millrace")
+    """`MILLRACE_DATA_DIR`, or the user's data folder."""
+    return Path(os.environ.get("MILLRACE_DATA_DIR") or user_data_path("millrace"))
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,8 @@ class Address:
 
 def running_address() -> Address | None:
     """The deployment in `MILLRACE_DATA_DIR` or the default folder; None if none runs."""
-    root = Path(os.environ.get("MILLRACE_DATA_DIR") or default_data_dir())
     try:
-        fields = json.loads(Folders(root).address.read_text(encoding="utf-8"))
+        fields = json.loads(Folders(default_data_dir()).address.read_text(encoding="utf-8"))
         folder = fields["credentials"]
         address = Address(str(fields["bootstrap_servers"]), None if folder is None else Path(folder))
         return address if psutil.pid_exists(fields["pid"]) else None

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from schemas.base import MAX_MICROS
+from schemas.codec import message
 from schemas.errors import ReadableError
 from streams.worker.bounded_yaml import (
     MAX_NUMBER_CHARACTERS,
@@ -56,10 +57,10 @@ class Entry:
             # By way of JSON, which the strict models are made for.
             return model.model_validate_json(json.dumps(fields, allow_nan=False))
         except ValidationError as error:
-            faults = error.errors(include_url=False, include_input=False, include_context=False)
+            faults = error.errors(include_url=False, include_input=False)
             # A field that is written wrong is also missed under its right name: say the former.
             fault = min(faults, key=lambda fault: fault["type"] != "extra_forbidden")
-            raise self.fault(fault["loc"], fault["msg"]) from None
+            raise self.fault(fault["loc"], message(fault)) from None
         except (TypeError, ValueError, RecursionError) as error:
             raise EntriesFileError(f"{self.file}:{self.line}: {error}") from None
 

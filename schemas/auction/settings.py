@@ -15,6 +15,10 @@ MAX_BATCH_NODE_SLOTS = 2**17
 """Horizon x nodes of a zone whose bids are decided in batches: a solver is told the room of each node and
 slot, which is 5 MB of a decision, and Kafka takes decisions up to 8 MiB."""
 
+MAX_NODE_CLASSES = 4
+"""Pairs of GPU type and tariff in a zone. The unlike speeds of many such classes have more combinations than
+the schedule search gets through."""
+
 HourlyPrices = Annotated[
     tuple[Annotated[float, Field(ge=0, le=10**15)], ...],
     Field(min_length=HOURS_PER_DAY, max_length=HOURS_PER_DAY),
@@ -23,7 +27,7 @@ HourlyPrices = Annotated[
 
 
 class OpeningPrices(Record):
-    """What the cells of a GPU type cost before anything is taken of them: a forecast of the day's demand.
+    """What the node-slots of a GPU type cost before anything is taken of them: a forecast of a day's demand.
 
     No bid is in it, so it keeps the auction truthful; the better it is, the fewer bids get room that later
     ones would have paid more for.
@@ -53,8 +57,8 @@ class AuctionPolicy(MarketPolicy):
     payment: Literal["critical", "published"] = "critical"
     """`critical` charges the critical value (erratum P1); `published` charges Eq. 14 as printed."""
     order: Literal["room_first", "published"] = "room_first"
-    """`room_first` offers a plan only cells with room (erratum P2); `published` plans regardless of room, and
-    raises prices before it checks for room, as Algorithm 1 is printed."""
+    """`room_first` offers a plan only node-slots with room (erratum P2); `published` plans regardless of
+    room, and raises prices before it checks for room, as Algorithm 1 is printed."""
     # Left out where it is the default, so that a configuration written before it was added keeps its bytes.
     search: Annotated[Literal["exact", "published"], Field(exclude_if=lambda search: search == "exact")] = (
         "exact"
@@ -76,14 +80,21 @@ class AuctionPolicy(MarketPolicy):
         Literal["declared", "learned"], Field(exclude_if=lambda steepness: steepness == "declared")
     ] = "declared"
     """`declared` takes alpha and beta from the bounds above; `learned` from the winners, as soon as there
-    are enough (erratum P4): a full cell then costs what four fifths of them offered or more."""
+    are enough (erratum P4): a full node-slot then costs what four fifths of them offered or more."""
     opening_prices: Annotated[
         tuple[OpeningPrices, ...], Field(max_length=16, exclude_if=lambda prices: not prices)
     ] = ()
     """By GPU type; where none is given, prices open at zero, as printed."""
 
     def faults(self, zone: "Zone") -> Iterator[str]:
-        """Opening prices of a GPU type that the zone lacks, or that has them twice."""
+        """More classes of nodes than can be searched; opening prices of a GPU type that the zone lacks, or
+        that has them twice."""
+        classes = {(node.gpu_type, node.tariff) for node in zone.nodes}
+        if len(classes) > MAX_NODE_CLASSES:
+            yield (
+                f"{len(classes)} pairs of gpu type and tariff, but the exact search takes at most "
+                f"{MAX_NODE_CLASSES}: split the zone"
+            )
         types = {gpu.name for gpu in zone.gpu_types}
         named: set[str] = set()
         for prices in self.opening_prices:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from schemas.cells import CellConfigured
+from schemas.codec import message, own_faults
 from schemas.errors import ReadableError
 from streams.worker.bounded_yaml import YamlFaultError, read_yaml, shown
 
@@ -54,7 +54,7 @@ class CellsFile:
                 cell = _cell({**fields, "epoch_s": _ANY_EPOCH_S} if lacks_epoch else fields)
             except ValidationError as error:
                 faults += [
-                    f"{place}{_location(fault['loc'])}: {fault['msg']}" for fault in _own_faults(error)
+                    f"{place}{_location(fault['loc'])}: {message(fault)}" for fault in own_faults(error)
                 ]
                 continue
             except ValueError as error:
@@ -88,13 +88,6 @@ def load_cells(path: Path, epoch_s: float) -> tuple[CellConfigured, ...]:
 def _cell(fields: Any) -> CellConfigured:
     # By way of JSON, which the strict models are made for.
     return CellConfigured.model_validate_json(json.dumps(fields, allow_nan=False))
-
-
-def _own_faults(error: ValidationError) -> list[ErrorDetails]:
-    """Without the lists that are too short only because an entry of theirs is at fault."""
-    faults = error.errors()
-    above = {fault["loc"][:depth] for fault in faults for depth in range(len(fault["loc"]))}
-    return [fault for fault in faults if fault["type"] != "too_short" or fault["loc"] not in above]
 
 
 def _read(path: Path) -> Any:

@@ -1,6 +1,7 @@
 """The command line without a broker: help, faults, simulations and their replay."""
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -10,15 +11,24 @@ import pytest
 import typer
 
 from infra.cli import COMMANDS, fault_line, run
+from tests.support.entry_points import install_entry_point
 from tests.support.small_disk import small_disk
 
 ROOT = Path(__file__).parents[2]
 NOWHERE = "127.0.0.1:1"
 
 
-def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+def in_a_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "infra.cli", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def test_help_names_every_command():
@@ -118,7 +128,10 @@ FAULTS = {
         ["clock", "infra/cells/demo.yaml", "--cell", "nowhere"],
         "has no cell nowhere",
     ),
-    "a worker without cells": (["executor", "--node", "a b"], "settings: "),
+    "an executor without broker": (
+        ["executor", "--node", "n1", "--bootstrap-servers", NOWHERE],
+        "No Kafka broker answers",
+    ),
     "a benchmark of a trace that is none": (
         ["bench", "auction", "--quick", "--trace", "{bad_trace}"],
         "bad_trace.csv: row 1: ",
@@ -267,3 +280,22 @@ def test_schemas_are_listed_and_printed(capsys):
     assert run(["schemas", "print", "millrace.job.submitted.v1"]) == 0
     assert "workload" in json.loads(capsys.readouterr().out)["properties"]
     assert run(["schemas", "check"]) == 0
+
+
+def test_the_schemas_of_an_installed_policy_are_printed_and_not_checked(tmp_path):
+    (tmp_path / "plugin.py").write_text(
+        "from dataclasses import replace\n"
+        "from typing import ClassVar\n"
+        "from schemas.base import Outcome\n"
+        "from tests.round_robin.kind import ROUND_ROBIN\n\n"
+        "class WithoutDocstring(Outcome):\n"
+        "    TYPE: ClassVar = 'test.without_docstring.v1'\n\n"
+        "POLICY = replace(ROUND_ROBIN, outcomes=(*ROUND_ROBIN.outcomes, WithoutDocstring))\n"
+    )
+    site = install_entry_point(tmp_path, "millrace.policies", "round_robin", "plugin:POLICY")
+    beside = {"PYTHONPATH": str(site)}
+    printed = in_a_process("schemas", "print", "test.without_docstring.v1", **beside)
+    assert printed.returncode == 0, printed.stderr
+    assert json.loads(printed.stdout)["$id"] == "test.without_docstring.v1.json"
+    checked = in_a_process("schemas", "check", **beside)
+    assert checked.returncode == 0, checked.stderr

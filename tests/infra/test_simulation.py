@@ -13,8 +13,9 @@ from infra.views.tables import summary_table
 from infra.workloads.arrivals import generate
 from infra.workloads.bids import WorkloadError, draw_workload
 from schemas.auction.evidence import JobReplanned
+from schemas.auction.settings import EarliestFinishPolicy
 from schemas.base import Event
-from schemas.cells import ThroughputRow
+from schemas.cells import Node, Tariff, ThroughputRow
 from schemas.clock import next_tick_s, tick_interval_s
 from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
@@ -173,3 +174,15 @@ def test_ticks_are_frequent_enough_for_slots_and_for_silent_nodes():
 @pytest.mark.parametrize(("now_s", "due_s"), [(EPOCH_S, 2.0), (EPOCH_S + 1.9, 2.0), (EPOCH_S + 2.0, 4.0)])
 def test_a_slot_begins_with_a_tick(now_s, due_s):
     assert next_tick_s(configuration(), 2.0, now_s) == EPOCH_S + due_s
+
+
+def test_a_zone_that_another_policy_cannot_work_with_is_refused():
+    tariffs = tuple(
+        Tariff(name=f"t{number}", micros_per_kwh=CELL.tariffs[0].micros_per_kwh) for number in range(5)
+    )
+    nodes = tuple(Node(id=tariff.name, gpu_type="fast", tariff=tariff.name) for tariff in tariffs)
+    cell = configuration(tariffs=tariffs, zones=(zone(nodes=nodes, policy=EarliestFinishPolicy(kind="eft")),))
+    declared = {"money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros"}
+    bounds = zone().policy.model_dump(include=declared)
+    with pytest.raises(CommandError, match="zone z: 5 pairs of gpu type and tariff"):
+        OtherPolicies("auction", prices=bounds).of(cell)

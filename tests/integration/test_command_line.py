@@ -161,6 +161,15 @@ def test_a_job_that_nobody_bid_for_cannot_be_explained(deployment, capsys):
     assert capsys.readouterr().err == "millrace: the log has no job nobody\n"
 
 
+def test_an_executor_for_a_node_that_no_cell_has_is_refused_with_the_cells_there_are(deployment, capsys):
+    target = deployment.layout.target
+    where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
+    assert run(["executor", "--node", "nobody", *where]) == 1
+    assert capsys.readouterr().err == (
+        "millrace: no cell has a node nobody (cells: demo): `millrace nodes register` makes it known\n"
+    )
+
+
 def test_topics_are_listed_and_checked(millrace, kafka, capsys, topic_prefix):
     rows = json.loads(millrace("topics", "list", "--json"))
     assert "test-cli.ledger" in {row["name"] for row in rows}

@@ -15,7 +15,9 @@ import pytest
 import yaml
 
 from infra.demo.demo import write_datasets
+from infra.deployment.cells import present_cells
 from infra.deployment.deployment import Deployment, Layout
+from infra.deployment.executors import served_nodes
 from infra.deployment.folders import Folders
 from infra.kafka.local import LocalKafka
 from infra.log.target import Target
@@ -32,7 +34,7 @@ from schemas.decisions import (
     NodeStatusChanged,
 )
 from schemas.kafka_connection import KafkaConnection
-from schemas.topics import DECISIONS
+from schemas.topics import DECISIONS, FLEET
 from streams.kafka.reader import KafkaReader
 from streams.replay.sources import verify_kafka
 from tests.integration.deployment import DEMO_CELLS, ROOT, demo_bid, until
@@ -96,17 +98,24 @@ def millrace(deployment: Deployment) -> Millrace:
 
 @contextmanager
 def executor(deployment: Deployment, node: str) -> Iterator[None]:
-    """The executor of a node that the deployment's file does not have."""
-    (cell,) = deployment.cells
-    environment = deployment._executor_environment(cell, cell.zones[0])
-    service = deployment._service(
-        f"executor-{node}", "nodes", ["executors.node", "--node", node], environment
+    """An executor as an operator starts it beside a running deployment, told nothing but the node."""
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MILLRACE_") or name == "MILLRACE_CACHE_DIR"
+    }
+    folders = deployment.layout.folders
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infra.cli", "executor", "--node", node],
+        cwd=ROOT,
+        env={**ours, "MILLRACE_DATA_DIR": str(folders.root)},
     )
-    service.start()
     try:
         yield
     finally:
-        service.stop()
+        process.terminate()
+        assert process.wait(READY_S) == 0
+    assert (folders.executors / CELL / "nodes" / node / "journal.json").exists(), "in the others' folders"
 
 
 def decided(deployment: Deployment) -> list[Outcome]:
@@ -187,6 +196,37 @@ def test_a_node_joins_serves_is_lent_comes_back_and_retires_with_its_jobs(
     assert completed_on(deployment, moved) == NODE
     assert [one for one in decided(deployment) if isinstance(one, JobRefunded | EventIgnored)] == []
     assert verify_kafka(deployment.layout.target.kafka, "millrace").ok
+
+
+def test_an_executor_is_stopped_when_its_node_has_left_and_not_started_again(
+    deployment: Deployment, millrace: Millrace
+) -> None:
+    registration = ("--zone", ZONE, "--gpu-type", "A40", "--tariff", "south")
+    for node in (FRESH, "node-elsewhere"):
+        millrace("nodes", "register", node, "--cell", CELL, *registration)
+    millrace("nodes", "retire", NODE, "--cell", CELL)
+
+    def stopped() -> bool:
+        deployment.keep_running()
+        return (CELL, NODE) not in deployment.executors
+
+    until(stopped, "the executor of the retired node is stopped")
+    assert list(deployment.executors) == [(CELL, ITS_NODE)]
+    target, folders = deployment.layout.target, deployment.layout.folders
+    heartbeat_s = deployment.cells[0].node_timeout_s / 4
+    time.sleep(heartbeat_s)  # its last report, that it goes offline, may still be refused
+    refused = fleet_dead_letters(target)
+    time.sleep(2 * heartbeat_s)
+    assert fleet_dead_letters(target) == refused, "nobody sends heartbeats for it"
+    assert served_nodes(present_cells(target)[CELL], folders) == [ITS_NODE, FRESH], (
+        "what a restart would run: the node that was served from here joined again, the other never was"
+    )
+
+
+def fleet_dead_letters(target: Target) -> int:
+    """How many reports of nodes have been refused."""
+    with KafkaReader(target.kafka) as reader:
+        return sum(reader.slice(target.dead_letters(FLEET)).high.values())
 
 
 def trains_since(deployment: Deployment, time_s: float) -> set[str]:

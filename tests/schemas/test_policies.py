@@ -13,6 +13,7 @@ from schemas.auction.settings import (
     NoMergingPolicy,
     TitanPolicy,
 )
+from schemas.codec import describe
 from schemas.kinds import AnyPolicy
 from tests.schemas.samples import CONFIGURED
 
@@ -40,10 +41,10 @@ def test_a_policy_is_what_its_kind_says(policy, kind):
 @pytest.mark.parametrize(
     ("policy", "fault"),
     [
-        ({"kind": "lottery"}, "no known kind"),
-        ({"kind": ["eft"]}, "no known kind"),
+        ({"kind": "lottery"}, "kind lottery is not known"),
+        ({"kind": ["eft"]}, "kind ['eft'] is not known"),
         (3, "should be an object"),
-        (BOUNDS, "no known kind"),
+        (BOUNDS, "no kind is given"),
         ({"kind": "auction"}, "auction.money_unit_micros"),
         ({"kind": "fixed_price"}, "fixed_price.price_per_thousand_samples_micros"),
         ({"kind": "eft", **BOUNDS}, "eft.money_unit_micros"),
@@ -51,8 +52,9 @@ def test_a_policy_is_what_its_kind_says(policy, kind):
     ],
 )
 def test_a_policy_that_is_none_is_refused_by_name(policy, fault):
-    with pytest.raises(ValidationError, match=fault):
+    with pytest.raises(ValidationError) as refused:
         read(policy)
+    assert fault in describe(refused.value)
 
 
 def test_a_configuration_without_the_choice_of_a_search_keeps_its_bytes():

@@ -58,13 +58,13 @@ def test_epoch_is_given_where_the_file_has_none(tmp_path: Path) -> None:
         ),
         pytest.param(
             f"cells:{CELL.replace('memory_gib: 80', 'memory_gib: 4')}    epoch_s: 1\n",
-            "cells[0].zones[0]: Value error, zone z1: a node of type a100 has 4.0 GiB, too small",
+            "cells[0].zones[0]: zone z1: a node of type a100 has 4.0 GiB, too small",
             id="small node",
         ),
         pytest.param(
             f"cells:{CELL.replace('nodes: [{id: n1, gpu_type: a100, tariff: flat}]', 'nodes: []')}"
             "    epoch_s: 1\n",
-            "cells[0].zones[0].nodes: Tuple should have at least 1 item",
+            "cells[0].zones[0]: zone z1: a zone keeps at least one node",
             id="no node",
         ),
         pytest.param("cells: &a [*a]", "aliases are not allowed", id="alias"),

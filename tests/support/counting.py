@@ -3,7 +3,6 @@
 from pydantic import JsonValue
 
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
-from executors.node.settings import ExecutorSettings
 from schemas.commands import Command
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from tests.support.counting_commands import CountCancelled, CountOrdered
@@ -93,9 +92,6 @@ class Counting:
     """See `RunnerKind`."""
 
     commands = (CountOrdered, CountCancelled)
-
-    def __init__(self, settings: ExecutorSettings) -> None:
-        pass
 
     def load(self, context: RunnerContext) -> CountingRunner:
         return CountingRunner(context)

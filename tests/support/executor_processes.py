@@ -60,14 +60,16 @@ class Executors:
             node="any",
             runners=runners,
             base_model=BASE_MODEL,
-            base_model_dir=base_model_dir,
-            dataset_root=root / "datasets",
             output_root=root / "adapters",
             state_root=root / "state",
             node_heartbeat_s=0.2,
-            progress_s=0.1,
-            checkpoint_steps=20,
         )
+        self._of_lora = {
+            "MILLRACE_BASE_MODEL_DIR": str(base_model_dir),
+            "MILLRACE_DATASET_ROOT": str(root / "datasets"),
+            "MILLRACE_PROGRESS_S": "0.1",
+            "MILLRACE_CHECKPOINT_STEPS": "20",
+        }
         settings = producer(others or nodes, "tests", delivery_timeout_s=TIMEOUT_S, linger_ms=0)
         self._producer = Producer({**settings, "log_level": 0})
         self._consumer = Consumer(reader(others or nodes, "tests"))
@@ -77,7 +79,7 @@ class Executors:
 
     def start(self, node: str) -> None:
         settings = self._settings.model_copy(update={"node": node})
-        arguments = (settings, self._log_path(node), self.root)
+        arguments = (settings, self._of_lora, self._log_path(node), self.root)
         self.processes[node] = _CONTEXT.Process(target=_serve, args=arguments)
         self.processes[node].start()
 
@@ -170,7 +172,8 @@ class Executors:
             message = self._consumer.poll(0)
 
 
-def _serve(settings: ExecutorSettings, log_path: Path, site: Path) -> None:
+def _serve(settings: ExecutorSettings, of_lora: dict[str, str], log_path: Path, site: Path) -> None:
+    os.environ.update(of_lora)
     sys.path.append(str(site))
     with log_path.open("ab") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())

@@ -45,9 +45,9 @@ def check_plans(run: SimulatedRun) -> None:
 def faults(run: SimulatedRun) -> list[str]:
     """Every violation of constraints 4a to 4g, and every plan that had to be changed, one line each.
 
-    A job that is done before its plan is over frees the cells that are left, and others may take them: so
-    each plan must do its work as it was admitted (4a to 4e), and no cell may hold too much (4f, 4g) of plans
-    as far as they ran. Executors that keep pace give no reason to plan again.
+    A job that is done before its plan is over frees the node-slots that are left, and others may take them:
+    so each plan must do its work as it was admitted (4a to 4e), and no node-slot may hold too much (4f, 4g)
+    of plans as far as they ran. Executors that keep pace give no reason to plan again.
     """
     events = [entry.envelope.event for entry in run.ledger]
     cell = next(event for event in events if isinstance(event, CellConfigured))

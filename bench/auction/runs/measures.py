@@ -24,7 +24,7 @@ from schemas.codec import Decision, Envelope
 from streams.cell.cell import Cell, LedgerEvent
 
 BIDS_PER_NODE = 4
-"""Judged before any is timed, so that prices differ from cell to cell."""
+"""Judged before any is timed, so that prices differ from node-slot to node-slot."""
 TIMED_BIDS = 400
 _SPARE = 1.2
 """A Poisson process brings so many times fewer bids than wanted at worst, or hardly ever."""

@@ -1,7 +1,7 @@
 """The runner `lora`: trains slots with the multi-LoRA engine, which is loaded only when it is needed."""
 
+from executors.lora.slots.settings import LoraSettings
 from executors.node.runner import Runner, RunnerContext, UnfitError
-from executors.node.settings import ExecutorSettings
 from schemas.commands import Command, RunCancelled, SlotAssigned
 
 
@@ -10,15 +10,17 @@ class LoraSlots:
 
     commands: tuple[type[Command], ...] = (SlotAssigned, RunCancelled)
 
-    def __init__(self, settings: ExecutorSettings) -> None:
+    def __init__(self) -> None:
         """Look for the data and the base model.
 
         Raises:
             UnfitError: a folder is missing.
+            ValidationError: a setting is none.
         """
-        if not settings.dataset_root.is_dir():
-            raise UnfitError(f"dataset root {settings.dataset_root} is no folder")
-        model = settings.base_model_dir
+        self._settings = LoraSettings()
+        if not self._settings.dataset_root.is_dir():
+            raise UnfitError(f"dataset root {self._settings.dataset_root} is no folder")
+        model = self._settings.base_model_dir
         if model is not None and not (model / "config.json").is_file():
             raise UnfitError(f"{model}: no Hugging Face model directory")
 
@@ -32,4 +34,4 @@ class LoraSlots:
         """
         from executors.lora.slots.runner import LoraRunner, load_workshop
 
-        return LoraRunner(load_workshop(context), context.report)
+        return LoraRunner(load_workshop(context, self._settings), context.report)

@@ -15,6 +15,7 @@ from executors.lora.engine import FusedEngine, keep_freed_memory
 from executors.lora.slots.adapters import AdapterOutput
 from executors.lora.slots.calendar import SlotCalendar
 from executors.lora.slots.checkpoints import RunCheckpoints
+from executors.lora.slots.settings import LoraSettings
 from executors.lora.slots.slot import Cadence, SlotRuns, Workshop
 from executors.node.runner import Activity, CloseReason, DeviceLostError, Objection, RunnerContext
 from schemas.commands import Command, RunCancelled, SlotAssigned
@@ -34,7 +35,7 @@ class _State(BaseModel):
     """Jobs whose part of it is over and reported."""
 
 
-def load_workshop(context: RunnerContext) -> Workshop:
+def load_workshop(context: RunnerContext, settings: LoraSettings) -> Workshop:
     """Load the base model and put an engine on it.
 
     Raises:
@@ -42,20 +43,18 @@ def load_workshop(context: RunnerContext) -> Workshop:
         OSError: a folder cannot be read.
         RuntimeError: torch has no such device, or the model does not fit on it.
     """
-    settings = context.settings
+    node = context.settings
     keep_freed_memory()
     # The log is for lines.
     disable_progress_bar()
     torch.set_num_threads(settings.threads)
     base = load_base(settings.base_model_dir, settings.device)
     return Workshop(
-        cell=settings.cell,
-        base_model=settings.base_model,
+        cell=node.cell,
+        base_model=node.base_model,
         engine=FusedEngine(base, DatasetRoot(settings.dataset_root), settings.device),
-        checkpoints=RunCheckpoints(
-            settings.state_root / settings.cell / "checkpoints", base, settings.parked_runs
-        ),
-        adapters=AdapterOutput(settings.output_root, settings.cell, base),
+        checkpoints=RunCheckpoints(node.state_root / node.cell / "checkpoints", base, settings.parked_runs),
+        adapters=AdapterOutput(node.output_root, node.cell, base),
         cadence=Cadence(
             checkpoint_steps=settings.checkpoint_steps,
             checkpoint_s=settings.checkpoint_s,

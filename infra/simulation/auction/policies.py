@@ -48,7 +48,8 @@ class OtherPolicies:
 
         Raises:
             CommandError: the fixed price is missing or too many, or a zone declares no bounds for an auction
-                and some are missing in `prices` too, or a zone under another policy has no such prices.
+                and some are missing in `prices` too, or a zone under another policy has no such prices, or a
+                zone is not fit for its new policy.
         """
         if (self.price_per_thousand_samples_micros is None) == (self.policy == "fixed-price"):
             raise CommandError(
@@ -56,6 +57,9 @@ class OtherPolicies:
             )
         policies = {zone.id: self._priced(zone, self._policy(zone, source)) for zone in cell.zones}
         zones = tuple(zone.model_copy(update={"policy": policies[zone.id]}) for zone in cell.zones)
+        for zone in zones:
+            for fault in zone.policy.faults(zone):
+                raise CommandError(f"zone {zone.id}: {fault}")
         return cell.model_copy(update={"zones": zones})
 
     def _policy(self, zone: Zone, source: str) -> PolicySettings:

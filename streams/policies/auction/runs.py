@@ -74,6 +74,6 @@ class Runs:
     ) -> Iterator[Outcome]:
         detail = (
             f"slot {slot}: {report.node_s:.1f} s of node {report.node} trained {lacking} samples "
-            "less than the declared speed promises, and the other cells do not make up for that"
+            "less than the declared speed promises, and the other node-slots do not make up for that"
         )
         yield from self._book.end_at_fault(job, "slower_than_declared", detail)

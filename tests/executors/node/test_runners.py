@@ -1,5 +1,6 @@
 """Which runners a node has is a matter of its settings and of what is installed."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,14 +25,17 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def settings(*runners: str, **changes: object) -> ExecutorSettings:
-    return ExecutorSettings(cell="c", node="n1", runners=runners, **changes)
+def settings(*runners: str) -> ExecutorSettings:
+    return ExecutorSettings(cell="c", node="n1", runners=runners)
 
 
-def test_a_runner_is_found_by_its_name_and_says_which_commands_are_its_own(site: Path) -> None:
+def test_a_runner_is_found_by_its_name_and_says_which_commands_are_its_own(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(site))
     install_entry_point(site, "millrace.runners", "counting", "tests.support.counting:Counting")
 
-    kinds = find_runners(settings("counting", "lora", dataset_root=site))
+    kinds = find_runners(settings("counting", "lora"))
 
     assert [type(kind) for kind in kinds.values()] == [Counting, LoraSlots]
     assert command_types(kinds) == {
@@ -57,18 +61,25 @@ def test_a_runner_that_cannot_be_had_is_said_by_name(site: Path, value: str | No
 
 
 def test_a_runner_is_found_without_what_it_will_load() -> None:
-    found = (
-        "from tests.executors.node.test_runners import *; find_runners(settings('lora', dataset_root='/'))"
-    )
+    found = "from tests.executors.node.test_runners import *; find_runners(settings('lora'))"
     check = f"{found}; import sys; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", check], cwd=REPOSITORY, check=True, timeout=60)
+    environment = {**os.environ, "MILLRACE_DATASET_ROOT": "/"}
+    subprocess.run([sys.executable, "-c", check], cwd=REPOSITORY, env=environment, check=True, timeout=60)
 
 
-def test_what_the_lora_runner_cannot_do_without_is_looked_for_at_once(tmp_path: Path) -> None:
+def test_what_the_lora_runner_cannot_do_without_is_looked_for_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(tmp_path / "none"))
     with pytest.raises(UnfitError, match="is no folder"):
-        find_runners(settings("lora", dataset_root=tmp_path / "none"))
+        find_runners(settings("lora"))
+    monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(tmp_path))
+    monkeypatch.setenv("MILLRACE_BASE_MODEL_DIR", str(tmp_path))
     with pytest.raises(UnfitError, match="no Hugging Face model directory"):
-        find_runners(settings("lora", dataset_root=tmp_path, base_model_dir=tmp_path))
+        find_runners(settings("lora"))
+    monkeypatch.setenv("MILLRACE_THREADS", "0")
+    with pytest.raises(UnfitError, match="runner lora: settings: threads: Input should be greater"):
+        find_runners(settings("lora"))
 
 
 @pytest.mark.parametrize("runners", [(), ("lora", "lora"), ("a/b",), tuple(f"r{i}" for i in range(17))])

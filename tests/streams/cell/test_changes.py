@@ -316,6 +316,10 @@ class TestNodesOnLoan:
             bench.send(returned("a2"))
         assert only(bench.send(event), EventIgnored).reason == reason
 
+    def test_a_zone_keeps_its_last_node(self):
+        ignored = only(two_zones().send(lent("y1", "z")), EventIgnored)
+        assert ignored.detail == "zone y: a zone keeps at least one node"
+
     def test_a_lent_node_retires_from_where_it_is(self):
         bench = two_zones()
         bench.send(lent("a2"))

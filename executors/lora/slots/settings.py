@@ -1,0 +1,41 @@
+"""The settings of the runner `lora`: environment variables `MILLRACE_*`, beside those of its node."""
+
+from pathlib import Path
+from typing import Annotated
+
+from platformdirs import user_data_path
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class LoraSettings(BaseSettings):
+    """How the runner trains. Units are in the names."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="MILLRACE_",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        use_attribute_docstrings=True,
+    )
+
+    base_model_dir: Path | None = None
+    """The Hugging Face directory of the base model; a small Llama is made on the first start if not given."""
+    dataset_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "datasets")
+    """Where the datasets of jobs lie. Must exist."""
+
+    device: str = "cpu"
+    """Where torch computes: `cpu`, `cuda` or `cuda:N`."""
+    threads: Annotated[int, Field(ge=1, le=1_024)] = 1
+    """CPU threads of torch."""
+    parked_runs: Annotated[int, Field(ge=0, le=10_000)] = 16
+    """Suspended jobs whose state stays in memory, so that they come back without reading a checkpoint."""
+
+    checkpoint_steps: Annotated[int, Field(ge=1)] = 200
+    """Steps of a job after which it is checkpointed at the latest."""
+    checkpoint_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    """Seconds after which it is checkpointed at the latest."""
+    checkpoint_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
+    """How long a job waits for the checkpoint of the node that it comes from."""
+    progress_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
+    """Seconds between two reports of a job that trains."""

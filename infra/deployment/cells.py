@@ -1,0 +1,98 @@
+"""The cells of a log: as they were first configured, and as they are at present."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from infra.log.reader import LogReader
+from infra.log.target import Target
+from schemas.base import Event, Outcome
+from schemas.cells import CellConfigured, Zone
+from schemas.changes import ZoneConfigured
+from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision, decode_event
+from schemas.decisions import NodeMoved, ZoneAccepted
+from schemas.topics import DECISIONS, LEDGER
+from streams.kafka.records import ReadRecord
+
+
+@dataclass(frozen=True)
+class PresentCell:
+    """A cell after all changes that it has accepted."""
+
+    configuration: CellConfigured
+    """The first: its slots and its timeout hold."""
+    zones: dict[str, Zone]
+    """By id, each as it was last configured."""
+    zone_of: dict[str, str]
+    """The zone that each node serves."""
+
+
+def ledger_configurations(target: Target, cells: set[str]) -> dict[str, CellConfigured]:
+    """The first configurations of those of `cells` that have one."""
+    found: dict[str, CellConfigured] = {}
+    for envelope in _events(target, CellConfigured):
+        if isinstance(envelope.event, CellConfigured) and envelope.event.cell in cells:
+            found.setdefault(envelope.event.cell, envelope.event)
+            if found.keys() == cells:
+                break
+    return found
+
+
+def present_cells(target: Target) -> dict[str, PresentCell]:
+    """Every cell of a log, by name.
+
+    Raises:
+        ReadError: the log cannot be read.
+    """
+    # Decisions are read first, so that the cause of each is among the events, which are read after them.
+    # A worker that was killed leaves repetitions.
+    with LogReader(target, [target.topic(DECISIONS)], "beginning") as reader:
+        decided = {decision.id: decision for decision in layout_changes(reader.to_end())}
+    cells: dict[str, PresentCell] = {}
+    asked: dict[tuple[str, str], Zone] = {}
+    for envelope in _events(target, CellConfigured, ZoneConfigured):
+        match envelope.event:
+            case CellConfigured() as first:
+                zones = {zone.id: zone for zone in first.zones}
+                zone_of = {node.id: zone.id for zone in first.zones for node in zone.nodes}
+                cells.setdefault(first.cell, PresentCell(first, zones, zone_of))
+            case ZoneConfigured() as change:
+                asked.setdefault((change.cell, envelope.id), change.zone)
+    for decision in decided.values():
+        cell = cells.get(decision.cell)
+        if cell is None:
+            continue  # its policies are not installed here
+        match decision.outcome:
+            case ZoneAccepted(zone=zone):
+                cell.zones[zone] = asked[decision.cell, decision.cause]
+            case NodeMoved(node=node, to_zone=None):
+                cell.zone_of.pop(node, None)
+            case NodeMoved(node=node, to_zone=str() as zone):
+                cell.zone_of[node] = zone
+    return cells
+
+
+def layout_changes(records: Iterator[ReadRecord]) -> Iterator[Decision]:
+    """The decisions among records that change a cell's zones, or the zones of its nodes."""
+    for record in records:
+        if _is_of(record, NodeMoved, ZoneAccepted):
+            try:
+                yield decode_decision(record.value or b"")
+            except InvalidRecordError:
+                continue  # replay is who says so
+
+
+def _events(target: Target, *types: type[Event]) -> Iterator[Envelope]:
+    """The ledger's events of some types."""
+    with LogReader(target, [target.topic(LEDGER)], "beginning") as reader:
+        for record in reader.to_end():
+            if _is_of(record, *types):
+                try:
+                    yield decode_event(record.value, record.headers)
+                except InvalidRecordError:
+                    continue  # replay is who says so
+
+
+def _is_of(record: ReadRecord, *types: type[Event | Outcome]) -> bool:
+    """By its header, which costs less than to decode it."""
+    ce_type = dict(record.headers).get("ce_type")
+    return any(ce_type == kind.TYPE.encode() for kind in types)
