@@ -21,7 +21,7 @@ from infra.commands.output import console, print_json, progress, remark
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.commands.what_if import show_what_if
 from infra.errors import CommandError
-from infra.files.bids import read_timed_jobs
+from infra.files.events import read_timed_jobs
 from infra.simulation.alternative import Alternative, NodeAddition
 from infra.simulation.auction.policies import OtherPolicies, PolicyName
 from infra.simulation.simulator import SimulatedRun, Simulation
@@ -29,7 +29,7 @@ from infra.views.board import Board
 from infra.views.summary import summarise
 from infra.views.tables import summary_table
 from infra.workloads.arrivals import Arrival, cut_from_trace, generate
-from infra.workloads.bids import Demands, Workload, draw_workload
+from infra.workloads.auction.bids import Demands, Workload, draw_workload
 from infra.workloads.trace import read_trace
 
 EPOCH_S = 1_704_067_200.0
@@ -64,7 +64,7 @@ def simulate(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[int, bounded(least=1, most=1_000_000, help="Number of bids.")] = 200,
+    jobs: Annotated[int, bounded(least=1, most=1_000_000, help="Number of jobs.")] = 200,
     span_slots: Annotated[float, bounded(least=0, most=10_000, help="Slots over which they arrive.")] = 72.0,
     median_work_slots: Annotated[
         float, bounded(least=0.001, most=10_000, help="Median work, in slots on the slowest GPU type.")
@@ -141,17 +141,17 @@ def simulate(
     if job_file is not None:
         _refuse_what_draws(context, "--job-file")
         timed = read_timed_jobs(str(job_file), configuration.epoch_s, configuration.cell)
-        workload = Workload(quotes=[], bids=timed)
+        workload = Workload(quotes=[], jobs=timed)
     else:
         arrivals = arrivals_of(trace, jobs, span_slots * configuration.slot_s, seed)
         demands = Demands(median_work_slots=median_work_slots)
         workload = draw_workload(configuration, arrivals, configuration.epoch_s, seed, demands)
-    # Bids and quotes are drawn for the cell as the file has it, so that all changes meet the same ones.
+    # Jobs and quotes are drawn for the cell as the file has it, so that all changes meet the same ones.
     simulated = alternative.of(configuration, source=str(cells))
     for note in alternative.without_effect(configuration):
         remark(note)
     with progress("simulating") as done:
-        run = Simulation(simulated, workload.bids, workload.quotes, pace, solve_s=solve_s).run(done)
+        run = Simulation(simulated, workload.jobs, workload.quotes, pace, solve_s=solve_s).run(done)
     _show(run, simulated.cell, seed, out, json)
 
 

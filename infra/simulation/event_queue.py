@@ -17,7 +17,7 @@ class Rank(IntEnum):
     TICK = 2
     ANSWER = 3
     """A solver's."""
-    BID = 4
+    JOB = 4
 
 
 class EventQueue:

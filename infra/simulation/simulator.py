@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 
 from infra.simulation.event_queue import EventQueue, Rank
 from infra.simulation.virtual_fleet import VirtualFleet
-from infra.workloads.bids import TimedBid, WorkloadError, check_time
+from infra.workloads.timed import TimedEvent, WorkloadError, check_time
 from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked, tick_interval_s
 from schemas.codec import Decision, Envelope
+from schemas.jobs import JobSubmitted
 from streams.cell.cell import Cell, LedgerEvent
 
 SOURCE = "millrace/simulate"
@@ -38,7 +39,7 @@ class Simulation:
     def __init__(
         self,
         cell: CellConfigured,
-        jobs: Sequence[TimedBid],
+        jobs: Sequence[TimedEvent[JobSubmitted]],
         at_start: Sequence[Event],
         pace: float = 1.0,
         fold: Callable[[Cell, LedgerEvent], list[Decision]] = Cell.handle,
@@ -55,7 +56,7 @@ class Simulation:
         Raises:
             WorkloadError: it would end beyond what events can speak of.
         """
-        deadlines_s = [latest_s for timed in jobs if (latest_s := timed.bid.terms.latest_s) is not None]
+        deadlines_s = [latest_s for timed in jobs if (latest_s := timed.event.terms.latest_s) is not None]
         ends_s = max(deadlines_s, default=cell.epoch_s) + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
         self._last_arrival_s = max((timed.time_s for timed in jobs), default=cell.epoch_s)
         check_time(max(ends_s, self._last_arrival_s + _LONGEST_WITHOUT_DEADLINE_S))
@@ -73,7 +74,7 @@ class Simulation:
         for event in (cell, *(node.online() for node in self._fleet.nodes.values()), *at_start):
             self._queue.add(cell.epoch_s, Rank.SET_UP, event)
         for timed in jobs:
-            self._queue.add(timed.time_s, Rank.BID, timed.bid)
+            self._queue.add(timed.time_s, Rank.JOB, timed.event)
         self._add_tick()
 
     def run(self, on_progress: Callable[[float], None] = lambda _part: None) -> SimulatedRun:

@@ -13,7 +13,7 @@ from infra.views.story import Story
 from infra.views.summary import summarise
 from infra.views.tables import board_view
 from infra.views.words import describe, happening
-from infra.workloads.bids import TimedBid
+from infra.workloads.timed import TimedEvent
 from schemas.auction.terms import BidTerms
 from schemas.base import Outcome
 from schemas.cells import CellConfigured
@@ -167,7 +167,7 @@ TURNS = sum(math.ceil(goal / RoundRobinPolicy().turn_samples) for goal in GOALS)
 
 def simulated() -> tuple[list[Any], list[Any]]:
     jobs = [
-        TimedBid(cell().epoch_s + 3 * number, submitted(f"j{number}", goal))
+        TimedEvent(cell().epoch_s + 3 * number, submitted(f"j{number}", goal))
         for number, goal in enumerate(GOALS)
     ]
     run = Simulation(cell(), jobs, [], solve_s=2.0).run()

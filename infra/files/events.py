@@ -1,10 +1,10 @@
-"""Files of bids and of vendors' standing quotes."""
+"""Files of events: jobs, requests for quotes, and vendors' standing quotes."""
 
 import uuid
 from typing import Any
 
 from infra.files.entries import Entry, read_entries
-from infra.workloads.bids import TimedBid
+from infra.workloads.timed import TimedEvent
 from schemas.auction.quotes import VendorLeft, VendorQuoted
 from schemas.base import MAX_TIME_S
 from schemas.jobs import JobQuoteRequested, JobSubmitted
@@ -13,7 +13,7 @@ _ANYBODY = "anybody"
 """Who asks for a quote where a file does not say."""
 
 
-def read_bids(file: str, now_s: float, default_cell: str | None = None) -> list[JobSubmitted]:
+def read_jobs(file: str, now_s: float, default_cell: str | None = None) -> list[JobSubmitted]:
     """Read the jobs of a file, or of standard input for `-`.
 
     Beside the fields of `JobSubmitted`, terms may say `bid` (units of money, to six decimals) in place of
@@ -24,16 +24,18 @@ def read_bids(file: str, now_s: float, default_cell: str | None = None) -> list[
         EntriesFileError: the file cannot be read, is too large, or an entry is no job.
     """
     return [
-        entry.parse(JobSubmitted, _fields(entry, now_s, default_cell)) for entry in read_entries(file, "bid")
+        entry.parse(JobSubmitted, _fields(entry, now_s, default_cell)) for entry in read_entries(file, "job")
     ]
 
 
-def read_timed_jobs(file: str, start_s: float, default_cell: str | None = None) -> list[TimedBid]:
+def read_timed_jobs(
+    file: str, start_s: float, default_cell: str | None = None
+) -> list[TimedEvent[JobSubmitted]]:
     """Read the same files as jobs of a simulation: `at_s` of each says when it comes, in seconds from
     `start_s`, and 0 where it is left out.
 
     Raises:
-        EntriesFileError: as `read_bids`, or a time is none.
+        EntriesFileError: as `read_jobs`, or a time is none.
     """
     timed = []
     for entry in read_entries(file, "job"):
@@ -42,18 +44,18 @@ def read_timed_jobs(file: str, start_s: float, default_cell: str | None = None) 
             raise entry.fault(("at_s",), f"not a number of seconds from 0 to {MAX_TIME_S:.0f}")
         fields = _fields(entry, start_s + at_s, default_cell)
         fields.pop("at_s", None)
-        timed.append(TimedBid(start_s + at_s, entry.parse(JobSubmitted, fields)))
+        timed.append(TimedEvent(start_s + at_s, entry.parse(JobSubmitted, fields)))
     return timed
 
 
 def read_quote_requests(file: str, now_s: float, default_cell: str | None = None) -> list[JobQuoteRequested]:
-    """Read the same files as requests for a quote: how much is bid and under what id does not matter.
+    """Read the same files as requests for a quote: the bid and the id of each are left out.
 
     Raises:
-        EntriesFileError: as `read_bids`.
+        EntriesFileError: as `read_jobs`.
     """
     requests = []
-    for entry in read_entries(file, "bid"):
+    for entry in read_entries(file, "job"):
         fields = _fields(entry, now_s, default_cell)
         del fields["job_id"]
         terms = fields.get("terms")
