@@ -16,6 +16,7 @@ from infra.workloads.timed import TimedEvent, WorkloadError, check_time
 from schemas.auction.quotes import VendorQuoted
 from schemas.auction.settings import AuctionPolicy
 from schemas.auction.terms import BidTerms
+from schemas.base import Event
 from schemas.cells import CellConfigured, GpuType, ThroughputRow, Zone
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
@@ -232,6 +233,10 @@ class Workload:
     """Standing from the start on."""
     jobs: list[TimedEvent[JobSubmitted]]
     """In the order of their times."""
+
+    def inputs(self, start_s: float) -> list[TimedEvent[Event]]:
+        """All of it; the workload's time 0 is `start_s`."""
+        return [*(TimedEvent(start_s, quote) for quote in self.quotes), *self.jobs]
 
 
 def draw_workload(

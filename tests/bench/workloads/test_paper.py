@@ -177,7 +177,7 @@ def test_the_operators_bounds_do_not_depend_on_what_was_drawn():
 
 def test_a_small_workload_runs_and_no_node_is_ever_given_more_than_it_has():
     cell, workload = draw(SMALL, 5)
-    run = Simulation(cell, workload.jobs, workload.quotes).run()
+    run = Simulation(cell, workload.inputs(cell.epoch_s)).run()
     summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))
     assert summary.jobs == len(workload.jobs)
     assert summary.admitted == len(summary.adapters) > 30

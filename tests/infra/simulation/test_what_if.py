@@ -70,7 +70,7 @@ def compared(
 
 def drawn_ledger(path: Path, pace: float = 1.0) -> Path:
     workload = draw_workload(DRAWN, generate(40, 150.0, 1), DRAWN.epoch_s, 1)
-    return write(path, Simulation(DRAWN, workload.jobs, workload.quotes, pace).run().ledger)
+    return write(path, Simulation(DRAWN, workload.inputs(DRAWN.epoch_s), pace).run().ledger)
 
 
 @pytest.fixture(scope="module")
