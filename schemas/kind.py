@@ -44,6 +44,12 @@ class Workload(Kinded):
         """When so many samples are done the job is; None where that is not known in advance."""
         return None
 
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether the job is over at some time, whoever does nothing; False for a service, which runs until
+        it is stopped. A simulation waits only for jobs that end."""
+        return True
+
 
 class Terms(Kinded):
     """On what conditions a job is submitted, or a quote is asked for."""

@@ -12,7 +12,8 @@ from bench.workloads.cell import CELL, SLOT_S, ZONE, Gpus, PolicyBounds, configu
 from bench.workloads.tasks import DrawnTask, ValueDensity, draw_tasks
 from bench.workloads.throughput import SEQUENCE_LENGTH, TARGET_MODULES, task_memory_gib, task_samples_per_s
 from bench.workloads.vendors import UNIT_MICROS, draw_quotes, shortest_delay_s
-from infra.workloads.bids import TimedBid, Workload
+from infra.workloads.auction.bids import Workload
+from infra.workloads.timed import TimedEvent
 from schemas.auction.quotes import VendorQuoted
 from schemas.auction.terms import BidTerms
 from schemas.cells import CellConfigured
@@ -127,7 +128,7 @@ def _bid(
     drawn: DrawnTask,
     allowed_vendors: list[VendorQuoted],
     gpu_types: tuple[str, ...],
-) -> TimedBid:
+) -> TimedEvent[JobSubmitted]:
     calendar = Calendar(0.0, SLOT_S)
     shape = drawn.shape
     # A plan starts with the slot after the arrival, and a vendor's delay counts in whole slots.
@@ -160,4 +161,4 @@ def _bid(
             needs_preprocessing=drawn.needs_preprocessing,
         ),
     )
-    return TimedBid(calendar.start_s(arrival.slot), bid)
+    return TimedEvent(calendar.start_s(arrival.slot), bid)

@@ -17,7 +17,7 @@ from infra.commands.options import (
 )
 from infra.commands.output import print_json, say
 from infra.errors import CommandError
-from infra.files.bids import read_bids, read_quote_requests, read_vendor_quotes
+from infra.files.events import read_jobs, read_quote_requests, read_vendor_quotes
 from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
@@ -81,7 +81,7 @@ def submit(
     json: Json = False,
 ) -> None:
     """Submit jobs and wait for the decisions."""
-    jobs = read_bids(file, time.time(), cell)
+    jobs = read_jobs(file, time.time(), cell)
     target = target_of(bootstrap_servers, topic_prefix, "users")
     if no_wait:
         with EventPublisher(target, "millrace/submit") as publisher:

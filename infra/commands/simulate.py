@@ -1,5 +1,6 @@
 """`millrace simulate`."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -21,21 +22,76 @@ from infra.commands.output import console, print_json, progress, remark
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.commands.what_if import show_what_if
 from infra.errors import CommandError
-from infra.files.bids import read_timed_jobs
+from infra.files.events import read_timed_events, read_timed_jobs
 from infra.simulation.alternative import Alternative, NodeAddition
 from infra.simulation.auction.policies import OtherPolicies, PolicyName
-from infra.simulation.simulator import SimulatedRun, Simulation
+from infra.simulation.simulator import Simulation
 from infra.views.board import Board
 from infra.views.summary import summarise
 from infra.views.tables import summary_table
 from infra.workloads.arrivals import Arrival, cut_from_trace, generate
-from infra.workloads.bids import Demands, Workload, draw_workload
+from infra.workloads.auction.bids import Demands, draw_workload
+from infra.workloads.timed import TimedEvent
 from infra.workloads.trace import read_trace
+from schemas.base import Event
+from schemas.cells import CellConfigured
 
 EPOCH_S = 1_704_067_200.0
 """2024-01-01: the virtual time at which a cell without an epoch of its own begins."""
 
 _OF_DRAWN_WORKLOADS = ("trace", "jobs", "span_slots", "median_work_slots", "seed")
+_OF_OWN_WORKLOADS = ("job_file", "events", "solve_s")
+FromLedger = Annotated[
+    Path | None,
+    typer.Option(
+        help="What if: run the workload of this recorded ledger, and compare job by job.",
+        metavar="LEDGER.jsonl",
+        show_default=False,
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV of a real trace for arrivals and sizes; generated without one.",
+        metavar="FILE.csv",
+        show_default=False,
+    ),
+]
+JobFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Jobs to run instead of generated ones, as for `submit`; `at_s` is when each arrives, "
+        "in seconds from the start.",
+        metavar="JOBS.yaml",
+        show_default=False,
+    ),
+]
+EventsFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Further events for the cell, with their `type`, and `at_s` as in --job-file.",
+        metavar="EVENTS.yaml",
+        show_default=False,
+    ),
+]
+Policy = Annotated[
+    PolicyName | None,
+    typer.Option(help="Run every zone under this policy instead of its own.", show_default=False),
+]
+AddedNodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="More nodes of a type; may be repeated.", metavar="ZONE:GPU_TYPE=N", show_default=False
+    ),
+]
+OutputDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        help=f"Write {LEDGER_FILE} and {DECISIONS_FILE} there, for `replay --from`.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
 AuctionPrice = Annotated[
     int | None, bounded(least=1, most=10**15, help="Set it for every auction.", show_default=False)
 ]
@@ -47,45 +103,24 @@ def simulate(
         Path, typer.Option(help="YAML file of cells; a ledger's own by default.", metavar="CELLS.yaml")
     ] = CELLS_DIRECTORY / "fleet.yaml",
     cell: CellName = None,
-    from_ledger: Annotated[
-        Path | None,
-        typer.Option(
-            help="What if: run the workload of this recorded ledger, and compare job by job.",
-            metavar="LEDGER.jsonl",
-            show_default=False,
-        ),
-    ] = None,
+    from_ledger: FromLedger = None,
     expect_head: ExpectHead = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV of a real trace for arrivals and sizes; generated without one.",
-            metavar="FILE.csv",
-            show_default=False,
-        ),
-    ] = None,
-    jobs: Annotated[int, bounded(least=1, most=1_000_000, help="Number of bids.")] = 200,
+    trace: Trace = None,
+    jobs: Annotated[
+        int,
+        bounded(least=0, most=1_000_000, help="Number of drawn jobs; with 0, no quotes are drawn either."),
+    ] = 200,
     span_slots: Annotated[float, bounded(least=0, most=10_000, help="Slots over which they arrive.")] = 72.0,
     median_work_slots: Annotated[
         float, bounded(least=0.001, most=10_000, help="Median work, in slots on the slowest GPU type.")
     ] = 3.0,
-    job_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Jobs to run instead of generated ones, as for `submit`; `at_s` is when each arrives, "
-            "in seconds from the start.",
-            metavar="JOBS.yaml",
-            show_default=False,
-        ),
-    ] = None,
+    job_file: JobFile = None,
+    events: EventsFile = None,
     solve_s: Annotated[float, bounded(least=0, most=86_400, help="Virtual seconds of each solve.")] = 0.0,
     pace: Annotated[
         float, bounded(least=0.01, most=1, help="Executors' speed, relative to what the zones plan with.")
     ] = 1.0,
-    policy: Annotated[
-        PolicyName | None,
-        typer.Option(help="Run every zone under this policy instead of its own.", show_default=False),
-    ] = None,
+    policy: Policy = None,
     price_per_thousand_samples_micros: Annotated[
         int | None,
         bounded(least=0, most=10**15, help="The price under --policy fixed-price.", show_default=False),
@@ -93,24 +128,12 @@ def simulate(
     money_unit_micros: AuctionPrice = None,
     max_value_per_compute_micros: AuctionPrice = None,
     max_value_per_memory_micros: AuctionPrice = None,
-    add_nodes: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="More nodes of a type; may be repeated.", metavar="ZONE:GPU_TYPE=N", show_default=False
-        ),
-    ] = None,
+    add_nodes: AddedNodes = None,
     scale_nodes: Annotated[
         float, bounded(least=0.01, most=100, help="Multiply the nodes of each type and tariff.")
     ] = 1.0,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help=f"Write {LEDGER_FILE} and {DECISIONS_FILE} there, for `replay --from`.",
-            metavar="DIR",
-            show_default=False,
-        ),
-    ] = None,
+    out: OutputDirectory = None,
     json: Json = False,
 ) -> None:
     """Run a cell on virtual time, with a generated workload or that of a recorded ledger."""
@@ -124,11 +147,9 @@ def simulate(
         price_per_thousand_samples_micros,
         {name: micros for name, micros in prices.items() if micros is not None},
     )
-    alternative = Alternative(
-        policies.of, scale_nodes, additions=tuple(map(NodeAddition.parse, add_nodes or []))
-    )
+    alternative = Alternative(policies.of, scale_nodes, tuple(map(NodeAddition.parse, add_nodes or [])))
     if from_ledger is not None:
-        _refuse_what_draws(context, "--from-ledger")
+        _refuse(context, (*_OF_DRAWN_WORKLOADS, *_OF_OWN_WORKLOADS), "--from-ledger")
         other_cells = cells if is_given(context, "cells") else None
         kept = kept_heads(expect_head, cell)
         show_what_if(from_ledger, cell, kept, other_cells, alternative, pace, out, json)
@@ -136,41 +157,58 @@ def simulate(
     if expect_head:
         raise CommandError("--expect-head is for recorded ledgers and goes with --from-ledger")
     configuration = cell_of(cells, EPOCH_S, cell)
-    if job_file is not None:
-        _refuse_what_draws(context, "--job-file")
-        timed = read_timed_jobs(str(job_file), configuration.epoch_s, configuration.cell)
-        workload = Workload(quotes=[], bids=timed)
-    else:
-        arrivals = arrivals_of(trace, jobs, span_slots * configuration.slot_s, seed)
+    if job_file is None:
         demands = Demands(median_work_slots=median_work_slots)
-        workload = draw_workload(configuration, arrivals, configuration.epoch_s, seed, demands)
-    # Bids and quotes are drawn for the cell as the file has it, so that all changes meet the same ones.
+        inputs = _drawn(configuration, trace, jobs, span_slots * configuration.slot_s, seed, demands)
+    else:
+        _refuse(context, _OF_DRAWN_WORKLOADS, "--job-file")
+        inputs = [*read_timed_jobs(str(job_file), configuration.epoch_s, configuration.cell)]
+    if events is not None:
+        inputs += read_timed_events(str(events), configuration.epoch_s, configuration.cell)
+    # Jobs and quotes are drawn for the cell as the file has it, so that all changes meet the same ones.
     simulated = alternative.of(configuration, source=str(cells))
     for note in alternative.without_effect(configuration):
         remark(note)
-    with progress("simulating") as done:
-        run = Simulation(simulated, workload.bids, workload.quotes, pace, solve_s=solve_s).run(done)
-    _show(run, simulated.cell, seed, out, json)
+    _run(simulated, inputs, pace, solve_s, seed, out, json)
 
 
-def _show(run: SimulatedRun, cell: str, seed: int, out: Path | None, json: bool) -> None:
-    """Print what came of a run."""
-    summary = summarise(Board.of(cell, (entry.envelope for entry in run.ledger), run.decisions))
-    if out is not None:
-        _write(run, out)
-    if json:
-        print_json({"cell": cell, "seed": seed, **summary.as_json()})
-    else:
-        console().print(summary_table(f"Cell {cell}, seed {seed}", {cell: summary}))
-
-
-def _refuse_what_draws(context: typer.Context, option: str) -> None:
-    """With an option that brings its own jobs, those of drawn ones would do nothing."""
-    for name in _OF_DRAWN_WORKLOADS:
+def _refuse(context: typer.Context, names: Iterable[str], option: str) -> None:
+    """Refuse options that would do nothing beside another."""
+    for name in names:
         if is_given(context, name):
-            raise CommandError(
-                f"--{name.replace('_', '-')} is for drawn workloads and does not go with {option}"
-            )
+            raise CommandError(f"--{name.replace('_', '-')} does not go with {option}")
+
+
+def _drawn(
+    cell: CellConfigured, trace: Path | None, jobs: int, span_s: float, seed: int, demands: Demands
+) -> list[TimedEvent[Event]]:
+    """A drawn workload, as inputs of a simulation."""
+    if jobs == 0:
+        return []
+    arrivals = arrivals_of(trace, jobs, span_s, seed)
+    return draw_workload(cell, arrivals, cell.epoch_s, seed, demands).inputs(cell.epoch_s)
+
+
+def _run(
+    cell: CellConfigured,
+    inputs: list[TimedEvent[Event]],
+    pace: float,
+    solve_s: float,
+    seed: int,
+    out: Path | None,
+    json: bool,
+) -> None:
+    """Simulate a cell and print what came of it."""
+    with progress("simulating") as done:
+        run = Simulation(cell, inputs, pace, solve_s=solve_s).run(done)
+    summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))
+    if out is not None:
+        with LogFiles(out) as files:
+            files.write(run.ledger, run.decisions)
+    if json:
+        print_json({"cell": cell.cell, "seed": seed, **summary.as_json()})
+    else:
+        console().print(summary_table(f"Cell {cell.cell}, seed {seed}", {cell.cell: summary}))
 
 
 def arrivals_of(trace: Path | None, jobs: int, span_s: float, seed: int) -> list[Arrival]:
@@ -187,8 +225,3 @@ def arrivals_of(trace: Path | None, jobs: int, span_s: float, seed: int) -> list
         return cut_from_trace(traced, jobs, span_s, seed)
     except ValueError as error:
         raise CommandError(f"{trace}: {error}") from None
-
-
-def _write(run: SimulatedRun, directory: Path) -> None:
-    with LogFiles(directory) as files:
-        files.write(run.ledger, run.decisions)

@@ -23,7 +23,7 @@ from infra.log.reader import BoardFollower
 from infra.log.target import Target
 from infra.views.summary import Summary, summarise
 from infra.workloads.arrivals import Arrival
-from infra.workloads.bids import Demands, Workload, draw_workload
+from infra.workloads.auction.bids import Demands, Workload, draw_workload
 from schemas.cells import CellConfigured
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset
@@ -218,9 +218,9 @@ def _trade(
     workload: Workload = draw_workload(cell, arrivals, time.time() + _LEAD_S, seed, demands)
     for quote in workload.quotes:
         quotes.publish(quote)
-    market.show.say(f"{len(workload.bids)} bids arrive over {arrivals[-1].offset_s:.0f} s")
+    market.show.say(f"{len(workload.jobs)} bids arrive over {arrivals[-1].offset_s:.0f} s")
     deadline_s = time.monotonic() + MARKET_LIMIT_S
-    finished = market.run(workload.bids, deadline_s - _DRAIN_S)
+    finished = market.run(workload.jobs, deadline_s - _DRAIN_S)
     if finished:
         market.read(_QUIET_S)
     else:

@@ -20,10 +20,11 @@ from infra.log.reader import BoardFollower
 from infra.views.board import Board
 from infra.views.tables import board_view
 from infra.views.words import happening
-from infra.workloads.bids import TimedBid
+from infra.workloads.timed import TimedEvent
 from schemas.auction.bids import Task
 from schemas.codec import Decision, Envelope
 from schemas.fleet import NodeOnline, RunStarted
+from schemas.jobs import JobSubmitted
 
 _JOBS_SHOWN = 16
 _STANDING_S = 15.0
@@ -142,7 +143,7 @@ class Market:
             self.deployment.keep_running()
             self.read(_POLL_S)
 
-    def run(self, bids: Sequence[TimedBid], deadline_s: float) -> bool:
+    def run(self, bids: Sequence[TimedEvent[JobSubmitted]], deadline_s: float) -> bool:
         """Submit each bid at its time and wait until every job is over and the killed node is online again.
 
         The last bids are held back until it is. False if a job is not over at `deadline_s` of the monotonic
@@ -199,9 +200,9 @@ class Market:
             os.kill(pid, signal.SIGKILL)
             self.killed_node = node
 
-    def _submit_due(self, waiting: deque[TimedBid]) -> None:
+    def _submit_due(self, waiting: deque[TimedEvent[JobSubmitted]]) -> None:
         while waiting and waiting[0].time_s <= time.time():
-            self.publisher.publish(waiting.popleft().bid)
+            self.publisher.publish(waiting.popleft().event)
 
     def _may_release(self, idle: bool, hold_until_s: float) -> bool:
         """Whether the bids held back may go out; `idle` is whether all jobs before them are over."""
@@ -227,12 +228,12 @@ class Market:
             self.show.say(f"*** the executor of {self.killed_node} trains {event.job_id}")
 
 
-def _not_before(start_s: float, bids: Iterable[TimedBid]) -> deque[TimedBid]:
+def _not_before(start_s: float, bids: Iterable[TimedEvent[JobSubmitted]]) -> deque[TimedEvent[JobSubmitted]]:
     """The bids, those due before `start_s` moved to it together with their deadlines."""
     return deque(_delayed(timed, max(start_s - timed.time_s, 0.0)) for timed in bids)
 
 
-def _delayed(timed: TimedBid, delay_s: float) -> TimedBid:
-    deadline_s = Task.of(timed.bid).deadline_s + delay_s
-    terms = timed.bid.terms.model_copy(update={"deadline_s": deadline_s})
-    return TimedBid(timed.time_s + delay_s, timed.bid.model_copy(update={"terms": terms}))
+def _delayed(timed: TimedEvent[JobSubmitted], delay_s: float) -> TimedEvent[JobSubmitted]:
+    deadline_s = Task.of(timed.event).deadline_s + delay_s
+    terms = timed.event.terms.model_copy(update={"deadline_s": deadline_s})
+    return TimedEvent(timed.time_s + delay_s, timed.event.model_copy(update={"terms": terms}))

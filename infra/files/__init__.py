@@ -1,1 +1,1 @@
-"""Files that users write: bids and quotes."""
+"""Files that users write: jobs and quotes."""

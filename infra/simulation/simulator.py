@@ -8,11 +8,14 @@ from datetime import UTC, datetime
 
 from infra.simulation.event_queue import EventQueue, Rank
 from infra.simulation.virtual_fleet import VirtualFleet
-from infra.workloads.bids import TimedBid, WorkloadError, check_time
-from schemas.base import Event
+from infra.workloads.timed import TimedEvent, WorkloadError, check_time
+from schemas.base import MAX_TIME_S, Event
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked, tick_interval_s
 from schemas.codec import Decision, Envelope
+from schemas.jobs import JobSubmitted
+from schemas.registry import TOPIC_BY_EVENT
+from schemas.topics import JOBS
 from streams.cell.cell import Cell, LedgerEvent
 
 SOURCE = "millrace/simulate"
@@ -20,8 +23,8 @@ SOURCE = "millrace/simulate"
 
 _SLOTS_AFTER_LAST_DEADLINE = 2
 """A slot's report is waited for one slot long."""
-_LONGEST_WITHOUT_DEADLINE_S = 30 * 86_400.0
-"""A job whose terms have no deadline must be over so long after the last job came."""
+_LONGEST_WAIT_S = 30 * 86_400.0
+"""From the last input on. A deadline beyond it is far: no simulation goes on until then for its sake."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,17 @@ class SimulatedRun:
 
 
 class Simulation:
-    """One cell, its nodes and what else speaks to it, from the cell's epoch until its last job is over."""
+    """One cell, its nodes and what else speaks to it, from the cell's epoch until all is over.
+
+    It ends with the first tick at which there are no more inputs, every job that ends by itself is over, and
+    nodes have nothing more to report but the runs of services. It does not end before the last deadline, far
+    ones left out, so simulations of the same jobs under different policies cover the same time.
+    """
 
     def __init__(
         self,
         cell: CellConfigured,
-        jobs: Sequence[TimedBid],
-        at_start: Sequence[Event],
+        inputs: Sequence[TimedEvent[Event]],
         pace: float = 1.0,
         fold: Callable[[Cell, LedgerEvent], list[Decision]] = Cell.handle,
         solve_s: float = 0.0,
@@ -47,7 +54,8 @@ class Simulation:
         """Put what does not depend on the cell's decisions into the queue.
 
         Args:
-            at_start: what is said when the cell begins, such as vendors' quotes.
+            inputs: what users, operators and other systems say, from the cell's epoch on. Of those at the
+                same time, what comes on the topic `jobs` is last.
             pace: the speed of every node, as a part of the speed that the zones plan with.
             fold: `Cell.handle`, or what calls it once per event and watches.
             solve_s: so much virtual time a solve takes.
@@ -55,13 +63,15 @@ class Simulation:
         Raises:
             WorkloadError: it would end beyond what events can speak of.
         """
-        deadlines_s = [latest_s for timed in jobs if (latest_s := timed.bid.terms.latest_s) is not None]
-        ends_s = max(deadlines_s, default=cell.epoch_s) + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
-        self._last_arrival_s = max((timed.time_s for timed in jobs), default=cell.epoch_s)
-        check_time(max(ends_s, self._last_arrival_s + _LONGEST_WITHOUT_DEADLINE_S))
         self._start_s = cell.epoch_s
-        self._end_s = ends_s
-        """By then all jobs are over that have a deadline."""
+        self._last_input_s = max((timed.time_s for timed in inputs), default=cell.epoch_s)
+        far_s = self._last_input_s + _LONGEST_WAIT_S
+        deadlines_s = [latest_s for timed in inputs if (latest_s := _latest_s(timed.event)) is not None]
+        near_s = max((deadline_s for deadline_s in deadlines_s if deadline_s <= far_s), default=cell.epoch_s)
+        self._least_end_s = near_s + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
+        check_time(max(self._least_end_s, far_s))
+        self._limit_s = min(max(self._least_end_s, far_s, *deadlines_s), MAX_TIME_S)
+        """By then all is over."""
         self._tick_s = tick_interval_s(cell)
         self._ticks = 0
         self._cell = Cell(cell.cell)
@@ -70,42 +80,55 @@ class Simulation:
         self._fleet = VirtualFleet(cell, pace, self._queue, solve_s=solve_s)
         self._ledger: list[LedgerEvent] = []
         self._decisions: list[Decision] = []
-        for event in (cell, *(node.online() for node in self._fleet.nodes.values()), *at_start):
+        for event in (cell, *(node.online() for node in self._fleet.nodes.values())):
             self._queue.add(cell.epoch_s, Rank.SET_UP, event)
-        for timed in jobs:
-            self._queue.add(timed.time_s, Rank.BID, timed.bid)
-        self._add_tick()
+        for timed in inputs:
+            rank = Rank.JOB if TOPIC_BY_EVENT.get(type(timed.event)) == JOBS else Rank.SET_UP
+            self._queue.add(timed.time_s, rank, timed.event)
 
     def run(self, on_progress: Callable[[float], None] = lambda _part: None) -> SimulatedRun:
-        """Feed the cell until the queue is empty; `on_progress` is told how much is over.
+        """Feed the cell until all is over; `on_progress` is told how much is.
 
         Raises:
-            WorkloadError: a job without deadline does not end.
+            WorkloadError: it does not end.
         """
+        span_s = max(self._least_end_s, self._last_input_s) - self._start_s
         with _no_search_for_cycles():
-            while self._queue:
+            self._add_tick()
+            while True:
                 time_s, event = self._queue.pop()
                 self._feed(time_s, event)
+                on_progress(min((time_s - self._start_s) / span_s, 1.0))
                 if isinstance(event, ClockTicked):
+                    if self._is_over(time_s):
+                        break
                     self._add_tick()
-                on_progress(min((time_s - self._start_s) / (self._end_s - self._start_s), 1.0))
         return SimulatedRun(self._ledger, self._decisions)
 
+    def _is_over(self, time_s: float) -> bool:
+        """Whether nothing comes after this tick that the simulation waits for.
+
+        Raises:
+            WorkloadError: it has been waited for too long.
+        """
+        if self._ticks <= int((self._least_end_s - self._start_s) / self._tick_s):
+            return False
+        if time_s < self._last_input_s:
+            return False
+        live = self._cell.jobs.live.values()
+        awaited = [job.job_id for job in live if job.workload.ends_by_itself]
+        if not awaited and (live or not self._queue.holds(Rank.REPORT)):
+            return True
+        if time_s + self._tick_s > self._limit_s:
+            days = (time_s - self._last_input_s) / 86_400
+            what = f"jobs are not over, such as {', '.join(awaited[:3])}" if awaited else "nodes still report"
+            raise WorkloadError(f"{days:.0f} days after the last input {what}")
+        return False
+
     def _add_tick(self) -> None:
-        """The next tick, if there is more to come."""
-        is_due = self._ticks <= int((self._end_s - self._start_s) / self._tick_s)
         time_s = self._start_s + self._ticks * self._tick_s
-        if not is_due and (time_s <= self._last_arrival_s or self._cell.jobs.live):
-            if time_s > self._last_arrival_s + _LONGEST_WITHOUT_DEADLINE_S:
-                days = _LONGEST_WITHOUT_DEADLINE_S / 86_400
-                jobs = ", ".join(list(self._cell.jobs.live)[:3])
-                raise WorkloadError(
-                    f"{days:g} days after the last job came some are not over, such as {jobs}"
-                )
-            is_due = True
-        if is_due:
-            self._ticks += 1
-            self._queue.add(time_s, Rank.TICK, ClockTicked(cell=self._cell.name, time_s=time_s))
+        self._queue.add(time_s, Rank.TICK, ClockTicked(cell=self._cell.name, time_s=time_s))
+        self._ticks += 1
 
     def _feed(self, time_s: float, event: Event) -> None:
         offset = len(self._ledger)
@@ -114,6 +137,11 @@ class Simulation:
         decisions = self._fold(self._cell, entry)
         self._decisions += decisions
         self._fleet.react(time_s, event, decisions)
+
+
+def _latest_s(event: Event) -> float | None:
+    """By when the job that an event submits is over, if it does and its terms say so."""
+    return event.terms.latest_s if isinstance(event, JobSubmitted) else None
 
 
 @contextmanager

@@ -30,7 +30,10 @@ class VirtualRunner(Protocol):
     def carry_out(
         self, command: Command, time_s: float, until_s: float = math.inf
     ) -> Iterator[tuple[float, Event]]:
-        """What a node reports because of a command of this moment, and when.
+        """What a node reports because of a command of this moment, and when, in the order of the times.
+
+        Each report is asked for when the one before it is delivered. So the reports of a service may be
+        endless, until a later command stops it.
 
         Args:
             command: for a runner of this name.
@@ -45,6 +48,8 @@ class VirtualNode:
 
     cell: str
     node: str
+    zone: str
+    """The one that it serves."""
     base_model: str
     runners: tuple[str, ...]
 
@@ -93,7 +98,7 @@ class VirtualFleet:
         """Have done what the decisions about an event of this moment ask nodes or solvers to do."""
         for decision in decisions:
             if isinstance(event, ZoneConfigured) and isinstance(decision.outcome, ZoneAccepted):
-                self._zones[event.zone.id] = event.zone
+                self._configure(time_s, event.zone)
             self._carry_out(time_s, decision)
 
     def _carry_out(self, time_s: float, decision: Decision) -> None:
@@ -102,20 +107,29 @@ class VirtualFleet:
                 until_s = self._until_s(outcome.node, time_s)
                 if until_s is None:
                     return
-                for report_s, report in self._runner(outcome.RUNNER).carry_out(outcome, time_s, until_s):
-                    self._queue.add(report_s, Rank.REPORT, report)
+                runner = self._runner(outcome.RUNNER)
+                self._queue.add_all(Rank.REPORT, runner.carry_out(outcome, time_s, until_s))
             case NodeMoved(to_zone=None):
                 self.nodes.pop(outcome.node, None)
             case NodeMoved(to_zone=str() as zone):
-                # Its executor is started with what its new zone needs.
-                node = self._node(outcome.node, self._zones[zone])
-                self.nodes[node.node] = node
-                if self._until_s(node.node, time_s) is not None:
-                    self._queue.add(time_s, Rank.REPORT, node.online())
+                self._start(time_s, self._node(outcome.node, self._zones[zone]))
             case SolveRequested():
                 self._queue.add(time_s + self._solve_s, Rank.ANSWER, _solved(decision.cell, outcome))
                 # A simulation looks for no cycles on its own, and a solver's model is a large one.
                 gc.collect(0)
+
+    def _configure(self, time_s: float, zone: Zone) -> None:
+        """Have the nodes of a zone started again if it asks something else of them now."""
+        self._zones[zone.id] = zone
+        for node in [node for node in self.nodes.values() if node.zone == zone.id]:
+            if node != (changed := self._node(node.node, zone)):
+                self._start(time_s, changed)
+
+    def _start(self, time_s: float, node: VirtualNode) -> None:
+        """Start a node's executor with what its zone needs."""
+        self.nodes[node.node] = node
+        if self._until_s(node.node, time_s) is not None:
+            self._queue.add(time_s, Rank.REPORT, node.online())
 
     def _runner(self, name: str) -> VirtualRunner:
         if name not in self._runners:
@@ -127,7 +141,7 @@ class VirtualFleet:
 
     def _node(self, node: str, zone: Zone) -> VirtualNode:
         runners = tuple(sorted(runners_of(zone.policy.kind)))
-        return VirtualNode(self._cell, node, zone.base_model, runners)
+        return VirtualNode(self._cell, node, zone.id, zone.base_model, runners)
 
 
 def _solved(cell: str, request: SolveRequested) -> SolveFinished:

@@ -1,1 +1,1 @@
-"""Workloads of a cell: arrivals, from real traces or generated like them, and bids drawn for them."""
+"""Workloads of a cell: arrivals, from real traces or generated like them, and jobs drawn for them."""

@@ -11,7 +11,8 @@ from infra.views.board import Board
 from infra.views.summary import Summary, summarise
 from infra.views.tables import summary_table
 from infra.workloads.arrivals import generate
-from infra.workloads.bids import WorkloadError, draw_workload
+from infra.workloads.auction.bids import draw_workload
+from infra.workloads.timed import WorkloadError
 from schemas.auction.evidence import JobReplanned
 from schemas.auction.settings import EarliestFinishPolicy
 from schemas.base import Event
@@ -37,7 +38,7 @@ CELL = configuration(zones=(zone(throughput=ROWS, horizon_slots=12),))
 
 def simulate(seed: int = 1, pace: float = 1.0) -> SimulatedRun:
     workload = draw_workload(CELL, generate(60, 200.0, seed), CELL.epoch_s, seed)
-    return Simulation(CELL, workload.bids, workload.quotes, pace).run()
+    return Simulation(CELL, workload.inputs(CELL.epoch_s), pace).run()
 
 
 def summary_of(run: SimulatedRun) -> Summary:
@@ -132,7 +133,7 @@ def test_executors_report_what_they_were_told_to_do(run):
 def test_progress_goes_from_nothing_to_all():
     parts: list[float] = []
     workload = draw_workload(CELL, generate(5, 50.0, 1), CELL.epoch_s, 1)
-    Simulation(CELL, workload.bids, workload.quotes).run(parts.append)
+    Simulation(CELL, workload.inputs(CELL.epoch_s)).run(parts.append)
     assert parts == sorted(parts)
     assert (parts[0], parts[-1]) == (0.0, pytest.approx(1.0, abs=0.05))
 
@@ -142,7 +143,7 @@ def test_every_policy_meets_the_same_bids_and_leaves_a_log_that_verifies(name, r
     price_micros = 2_000_000 if name == "fixed-price" else None
     cell = OtherPolicies(name, price_micros).of(CELL)
     workload = draw_workload(CELL, generate(60, 200.0, 1), CELL.epoch_s, 1)
-    other = Simulation(cell, workload.bids, workload.quotes).run()
+    other = Simulation(cell, workload.inputs(cell.epoch_s)).run()
     records = [DecisionRecord(decision.canonical, decision.id) for decision in other.decisions]
     assert verify(other.ledger, records).ok
     assert bids_of(other) == bids_of(run)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.files.bids import read_vendor_quotes
 from infra.files.entries import EntriesFileError
+from infra.files.events import read_vendor_quotes
 from schemas.auction.quotes import VendorLeft, VendorQuoted
 
 GOOD = """\

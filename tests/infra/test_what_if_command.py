@@ -227,10 +227,9 @@ FAULTS = {
         ["{whole}", "--policy", "eft", "--money-unit-micros", "3"],
         "under policy eft, which has no money_unit_micros",
     ),
-    "an option of drawn workloads": (
-        ["{whole}", "--jobs", "200"],
-        "--jobs is for drawn workloads and does not go with --from-ledger",
-    ),
+    "an option of drawn workloads": (["{whole}", "--jobs", "200"], "--jobs does not go with --from-ledger"),
+    "other jobs": (["{whole}", "--job-file", "{whole}"], "--job-file does not go with --from-ledger"),
+    "other events": (["{whole}", "--events", "{whole}"], "--events does not go with --from-ledger"),
 }
 
 

@@ -1,23 +1,31 @@
 """What the round-robin policy decides, in a process that has it installed beside the product."""
 
+import itertools
 import math
+from collections.abc import Iterator
 from io import StringIO
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from infra.simulation.simulator import Simulation
+from infra.files.entries import EntriesFileError
+from infra.files.events import read_jobs
+from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.views.board import Board
 from infra.views.story import Story
 from infra.views.summary import summarise
 from infra.views.tables import board_view
 from infra.views.words import describe, happening
-from infra.workloads.bids import TimedBid
+from infra.workloads.timed import TimedEvent, WorkloadError
 from schemas.auction.terms import BidTerms
-from schemas.base import Outcome
+from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
+from schemas.clock import ClockTicked
 from schemas.codec import Decision, decode_decision, decode_stored_event
+from schemas.commands import Command
 from schemas.decisions import EventIgnored, JobAdmitted, JobCompleted, JobRejected, JobWithdrawn
 from schemas.fleet import NodeOnline, RunFinished, RunProgressed
 from schemas.jobs import JobQuoteRequested, JobSubmitted
@@ -27,6 +35,7 @@ from streams.cell.live_bytes import job_bytes
 from streams.replay.replay import DecisionRecord, verify
 from tests.round_robin.kind import CountWorkload, QueueTerms, RoundRobinPolicy
 from tests.round_robin.solve import shortest_first
+from tests.round_robin.virtual import VirtualCounting
 from tests.round_robin.zone import PLACE_BYTES
 from tests.support.cells import Bench, configuration, offline, tick, withdraw, workload, zone
 from tests.support.counting_commands import CountCancelled, CountOrdered
@@ -184,10 +193,10 @@ TURNS = sum(math.ceil(goal / RoundRobinPolicy().turn_samples) for goal in GOALS)
 
 def simulated() -> tuple[list[Any], list[Any]]:
     jobs = [
-        TimedBid(cell().epoch_s + 3 * number, submitted(f"j{number}", goal))
+        TimedEvent(cell().epoch_s + 3 * number, submitted(f"j{number}", goal))
         for number, goal in enumerate(GOALS)
     ]
-    run = Simulation(cell(), jobs, [], solve_s=2.0).run()
+    run = Simulation(cell(), jobs, solve_s=2.0).run()
     return run.ledger, run.decisions
 
 
@@ -201,6 +210,80 @@ def test_a_simulation_runs_until_the_last_job_is_over_and_its_log_is_proven() ->
     verdict = verify(ledger, records)
     assert verdict.ok
     assert verdict.decisions == len(decisions)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> JobSubmitted:
+    """A job that counts until it is withdrawn."""
+    is_no_service = property(lambda workload: workload.goal < 10**6)
+    monkeypatch.setattr(CountWorkload, "ends_by_itself", is_no_service)
+    return submitted("service", goal=10**6)
+
+
+class EndlessCounting(VirtualCounting):
+    """Reports every second until the job is cancelled, whatever it was told to count to."""
+
+    def __init__(self, cell: str, pace: float) -> None:
+        super().__init__(cell, pace)
+        self.cancelled: set[str] = set()
+
+    def carry_out(
+        self, command: Command, time_s: float, until_s: float = math.inf
+    ) -> Iterator[tuple[float, Event]]:
+        if isinstance(command, CountCancelled):
+            self.cancelled.add(command.job_id)
+        if isinstance(command, CountOrdered):
+            run = {"cell": "c", "node": command.node, "run_id": command.run_id, "job_id": command.job_id}
+            for done in takewhile(lambda _: command.job_id not in self.cancelled, itertools.count()):
+                report = RunProgressed(**run, samples_done=done, loss=0.0, node_s=1.0, complete=False)
+                yield time_s + done, report
+
+
+def run_of(*inputs: tuple[float, Event]) -> SimulatedRun:
+    return Simulation(cell(), [TimedEvent(cell().epoch_s + at_s, event) for at_s, event in inputs]).run()
+
+
+def end_of(run: SimulatedRun) -> float:
+    """When the last tick was, in seconds from the epoch."""
+    ticks = [e.envelope.event for e in run.ledger if isinstance(e.envelope.event, ClockTicked)]
+    return ticks[-1].time_s - cell().epoch_s
+
+
+def test_a_simulation_waits_for_jobs_and_not_for_services(service: JobSubmitted) -> None:
+    run = run_of((1, service), (2, submitted("job", goal=45)))
+    turns = [order.goal for order in orders([d.outcome for d in run.decisions]) if order.job_id == "service"]
+    assert turns == [10, 20, 30, 40, 50]
+    (completed,) = [d.outcome for d in run.decisions if isinstance(d.outcome, JobCompleted)]
+    assert completed.job_id == "job"
+    assert 47 <= end_of(run) < 50
+
+
+def test_a_runner_may_report_without_end_until_its_service_is_withdrawn(
+    service: JobSubmitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.round_robin.virtual.VirtualCounting", EndlessCounting)
+    run = run_of((1, service), (61, withdraw("another")))
+    assert end_of(run) == 62, "its reports keep nothing going"
+    reports = [e.envelope.event for e in run.ledger if isinstance(e.envelope.event, RunProgressed)]
+    assert [report.samples_done for report in reports] == list(range(62))
+    run = run_of((1, service), (61, withdraw("service")), (100, withdraw("another")))
+    reports = [e.envelope.event for e in run.ledger if isinstance(e.envelope.event, RunProgressed)]
+    assert len(reports) == 62, "one was on its way when the job was withdrawn"
+
+
+def test_a_job_that_does_not_end_is_named_after_thirty_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.round_robin.virtual.VirtualCounting.carry_out", lambda *_: iter(()))
+    with pytest.raises(WorkloadError, match="30 days after the last input jobs are not over, such as stuck"):
+        run_of((1, submitted("stuck")))
+
+
+def test_only_the_fields_of_its_terms_have_other_names_in_files(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    for name in ("bid", "deadline_in_s"):
+        terms = f"{{kind: queue, {name}: soon}}"
+        file.write_text(f"{{user: u, zone: z, workload: {{kind: count, goal: 3}}, terms: {terms}}}")
+        with pytest.raises(EntriesFileError, match=rf"terms.queue.{name}: Extra inputs"):
+            read_jobs(str(file), 0.0, "c")
 
 
 def test_a_cell_goes_on_from_a_snapshot_taken_anywhere() -> None:

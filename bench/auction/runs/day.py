@@ -176,7 +176,7 @@ def simulate_day(
     cell = cell.model_copy(update={"zones": (zone,)})
     watch = Stopwatch()
     start_s = time.perf_counter()
-    run = Simulation(cell, workload.bids, workload.quotes, fold=watch.fold).run()
+    run = Simulation(cell, workload.inputs(cell.epoch_s), fold=watch.fold).run()
     wall_s = time.perf_counter() - start_s
     check_plans(run)
     summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))

@@ -54,10 +54,10 @@ def measure_decision_time(setting: PaperSetting, seed: int) -> dict[str, float]:
     for event in first:
         handle(event)
     handled = []
-    for timed in workload.bids[:wanted]:
-        deadline_s = Task.of(timed.bid).deadline_s - timed.time_s
-        terms = timed.bid.terms.model_copy(update={"deadline_s": deadline_s})
-        handled.append(handle(timed.bid.model_copy(update={"terms": terms})))
+    for timed in workload.jobs[:wanted]:
+        deadline_s = Task.of(timed.event).deadline_s - timed.time_s
+        terms = timed.event.terms.model_copy(update={"deadline_s": deadline_s})
+        handled.append(handle(timed.event.model_copy(update={"terms": terms})))
     timed_s = np.array([seconds for seconds, _ in handled[-TIMED_BIDS:]])
     gaps = [_has_gap(decisions) for _, decisions in handled[-TIMED_BIDS:]]
     return {

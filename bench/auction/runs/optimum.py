@@ -23,11 +23,11 @@ def _events(setting: PaperSetting, seed: int) -> Iterator[Event]:
     yield cell
     yield from workload.quotes
     time_s = -1.0
-    for timed in workload.bids:
+    for timed in workload.jobs:
         if timed.time_s > time_s:
             time_s = timed.time_s
             yield ClockTicked(cell=cell.cell, time_s=time_s)
-        yield timed.bid
+        yield timed.event
 
 
 TIME_LIMIT_S = 600.0

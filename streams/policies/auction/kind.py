@@ -50,7 +50,7 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
             "event.ignored": ("unknown_vendor",),
         },
         solves=solves,
-        virtual_runners={SlotAssigned.RUNNER: "infra.simulation.virtual_slots:VirtualSlots"},
+        virtual_runners={SlotAssigned.RUNNER: "infra.simulation.lora.slots:VirtualSlots"},
         view="infra.views.auction.view:AuctionView",
         warm_up="streams.policies.auction.warm_up:story",
     )

@@ -25,7 +25,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def jobs_of(setting: PaperSetting, seed: int) -> list[int]:
-    return [int(timed.bid.user) for timed in draw(setting, seed)[1].bids]
+    return [int(timed.event.user) for timed in draw(setting, seed)[1].jobs]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -78,7 +78,7 @@ def test_all_else_of_the_day_before_is_drawn_anew(trace):
     assert isinstance(before.trace, JobsBefore)
     assert replace(before, trace=real.trace) == real
     works = [
-        [timed.bid.workload.work_samples for timed in draw(*day)[1].bids]
+        [timed.event.workload.work_samples for timed in draw(*day)[1].jobs]
         for day in ((real, 4), (before, seed))
     ]
     assert works[0] != works[1]

@@ -17,7 +17,7 @@ from tests.bench.auction.rows import TINY
 @pytest.fixture(scope="module")
 def run() -> SimulatedRun:
     cell, workload = draw(TINY, 0)
-    return Simulation(cell, workload.bids, workload.quotes).run()
+    return Simulation(cell, workload.inputs(cell.epoch_s)).run()
 
 
 def with_plans(run: SimulatedRun, change) -> SimulatedRun:

@@ -1,8 +1,10 @@
 """Where truthfulness ends: plans that slip (docs/auction.md, "not claimed")."""
 
+from dataclasses import replace
+
 from bench.workloads.paper import PaperSetting, draw
 from infra.simulation.simulator import Simulation
-from infra.workloads.bids import TimedBid
+from infra.workloads.timed import TimedEvent
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
 from tests.support.cells import with_bid
 
@@ -14,17 +16,18 @@ JOB = "task-00039"
 def outcome(factor: int, pace: float) -> tuple[str, int]:
     """How the job ends whose user bids so many times its value, and its utility, in micros."""
     cell, workload = draw(SMALL, SEED)
-    value_micros = next(timed.bid.terms.bid_micros for timed in workload.bids if timed.bid.job_id == JOB)
+    value_micros = next(timed.event.terms.bid_micros for timed in workload.jobs if timed.event.job_id == JOB)
     raised = {JOB: factor * value_micros}
-    bids = [
-        TimedBid(
+    jobs = [
+        TimedEvent(
             timed.time_s,
-            with_bid(timed.bid, raised.get(timed.bid.job_id, timed.bid.terms.bid_micros)),
+            with_bid(timed.event, raised.get(timed.event.job_id, timed.event.terms.bid_micros)),
         )
-        for timed in workload.bids
+        for timed in workload.jobs
     ]
+    inputs = replace(workload, jobs=jobs).inputs(cell.epoch_s)
     utility_micros, end = 0, "rejected"
-    for decision in Simulation(cell, bids, workload.quotes, pace).run().decisions:
+    for decision in Simulation(cell, inputs, pace).run().decisions:
         match decision.outcome:
             case JobAdmitted(job_id=job) as admitted if job == JOB:
                 utility_micros, end = -admitted.payment_micros, "admitted"

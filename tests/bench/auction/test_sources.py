@@ -33,7 +33,7 @@ def test_whatever_a_run_imports_is_part_of_the_digest():
     covered = {str(path.relative_to(ROOT)) for path in deciding_files()}
     for file in covered - HARNESS - {"requirements.lock"}:
         assert imported(ROOT / file) <= covered | DECIDES_NOTHING, file
-    assert {"infra/views/board.py", "infra/workloads/bids.py", "requirements.lock"} <= covered
+    assert {"infra/views/board.py", "infra/workloads/auction/bids.py", "requirements.lock"} <= covered
 
 
 @pytest.fixture

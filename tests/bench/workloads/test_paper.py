@@ -13,7 +13,7 @@ from bench.workloads.vendors import UNIT_MICROS, mean_price_units
 from infra.simulation.simulator import Simulation
 from infra.views.board import Board
 from infra.views.summary import summarise
-from infra.workloads.bids import Workload
+from infra.workloads.auction.bids import Workload
 from schemas.auction.bids import Task
 from schemas.cells import CellConfigured
 from schemas.commands import SlotAssigned
@@ -27,12 +27,12 @@ SMALL = PaperSetting(nodes=6, slots=36, arrivals_per_slot=4.0, work_scale=0.5)
 
 def digest(drawn: tuple[CellConfigured, Workload]) -> list[str]:
     cell, workload = drawn
-    events = [cell, *workload.quotes, *(timed.bid for timed in workload.bids)]
-    return [repr(timed.time_s) for timed in workload.bids] + [event.model_dump_json() for event in events]
+    events = [cell, *workload.quotes, *(timed.event for timed in workload.jobs)]
+    return [repr(timed.time_s) for timed in workload.jobs] + [event.model_dump_json() for event in events]
 
 
 def workloads_of(workload: Workload) -> list[LoraWorkload]:
-    return [timed.bid.workload for timed in workload.bids]
+    return [timed.event.workload for timed in workload.jobs]
 
 
 def load_of(setting: PaperSetting, seed: int) -> float:
@@ -57,7 +57,7 @@ def test_the_same_seed_draws_the_same_bytes():
     "other", [replace(SMALL, vendors=20), replace(SMALL, nodes=50)], ids=["more vendors", "more nodes"]
 )
 def test_a_larger_market_changes_no_bid(other):
-    assert draw(other, 3)[1].bids == draw(SMALL, 3)[1].bids
+    assert draw(other, 3)[1].jobs == draw(SMALL, 3)[1].jobs
 
 
 def test_more_vendors_leave_the_quotes_of_the_first_as_they_are():
@@ -65,44 +65,46 @@ def test_more_vendors_leave_the_quotes_of_the_first_as_they_are():
 
 
 def test_another_type_of_node_changes_nothing_but_the_speeds_that_bids_name():
-    mixed, alone = draw(SMALL, 3)[1].bids, draw(replace(SMALL, gpus="A40"), 3)[1].bids
+    mixed, alone = draw(SMALL, 3)[1].jobs, draw(replace(SMALL, gpus="A40"), 3)[1].jobs
 
     def without_speeds(bid: JobSubmitted) -> JobSubmitted:
         return bid.model_copy(
             update={"workload": bid.workload.model_copy(update={"speed_samples_per_s": None})}
         )
 
-    assert [without_speeds(timed.bid) for timed in alone] == [without_speeds(timed.bid) for timed in mixed]
+    assert [without_speeds(timed.event) for timed in alone] == [
+        without_speeds(timed.event) for timed in mixed
+    ]
     for both, one in zip(mixed, alone, strict=True):
-        speeds = both.bid.workload.speed_samples_per_s
-        assert one.bid.workload.speed_samples_per_s == {"A40": speeds["A40"]}
+        speeds = both.event.workload.speed_samples_per_s
+        assert one.event.workload.speed_samples_per_s == {"A40": speeds["A40"]}
         assert speeds["A100"] / speeds["A40"] == pytest.approx(312 / 149.7)
 
 
 @pytest.mark.parametrize("rule", DEADLINE_RULES)
 def test_another_deadline_rule_moves_deadlines_and_the_urgency_in_values_alone(rule):
-    here, there = draw(SMALL, 3)[1].bids, draw(replace(SMALL, deadlines=rule), 3)[1].bids
+    here, there = draw(SMALL, 3)[1].jobs, draw(replace(SMALL, deadlines=rule), 3)[1].jobs
     for one, other in zip(here, there, strict=True):
-        assert other.bid.workload == one.bid.workload
+        assert other.event.workload == one.event.workload
         assert other.time_s == one.time_s
         # Urgency is a factor of 1 to 1.5.
-        assert 1 / 1.5 <= other.bid.terms.bid_micros / one.bid.terms.bid_micros <= 1.5
+        assert 1 / 1.5 <= other.event.terms.bid_micros / one.event.terms.bid_micros <= 1.5
 
 
 def test_another_rate_of_arrivals_brings_the_same_tasks_sooner():
-    few, many = draw(SMALL, 3)[1].bids, draw(replace(SMALL, arrivals_per_slot=8.0), 3)[1].bids
+    few, many = draw(SMALL, 3)[1].jobs, draw(replace(SMALL, arrivals_per_slot=8.0), 3)[1].jobs
     assert len(many) > 1.5 * len(few)
     for one, other in zip(few, many, strict=False):
         assert other.time_s <= one.time_s
-        assert other.bid.workload.work_samples == one.bid.workload.work_samples
+        assert other.event.workload.work_samples == one.event.workload.work_samples
 
 
 def test_tasks_are_as_section_5_1_says(day):
     cell, workload = day
-    for timed in workload.bids:
+    for timed in workload.jobs:
         task, epochs = (
-            timed.bid.workload,
-            timed.bid.workload.work_samples / timed.bid.workload.dataset.samples,
+            timed.event.workload,
+            timed.event.workload.work_samples / timed.event.workload.dataset.samples,
         )
         assert 5_000 <= task.dataset.samples <= 20_000
         assert epochs in {1, 2, 3, 4, 5}
@@ -114,7 +116,7 @@ def test_tasks_are_as_section_5_1_says(day):
 
 
 def test_arrivals_are_poisson_from_slot_to_slot(day):
-    slots = [int(timed.time_s / 600) for timed in day[1].bids]
+    slots = [int(timed.time_s / 600) for timed in day[1].jobs]
     counts = [slots.count(slot) for slot in range(DAY.slots)]
     assert fmean(counts) == pytest.approx(80, rel=0.03)
     # The variance of so many counts has a relative standard deviation of sqrt(2 / 143) = 12 %.
@@ -130,9 +132,9 @@ def test_values_have_the_declared_density_and_urgency(day):
     cell, workload = day
     per_slot = cell.zones[0].gpu_types[0].samples_per_s * cell.slot_s
     densities = []
-    for timed in workload.bids:
-        task = timed.bid.workload
-        units = timed.bid.terms.bid_micros / UNIT_MICROS
+    for timed in workload.jobs:
+        task = timed.event.workload
+        units = timed.event.terms.bid_micros / UNIT_MICROS
         vendor = mean_price_units(task.dataset.samples) if task.needs_preprocessing else 0.0
         densities.append((units - vendor) / (task.work_samples / per_slot))
     low, _, high = quantiles(densities, n=4)
@@ -143,7 +145,7 @@ def test_values_have_the_declared_density_and_urgency(day):
 
 def test_a_vendor_costs_a_noticeable_part_of_a_median_value_and_energy_a_modest_one(day):
     cell, workload = day
-    middle = median(timed.bid.terms.bid_micros for timed in workload.bids)
+    middle = median(timed.event.terms.bid_micros for timed in workload.jobs)
     assert 0.1 < mean_price_units(12_500) * UNIT_MICROS / middle < 0.3
     speeds = {gpu.name: gpu for gpu in cell.zones[0].gpu_types}
     mean_micros_per_kwh = fmean(cell.tariffs[0].micros_per_kwh)
@@ -157,11 +159,11 @@ def test_no_deadline_is_after_the_day_and_each_leaves_time_for_the_fastest_vendo
     cell, workload = day
     quotes = {quote.vendor: quote for quote in workload.quotes}
     end_s = DAY.slots * cell.slot_s
-    for timed in workload.bids:
-        task = timed.bid.workload
+    for timed in workload.jobs:
+        task = timed.event.workload
         fastest = min(option.delay_slots for option in vendor_options(quotes, task, cell.slot_s))
         ready_s = timed.time_s + (1 + fastest) * cell.slot_s
-        assert ready_s < timed.bid.terms.deadline_s <= end_s or timed.bid.terms.deadline_s == end_s
+        assert ready_s < timed.event.terms.deadline_s <= end_s or timed.event.terms.deadline_s == end_s
 
 
 def test_the_operators_bounds_do_not_depend_on_what_was_drawn():
@@ -175,12 +177,12 @@ def test_the_operators_bounds_do_not_depend_on_what_was_drawn():
 
 def test_a_small_workload_runs_and_no_node_is_ever_given_more_than_it_has():
     cell, workload = draw(SMALL, 5)
-    run = Simulation(cell, workload.bids, workload.quotes).run()
+    run = Simulation(cell, workload.inputs(cell.epoch_s)).run()
     summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))
-    assert summary.jobs == len(workload.bids)
+    assert summary.jobs == len(workload.jobs)
     assert summary.admitted == len(summary.adapters) > 30
     assert {"price_not_below_bid", "deadline_too_soon"} <= summary.rejected.keys()
-    tasks = {timed.bid.job_id: Task.of(timed.bid) for timed in workload.bids}
+    tasks = {timed.event.job_id: Task.of(timed.event) for timed in workload.jobs}
     zone = cell.zones[0]
     types = {gpu.name: gpu for gpu in zone.gpu_types}
     type_of = {node.id: types[node.gpu_type] for node in zone.nodes}

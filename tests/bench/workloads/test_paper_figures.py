@@ -49,7 +49,7 @@ def test_the_small_settings_are_small_enough_for_an_offline_optimum():
         cell, workload = draw(point.setting, 0)
         assert 4 <= len(cell.zones[0].nodes) <= 10
         assert 24 <= cell.zones[0].horizon_slots <= 48
-        assert 40 < len(workload.bids) < 300
+        assert 40 < len(workload.jobs) < 300
 
 
 def test_the_loaded_small_settings_are_loaded_as_medium_and_high_load_are_and_the_others_less():
@@ -69,7 +69,7 @@ def mean_load(setting: PaperSetting) -> float:
         zone = cell.zones[0]
         speed = {gpu.name: gpu.samples_per_s for gpu in zone.gpu_types}
         capacity = sum(speed[node.gpu_type] for node in zone.nodes) * zone.horizon_slots * cell.slot_s
-        loads.append(sum(timed.bid.workload.work_samples for timed in workload.bids) / capacity)
+        loads.append(sum(timed.event.workload.work_samples for timed in workload.jobs) / capacity)
     return fmean(loads)
 
 
@@ -77,6 +77,6 @@ def mean_load(setting: PaperSetting) -> float:
 def test_real_arrivals_are_burstier_than_poisson():
     for point in figures(SHARED)[7].points:
         _, workload = draw(point.setting, 0)
-        slots = [int(timed.time_s / 600) for timed in workload.bids]
+        slots = [int(timed.time_s / 600) for timed in workload.jobs]
         assert len(slots) == 7_200
         assert max(slots.count(slot) for slot in set(slots)) > 100

@@ -31,13 +31,13 @@ def test_one_factor_maps_all_gaps_onto_the_slots_and_rounds_down_to_their_beginn
 def test_work_is_drawn_as_without_a_trace(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(HEADER + "".join(row(number, number**2) for number in range(200)))
-    traced = draw(replace(SMALL, trace=TraceArrivals(path, 100)), 4)[1].bids
-    drawn = draw(SMALL, 4)[1].bids
+    traced = draw(replace(SMALL, trace=TraceArrivals(path, 100)), 4)[1].jobs
+    drawn = draw(SMALL, 4)[1].jobs
     assert len(traced) == 100
     for one, other in zip(traced, drawn, strict=False):
-        assert one.bid.workload.work_samples == other.bid.workload.work_samples
+        assert one.event.workload.work_samples == other.event.workload.work_samples
     assert all(early.time_s <= late.time_s for early, late in pairwise(traced))
-    assert traced == draw(replace(SMALL, trace=TraceArrivals(path, 100)), 4)[1].bids
+    assert traced == draw(replace(SMALL, trace=TraceArrivals(path, 100)), 4)[1].jobs
 
 
 def test_bursts_stay_bursts(tmp_path):

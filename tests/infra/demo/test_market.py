@@ -11,7 +11,7 @@ import pytest
 from infra.demo import market as market_module
 from infra.demo.market import HOLD_LIMIT_S, Market
 from infra.views.board import Board
-from infra.workloads.bids import TimedBid
+from infra.workloads.timed import TimedEvent
 from schemas.base import Event
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
@@ -23,7 +23,7 @@ from tests.support.cells import EPOCH_S, bid, configuration
 NODE = "a1"
 LIMIT_S = 200.0
 BIDS = [
-    TimedBid(
+    TimedEvent(
         EPOCH_S + index,
         bid(f"j{index}", deadline_s=EPOCH_S + index + 60.0),
     )
@@ -182,7 +182,7 @@ def test_the_last_bids_wait_for_the_killed_node_and_keep_their_slack(stage: Stag
     assert stage.run()
     assert stage.market.killed_node == NODE
     assert stage.market.recovered
-    assert [bid.job_id for _, bid in stage.sent] == [timed.bid.job_id for timed in BIDS]
+    assert [bid.job_id for _, bid in stage.sent] == [timed.event.job_id for timed in BIDS]
     assert [time_s >= back_s for time_s, _ in stage.sent] == [False] * 8 + [True] * 2
     for (time_s, sent), timed in zip(stage.sent, BIDS, strict=True):
         assert sent.terms.deadline_s - time_s == pytest.approx(60.0, abs=0.3), timed.time_s

@@ -14,7 +14,7 @@ from infra.simulation.what_if import JobEnd, Step, WhatIf, ledger_configuration,
 from infra.views.board import Board
 from infra.views.summary import summarise
 from infra.workloads.arrivals import generate
-from infra.workloads.bids import draw_workload
+from infra.workloads.auction.bids import draw_workload
 from schemas.auction.evidence import JobReplanned
 from schemas.cells import CellConfigured, Node, ThroughputRow
 from schemas.decisions import JobWithdrawn, NodeStatusChanged
@@ -70,7 +70,7 @@ def compared(
 
 def drawn_ledger(path: Path, pace: float = 1.0) -> Path:
     workload = draw_workload(DRAWN, generate(40, 150.0, 1), DRAWN.epoch_s, 1)
-    return write(path, Simulation(DRAWN, workload.bids, workload.quotes, pace).run().ledger)
+    return write(path, Simulation(DRAWN, workload.inputs(DRAWN.epoch_s), pace).run().ledger)
 
 
 @pytest.fixture(scope="module")

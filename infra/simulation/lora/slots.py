@@ -1,8 +1,10 @@
 """The simulated LoRA runner of a cell's nodes: it sends the same reports, but trains nothing."""
 
 import hashlib
+import heapq
 import math
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 from schemas.base import Event
@@ -30,9 +32,9 @@ class VirtualSlots:
         A run that does not end by `until_s`, when the node is lost, reports no end and leaves no checkpoint.
         """
         if isinstance(command, SlotAssigned):
-            for order in command.runs:
-                for report_s, report in self._run(command, order, until_s):
-                    yield max(report_s, time_s), report
+            runs = [self._run(command, order, until_s) for order in command.runs]
+            for report_s, report in heapq.merge(*runs, key=itemgetter(0)):
+                yield max(report_s, time_s), report
 
     def _run(self, command: SlotAssigned, order: RunOrder, until_s: float) -> Iterator[tuple[float, Event]]:
         start_s, end_s = command.slot_start_s, command.slot_end_s

@@ -1,7 +1,8 @@
 import pytest
 
 from infra.workloads.arrivals import Arrival, generate
-from infra.workloads.bids import SLACK, Demands, WorkloadError, draw_quotes, draw_workload
+from infra.workloads.auction.bids import SLACK, Demands, draw_quotes, draw_workload
+from infra.workloads.timed import WorkloadError
 from schemas.cells import CellConfigured, ThroughputRow
 from schemas.lora import Dataset
 from tests.support.cells import EPOCH_S, configuration, zone
@@ -35,41 +36,43 @@ def test_the_same_seed_draws_the_same_workload(cell, arrivals):
 
 
 def test_each_arrival_makes_one_bid_of_a_shape_that_the_zone_knows(cell, arrivals):
-    bids = draw_workload(cell, arrivals, EPOCH_S, 1).bids
-    assert [(timed.time_s, timed.bid.user) for timed in bids] == [
+    bids = draw_workload(cell, arrivals, EPOCH_S, 1).jobs
+    assert [(timed.time_s, timed.event.user) for timed in bids] == [
         (EPOCH_S + arrival.offset_s, arrival.user) for arrival in arrivals
     ]
-    assert len({timed.bid.job_id for timed in bids}) == len(arrivals)
-    shapes = {(t.bid.workload.hyperparameters.rank, t.bid.workload.hyperparameters.batch_size) for t in bids}
+    assert len({timed.event.job_id for timed in bids}) == len(arrivals)
+    shapes = {
+        (t.event.workload.hyperparameters.rank, t.event.workload.hyperparameters.batch_size) for t in bids
+    }
     assert shapes == {(8, 4), (32, 8)}
     for timed in bids:
-        assert timed.bid.workload.work_samples % timed.bid.workload.hyperparameters.batch_size == 0
+        assert timed.event.workload.work_samples % timed.event.workload.hyperparameters.batch_size == 0
 
 
 def test_work_is_at_most_half_the_horizon_and_deadlines_leave_the_stated_slack(cell, arrivals):
     speed = {8: 2.0, 32: 4.0}  # of the slowest row of each rank
-    for timed in draw_workload(cell, arrivals, EPOCH_S, 1).bids:
-        task = timed.bid.workload
+    for timed in draw_workload(cell, arrivals, EPOCH_S, 1).jobs:
+        task = timed.event.workload
         work_s = task.work_samples / speed[task.hyperparameters.rank]
         assert work_s <= 12 * cell.slot_s + 8
-        assert timed.bid.terms.deadline_s >= timed.time_s + SLACK[0] * work_s
+        assert timed.event.terms.deadline_s >= timed.time_s + SLACK[0] * work_s
 
 
 def test_bids_keep_to_the_declared_bounds_on_value(cell, arrivals):
     policy = cell.zones[0].policy
     capacity = {8: 5.0, 32: 10.0}  # samples per second of the GPU type of the slowest row
-    for timed in draw_workload(cell, arrivals, EPOCH_S, 1).bids:
-        task = timed.bid.workload
+    for timed in draw_workload(cell, arrivals, EPOCH_S, 1).jobs:
+        task = timed.event.workload
         node_slots = task.work_samples / capacity[task.hyperparameters.rank] / cell.slot_s
-        assert 0 < timed.bid.terms.bid_micros <= policy.max_value_per_compute_micros * node_slots
+        assert 0 < timed.event.terms.bid_micros <= policy.max_value_per_compute_micros * node_slots
 
 
 def test_a_quarter_needs_a_vendor_if_there_are_any(cell, arrivals):
-    bids = draw_workload(cell, arrivals, EPOCH_S, 1).bids
-    assert 0.15 < sum(timed.bid.workload.needs_preprocessing for timed in bids) / len(bids) < 0.35
+    bids = draw_workload(cell, arrivals, EPOCH_S, 1).jobs
+    assert 0.15 < sum(timed.event.workload.needs_preprocessing for timed in bids) / len(bids) < 0.35
     without = cell.model_copy(update={"vendors": ()})
     assert not any(
-        t.bid.workload.needs_preprocessing for t in draw_workload(without, arrivals, EPOCH_S, 1).bids
+        t.event.workload.needs_preprocessing for t in draw_workload(without, arrivals, EPOCH_S, 1).jobs
     )
 
 
@@ -82,15 +85,15 @@ def test_the_dearest_vendor_is_the_fastest(cell):
 
 def test_the_given_datasets_are_used(cell, arrivals):
     datasets = (Dataset(path="a.jsonl", samples=10), Dataset(path="b.jsonl", samples=20))
-    bids = draw_workload(cell, arrivals, EPOCH_S, 1, Demands(datasets=datasets)).bids
-    assert {timed.bid.workload.dataset for timed in bids} == set(datasets)
+    bids = draw_workload(cell, arrivals, EPOCH_S, 1, Demands(datasets=datasets)).jobs
+    assert {timed.event.workload.dataset for timed in bids} == set(datasets)
 
 
 def test_zones_get_bids_in_proportion_to_their_nodes(cell, arrivals):
     small = zone(id="small", throughput=ROWS)
     nodes = tuple(node.model_copy(update={"id": f"small-{node.id}"}) for node in small.nodes[:1])
     both = cell.model_copy(update={"zones": (*cell.zones, small.model_copy(update={"nodes": nodes}))})
-    zones = [timed.bid.zone for timed in draw_workload(both, arrivals, EPOCH_S, 1).bids]
+    zones = [timed.event.zone for timed in draw_workload(both, arrivals, EPOCH_S, 1).jobs]
     assert 0.15 < zones.count("small") / len(zones) < 0.35
 
 

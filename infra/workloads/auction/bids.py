@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from infra.workloads.arrivals import Arrival
+from infra.workloads.timed import TimedEvent, WorkloadError, check_time
 from schemas.auction.quotes import VendorQuoted
 from schemas.auction.settings import AuctionPolicy
 from schemas.auction.terms import BidTerms
-from schemas.base import MAX_TIME_S
+from schemas.base import Event
 from schemas.cells import CellConfigured, GpuType, ThroughputRow, Zone
-from schemas.errors import ReadableError
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 
@@ -51,10 +51,6 @@ MOST_WORK_TO_HORIZON = 0.5
 """No job takes more than this part of the horizon on the slowest GPU type: the trace's longest are cut."""
 
 
-class WorkloadError(ReadableError):
-    """A cell that no workload can be drawn for. The message is one line."""
-
-
 @dataclass(frozen=True)
 class Demands:
     """How large the drawn jobs are, and what they train on."""
@@ -70,14 +66,6 @@ class Demands:
 
 
 @dataclass(frozen=True)
-class TimedBid:
-    """A bid and when it is made."""
-
-    time_s: float
-    bid: JobSubmitted
-
-
-@dataclass(frozen=True)
 class BidDraw:
     """Draws the bids for one zone of a cell; the same seed draws the same bids."""
 
@@ -87,8 +75,10 @@ class BidDraw:
     seed: int
     demands: Demands = field(default_factory=Demands)
 
-    def bids(self, arrivals: Sequence[Arrival], start_s: float, id_prefix: str = "job") -> list[TimedBid]:
-        """One bid per arrival; the workload's time 0 is `start_s`.
+    def jobs(
+        self, arrivals: Sequence[Arrival], start_s: float, id_prefix: str = "job"
+    ) -> list[TimedEvent[JobSubmitted]]:
+        """One job per arrival; the workload's time 0 is `start_s`.
 
         Raises:
             WorkloadError: the zone has no throughput table to size the work by.
@@ -109,7 +99,7 @@ class BidDraw:
                 workload=workload,
                 terms=terms,
             )
-            bids.append(TimedBid(time_s, bid))
+            bids.append(TimedEvent(time_s, bid))
         return bids
 
     def _task(
@@ -184,16 +174,6 @@ class BidDraw:
         return int(min(bid_micros, most_micros))
 
 
-def check_time(time_s: float) -> None:
-    """Return if events may speak of this moment.
-
-    Raises:
-        WorkloadError: it is too late for them.
-    """
-    if time_s > MAX_TIME_S:
-        raise WorkloadError("the workload reaches beyond the year 2100: begin earlier, or make it shorter")
-
-
 def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:
     """A standing quote of each of a cell's vendors, the dearer the faster."""
     draws = random.Random(f"{seed}/vendors")
@@ -251,8 +231,12 @@ class Workload:
 
     quotes: list[VendorQuoted]
     """Standing from the start on."""
-    bids: list[TimedBid]
+    jobs: list[TimedEvent[JobSubmitted]]
     """In the order of their times."""
+
+    def inputs(self, start_s: float) -> list[TimedEvent[Event]]:
+        """All of it; the workload's time 0 is `start_s`."""
+        return [*(TimedEvent(start_s, quote) for quote in self.quotes), *self.jobs]
 
 
 def draw_workload(
@@ -271,10 +255,10 @@ def draw_workload(
     choice = random.Random(f"{seed}/zones")
     nodes = [len(zone.nodes) for zone in cell.zones]
     zones = choice.choices(range(len(cell.zones)), nodes, k=len(arrivals))
-    bids: list[TimedBid] = []
+    bids: list[TimedEvent[JobSubmitted]] = []
     for index, zone in enumerate(cell.zones):
         share = [arrival for arrival, chosen in zip(arrivals, zones, strict=True) if chosen == index]
         if share:
             draw = BidDraw(cell, zone, quotes, seed, demands or Demands())
-            bids += draw.bids(share, start_s, id_prefix=f"{zone.id}-{seed}")
+            bids += draw.jobs(share, start_s, id_prefix=f"{zone.id}-{seed}")
     return Workload(quotes, sorted(bids, key=lambda timed: timed.time_s))

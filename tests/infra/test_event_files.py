@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from infra.files import entries
-from infra.files.bids import read_bids, read_quote_requests
 from infra.files.entries import EntriesFileError
+from infra.files.events import read_jobs, read_quote_requests
 from tests.support.cells import bid
 
 NOW_S = 1_000.0
@@ -40,7 +40,7 @@ GOOD = """\
 def test_bids_are_read_from_yaml_with_their_conveniences(tmp_path):
     path = tmp_path / "bids.yaml"
     path.write_text(GOOD)
-    first, second = read_bids(str(path), NOW_S)
+    first, second = read_jobs(str(path), NOW_S)
     assert (first.job_id, first.terms.bid_micros, first.terms.deadline_s) == ("first", 12_500_000, 1_060.0)
     assert (second.user, second.terms.bid_micros, second.terms.deadline_s) == ("bob", 7, 1_100.0)
     assert second.job_id.startswith("job-")
@@ -51,10 +51,10 @@ def test_bids_are_read_from_json_lines_and_standard_input(tmp_path, monkeypatch)
     line = event.model_dump_json()
     path = tmp_path / "bids.jsonl"
     path.write_text(f"{line}\n\n{line}\n")
-    assert read_bids(str(path), NOW_S) == [event, event]
+    assert read_jobs(str(path), NOW_S) == [event, event]
     for content in (f"{line}\n", GOOD):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
-        assert read_bids("-", NOW_S)
+        assert read_jobs("-", NOW_S)
 
 
 def test_a_single_bid_needs_no_list_and_a_cell_may_be_given_beside_the_file(tmp_path):
@@ -62,30 +62,30 @@ def test_a_single_bid_needs_no_list_and_a_cell_may_be_given_beside_the_file(tmp_
     fields = bid("j1").model_dump(mode="json")
     del fields["cell"]
     path.write_text(json.dumps(fields))
-    assert [b.cell for b in read_bids(str(path), NOW_S, "elsewhere")] == ["elsewhere"]
+    assert [b.cell for b in read_jobs(str(path), NOW_S, "elsewhere")] == ["elsewhere"]
 
 
 def test_an_amount_is_never_rounded(tmp_path):
     path = tmp_path / "bids.yaml"
     path.write_text(GOOD.replace("12.5", "'0.000001'"))
-    assert read_bids(str(path), NOW_S)[0].terms.bid_micros == 1
+    assert read_jobs(str(path), NOW_S)[0].terms.bid_micros == 1
     path.write_text(GOOD.replace("12.5", "'0.1234567'"))
     with pytest.raises(EntriesFileError, match="bid: not an amount"):
-        read_bids(str(path), NOW_S)
+        read_jobs(str(path), NOW_S)
 
 
 def test_a_bid_is_also_a_request_for_a_quote(tmp_path):
     path = tmp_path / "bids.yaml"
     path.write_text(GOOD)
     first, _ = read_quote_requests(str(path), NOW_S)
-    assert first.workload == read_bids(str(path), NOW_S)[0].workload
+    assert first.workload == read_jobs(str(path), NOW_S)[0].workload
     assert first.quote_id.startswith("quote-")
 
 
 BAD = {
     "no YAML": ("- cell: [c\n", 2, "not YAML"),
-    "no bids": ("", None, "holds no bid"),
-    "a word": ("hello\n", 1, "a bid is a mapping"),
+    "no jobs": ("", None, "holds no job"),
+    "a word": ("hello\n", 1, "a job is a mapping"),
     "an unknown field": (GOOD.replace("user: ann", "usr: ann"), 3, "usr: Extra inputs"),
     "a missing field": (GOOD.replace("  user: bob\n", ""), 13, "user: Field required"),
     "a wrong type deep inside": (
@@ -153,7 +153,7 @@ def test_a_fault_is_one_line_that_names_file_and_line(tmp_path, text, line, faul
     path = tmp_path / "bids.yaml"
     path.write_text(text)
     with pytest.raises(EntriesFileError) as error:
-        read_bids(str(path), NOW_S)
+        read_jobs(str(path), NOW_S)
     place = f"{path}:{line}: " if line else f"{path}: "
     assert str(error.value).startswith(place)
     assert fault in str(error.value)
@@ -177,7 +177,7 @@ def test_a_bad_json_line_is_named_by_its_number(tmp_path, line):
     path = tmp_path / "bids.jsonl"
     path.write_text(f"{bid().model_dump_json()}\n{line}\n")
     with pytest.raises(EntriesFileError, match=r"bids\.jsonl:2: "):
-        read_bids(str(path), NOW_S)
+        read_jobs(str(path), NOW_S)
 
 
 def test_a_byte_order_mark_and_any_character_of_json_are_read(tmp_path):
@@ -186,7 +186,7 @@ def test_a_byte_order_mark_and_any_character_of_json_are_read(tmp_path):
     fields["workload"]["dataset"]["path"] = "one\u2028two.jsonl"
     path.write_text("\ufeff" + json.dumps(fields, ensure_ascii=False) + "\r\n", newline="")
 
-    (read,) = read_bids(str(path), NOW_S)
+    (read,) = read_jobs(str(path), NOW_S)
 
     assert read.workload.dataset.path == "one\u2028two.jsonl"
 
@@ -196,16 +196,16 @@ def test_files_are_bounded(tmp_path, monkeypatch):
     path.write_text(f"{bid().model_dump_json()}\n" * 3)
     monkeypatch.setattr(entries, "MAX_ENTRIES", 2)
     with pytest.raises(EntriesFileError, match="more than 2 entries"):
-        read_bids(str(path), NOW_S)
+        read_jobs(str(path), NOW_S)
     monkeypatch.setattr(entries, "MAX_FILE_BYTES", 100)
     with pytest.raises(EntriesFileError, match="larger than 100 bytes"):
-        read_bids(str(path), NOW_S)
+        read_jobs(str(path), NOW_S)
 
 
 def test_what_cannot_be_read_is_named(tmp_path):
     with pytest.raises(EntriesFileError, match=r"none\.yaml: No such file"):
-        read_bids(str(tmp_path / "none.yaml"), NOW_S)
+        read_jobs(str(tmp_path / "none.yaml"), NOW_S)
     path = tmp_path / "latin.yaml"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(EntriesFileError, match="not UTF-8"):
-        read_bids(str(path), NOW_S)
+        read_jobs(str(path), NOW_S)

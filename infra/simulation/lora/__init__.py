@@ -1,0 +1,1 @@
+"""The simulated LoRA runner of a cell's nodes."""
