@@ -48,7 +48,7 @@ class NodeRegistered(NodeOrder):
 
 
 class NodeRetired(NodeOrder):
-    """A node leaves the cell for good, once its runs are over and its plans are moved elsewhere or over too."""
+    """A node leaves the cell for good, once its runs are over and its plans moved elsewhere or over too."""
 
     TYPE: ClassVar = "millrace.node.retired.v1"
 

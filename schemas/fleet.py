@@ -40,7 +40,7 @@ class NodeOnline(SignOfLife):
 
 
 class NodeHeartbeat(SignOfLife):
-    """A node is alive. Intake notes this but does not write it to the ledger: see `NodeHeard`, `NodeSilent`."""
+    """A node is alive. Intake notes this but keeps it out of the ledger: see `NodeHeard`, `NodeSilent`."""
 
     TYPE: ClassVar = "millrace.node.heartbeat.v1"
 
