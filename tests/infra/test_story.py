@@ -174,7 +174,7 @@ def test_a_board_has_every_job_as_it_stands_whatever_is_read_first(bench):
     assert (job.user, job.submission.workload.work_samples, job.samples_done) == ("u", 200, 200)
     assert (job.first_loss, job.loss) == (1.0, 0.5)
     assert job.offered_micros == 50_000_000
-    assert job.node is None
+    assert job.nodes == set()
 
 
 def test_a_bid_under_the_id_of_another_is_on_no_board():
