@@ -222,6 +222,23 @@ def test_a_decision_under_an_id_that_no_cell_gives_is_refused(bench):
         Story("j").take_decision(forged)
 
 
+def test_a_completed_job_is_told_by_what_it_has_left():
+    job = {
+        "job_id": "j",
+        "user": "u",
+        "zone": "z",
+        "reason": "work_done",
+        "payment_micros": 0,
+        "samples_done": 5,
+    }
+    assert describe(JobCompleted(**job, node=None)) == ["completed: 5 samples"]
+    left = {"loss": 0.5, "adapter_path": "c/j", "adapter_digest": "0f"}
+    assert describe(JobCompleted(**job, **left, node="a1")) == [
+        "completed on a1: 5 samples, loss 0.5000",
+        "adapter c/j, BLAKE2b 0f",
+    ]
+
+
 def test_what_became_of_a_plan_is_told_in_words():
     bench = Bench.configured()
     (admitted,) = bench.send(bid())
