@@ -125,6 +125,19 @@ class Decision:
         )
         return attributes.encode() + outcome.model_dump_json().encode()
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The ledger offset of the event, and the number among the decisions that it brought about.
+
+        Raises:
+            InvalidRecordError: the id is none that a cell gives.
+        """
+        _, *numbers = self.id.rsplit("-", 2)
+        if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+            raise InvalidRecordError(f"{self.id} is no id of a decision")
+        offset, index = map(int, numbers)
+        return offset, index
+
     @cached_property
     def canonical(self) -> bytes:
         """The whole decision as one JSON object: the Kafka record's value, and a line of a file."""

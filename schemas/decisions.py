@@ -162,19 +162,23 @@ class JobWithdrawn(JobOutcome):
 
 
 class JobCompleted(JobOutcome):
-    """The job's work is done, and its adapter is trained."""
+    """The job's work is done."""
 
     TYPE: ClassVar = "millrace.job.completed.v1"
     STATE: ClassVar = "completed"
 
     reason: Literal["work_done"]
-    node: Identifier
+    node: Identifier | None
+    """None where it ended on several."""
     payment_micros: Amount
     """What its user pays, as it was when the job was admitted."""
     samples_done: Samples
-    loss: float
-    adapter_path: str
-    adapter_digest: str
+    loss: float | None = None
+    """None where no loss is measured."""
+    adapter_path: str | None = None
+    """Below the executors' output root; None where the job leaves no adapter."""
+    adapter_digest: str | None = None
+    """See `RunFinished`."""
 
     @property
     def owed_micros(self) -> int:

@@ -1,8 +1,8 @@
 """Events of the `fleet` topic: reports about nodes and their runs."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from schemas.base import Event, Identifier, PositiveSamples, RelativePath, RunId, Samples, Text, distinct
 
@@ -116,21 +116,32 @@ class RunProgressed(RunReport):
 
     TYPE: ClassVar = "millrace.run.progressed.v1"
 
-    loss: Loss
+    loss: Loss | None = None
+    """None where no loss is measured."""
     node_s: NodeSeconds
     """What the run has had of the node."""
     complete: bool
 
 
 class RunFinished(RunReport):
-    """A job's work is done, and its adapter is at `adapter_path`, below the executors' output root."""
+    """A run has done all its work. If it leaves an adapter, this is at `adapter_path`, below the executors'
+    output root.
+    """
 
     TYPE: ClassVar = "millrace.run.finished.v1"
 
-    loss: Loss
-    adapter_path: RelativePath
-    adapter_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    """BLAKE2b-256 of `adapter_model.safetensors`."""
+    loss: Loss | None = None
+    """None where no loss is measured."""
+    adapter_path: RelativePath | None = None
+    """Given with `adapter_digest`; None where the run leaves no adapter."""
+    adapter_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """BLAKE2b-256 of `adapter_model.safetensors`; None where the run leaves no adapter."""
+
+    @model_validator(mode="after")
+    def _adapter_with_its_digest(self) -> Self:
+        if (self.adapter_path is None) != (self.adapter_digest is None):
+            raise ValueError("adapter_path and adapter_digest go together")
+        return self
 
 
 class RunFailed(RunReport):

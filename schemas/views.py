@@ -31,5 +31,5 @@ class JobState(Record):
     returned_micros: Micros | None = None
     """What a refund or a withdrawal gives back."""
     adapter_path: str | None = None
-    """Where a completed job's adapter lies, below the executors' output root."""
+    """Where a completed job's adapter lies, below the executors' output root; None where it leaves none."""
     adapter_digest: str | None = None

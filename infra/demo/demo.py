@@ -36,17 +36,20 @@ _CONFIGURATION = "adapter_config.json"
 
 def faulty_adapters(root: Path, completed: Iterable[JobCompleted]) -> list[str]:
     """The jobs whose adapter is not on disk as the log has it."""
-    return [job.job_id for job in completed if not _is_whole(root / job.adapter_path, job.adapter_digest)]
+    return [job.job_id for job in completed if not _is_whole(root, job)]
 
 
-def _is_whole(folder: Path, digest: str) -> bool:
+def _is_whole(root: Path, job: JobCompleted) -> bool:
+    if job.adapter_path is None:
+        return False
+    folder = root / job.adapter_path
     try:
         weights = (folder / _WEIGHTS).read_bytes()
     except OSError:
         return False
     return (folder / _CONFIGURATION).is_file() and hashlib.blake2b(
         weights, digest_size=32
-    ).hexdigest() == digest
+    ).hexdigest() == job.adapter_digest
 
 
 _SHORTEST = 80

@@ -72,7 +72,7 @@ class PlainShow:
         if board is not None and time.monotonic() - self._stood_s >= _STANDING_S:
             self._stood_s = time.monotonic()
             jobs = board.jobs.by_id.values()
-            running = [job for job in jobs if job.node and job.first_loss is not None]
+            running = [job for job in jobs if job.nodes and job.first_loss is not None]
             losses = ", ".join(f"{job.job_id} {job.first_loss:.2f} → {job.loss:.2f}" for job in running)
             if losses:
                 self.say(f"losses: {losses}")
@@ -188,7 +188,7 @@ class Market:
     def _kill_when_it_hurts(self) -> None:
         """Kill the executor that trains most, once the first adapters are done."""
         jobs = self.board.jobs
-        training = [job.node for job in jobs.by_id.values() if job.node and job.samples_done]
+        training = [node for job in jobs.by_id.values() if job.samples_done for node in job.nodes]
         if len(jobs.in_state("completed")) < _COMPLETED_BEFORE_KILL or not training:
             return
         node = max(sorted(set(training)), key=training.count)

@@ -7,7 +7,6 @@ from typing import Self
 from infra.views.jobs import Job, Jobs
 from infra.views.nodes import Node, Nodes
 from infra.views.policy import PolicyFigures, policy_views
-from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.solves import SolveFinished
@@ -35,8 +34,6 @@ class Board:
     """Takes a cell's ledger events and decisions, each in their order."""
 
     cell: str
-    configuration: CellConfigured | None = None
-    """The first, which is the one that holds."""
     jobs: Jobs = field(default_factory=Jobs)
     nodes: Nodes = field(default_factory=Nodes)
     solves: Solves = field(default_factory=Solves)
@@ -48,6 +45,8 @@ class Board:
     first_s: float | None = None
     time_s: float | None = None
     """The cell's clock, as it was first and last read."""
+    _place: tuple[int, int] = (-1, -1)
+    """Of the last decision taken."""
 
     @classmethod
     def of(cls, cell: str, envelopes: Iterable[Envelope], decisions: Iterable[Decision]) -> Self:
@@ -68,21 +67,26 @@ class Board:
         """Take a ledger event."""
         self.events += 1
         self.jobs.take_event(envelope)
-        self.nodes.take_event(envelope.event)
+        self.nodes.take_event(envelope)
         match event := envelope.event:
-            case CellConfigured():
-                self.configuration = self.configuration or event
             case ClockTicked():
                 self._read_clock(event.time_s)
             case SolveFinished():
                 self.solves.take(event)
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision."""
+        """Take a decision. A worker that starts again may write some for a second time: they count once.
+
+        Raises:
+            InvalidRecordError: its id is none that a cell gives.
+        """
+        if decision.place <= self._place:
+            return
+        self._place = decision.place
         if decision.time_s is not None:
             self._read_clock(decision.time_s)
         self.jobs.take_decision(decision.outcome)
-        self.nodes.take_decision(decision.outcome)
+        self.nodes.take_decision(decision)
         for figures in self.figures:
             figures.take_decision(decision.outcome)
 

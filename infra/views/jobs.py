@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from schemas.base import Outcome
+from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.decisions import (
     JobAdmitted,
@@ -17,7 +18,6 @@ from schemas.fleet import (
     NodeOffline,
     NodeOnline,
     NodeSilent,
-    RunFailed,
     RunFinished,
     RunProgressed,
     RunReport,
@@ -39,11 +39,11 @@ class Job:
     """Why it was rejected or refunded."""
     payment_micros: int | None = None
     """What its user pays, less what was given back. None where the job was not admitted."""
-    node: str | None = None
+    nodes: set[str] = field(default_factory=set)
     """Where it runs now."""
     samples_done: int = 0
     first_loss: float | None = None
-    """As first reported; None where nothing was reported before the end of a run."""
+    """As first reported; None where none was reported before the end of a run."""
     loss: float | None = None
     finish_run: str | None = None
     """The run in which its work was done."""
@@ -67,6 +67,8 @@ class Run:
     first_samples: int
     """Of the job, when the run began."""
     samples_done: int
+    time_s: float = 0.0
+    """The cell's clock at the latest report; 0 before the first tick."""
 
 
 @dataclass
@@ -83,6 +85,7 @@ class Jobs:
     """Users and event ids of submissions; a cell passes over what it has met before."""
     _submissions: dict[tuple[str, str], JobSubmitted] = field(default_factory=dict)
     """The first of each user under each job's id, which is the one that counts."""
+    _time_s: float = 0.0
 
     @property
     def submitted(self) -> int:
@@ -105,7 +108,11 @@ class Jobs:
             case RunReport():
                 self._report(self._job(event.job_id), event)
             case NodeOnline() | NodeOffline() | NodeSilent():
-                self._clear(event.node)
+                # Nothing runs any more on a node that is gone, or back.
+                for job in self.by_id.values():
+                    job.nodes.discard(event.node)
+            case ClockTicked():
+                self._time_s = max(self._time_s, event.time_s)
 
     def take_decision(self, outcome: Outcome) -> None:
         """Take a decision."""
@@ -124,7 +131,7 @@ class Jobs:
     def _decide(self, job: Job, outcome: JobOutcome) -> None:
         job.state = outcome.STATE
         if job.is_over:
-            job.node = None
+            job.nodes.clear()
         owed_micros = outcome.owed_micros
         if owed_micros is not None and (isinstance(outcome, JobAdmitted) or job.payment_micros is not None):
             job.payment_micros = owed_micros
@@ -146,25 +153,20 @@ class Jobs:
         run = self.runs.setdefault(
             (job.job_id, report.node, report.run_id), Run(report.samples_done, report.samples_done)
         )
-        run.samples_done = report.samples_done
+        run.samples_done, run.time_s = report.samples_done, self._time_s
+        if isinstance(report, RunStarted) and not job.is_over:
+            job.nodes.add(report.node)
+        elif not isinstance(report, RunProgressed) or report.complete:
+            job.nodes.discard(report.node)
         match report:
             case RunStarted():
                 run.first_samples = report.samples_done
-                job.node = None if job.is_over else report.node
             case RunProgressed():
                 job.first_loss = report.loss if job.first_loss is None else job.first_loss
                 job.loss = report.loss
-                job.node = None if report.complete else job.node
             case RunFinished():
-                job.loss, job.node = report.loss, None
-                end = job.completed
-                if end is None or (end.node, end.samples_done) == (report.node, report.samples_done):
+                job.loss, end = report.loss, job.completed
+                if end is None or (
+                    end.samples_done == report.samples_done and end.node in (None, report.node)
+                ):
                     job.finish_run = report.run_id
-            case RunFailed():
-                job.node = None
-
-    def _clear(self, node: str) -> None:
-        """Nothing runs any more on a node that is gone, or back."""
-        for job in self.by_id.values():
-            if job.node == node:
-                job.node = None

@@ -1,13 +1,15 @@
 """The present state of a cell's nodes, folded from its log."""
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured, Zone
+from schemas.cells import Node as ConfiguredNode
 from schemas.changes import NodeRegistered, ZoneConfigured
-from schemas.decisions import NodeMoved, NodeStatusChanged
-from schemas.fleet import NodeOnline
+from schemas.codec import Decision, Envelope
+from schemas.decisions import NodeMoved, NodeStatusChanged, ZoneAccepted
+from schemas.fleet import SignOfLife
 
 NOT_SEEN = "not seen yet"
 
@@ -17,53 +19,136 @@ class Node:
     """A node as it stands."""
 
     node: str
-    zone: str = ""
-    gpu_type: str = ""
-    tariff: str = ""
+    owner: str
+    """The zone that owns it."""
+    zone: str
+    """The zone that it serves: another one while it is lent."""
+    gpu_type: str
+    tariff: str
     status: str = NOT_SEEN
+    is_cordoned: bool = False
+    """Also while `status` is another."""
 
 
 @dataclass
 class Nodes:
-    """Takes events and decisions, each in their order."""
+    """Takes events and decisions, each in their order, and follows what the cell has accepted.
+
+    Two topics keep no common order. A decision that accepts an event waits until that event is read, and the
+    decisions after it wait too.
+    """
 
     by_id: dict[str, Node] = field(default_factory=dict)
     losses: int = 0
     """How often a node was lost."""
+    _zones: dict[str, Zone] = field(default_factory=dict)
+    _changes: dict[str, NodeRegistered | ZoneConfigured] = field(default_factory=dict)
+    """By id, those that were refused too."""
+    _waiting: deque[Decision] = field(default_factory=deque)
+    _speeds: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=dict)
+    """By node and zone: the samples per second, each with the time from which it holds."""
+    _present_at_first: int = 0
+    """How many nodes were there before the first tick."""
+    _left_less_joined_s: float = 0.0
+    """The sum of the times at which nodes left, less the times at which others joined later."""
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, envelope: Envelope) -> None:
         """Take a ledger event."""
-        match event:
-            case CellConfigured():
-                self._configure(event.zones)
-            case ZoneConfigured():
-                self._configure((event.zone,))
-            case NodeRegistered():
-                node = self._node(event.node)
-                node.gpu_type, node.tariff = node.gpu_type or event.gpu_type, node.tariff or event.tariff
-            case NodeOnline() if event.node in self.by_id:
-                node = self.by_id[event.node]
+        match event := envelope.event:
+            case CellConfigured() if not self._zones:  # a cell ignores a second one
+                self._zones = {zone.id: zone for zone in event.zones}
+                for zone in event.zones:
+                    for node in zone.nodes:
+                        self._join(zone.id, node, None)
+            case NodeRegistered() | ZoneConfigured():
+                self._changes.setdefault(envelope.id, event)
+            case SignOfLife() if event.node in self.by_id:
+                seen = self.by_id[event.node]
                 # Of a node that was lost, it is a decision that says when it is back.
-                node.status = "up" if node.status == NOT_SEEN else node.status
+                seen.status = "up" if seen.status == NOT_SEEN else seen.status
+        while self._waiting and self._is_due(self._waiting[0]):
+            self._follow(self._waiting.popleft())
 
-    def take_decision(self, outcome: Outcome) -> None:
+    def take_decision(self, decision: Decision) -> None:
         """Take a decision."""
+        if not isinstance(decision.outcome, NodeMoved | NodeStatusChanged | ZoneAccepted):
+            return
+        if self._waiting or not self._is_due(decision):
+            self._waiting.append(decision)
+        else:
+            self._follow(decision)
+
+    def node_s(self, first_s: float, now_s: float) -> float:
+        """Seconds that all nodes together were in the cell, up or not, from its first tick until now."""
+        return len(self.by_id) * now_s - self._present_at_first * first_s + self._left_less_joined_s
+
+    def samples_per_s(self, node: str, zone: str, time_s: float) -> float | None:
+        """A node's speed in a zone, as configured at that time; None where it did not serve the zone."""
+        speeds = reversed(self._speeds.get((node, zone), []))
+        return next((speed for since_s, speed in speeds if since_s <= time_s), None)
+
+    def _is_due(self, decision: Decision) -> bool:
+        """Whether the event that a decision accepts is read, or it accepts none."""
+        accepts = isinstance(decision.outcome, ZoneAccepted) or (
+            isinstance(decision.outcome, NodeMoved) and decision.outcome.from_zone is None
+        )
+        return decision.cause in self._changes if accepts else bool(self._zones)
+
+    def _follow(self, decision: Decision) -> None:
+        time_s = decision.time_s
+        match decision.outcome, self._changes.get(decision.cause):
+            case ZoneAccepted(), ZoneConfigured() as change:
+                self._configure(change.zone, time_s)
+            case NodeMoved(from_zone=None) as joined, NodeRegistered() as change:
+                node = ConfiguredNode(id=joined.node, gpu_type=change.gpu_type, tariff=change.tariff)
+                self._join(change.zone, node, time_s)
+            case NodeMoved(from_zone=None) as joined, ZoneConfigured() as change:
+                for node in change.zone.nodes:
+                    if node.id == joined.node:
+                        self._join(change.zone.id, node, time_s)
+            case (NodeMoved() | NodeStatusChanged()) as outcome, _ if outcome.node in self.by_id:
+                self._change(self.by_id[outcome.node], outcome, time_s)
+
+    def _join(self, zone: str, node: ConfiguredNode, time_s: float | None) -> None:
+        self.by_id[node.id] = Node(node.id, zone, zone, node.gpu_type, node.tariff)
+        self._count(1, time_s)
+        self._note_speeds([self.by_id[node.id]], time_s)
+
+    def _change(self, node: Node, outcome: NodeMoved | NodeStatusChanged, time_s: float | None) -> None:
         match outcome:
             case NodeStatusChanged():
-                self._node(outcome.node).status = outcome.status
+                node.status = outcome.status
                 self.losses += outcome.reason in ("offline", "silent")
+                if outcome.reason in ("cordoned", "uncordoned"):
+                    node.is_cordoned = outcome.reason == "cordoned"
             case NodeMoved(to_zone=None):
-                self.by_id.pop(outcome.node, None)
+                del self.by_id[node.node]
+                self._count(-1, time_s)
             case NodeMoved(to_zone=str() as zone):
-                self._node(outcome.node).zone = zone
+                node.zone = zone
+                self._note_speeds([node], time_s)
+                if node.status == "leaving":  # what it is otherwise is not decided anew
+                    node.status = "cordoned" if node.is_cordoned else "up"
 
-    def _configure(self, zones: Iterable[Zone]) -> None:
-        for zone in zones:
-            for configured in zone.nodes:
-                node = self._node(configured.id)
-                if not node.zone:  # of a known node, decisions say where it is
-                    node.zone = zone.id
-                    node.gpu_type, node.tariff = configured.gpu_type, configured.tariff
+    def _configure(self, zone: Zone, time_s: float | None) -> None:
+        self._zones[zone.id] = zone
+        for configured in zone.nodes:
+            node = self.by_id.get(configured.id)
+            if node is not None:
+                node.gpu_type, node.tariff = configured.gpu_type, configured.tariff
+        self._note_speeds(self.by_id.values(), time_s)
 
-    def _node(self, node: str) -> Node:
-        return self.by_id.setdefault(node, Node(node))
+    def _note_speeds(self, nodes: Iterable[Node], time_s: float | None) -> None:
+        for node in nodes:
+            types = self._zones[node.zone].gpu_types
+            speed = next(gpu.samples_per_s for gpu in types if gpu.name == node.gpu_type)
+            speeds = self._speeds.setdefault((node.node, node.zone), [])
+            if not speeds or speeds[-1][1] != speed:
+                speeds.append((time_s or 0.0, speed))
+
+    def _count(self, joined: int, time_s: float | None) -> None:
+        """Note that a node has joined, or left where `joined` is -1."""
+        if time_s is None:
+            self._present_at_first += joined
+        else:
+            self._left_less_joined_s -= joined * time_s

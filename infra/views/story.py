@@ -6,7 +6,7 @@ from typing import Any, Literal
 from infra.views.jobs import Jobs
 from infra.views.policy import policy_views
 from schemas.base import Event, Outcome
-from schemas.codec import Decision, Envelope, InvalidRecordError
+from schemas.codec import Decision, Envelope
 from schemas.decisions import JobStateName
 
 
@@ -68,9 +68,8 @@ class Story:
         """
         own = self._own_part(decision.outcome)
         if own is not None:
-            place = _place_of(decision)
+            self._chapters.append(Chapter(decision.place, decision.time_s, decision.id, own))
             self._jobs.take_decision(decision.outcome)
-            self._chapters.append(Chapter(place, decision.time_s, decision.id, own))
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -85,11 +84,3 @@ class Story:
             return record
         parts = (view.part_of(record, self.job_id) for view in policy_views())
         return next((part for part in parts if part is not None), None)
-
-
-def _place_of(decision: Decision) -> tuple[int, int]:
-    _, *numbers = decision.id.rsplit("-", 2)
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-        raise InvalidRecordError(f"{decision.id} is no id of a decision")
-    offset, index = map(int, numbers)
-    return offset, index

@@ -16,11 +16,12 @@ class TrainedAdapter:
     """An adapter that was trained to its end."""
 
     job_id: str
-    node: str
+    node: str | None
+    """None where several nodes trained it together."""
     samples: int
     first_loss: float | None
-    """As first reported; None where nothing was reported before the end."""
-    last_loss: float
+    """As first reported; None where none was reported before the end."""
+    last_loss: float | None
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,15 @@ class Summary:
     admitted: int
     rejected: dict[str, int]
     """By reason."""
+    completed: int
     refunded: int
     withdrawn: int
     nodes_lost: int
     revenue_micros: int
     """Payments less what was given back."""
     utilisation: float
-    """Samples trained, as parts of what the nodes could have trained from the first tick to the last."""
+    """The part of the nodes' time, from the first tick to the last, that the samples trained take at full
+    speed. The time of a node that is down counts; that before it has joined or after it has left does not."""
     solves: int
     """Answers of solvers."""
     solves_without_solution: int
@@ -58,7 +61,6 @@ class Summary:
         """Plain values."""
         return {
             **{name: value for name, value in vars(self).items() if name != "figures"},
-            "completed": len(self.adapters),
             "adapters": [asdict(adapter) for adapter in self.adapters],
             "policies": {figures.NAME: part for figures in self.figures if (part := figures.as_json())},
         }
@@ -69,7 +71,7 @@ class Summary:
         yield "admitted", str(self.admitted)
         for reason, count in self.rejected.items():
             yield f"rejected: {reason}", str(count)
-        yield "completed", str(len(self.adapters))
+        yield "completed", str(self.completed)
         yield "refunded", str(self.refunded)
         yield "withdrawn", str(self.withdrawn)
         yield "nodes lost", str(self.nodes_lost)
@@ -90,6 +92,7 @@ def summarise(board: Board) -> Summary:
         jobs=jobs.submitted,
         admitted=sum(job.payment_micros is not None for job in jobs.by_id.values()),
         rejected=dict(jobs.rejections.most_common()),
+        completed=len(jobs.in_state("completed")),
         refunded=len(jobs.in_state("refunded")),
         withdrawn=len(jobs.in_state("withdrawn")),
         nodes_lost=board.nodes.losses,
@@ -101,26 +104,20 @@ def summarise(board: Board) -> Summary:
         adapters=tuple(
             TrainedAdapter(job.job_id, end.node, end.samples_done, job.first_loss, end.loss)
             for job in jobs.by_id.values()
-            if (end := job.completed) is not None
+            if (end := job.completed) is not None and end.adapter_path is not None
         ),
         figures=board.figures,
     )
 
 
 def _utilisation(board: Board) -> float:
-    if board.configuration is None or board.first_s is None or board.time_s == board.first_s:
+    if board.first_s is None or board.time_s is None:
         return 0.0
-    speeds = {
-        node.id: gpu.samples_per_s
-        for zone in board.configuration.zones
-        for gpu in zone.gpu_types
-        for node in zone.nodes
-        if node.gpu_type == gpu.name
-    }
-    busy_s = sum(
-        max(run.samples_done - run.first_samples, 0) / speeds[node]
-        for (_, node, _), run in board.jobs.runs.items()
-        if node in speeds  # a cell ignores what executors of other nodes report
-    )
-    assert board.time_s is not None
-    return busy_s / ((board.time_s - board.first_s) * len(speeds))
+    node_s, busy_s = board.nodes.node_s(board.first_s, board.time_s), 0.0
+    for (job_id, node, _), run in board.jobs.runs.items():
+        submission = board.jobs.by_id[job_id].submission
+        zone = "" if submission is None else submission.zone
+        speed = board.nodes.samples_per_s(node, zone, run.time_s)
+        if speed is not None:  # a cell ignores what executors of other nodes report
+            busy_s += max(run.samples_done - run.first_samples, 0) / speed
+    return busy_s / node_s if node_s else 0.0

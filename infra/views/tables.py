@@ -35,15 +35,17 @@ def board_view(board: Board, most_jobs: int) -> RenderableType:
 
 def _node_table(board: Board) -> Table:
     nodes = list(board.nodes.by_id.values())
-    running: dict[str | None, list[str]] = {}
+    running: dict[str, list[str]] = {}
     for job in board.jobs.by_id.values():
-        running.setdefault(job.node, []).append(job.job_id)
+        for name in job.nodes:
+            running.setdefault(name, []).append(job.job_id)
     added = [board.node_cells(node) for node in nodes]
     columns = columns_of(added)
-    table = Table("node", "type", "status", *columns, "runs")
+    table = Table("node", "zone", "type", "status", *columns, "runs")
     for node, cells in zip(nodes, added, strict=True):
         table.add_row(
             node.node,
+            node.zone if node.zone == node.owner else f"{node.zone}, lent by {node.owner}",
             node.gpu_type,
             Text(node.status, "red" if node.status == "down" else ""),
             *(cells.get(column, "–") for column in columns),
@@ -64,7 +66,7 @@ def _job_table(board: Board, jobs: Sequence[Job]) -> Table:
             units(job.payment_micros),
             Text(state_of(job), _STYLES.get(job.state, "")),
             *(cells.get(column, "–") for column in columns),
-            job.node or "–",
+            ", ".join(sorted(job.nodes)) or "–",
             _done(job),
             _loss(job),
             _left(job, board.time_s),
@@ -85,7 +87,7 @@ def state_of(job: Job) -> str:
 def _chosen(jobs: Sequence[Job], most_jobs: int) -> list[Job]:
     def interest(entry: tuple[int, Job]) -> tuple[int, int]:
         number, job = entry
-        return (0 if job.node else 1 if not job.is_over else 2, -number)
+        return (0 if job.nodes else 1 if not job.is_over else 2, -number)
 
     return [job for _, job in sorted(enumerate(jobs), key=interest)[:most_jobs]]
 
@@ -99,10 +101,12 @@ def _done(job: Job) -> str:
 
 
 def _loss(job: Job) -> str:
-    if job.loss is None:
-        return "–"
-    first = "" if job.first_loss in (None, job.loss) else f"{job.first_loss:.3f} → "
-    return f"{first}{job.loss:.3f}"
+    first = "" if job.first_loss in (None, job.loss) else f"{_rounded(job.first_loss)} → "
+    return f"{first}{_rounded(job.loss)}"
+
+
+def _rounded(loss: float | None) -> str:
+    return "–" if loss is None else f"{loss:.3f}"
 
 
 def _left(job: Job, time_s: float | None) -> str:
@@ -135,6 +139,6 @@ def adapter_table(summary: Summary) -> Table:
     """One row per adapter that was trained to its end."""
     table = Table("adapter", "node", "samples", "first loss", "last loss", title_justify="left")
     for adapter in summary.adapters:
-        first = "–" if adapter.first_loss is None else f"{adapter.first_loss:.3f}"
-        table.add_row(adapter.job_id, adapter.node, str(adapter.samples), first, f"{adapter.last_loss:.3f}")
+        losses = _rounded(adapter.first_loss), _rounded(adapter.last_loss)
+        table.add_row(adapter.job_id, adapter.node or "–", str(adapter.samples), *losses)
     return table

@@ -51,10 +51,10 @@ def describe(record: Event | Outcome) -> list[str]:
             return [f"{record.node} starts run {record.run_id} at {record.samples_done} samples{data}"]
         case RunProgressed():
             done = ", run complete" if record.complete else ""
-            at = f"{record.samples_done} samples, loss {record.loss:.4f}"
+            at = f"{record.samples_done} samples{_loss(record.loss, 4)}"
             return [f"{record.node} is at {at}, after {record.node_s:.1f} s of its time{done}"]
         case RunFinished():
-            return [f"{record.node} has trained all {record.samples_done} samples, loss {record.loss:.4f}"]
+            return [f"{record.node} has done all {record.samples_done} samples{_loss(record.loss, 4)}"]
         case RunFailed():
             return [f"{record.node} fails at {record.samples_done} samples: {record.error}"]
         case JobRefunded():
@@ -64,10 +64,10 @@ def describe(record: Event | Outcome) -> list[str]:
             returned, retained = units(record.returned_micros), units(record.retained_micros)
             return [f"withdrawn: {returned} returned, {retained} retained"]
         case JobCompleted():
-            return [
-                f"completed on {record.node}: {record.samples_done} samples, loss {record.loss:.4f}",
-                f"adapter {record.adapter_path}, BLAKE2b {record.adapter_digest}",
-            ]
+            completed = _completed(record, 4)
+            if record.adapter_path is None:
+                return [completed]
+            return [completed, f"adapter {record.adapter_path}, BLAKE2b {record.adapter_digest}"]
         case Command(CANCELS=True):
             return [f"{record.node} is told to stop"]
         case _:
@@ -92,8 +92,7 @@ def happening(decision: Decision) -> str | None:
         case JobWithdrawn():
             return f"{outcome.job_id} withdrawn"
         case JobCompleted():
-            trained = f"{outcome.samples_done} samples, loss {outcome.loss:.3f}"
-            return f"{outcome.job_id} completed on {outcome.node}: {trained}"
+            return f"{outcome.job_id} {_completed(outcome, 3)}"
         case SolveRequested():
             return f"zone {outcome.zone} asks a solver: {outcome.problem.kind}"
         case NodeStatusChanged():
@@ -108,6 +107,15 @@ def happening(decision: Decision) -> str | None:
             return f"zone {outcome.zone} is {outcome.reason}"
         case _:
             return None
+
+
+def _completed(job: JobCompleted, decimals: int) -> str:
+    on = "" if job.node is None else f" on {job.node}"
+    return f"completed{on}: {job.samples_done} samples{_loss(job.loss, decimals)}"
+
+
+def _loss(loss: float | None, decimals: int) -> str:
+    return "" if loss is None else f", loss {loss:.{decimals}f}"
 
 
 def _own_words(told: Record) -> list[str] | None:

@@ -174,7 +174,7 @@ def test_a_board_has_every_job_as_it_stands_whatever_is_read_first(bench):
     assert (job.user, job.submission.workload.work_samples, job.samples_done) == ("u", 200, 200)
     assert (job.first_loss, job.loss) == (1.0, 0.5)
     assert job.offered_micros == 50_000_000
-    assert job.node is None
+    assert job.nodes == set()
 
 
 def test_a_bid_under_the_id_of_another_is_on_no_board():
@@ -220,6 +220,23 @@ def test_a_decision_under_an_id_that_no_cell_gives_is_refused(bench):
     forged = replace(next(d for d in bench.decisions if isinstance(d.outcome, JobAdmitted)), id="elsewhere")
     with pytest.raises(InvalidRecordError, match="elsewhere is no id"):
         Story("j").take_decision(forged)
+
+
+def test_a_completed_job_is_told_by_what_it_has_left():
+    job = {
+        "job_id": "j",
+        "user": "u",
+        "zone": "z",
+        "reason": "work_done",
+        "payment_micros": 0,
+        "samples_done": 5,
+    }
+    assert describe(JobCompleted(**job, node=None)) == ["completed: 5 samples"]
+    left = {"loss": 0.5, "adapter_path": "c/j", "adapter_digest": "0f"}
+    assert describe(JobCompleted(**job, **left, node="a1")) == [
+        "completed on a1: 5 samples, loss 0.5000",
+        "adapter c/j, BLAKE2b 0f",
+    ]
 
 
 def test_what_became_of_a_plan_is_told_in_words():

@@ -59,9 +59,6 @@ def finished(order: CountOrdered) -> RunFinished:
         run_id=order.run_id,
         job_id=order.job_id,
         samples_done=order.goal,
-        loss=0.0,
-        adapter_path=f"counts/{order.job_id}",
-        adapter_digest="0" * 64,
     )
 
 
@@ -148,7 +145,6 @@ def test_the_job_of_a_lost_node_goes_on_from_its_last_report(bench: Bench) -> No
         run_id=first.run_id,
         job_id="a",
         samples_done=4,
-        loss=0.0,
         node_s=0.0,
         complete=False,
     )
@@ -317,6 +313,7 @@ def test_a_watcher_sees_its_jobs_and_what_it_adds_to_them() -> None:
     assert f"cell c: 9 jobs, 9 completed, revenue 0.0000, {TURNS} turns" in shown
     assert "turns" in next(line for line in shown.splitlines() if "offers" in line), "of each job, too"
     assert "26/26" in shown
+    assert "j3 completed on a2: 26 samples" in map(happening, decisions)
     lines = [line for line in map(happening, decisions) if line]
     assert "j3 admitted (queued): pays 0.0000" in lines, "said in general terms"
     assert "j1 has a turn on a2, from 0 to 10" in lines, "said by its view"
@@ -334,12 +331,14 @@ def test_a_story_tells_of_turns_and_of_the_solver_in_its_own_words() -> None:
     assert told[:4] == ["u queue", "count goal 26", "admitted (queued): pays 0.0000", "0 jobs are before it"]
     assert "a solver is asked for the order of the queue" in told
     assert "a solver has answered" in told, "no view has words for that"
+    assert [line for line in told if "loss" in line or "adapter" in line] == [], "counting has neither"
+    assert "completed on a2: 26 samples" in told
     problems = [c.record.problem for c in story.chapters if isinstance(c.record, SolveRequested)]
     assert {job_id for problem in problems for job_id in problem.left_samples} == {"j3"}
 
 
 def test_a_summary_has_its_figures_and_none_of_another_policy() -> None:
     summary = summarise(seen()[0])
-    assert (summary.jobs, summary.admitted, len(summary.adapters)) == (9, 9, 9)
+    assert (summary.jobs, summary.admitted, summary.completed, summary.adapters) == (9, 9, 9, ())
     assert summary.as_json()["policies"] == {"round_robin": {"turns": TURNS}}
     assert ("turns", str(TURNS)) in summary.rows()

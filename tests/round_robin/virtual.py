@@ -27,13 +27,4 @@ class VirtualCounting:
         yield time_s, RunStarted(**run, samples_done=command.start)
         end_s = time_s + (command.goal - command.start) / self._samples_per_s
         if end_s <= until_s:
-            yield (
-                end_s,
-                RunFinished(
-                    **run,
-                    samples_done=command.goal,
-                    loss=0.0,
-                    adapter_path=f"counts/{command.job_id}",
-                    adapter_digest="0" * 64,
-                ),
-            )
+            yield end_s, RunFinished(**run, samples_done=command.goal)

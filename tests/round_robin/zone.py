@@ -101,9 +101,6 @@ class RoundRobinZone:
                     node=report.node,
                     payment_micros=0,
                     samples_done=report.samples_done,
-                    loss=report.loss,
-                    adapter_path=report.adapter_path,
-                    adapter_digest=report.adapter_digest,
                 )
             case RunFailed(permanent=True):
                 self._end(job)

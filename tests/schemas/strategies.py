@@ -119,10 +119,16 @@ def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
     return configuration
 
 
+def _has_a_whole_adapter(finished: dict[str, Any]) -> bool:
+    return (finished.get("adapter_path") is None) == (finished.get("adapter_digest") is None)
+
+
 _CONFIGURATIONS = ("millrace.cell.configured.v1", "millrace.zone.configured.v1")
 
 
 def payloads(ce_type: str) -> st.SearchStrategy[dict[str, Any]]:
     """JSON objects that the model of this type accepts, defaults sometimes left out."""
     values = instances(MODELS[ce_type].model_json_schema())
+    if ce_type == "millrace.run.finished.v1":
+        return values.filter(_has_a_whole_adapter)
     return values.map(consistent) if ce_type in _CONFIGURATIONS else values

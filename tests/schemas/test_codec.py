@@ -266,6 +266,14 @@ def test_a_path_outside_its_root_is_refused(path: str) -> None:
         ticked(json.dumps(finished).encode(), type=b"millrace.run.finished.v1")
 
 
+@pytest.mark.parametrize("named", [{"adapter_path": "c/j"}, {"adapter_digest": CHAIN}])
+def test_an_adapter_is_reported_with_its_digest(named: dict[str, str]) -> None:
+    finished = {"cell": "c", "node": "n", "run_id": "1/j", "job_id": "j", "samples_done": 1}
+    ticked(json.dumps(finished).encode(), type=b"millrace.run.finished.v1")
+    with pytest.raises(InvalidRecordError, match="adapter_path and adapter_digest go together"):
+        ticked(json.dumps(finished | named).encode(), type=b"millrace.run.finished.v1")
+
+
 def test_a_value_that_outgrows_the_limit_in_canonical_form_is_refused() -> None:
     """It would be written to the ledger and could never be read again."""
     [zone] = CONFIGURED["zones"]

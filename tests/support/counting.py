@@ -51,15 +51,7 @@ class CountingRunner:
             self._progressed(order, complete=False)
             return "working"
         self._order = None
-        self._report(
-            RunFinished(
-                **self._place(order),
-                samples_done=order.goal,
-                loss=0.0,
-                adapter_path=f"counts/{order.job_id}",
-                adapter_digest="0" * 64,
-            )
-        )
+        self._report(RunFinished(**self._place(order), samples_done=order.goal))
         return "idle"
 
     def close(self, reason: CloseReason) -> None:
@@ -79,9 +71,7 @@ class CountingRunner:
 
     def _progressed(self, order: CountOrdered, complete: bool) -> None:
         self._report(
-            RunProgressed(
-                **self._place(order), samples_done=self._count, loss=0.0, node_s=0.0, complete=complete
-            )
+            RunProgressed(**self._place(order), samples_done=self._count, node_s=0.0, complete=complete)
         )
 
     def _place(self, order: CountOrdered) -> dict[str, str]:

@@ -145,6 +145,8 @@ class AuctionZone:
             case RunFailed():
                 planned.report(slot, report.samples_done, complete=False)
                 yield from self._runs.fail(planned, slot, report.error, report.permanent)
+            case RunFinished(adapter_path=None):
+                yield _stale(f"job {job.job_id} is not finished without an adapter")
             case RunFinished() if report.samples_done >= planned.workload.work_samples:
                 yield from self.book.complete(planned, report)
             case RunFinished():

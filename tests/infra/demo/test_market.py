@@ -71,7 +71,7 @@ class Follower:
     def _records(self, due: Iterable[Event | NodeStatusChanged]) -> Iterable[Envelope | Decision]:
         for what in due:
             if isinstance(what, NodeStatusChanged):
-                decision = Decision("d", "c", "e", self.clock.now_s, what, "")
+                decision = Decision(f"c-{next(_NUMBERS)}-0", "c", "e", self.clock.now_s, what, "")
                 self.boards["c"].take_decision(decision)
                 yield decision
             else:

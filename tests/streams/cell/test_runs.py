@@ -61,6 +61,16 @@ def test_a_finished_job_is_completed_and_frees_what_it_did_not_need(bench):
     assert bench.zone.auctioneer.market.free_samples.sum() == 6 * (100 + 100 + 50)
 
 
+def test_a_lora_job_is_not_completed_without_its_adapter(bench):
+    (admitted,) = bench.send(bid())
+    node = nodes_by_slot(admitted)[0]
+    bench.send(tick(0), started(node, 0, 0))
+    without = finished(node, 0).model_copy(update={"adapter_path": None, "adapter_digest": None})
+    (ignored,) = bench.send(without)
+    assert (ignored.reason, ignored.detail) == ("stale_report", "job j is not finished without an adapter")
+    assert isinstance(bench.send(finished(node, 0))[0], JobCompleted)
+
+
 def test_a_run_that_falls_behind_is_planned_again_at_no_charge(bench):
     (admitted,) = bench.send(bid(deadline_s=EPOCH_S + 60))
     for slot in range(min(nodes_by_slot(admitted)) + 1):
