@@ -94,7 +94,7 @@ BAD = {
     "an unknown field": (GOOD.replace("gpu_type", "gpu"), 5, "gpu: Extra inputs"),
     "a missing field": (GOOD.replace("  tariff: flat\n", ""), 1, "tariff: Field required"),
     "an amount that is none": (GOOD.replace("0.25", "much"), 17, "fixed_price: not an amount"),
-    "terms that are none": (GOOD.replace("kind: deadline", "kind: bid"), 28, "terms: no known kind of terms"),
+    "terms that are none": (GOOD.replace("kind: deadline", "kind: bid"), 28, "terms: kind bid is not known"),
 }
 
 
