@@ -149,7 +149,7 @@ def losses(own: CellConfigured, other: CellConfigured) -> list[str]:
     """A line for each kind of thing that the ledger speaks of and the other configuration lacks."""
     lines = []
     for what, names, consequence in (
-        ("zones", _missing(_zones(own), _zones(other)), "bids for them are rejected (unknown_zone)"),
+        ("zones", _missing(_zones(own), _zones(other)), "jobs for them are rejected (unknown_zone)"),
         ("nodes", _missing(_nodes(own), _nodes(other)), "their events are left out"),
         ("vendors", _missing(own.vendors, other.vendors), "their quotes are ignored (unknown_vendor)"),
     ):

@@ -23,15 +23,11 @@ class Rank(IntEnum):
     """Jobs, withdrawals and requests for quotes."""
 
 
-Timed = tuple[float, Event]
-"""A time, in Unix seconds, and what happens then."""
-
-
 class EventQueue:
     """Ties of time and rank are served in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, Rank, int, Event, Iterator[Timed]]] = []
+        self._heap: list[tuple[float, Rank, int, Event, Iterator[tuple[float, Event]]]] = []
         """Time, rank and number of an event, and what follows it. No two numbers are equal, so events are
         never compared."""
         self._added = 0
@@ -49,7 +45,7 @@ class EventQueue:
         """Put an event into the queue."""
         self.add_all(rank, iter([(time_s, event)]))
 
-    def add_all(self, rank: Rank, events: Iterator[Timed]) -> None:
+    def add_all(self, rank: Rank, events: Iterator[tuple[float, Event]]) -> None:
         """Put events into the queue that come in the order of their times.
 
         Each is asked for when the one before it is taken, so they may be endless.
@@ -57,7 +53,7 @@ class EventQueue:
         self._push_next(rank, self._added, events)
         self._added += 1
 
-    def pop(self) -> Timed:
+    def pop(self) -> tuple[float, Event]:
         """Take the next event and its time.
 
         Raises:
@@ -67,6 +63,6 @@ class EventQueue:
         self._push_next(rank, number, following)
         return time_s, event
 
-    def _push_next(self, rank: Rank, number: int, events: Iterator[Timed]) -> None:
+    def _push_next(self, rank: Rank, number: int, events: Iterator[tuple[float, Event]]) -> None:
         for time_s, event in islice(events, 1):
             heapq.heappush(self._heap, (time_s, rank, number, event, events))

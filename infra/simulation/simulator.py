@@ -113,8 +113,8 @@ class Simulation:
         """
         if self._ticks <= int((self._least_end_s - self._start_s) / self._tick_s):
             return False
-        if time_s < self._last_input_s:
-            return False
+        if time_s <= self._last_input_s:
+            return False  # an input of the same moment may come after the tick
         live = self._cell.jobs.live.values()
         awaited = [job.job_id for job in live if job.workload.ends_by_itself]
         if not awaited and (live or not self._queue.holds(Rank.REPORT)):

@@ -40,7 +40,7 @@ Step = tuple[LedgerEvent, list[Decision]]
 class LedgerSimulation:
     """One cell under a configuration that may not be the ledger's.
 
-    Bids, withdrawals, requests for quotes, vendors' quotes, ticks and what was said of nodes come again, in
+    Jobs, withdrawals, requests for quotes, vendors' quotes, ticks and what was said of nodes come again, in
     the ledger's order and with its ids. Reports of runs and answers of solvers come from virtual ones; of
     recorded reports it stays that the node was heard. A node that was lost reports nothing until it is back,
     and nodes that the ledger does not know are always there. The rules are those of the configuration, to the
