@@ -38,6 +38,16 @@ def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch,
     said("topics", "check")
     assert "every decision follows from the ledger" in said("replay")
 
+    # An executor is set up from the log, which nodes may not read, and then connects as a node.
+    log = tmp_path / "executor.log"
+    with log.open("w") as output:
+        executor = subprocess.Popen(
+            [sys.executable, "-m", "infra.cli", "executor", "--node", "node-a100"], cwd=ROOT, stderr=output
+        )
+    until(lambda: "node online node=node-a100" in log.read_text(), "the executor works", UP_PATIENCE_S)
+    executor.terminate()
+    assert executor.wait(UP_PATIENCE_S) == 0
+
     credentials = tmp_path / "data" / "broker" / "credentials"
     line = subprocess.run(
         ["kcat", "-C", "-q", "-e", "-F", str(credentials / "users.conf"), "-t", "millrace.decisions"],
@@ -54,16 +64,6 @@ def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch,
     )
     assert denied.returncode == 1
     assert re.search(r"user users may not read topic millrace\.ledger", denied.stderr)
-
-    # An executor is set up from the log, which nodes may not read, and then connects as a node.
-    log = tmp_path / "executor.log"
-    with log.open("w") as output:
-        executor = subprocess.Popen(
-            [sys.executable, "-m", "infra.cli", "executor", "--node", "node-a100"], cwd=ROOT, stderr=output
-        )
-    until(lambda: "node online node=node-a100" in log.read_text(), "the executor works", UP_PATIENCE_S)
-    executor.terminate()
-    assert executor.wait(UP_PATIENCE_S) == 0
 
     # Started without being asked to be secured, it is all the same.
     assert up.interrupt() == 130
