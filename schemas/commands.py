@@ -1,15 +1,11 @@
-"""Commands to nodes. They are part of the chained decision log and are also sent to `commands`."""
+"""What all commands to nodes have in common.
 
-from typing import Annotated, ClassVar
+They are part of the chained decision log and are also sent to `commands`.
+"""
 
-from pydantic import Field
+from typing import ClassVar
 
-from schemas.base import Identifier, Outcome, PositiveSamples, Record, RunId, Samples, Slot, UnixTime
-from schemas.lora import Dataset, LoraHyperparameters
-
-MAX_RUNS_PER_SLOT = 128
-"""On one node. So many adapters may share a fused step, and so many orders, all of the largest, fit into a
-record of `commands`. A cell keeps to it by counting each task for at least this part of a node's memory."""
+from schemas.base import Identifier, Outcome
 
 
 class Command(Outcome):
@@ -23,48 +19,3 @@ class Command(Outcome):
 
     zone: Identifier
     node: Identifier
-
-
-class RunOrder(Record):
-    """One job's part of a slot on one node."""
-
-    run_id: RunId
-    """What reports call it."""
-    job_id: Identifier
-    user: Identifier
-    """Whose job it is: adapters of each user lie apart."""
-    work_samples: PositiveSamples
-    """M_i: the job is finished when so many samples are trained, over all its slots."""
-    quota_samples: PositiveSamples
-    """s_ik: what the plan has the node train of this job in this slot."""
-    resume_samples: Samples
-    """What the cell knows to be done; a checkpoint at least this far is expected."""
-    dataset: Dataset
-    hyperparameters: LoraHyperparameters
-    speed_is_declared: bool = False
-    """Whether the user answers for the speed: the first step of the run is taken alone, so that its time is
-    known whoever shares the later ones."""
-
-
-class SlotAssigned(Command):
-    """Everything that a node trains in a slot; a node with nothing to train gets no such command."""
-
-    TYPE: ClassVar = "millrace.slot.assigned.v1"
-    RUNNER: ClassVar = "lora"
-
-    base_model: Identifier
-    slot: Slot
-    slot_start_s: UnixTime
-    slot_end_s: Annotated[float, Field(ge=0)]
-    """Computed from the present slot, so that no bound on what comes in may refuse it."""
-    runs: Annotated[tuple[RunOrder, ...], Field(max_length=MAX_RUNS_PER_SLOT)]
-
-
-class RunCancelled(Command):
-    """A job that the node may hold is over: stop it if it runs here, and publish nothing of it."""
-
-    TYPE: ClassVar = "millrace.run.cancelled.v1"
-    RUNNER: ClassVar = "lora"
-    CANCELS: ClassVar = True
-
-    job_id: Identifier

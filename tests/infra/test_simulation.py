@@ -18,10 +18,10 @@ from schemas.auction.settings import EarliestFinishPolicy
 from schemas.base import Event
 from schemas.cells import Node, Tariff, ThroughputRow
 from schemas.clock import next_tick_s, tick_interval_s
-from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
+from schemas.lora_commands import SlotAssigned
 from streams.replay.replay import DecisionRecord, verify
 from tests.support.cells import EPOCH_S, SLOT_S, configuration, zone
 

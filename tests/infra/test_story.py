@@ -15,10 +15,10 @@ from schemas.auction.batches import SolvedPlan
 from schemas.auction.evidence import JobReplanned, Plan
 from schemas.auction.settings import TitanPolicy
 from schemas.codec import InvalidRecordError
-from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected
 from schemas.fleet import RunFinished, RunStarted
 from schemas.jobs import JobSubmitted
+from schemas.lora_commands import SlotAssigned
 from schemas.solves import SolveRequested
 from streams.cell.cell import LedgerEvent
 from tests.support.cells import (

@@ -22,11 +22,11 @@ from infra.log.target import Target
 from schemas.auction.terms import BidTerms
 from schemas.base import Event, Outcome
 from schemas.codec import Decision, decode_decision
-from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, NodeStatusChanged
 from schemas.jobs import JobSubmitted
 from schemas.kafka_connection import KafkaConnection
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
+from schemas.lora_commands import SlotAssigned
 from schemas.topics import DECISIONS, topic_name
 from streams.kafka.reader import KafkaReader, ReadError
 from streams.replay.sources import verify_kafka

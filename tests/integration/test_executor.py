@@ -25,7 +25,6 @@ from executors.lora.slots.runs import task_of
 from executors.node import EXIT_UNFIT
 from infra.broker import LocalKafka
 from infra.topics import apply_grants, ensure_topics, grants
-from schemas.commands import RunCancelled, RunOrder
 from schemas.fleet import (
     CommandRefused,
     NodeHeartbeat,
@@ -37,6 +36,7 @@ from schemas.fleet import (
     RunStarted,
 )
 from schemas.kafka_connection import KafkaConnection
+from schemas.lora_commands import RunCancelled, RunOrder
 from schemas.topics import topics
 from tests.support.executor_processes import Executors, executors
 from tests.support.executors import CELL, TINY_RECIPE, assignment, order, write_dataset

@@ -24,7 +24,6 @@ from infra.log.target import Target
 from schemas.auction.evidence import JobReplanned
 from schemas.base import Outcome
 from schemas.codec import decode_decision
-from schemas.commands import SlotAssigned
 from schemas.decisions import (
     EventIgnored,
     JobCompleted,
@@ -34,6 +33,7 @@ from schemas.decisions import (
     NodeStatusChanged,
 )
 from schemas.kafka_connection import KafkaConnection
+from schemas.lora_commands import SlotAssigned
 from schemas.topics import DECISIONS, FLEET
 from streams.kafka.reader import KafkaReader
 from streams.replay.sources import verify_kafka

@@ -10,9 +10,9 @@ import pytest
 from executors.lora.default_base import default_base_directory
 from infra.topics import ensure_topics
 from schemas.codec import Decision
-from schemas.commands import RunCancelled
 from schemas.fleet import CommandRefused, NodeOffline, NodeOnline, RunFinished, RunProgressed, RunStarted
 from schemas.kafka_connection import KafkaConnection
+from schemas.lora_commands import RunCancelled
 from schemas.topics import topics
 from tests.support.counting_commands import CountCancelled, CountOrdered
 from tests.support.entry_points import install_entry_point

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from schemas.codec import Decision, decode_decision
-from schemas.commands import MAX_RUNS_PER_SLOT, RunOrder, SlotAssigned
 from schemas.lora import Dataset, LoraHyperparameters
+from schemas.lora_commands import MAX_RUNS_PER_SLOT, RunOrder, SlotAssigned
 from schemas.topics import COMMANDS, HEADERS_MAX_BYTES, topic_name, topics
 
 LONGEST_NAME = "n" * 128

@@ -27,7 +27,6 @@ from schemas.changes import (
 )
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_event_line
-from schemas.commands import RunCancelled, SlotAssigned
 from schemas.decisions import (
     CellAccepted,
     EventIgnored,
@@ -54,6 +53,7 @@ from schemas.fleet import (
 )
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.lora import LoraWorkload
+from schemas.lora_commands import RunCancelled, SlotAssigned
 from schemas.rules import RULES_VERSION, RulesAdopted
 from schemas.solves import SolveFinished, SolveRequested
 from streams.cell.cell import Cell, LedgerEvent

@@ -1,8 +1,8 @@
 """However small its jobs, a cell gives a node no more runs in a slot than a command holds."""
 
 from schemas.cells import GpuType
-from schemas.commands import MAX_RUNS_PER_SLOT, SlotAssigned
 from schemas.decisions import JobAdmitted
+from schemas.lora_commands import MAX_RUNS_PER_SLOT, SlotAssigned
 from tests.support.cells import EPOCH_S, SLOT_S, UNIT, Bench, ask, bid, tick, zone
 
 MINUTE = {

@@ -16,9 +16,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from executors.node import ExecutorSettings, main
 from executors.node.journal import Journal
 from schemas.codec import Decision, Envelope, decode_event
-from schemas.commands import Command, RunOrder
+from schemas.commands import Command
 from schemas.fleet import FleetEvent
 from schemas.kafka_connection import KafkaConnection
+from schemas.lora_commands import RunOrder
 from schemas.topics import COMMANDS, FLEET, topic_name
 from streams.kafka.configuration import producer, reader
 from tests.support.executors import BASE_MODEL, CELL, CHAIN, assignment

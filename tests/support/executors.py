@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 
 from executors.lora.default_base import Recipe
-from schemas.commands import RunOrder, SlotAssigned
 from schemas.lora import Dataset, LoraHyperparameters
+from schemas.lora_commands import RunOrder, SlotAssigned
 
 CELL = "c"
 BASE_MODEL = "tiny"

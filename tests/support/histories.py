@@ -9,8 +9,8 @@ from typing import Any
 
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
-from schemas.commands import RunOrder, SlotAssigned
 from schemas.fleet import RunStarted
+from schemas.lora_commands import RunOrder, SlotAssigned
 from streams.cell.cell import Cell
 from streams.policies.auction.job import slot_of_run
 from streams.policies.auction.outlook import LATE_REPORT_SLOTS

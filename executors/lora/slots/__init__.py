@@ -2,7 +2,8 @@
 
 from executors.lora.slots.settings import LoraSettings
 from executors.node.runner import Runner, RunnerContext, UnfitError
-from schemas.commands import Command, RunCancelled, SlotAssigned
+from schemas.commands import Command
+from schemas.lora_commands import RunCancelled, SlotAssigned
 
 
 class LoraSlots:

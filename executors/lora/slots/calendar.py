@@ -11,7 +11,7 @@ from collections import Counter
 
 from executors.node.runner import Objection
 from schemas.cells import LEAST_SLOT_S, MAX_SLOT_S
-from schemas.commands import SlotAssigned
+from schemas.lora_commands import SlotAssigned
 
 CLOCK_TOLERANCE_S = 60.0
 """So far the cell's clock may be ahead of the node's."""

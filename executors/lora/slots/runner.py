@@ -18,8 +18,9 @@ from executors.lora.slots.checkpoints import RunCheckpoints
 from executors.lora.slots.settings import LoraSettings
 from executors.lora.slots.slot import Cadence, SlotRuns, Workshop
 from executors.node.runner import Activity, CloseReason, DeviceLostError, Objection, RunnerContext
-from schemas.commands import Command, RunCancelled, SlotAssigned
+from schemas.commands import Command
 from schemas.fleet import FleetEvent
+from schemas.lora_commands import RunCancelled, SlotAssigned
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from executors.lora.slots.checkpoints import FinishedRun
 from executors.lora.task import LoraTask
 from schemas import codec
 from schemas.base import MAX_TEXT_LENGTH
-from schemas.commands import RunOrder, SlotAssigned
 from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, RunStarted
+from schemas.lora_commands import RunOrder, SlotAssigned
 
 MAX_LOSS = 1e9
 """What a report can carry."""

@@ -12,8 +12,8 @@ from executors.lora.slots.steps import TASK_FAILURES, FusedSteps, raise_if_devic
 from executors.node.checkpoints import Checkpoint, StaleWriterError
 from executors.node.room import NoRoomError, Room
 from executors.node.runner import Activity, Clock
-from schemas.commands import RunOrder, SlotAssigned
 from schemas.fleet import FleetEvent
+from schemas.lora_commands import RunOrder, SlotAssigned
 
 EndReason = Literal["quota", "slot_end", "newer_slot", "node_stops", "no_room"]
 """Why a run's part of a slot is over."""

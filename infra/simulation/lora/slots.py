@@ -8,8 +8,9 @@ from operator import itemgetter
 from typing import Any
 
 from schemas.base import Event
-from schemas.commands import Command, RunOrder, SlotAssigned
+from schemas.commands import Command
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from schemas.lora_commands import RunOrder, SlotAssigned
 
 NO_LOSS = 0.0
 """Nothing is trained, so no loss is measured; no summary shows it."""

@@ -17,8 +17,8 @@ from schemas.auction.evidence import (
     evidence_of,
 )
 from schemas.base import Outcome
-from schemas.commands import SlotAssigned
 from schemas.decisions import JobOutcome, JobRejected
+from schemas.lora_commands import SlotAssigned
 
 _CAUSES = {
     "finished_early": "work done early",

@@ -8,9 +8,9 @@ from schemas.auction.batches import BatchProblem, BatchSolution
 from schemas.auction.evidence import AuctionEvidence, JobReplanned, evidence_of
 from schemas.auction.terms import BidTerms
 from schemas.base import Event, Outcome, Record
-from schemas.commands import SlotAssigned
 from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
 from schemas.lora import LoraWorkload
+from schemas.lora_commands import SlotAssigned
 from schemas.solves import SolveFinished, SolveRequested
 
 

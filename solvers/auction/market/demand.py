@@ -8,9 +8,9 @@ import numpy as np
 
 from schemas.auction.evidence import SpeedSource
 from schemas.cells import ThroughputRow, Zone
-from schemas.commands import MAX_RUNS_PER_SLOT
 from schemas.decisions import RejectionReason
 from schemas.lora import LoraHyperparameters, LoraWorkload
+from schemas.lora_commands import MAX_RUNS_PER_SLOT
 from solvers.auction.market.fleet import Fleet, gib_up
 from solvers.auction.market.memory import least_memory_gib
 from solvers.compiled import Floats, Ints

@@ -5,9 +5,9 @@ from typing import Literal
 
 from schemas.base import Outcome
 from schemas.cells import Zone
-from schemas.commands import RunCancelled, RunOrder, SlotAssigned
 from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
 from schemas.fleet import RunFinished
+from schemas.lora_commands import RunCancelled, RunOrder, SlotAssigned
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Placement

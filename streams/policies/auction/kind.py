@@ -11,9 +11,9 @@ from schemas.auction.settings import (
     TitanPolicy,
 )
 from schemas.auction.terms import BidTerms, DeadlineTerms
-from schemas.commands import RunCancelled, SlotAssigned
 from schemas.kind import Input, PolicyKind, PolicySettings, Solve
 from schemas.lora import LoraWorkload
+from schemas.lora_commands import RunCancelled, SlotAssigned
 
 
 def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> PolicyKind:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from schemas.commands import MAX_RUNS_PER_SLOT
+from schemas.lora_commands import MAX_RUNS_PER_SLOT
 from solvers.auction.market.carry_over import rows_of_both
 from solvers.auction.market.demand import Demand, UnjudgeableError, least_counted_gib
 from solvers.auction.market.fleet import Fleet

@@ -16,9 +16,9 @@ from infra.views.summary import summarise
 from infra.workloads.auction.bids import Workload
 from schemas.auction.bids import Task
 from schemas.cells import CellConfigured
-from schemas.commands import SlotAssigned
 from schemas.jobs import JobSubmitted
 from schemas.lora import LoraWorkload
+from schemas.lora_commands import SlotAssigned
 from solvers.auction.market.vendors import vendor_options
 
 DAY = PaperSetting(arrivals_per_slot=80.0)

@@ -8,9 +8,10 @@ from executors.node.acceptance import Acceptance, AcceptedCommand
 from executors.node.commands import CommandRecord
 from executors.node.journal import Journal
 from schemas.codec import Decision
-from schemas.commands import Command, RunCancelled, SlotAssigned
+from schemas.commands import Command
 from schemas.decisions import EventIgnored
 from schemas.fleet import CommandRefused
+from schemas.lora_commands import RunCancelled, SlotAssigned
 from tests.support.counting import Counting
 from tests.support.counting_commands import CountCancelled, CountOrdered
 from tests.support.executors import CELL, CHAIN, assignment, order

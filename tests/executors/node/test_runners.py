@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from executors.lora.slots import LoraSlots
 from executors.node.runner import UnfitError, command_types, find_runners
 from executors.node.settings import ExecutorSettings
-from schemas.commands import RunCancelled, SlotAssigned
+from schemas.lora_commands import RunCancelled, SlotAssigned
 from tests.support.counting import Counting
 from tests.support.counting_commands import CountCancelled, CountOrdered
 from tests.support.entry_points import install_entry_point

@@ -12,7 +12,6 @@ from schemas.base import MAX_TIME_S, Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.changes import NodeRegistered, NodeRetired, ZoneConfigured
 from schemas.clock import ClockTicked
-from schemas.commands import SlotAssigned
 from schemas.decisions import (
     JobAdmitted,
     JobCompleted,
@@ -23,6 +22,7 @@ from schemas.decisions import (
     NodeStatusChanged,
 )
 from schemas.fleet import NodeOnline
+from schemas.lora_commands import SlotAssigned
 from streams.replay.replay import DecisionRecord, verify
 from tests.support.cells import EPOCH_S, SLOT_S, ask, bid, configuration, vendor, withdraw, zone
 

@@ -15,7 +15,6 @@ from schemas.changes import (
     NodeUncordoned,
     ZoneConfigured,
 )
-from schemas.commands import SlotAssigned
 from schemas.decisions import (
     EventIgnored,
     JobAdmitted,
@@ -25,6 +24,7 @@ from schemas.decisions import (
     NodeStatusChanged,
     ZoneAccepted,
 )
+from schemas.lora_commands import SlotAssigned
 from schemas.solves import SolveRequested
 from tests.support.cells import (
     EPOCH_S,

@@ -5,8 +5,8 @@ import pytest
 from infra.views.words import happening
 from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.codec import Decision
-from schemas.commands import RunCancelled, SlotAssigned
 from schemas.decisions import EventIgnored, JobCompleted, JobRefunded, NodeStatusChanged
+from schemas.lora_commands import RunCancelled, SlotAssigned
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,

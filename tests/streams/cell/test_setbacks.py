@@ -6,8 +6,8 @@ import pytest
 
 from schemas.auction.evidence import JobReplanned
 from schemas.base import Outcome
-from schemas.commands import SlotAssigned
 from schemas.decisions import JobRefunded
+from schemas.lora_commands import SlotAssigned
 from streams.cell.cell import Cell
 from streams.policies.auction import replanning
 from tests.support.cells import (

@@ -6,8 +6,8 @@ import pytest
 
 from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.cells import ThroughputRow
-from schemas.commands import RunCancelled, SlotAssigned
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
+from schemas.lora_commands import RunCancelled, SlotAssigned
 from streams.cell.cell import Cell
 from streams.policies.auction.outlook import LATE_REPORT_SLOTS
 from tests.support.cells import (

@@ -19,8 +19,8 @@ from executors.lora.slots.runs import task_of
 from executors.lora.slots.slot import Cadence, SlotRuns, Workshop
 from executors.lora.task import TaskState
 from executors.node.room import Room
-from schemas.commands import RunOrder, SlotAssigned
 from schemas.fleet import FleetEvent
+from schemas.lora_commands import RunOrder, SlotAssigned
 from tests.support.executors import BASE_MODEL, CELL, write_dataset
 
 CADENCE = Cadence(checkpoint_steps=3, checkpoint_s=60.0, checkpoint_wait_s=10.0, progress_s=5.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from executors.lora.slots.calendar import CLOCK_TOLERANCE_S, SlotCalendar
 from executors.node.runner import Objection
-from schemas.commands import SlotAssigned
+from schemas.lora_commands import SlotAssigned
 from solvers.auction.market.fleet import Calendar
 from tests.support.executors import assignment, order
 

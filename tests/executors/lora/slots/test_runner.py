@@ -8,8 +8,8 @@ import torch
 from executors.lora.engine import FusedEngine
 from executors.lora.slots.runner import LoraRunner
 from executors.node.runner import DeviceLostError, Objection
-from schemas.commands import RunCancelled
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from schemas.lora_commands import RunCancelled
 from tests.support.executors import assignment, order
 
 
