@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from infra.simulation.event_queue import EventQueue, Rank
 from infra.simulation.virtual_fleet import VirtualFleet
@@ -157,6 +158,7 @@ def _no_search_for_cycles() -> Iterator[None]:
             gc.enable()
 
 
+@lru_cache(maxsize=64)
 def sent_at(time_s: float) -> str:
     """A virtual time as the time of an event."""
     return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")
