@@ -68,17 +68,18 @@ class Changes:
         for node, departure in self._nodes.leaving.items():
             if self._zones.policies[self._layout.zone_of[node]].occupies(node):
                 continue
-            move = node, departure.to_zone
+            move, layout = (node, departure.to_zone), None
             if move not in self._room_after:
-                self._room_after[move] = self._live_jobs_bytes_after(*move)
+                layout = self._layout_if_it_left(*move)
+                self._room_after[move] = None if layout is None else layout.present.live_jobs_bytes
             room_bytes = self._room_after[move]
             if room_bytes is not None and self._zones.live_bytes <= room_bytes:
-                return node, self._layout.after({node: departure.to_zone})
+                return node, layout or self._layout.after({node: departure.to_zone})
         return None
 
-    def _live_jobs_bytes_after(self, node: str, to_zone: str | None) -> int | None:
+    def _layout_if_it_left(self, node: str, to_zone: str | None) -> Layout | None:
         try:
-            return self._layout.after({node: to_zone}).present.live_jobs_bytes
+            return self._layout.after({node: to_zone})
         except InvalidLayoutError:
             return None  # the zones have changed since: it waits until they have a place for it
 
@@ -218,8 +219,10 @@ class Changes:
         Raises:
             InvalidLayoutError: it cannot go there, or not once all others have left that are to leave.
         """
-        self._refuse_stranded(self._layout, {**self._destinations, node: departure.to_zone})
-        return self._layout.after({node: departure.to_zone})
+        layout = self._layout.after({node: departure.to_zone})
+        if self._nodes.leaving.keys() - {node}:
+            self._refuse_stranded(self._layout, {**self._destinations, node: departure.to_zone})
+        return layout
 
     @property
     def _destinations(self) -> dict[str, str | None]:
