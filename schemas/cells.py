@@ -64,6 +64,8 @@ class GpuType(Record):
     """GPU memory of a node, the base model's share included (C_km)."""
     power_kw: Annotated[float, Field(ge=0, le=1_000)] = 0.0
     """Power drawn by a full node; with the tariff it makes the operational cost (e_ikt)."""
+    gpus: Annotated[int, Field(ge=1, le=64, exclude_if=lambda gpus: gpus == 1)] = 1
+    """GPUs of a node, which the figures above are of together."""
 
 
 class Tariff(Record):
@@ -106,6 +108,24 @@ class BaseDimensions(Record):
     """Per number: 2 on a GPU (bfloat16), 4 on a CPU."""
 
 
+class Borrower(Record):
+    """A zone that loans may go to."""
+
+    zone: Identifier
+    weight: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
+    """Loans are shared among borrowers in proportion to their weights."""
+
+
+class Lending(Record):
+    """On what conditions a zone lends nodes that its own work leaves idle."""
+
+    headroom: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    """The fraction of the zone's nodes that is never lent beyond what its load needs (section 3.7.1)."""
+    notice_s: Annotated[float, Field(gt=0, le=604_800)] = 300.0
+    """The least time between a reclaim and the moment when the nodes must be back."""
+    borrowers: Annotated[tuple[Borrower, ...], Field(min_length=1, max_length=64)]
+
+
 class Zone(Record):
     """Nodes that share one frozen base model, under one policy."""
 
@@ -121,6 +141,8 @@ class Zone(Record):
     nodes: Annotated[tuple[Node, ...], Field(max_length=10_000, json_schema_extra={"minItems": 1})]
     throughput: Annotated[tuple[ThroughputRow, ...], Field(max_length=10_000)] = ()
     policy: AnyPolicy
+    lending: Annotated[Lending | None, Field(exclude_if=lambda lending: lending is None)] = None
+    """None where the zone offers no capacity; operators may lend its nodes even so."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -1,0 +1,46 @@
+"""Settings of a zone under the elastic policy."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from schemas.base import Identifier
+from schemas.kind import PolicySettings
+
+if TYPE_CHECKING:
+    from schemas.cells import Zone
+
+SchemeName = Literal["lyra", "lyra_tuned", "fifo", "gandiva", "afs", "pollux", "pollux_untuned"]
+ReclaimingName = Literal["preemption_cost", "smallest_count", "random"]
+Scenario = Literal["basic", "advanced", "heterogeneous", "ideal"]
+
+
+class ElasticPolicy(PolicySettings):
+    """Two-phase allocation, best-fit placement, and reclaims of least preemption cost (thesis, chapter 3)."""
+
+    kind: Literal["elastic"] = "elastic"
+    reference_gpu_type: Identifier
+    """The GPU that jobs' profiles speak of. Speeds of others are relative to it, per GPU (erratum L4)."""
+    interval_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    """Workers are allocated so often."""
+    scheme: SchemeName = "lyra"
+    """How workers are allocated; all but `lyra` are there to be compared with."""
+    reclaiming: ReclaimingName = "preemption_cost"
+    """How the servers are chosen that are given back."""
+    groups_elastic_jobs: bool = True
+    """Whether elastic jobs are placed on loaned servers first, with base and flexible workers apart
+    (section 3.5.3); otherwise they are placed like inelastic ones (Table 3.6)."""
+    scenario: Scenario = "basic"
+    """Which abilities of jobs are used (section 3.7.1). `basic`: another GPU type, and scaling. `advanced`:
+    several GPU types at a time too, at 70 % of the speed. `heterogeneous`: several at a time and scaling.
+    `ideal`: all, at full speed."""
+    grace_s: Annotated[float, Field(gt=0, le=3_600)] = 60.0
+    """Workers that are to go have so long to finish a step and to checkpoint."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Of schemes and choices that draw."""
+
+    def faults(self, zone: "Zone") -> Iterator[str]:
+        """A reference GPU type that the zone lacks."""
+        if self.reference_gpu_type not in {gpu.name for gpu in zone.gpu_types}:
+            yield f"the reference gpu type is {self.reference_gpu_type}, which the zone lacks"

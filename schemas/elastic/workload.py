@@ -1,0 +1,96 @@
+"""The workload of a data-parallel job, and its terms."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from schemas.base import PositiveSamples, Record, RelativePath, SamplesPerSecond
+from schemas.kind import Terms, Workload
+from schemas.lora import Dataset, LoraHyperparameters
+
+MAX_WORKERS = 4_096
+MAX_GPUS_PER_WORKER = 64
+
+Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+
+
+class TrainingHyperparameters(Record):
+    """How the job trains, on however many workers: its global batch never changes."""
+
+    global_batch_size: Annotated[int, Field(ge=1, le=1_048_576)] = 32
+    """Sequences in a step of all workers together."""
+    micro_batch_size: Annotated[int, Field(ge=1, le=4_096)] = 8
+    """Sequences that one worker takes at a time, at most: the rest of its share is accumulated."""
+    sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = 64
+    """Longest sequence in tokens; longer records are cut."""
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = 1e-4
+    """AdamW's step size."""
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """AdamW's decoupled weight decay."""
+    max_gradient_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """The gradient is scaled down to this L2 norm."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Decides initial adapter weights, data order and dropout masks."""
+
+
+class ElasticWorkload(Workload):
+    """So many samples of a dataset, to train a model on from `min_workers` to `max_workers` workers.
+
+    A job of a single size is inelastic: `min_workers` equals `max_workers` (thesis, section 3.7.1).
+    """
+
+    kind: Literal["elastic"] = "elastic"
+    work_samples: PositiveSamples
+    model: RelativePath
+    """A local Hugging Face model directory, below the executors' root for models."""
+    dataset: Dataset
+    adapter: LoraHyperparameters | None = None
+    """The shape of a LoRA adapter to train; None trains all weights. Of its fields the rank, alpha, dropout
+    and target modules count; the rest is in `hyperparameters`."""
+    hyperparameters: TrainingHyperparameters = TrainingHyperparameters()
+    min_workers: Workers = 1
+    """w_min, the base demand: the job never runs on fewer."""
+    max_workers: Workers = 1
+    """w_max; what it has beyond the base demand is its flexible demand."""
+    gpus_per_worker: Annotated[int, Field(ge=1, le=MAX_GPUS_PER_WORKER)] = 1
+    """All of one worker are on one server."""
+    samples_per_s: SamplesPerSecond
+    """How fast one worker trains on the reference GPU, from a profile of the job."""
+    speedup: Annotated[
+        tuple[Annotated[float, Field(gt=0, le=MAX_WORKERS)], ...], Field(max_length=MAX_WORKERS)
+    ] = ()
+    """The throughput of 1, 2, ... `max_workers` workers over that of one; empty where it is linear."""
+    keeps_checkpoints: bool = True
+    """Whether it continues after a preemption where it was; otherwise it starts over."""
+    fungible: bool = False
+    """Whether it may run on another GPU type than the reference one, all workers on the same."""
+    heterogeneous: bool = False
+    """Whether it may run on several GPU types at a time."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.min_workers > self.max_workers:
+            raise ValueError(f"min_workers {self.min_workers} is above max_workers {self.max_workers}")
+        if self.speedup and len(self.speedup) != self.max_workers:
+            raise ValueError(
+                f"speedup has {len(self.speedup)} values, expected one for each of {self.max_workers} workers"
+            )
+        if any(more < fewer for fewer, more in zip(self.speedup, self.speedup[1:], strict=False)):
+            raise ValueError("speedup falls: give the throughput of 1, 2, ... workers, which never falls")
+        if self.hyperparameters.global_batch_size < self.max_workers:
+            raise ValueError(
+                f"a global batch of {self.hyperparameters.global_batch_size} has no sample for each of "
+                f"{self.max_workers} workers"
+            )
+        return self
+
+    @property
+    def total_samples(self) -> int:
+        """All of the work."""
+        return self.work_samples
+
+
+class ElasticTerms(Terms):
+    """No bid and no deadline: the job waits until there is room."""
+
+    kind: Literal["elastic"] = "elastic"

@@ -1,0 +1,59 @@
+"""Events of the `inference` topic: how loaded inference servers are, which are lent, and how many are wanted
+back (thesis, sections 3.3 and 3.4).
+
+The inference side decides by itself what it lends and when; a zone that lends is configured with `Lending`.
+"""
+
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field
+
+from schemas.base import Event, Identifier, UnixTime, distinct
+
+MAX_SERVERS = 10_000
+"""As many as a zone has nodes at most."""
+
+Servers = Annotated[
+    tuple[Identifier, ...],
+    Field(max_length=MAX_SERVERS, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(distinct),
+]
+
+
+class InferenceEvent(Event):
+    """What the inference side says of a zone that lends."""
+
+    zone: Identifier
+
+
+class InferenceLoadReported(InferenceEvent):
+    """How much of a zone serves inference. The cell keeps the latest."""
+
+    TYPE: ClassVar = "millrace.inference.load_reported.v1"
+
+    time_s: UnixTime
+    """When it was measured; one earlier than the latest is ignored."""
+    load: Annotated[float, Field(ge=0, le=1)]
+    """The fraction of all GPUs that the zone owns that serve at least one request, or must be free to."""
+    serving: Servers = ()
+    """The servers that serve requests, where the producer knows; they are not lent."""
+
+
+class CapacityOffered(InferenceEvent):
+    """These servers are idle, and are lent until they are reclaimed."""
+
+    TYPE: ClassVar = "millrace.capacity.offered.v1"
+
+    offer_id: Identifier
+    servers: Annotated[Servers, Field(min_length=1)]
+
+
+class CapacityReclaimed(InferenceEvent):
+    """So many lent servers are wanted back. Which ones, those decide who use them."""
+
+    TYPE: ClassVar = "millrace.capacity.reclaimed.v1"
+
+    reclaim_id: Identifier
+    servers: Annotated[int, Field(ge=1, le=MAX_SERVERS)]
+    due_s: UnixTime
+    """When they must be back: no sooner than the notice that the zone guarantees."""

@@ -1,0 +1,75 @@
+"""What schemes of allocation are asked, and what they answer.
+
+Jobs are allocated workers in two pools: the zone's own training servers, and servers on loan. All quantities
+are in training GPUs: a loaned GPU counts as the part of one that it is as fast as (erratum L4).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Pool = Literal["training", "loaned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A job that waits, or that may be resized."""
+
+    job_id: str
+    arrival: int
+    """Rank by submission: smaller came earlier. No two jobs have the same."""
+    min_workers: int
+    """w_min."""
+    max_workers: int
+    """w_max."""
+    gpus_per_worker: int
+    remaining_work_s: float
+    """Seconds that the rest of the job takes with one worker on a training server."""
+    speedup: Sequence[float]
+    """`speedup[w]` is the speed of w workers over that of one: `max_workers + 1` values, the first 0."""
+    pools: tuple[Pool, ...]
+    """Where it may run, preferred first. Of a running job, where its base demand is."""
+    spans_pools: bool = False
+    """Whether its flexible demand may be in another pool than its base demand (heterogeneous)."""
+    spanning_speed: float = 1.0
+    """What is left of its speed when it is in both pools."""
+    workers: int = 0
+    """What it has now; 0 for a job that waits."""
+    flexible_pool: Pool | None = None
+    """Where its flexible workers are, if it has any."""
+
+    def remaining_s(self, workers: int) -> float:
+        """How long the rest of the job takes with so many workers, in seconds."""
+        return self.remaining_work_s / self.speedup[workers]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a job has from now on. A job without one keeps what it has, or goes on waiting."""
+
+    job_id: str
+    workers: int
+    """`min_workers` at least."""
+    pool: Pool
+    """Of the base demand."""
+    flexible_pool: Pool
+    """Of what is beyond it."""
+
+
+class Scheme(Protocol):
+    """How workers are allocated. Deterministic: ties go by `arrival`."""
+
+    def allocate(
+        self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
+    ) -> list[Grant]:
+        """Decide one round.
+
+        Args:
+            waiting: jobs without workers, in the order of their arrival.
+            running: jobs whose workers beyond the base demand may be taken or moved, in the same order.
+            free_gpus: idle GPUs of each pool, in training GPUs; those of flexible workers are not among them.
+
+        Returns:
+            Grants to waiting jobs that start and to running jobs that are resized, which fit into the idle
+            GPUs and those that other grants give up.
+        """
