@@ -11,7 +11,7 @@ from schemas.kind import PolicySettings
 if TYPE_CHECKING:
     from schemas.cells import Zone
 
-SchemeName = Literal["lyra", "lyra_tuned", "fifo", "gandiva", "afs", "pollux", "pollux_untuned"]
+SchemeName = Literal["lyra", "fifo", "opportunistic", "gandiva", "afs", "pollux"]
 ReclaimingName = Literal["preemption_cost", "smallest_count", "random"]
 Scenario = Literal["basic", "advanced", "heterogeneous", "ideal"]
 
