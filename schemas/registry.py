@@ -39,8 +39,10 @@ from schemas.fleet import (
     RunProgressed,
     RunStarted,
 )
+from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.kinds import INPUTS, KINDS
+from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
 from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished, SolveRequested
 
@@ -55,6 +57,7 @@ _OF_EVERY_CELL: dict[str, tuple[type[Event], ...]] = {
         *(RunStarted, RunProgressed, RunFinished, RunFailed),
     ),
     topics.CLOCK: (ClockTicked,),
+    topics.INFERENCE: (InferenceLoadReported, CapacityOffered, CapacityReclaimed),
     topics.SOLVES_FINISHED: (SolveFinished,),
 }
 _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
@@ -66,8 +69,12 @@ _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
     JobRefunded,
     JobRejected,
     JobWithdrawn,
+    LoanChanged,
     NodeMoved,
     NodeStatusChanged,
+    OfferAnswered,
+    ReclaimEnded,
+    ReclaimPlanned,
     SolveRequested,
     ZoneAccepted,
 )
