@@ -293,6 +293,14 @@ class Cluster:
         part = self._jobs.get(job_id, {}).get(kind)
         return part.pool if part else None
 
+    def gpus_per_worker(self, job_id: str) -> int:
+        """Of a job that has workers."""
+        return next(iter(self._jobs[job_id].values())).gpus_per_worker
+
+    def is_one_class(self, job_id: str) -> bool:
+        """Whether all workers of a job are in one pool, and equally fast."""
+        return len({(part.pool, part.workers_per_worker) for part in self._jobs[job_id].values()}) == 1
+
     def state(self) -> dict[str, Any]:
         """Everything, of types that msgpack writes."""
         return {
