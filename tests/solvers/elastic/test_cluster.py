@@ -129,6 +129,23 @@ def test_flexible_workers_leave_servers_that_can_be_emptied_first():
     assert servers.shrink("a", 4) == {"l1": 4}
 
 
+def test_flexible_workers_make_up_for_base_ones_that_leave():
+    servers = cluster(loaned=(2, 4, 4, 4))
+    servers.place("a", 2, 1, "loaned", "base")
+    servers.place("a", 6, 1, "loaned", "flexible")
+    servers.place("b", 1, 2, "loaned", "base")
+    assert servers.workers_of("a") == {"base": {"l0": 2}, "flexible": {"l1": 4, "l2": 2}}
+    servers.place("a", 1, 1, "loaned", "base")
+    assert servers.workers_of("a")["base"] == {"l0": 2, "l3": 1}
+    assert servers.leave("a", "l0") == {"base": 2}
+    # One server of flexible workers is no longer one, rather than both.
+    assert servers.workers_of("a") == {"base": {"l3": 1, "l1": 2}, "flexible": {"l1": 2, "l2": 2}}
+    assert servers.leave("a", "l1") == {"base": 2, "flexible": 2}
+    assert servers.workers_of("a") == {"base": {"l3": 1, "l2": 2}}
+    assert servers.leave("a", "l2") == {"base": 2}
+    assert servers.workers_of("a") == {"base": {"l3": 1}}
+
+
 def test_nothing_new_is_placed_on_a_closed_server():
     servers = cluster(training=(2, 2))
     servers.place("a", 1, 1, "training", "inelastic")
@@ -290,6 +307,31 @@ class ClusterMachine(RuleBasedStateMachine):
             removed = self.cluster.shrink(job, workers)
             assert sum(removed.values()) == workers * factor
             self.forget(key, removed)
+
+    @rule(job=JOBS, data=st.data())
+    def leave(self, job, data):
+        servers = self.cluster.servers_of(job)
+        if not servers:
+            return
+        server = data.draw(st.sampled_from(servers))
+        lost = self.cluster.leave(job, server)
+        assert lost == {
+            key[1]: of[server] for key, of in self.workers.items() if key[0] == job and server in of
+        }
+        one_class = self.sizes.get((job, "base"), (0,))[:2] == self.sizes.get((job, "flexible"), (1,))[:2]
+        spare = sum(
+            count for each, count in self.workers.get((job, "flexible"), {}).items() if each != server
+        )
+        made_up = min(lost.get("base", 0), spare) if one_class else 0
+        for key in [key for key in self.workers if key[0] == job]:
+            now = self.cluster.workers_of(job).get(key[1], {})
+            change = {"base": made_up, "flexible": -made_up}.get(key[1], 0)
+            assert sum(now.values()) == sum(self.workers[key].values()) - lost.get(key[1], 0) + change
+            if now:
+                self.workers[key] = now
+            else:
+                del self.workers[key], self.sizes[key]
+        assert server not in self.cluster.servers_of(job)
 
     @rule()
     def continue_from_its_state(self):
