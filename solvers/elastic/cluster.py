@@ -223,6 +223,33 @@ class Cluster:
             wanted -= count
         return removed
 
+    def leave(self, job_id: str, server_id: str) -> dict[Kind, int]:
+        """Take a job's workers on one server away, all kinds, as when the server is given back.
+
+        Flexible workers elsewhere that are equally fast become base ones, as many as are lost of those: first
+        on servers with workers that nobody can lose, then on those with the most GPUs in use; ties by id.
+
+        Returns:
+            The real workers that are lost.
+        """
+        parts = self._jobs.get(job_id, {})
+        lost = {kind: part.workers[server_id] for kind, part in parts.items() if server_id in part.workers}
+        base, flexible = parts.get("base"), parts.get("flexible")
+        if "flexible" in lost:
+            self._take(self._servers[server_id], job_id, "flexible", lost["flexible"])
+        if base and flexible and _class_of(base) == _class_of(flexible):
+            missing = lost.get("base", 0)
+            for server in sorted((self._servers[each] for each in flexible.workers), key=_made_firm_first):
+                count = min(missing, flexible.workers[server.server_id])
+                if count:
+                    self._take(server, job_id, "flexible", count)
+                    self._put(server, job_id, "base", base, count)
+                    missing -= count
+        for kind, count in lost.items():
+            if kind != "flexible":
+                self._take(self._servers[server_id], job_id, kind, count)
+        return lost
+
     def free_gpus(self, pool: Pool) -> float:
         """Idle GPUs of the pool's open servers, in training GPUs."""
         return sum(each.free_gpus / factor for factor, each in self._classes[pool].items())
@@ -292,6 +319,14 @@ class Cluster:
         """Where a job's workers of a kind are; None where it has none."""
         part = self._jobs.get(job_id, {}).get(kind)
         return part.pool if part else None
+
+    def gpus_per_worker(self, job_id: str) -> int:
+        """Of a job that has workers."""
+        return next(iter(self._jobs[job_id].values())).gpus_per_worker
+
+    def is_one_class(self, job_id: str) -> bool:
+        """Whether all workers of a job are in one pool, and equally fast."""
+        return len({_class_of(part) for part in self._jobs[job_id].values()}) == 1
 
     def state(self) -> dict[str, Any]:
         """Everything, of types that msgpack writes."""
@@ -405,3 +440,11 @@ class Cluster:
 
 def _emptied_first(server: _Server) -> tuple[bool, bool, int, str]:
     return (server.is_open, server.firm_gpus > 0, server.gpus - server.free, server.server_id)
+
+
+def _made_firm_first(server: _Server) -> tuple[bool, int, str]:
+    return (server.firm_gpus == 0, server.free - server.gpus, server.server_id)
+
+
+def _class_of(part: _Part) -> tuple[Pool, int]:
+    return (part.pool, part.workers_per_worker)

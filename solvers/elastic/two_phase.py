@@ -22,7 +22,8 @@ class TwoPhase:
 
     Phase 2 gives what is left of each pool to the flexible demand of jobs that run or start there, one
     knapsack per pool: a group per job, an item per number of extra workers, worth what it takes off the job's
-    running time with `min_workers` (erratum L3).
+    running time with `min_workers` (erratum L3). Of equal choices it is the one of fewer GPUs, then the one
+    that gives more to jobs that came earlier.
 
     In each phase jobs that may span pools come after all others (section 3.6), and their flexible demand goes
     to loaned servers if there is room for any of it, otherwise to where their base demand is.
@@ -52,8 +53,9 @@ class TwoPhase:
         left = _capacity(running, free_gpus)
         started = _start(waiting, left)
         jobs = [(demand, demand.pools[0]) for demand in running] + started
-        extra = self._scale([(demand, pool) for demand, pool in jobs if not demand.spans_pools], left)
-        extra |= self._scale([(demand, pool) for demand, pool in jobs if demand.spans_pools], left)
+        by_arrival = sorted(jobs, key=lambda job: job[0].arrival)
+        extra = self._scale([job for job in by_arrival if not job[0].spans_pools], left)
+        extra |= self._scale([job for job in by_arrival if job[0].spans_pools], left)
         grants = []
         for demand, pool in jobs:
             more, flexible_pool = extra.get(demand.job_id, (0, pool))
