@@ -40,6 +40,10 @@ class ElasticPolicy(PolicySettings):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Of schemes and choices that draw."""
 
+    def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
+        """Slots are nothing to it."""
+        return self.interval_s
+
     def faults(self, zone: "Zone") -> Iterator[str]:
         """A reference GPU type that the zone lacks."""
         if self.reference_gpu_type not in {gpu.name for gpu in zone.gpu_types}:

@@ -213,15 +213,13 @@ class Cluster:
         have = sum(part.workers.values()) if part else 0
         if part is None or not 0 <= wanted <= have:
             raise ValueError(f"job {job_id} has {have} flexible workers, of which {wanted} cannot be taken")
-        removed: dict[str, int] = {}
-        for server in sorted((self._servers[server_id] for server_id in part.workers), key=_emptied_first):
-            count = min(wanted, part.workers[server.server_id])
-            if count == 0:
-                break
-            self._take(server, job_id, "flexible", count)
-            removed[server.server_id] = count
-            wanted -= count
-        return removed
+        return self._take_flexible(job_id, part, wanted)
+
+    def drop_fractions(self, job_id: str) -> None:
+        """Take flexible workers away that are too few to do the work of one on a training server."""
+        part = self._jobs[job_id].get("flexible")
+        if part is not None:
+            self._take_flexible(job_id, part, sum(part.workers.values()) % part.workers_per_worker)
 
     def leave(self, job_id: str, server_id: str) -> dict[Kind, int]:
         """Take a job's workers on one server away, all kinds, as when the server is given back.
@@ -407,6 +405,18 @@ class Cluster:
         if kind != "flexible":
             server.firm_gpus += count * part.gpus_per_worker
         self._count_in(server)
+
+    def _take_flexible(self, job_id: str, part: _Part, wanted: int) -> dict[str, int]:
+        """Take so many real ones; see `shrink`."""
+        removed: dict[str, int] = {}
+        for server in sorted((self._servers[server_id] for server_id in part.workers), key=_emptied_first):
+            count = min(wanted, part.workers[server.server_id])
+            if count == 0:
+                break
+            self._take(server, job_id, "flexible", count)
+            removed[server.server_id] = count
+            wanted -= count
+        return removed
 
     def _take(self, server: _Server, job_id: str, kind: Kind, count: int) -> None:
         self._count_out(server)

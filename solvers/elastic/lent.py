@@ -38,6 +38,11 @@ class HostedJob:
         servers = dict.fromkeys((*self.workers, *self.spare_workers))
         return {each: self.workers.get(each, 0) + self.spare_workers.get(each, 0) for each in servers}
 
+    def is_preempted_without(self, servers: Collection[str]) -> bool:
+        """Whether what is left without these servers is too little."""
+        left = sum(count for each, count in self.workers.items() if each not in servers)
+        return left < self.min_workers
+
 
 @dataclass(frozen=True, slots=True)
 class Lent:
@@ -77,8 +82,7 @@ def reclaim_of(lent: Lent, chosen: Collection[str]) -> Reclaim:
         lost = {each: count for each, count in workers.items() if each in lost_gpus}
         if not lost:
             continue
-        left = sum(count for each, count in job.workers.items() if each not in lost_gpus)
-        if left < job.min_workers:
+        if job.is_preempted_without(lost_gpus):
             preempted.append(job.job_id)
             hurting.update(lost)
             vacated_gpus += job.gpus_per_worker * (sum(workers.values()) - sum(lost.values()))
@@ -103,11 +107,12 @@ def lent_by(cluster: Cluster, servers: Sequence[str]) -> Lent:
         jobs.update(dict.fromkeys(cluster.jobs_of(server_id)))
     return Lent(
         servers=tuple(LentServer(server_id, cluster.gpus_of(server_id)) for server_id in servers),
-        jobs=tuple(_hosted(cluster, job_id) for job_id in jobs),
+        jobs=tuple(hosted_job(cluster, job_id) for job_id in jobs),
     )
 
 
-def _hosted(cluster: Cluster, job_id: str) -> HostedJob:
+def hosted_job(cluster: Cluster, job_id: str) -> HostedJob:
+    """A job of a cluster, as what it loses with its servers."""
     parts = cluster.workers_of(job_id)
     firm: Kind = "inelastic" if "inelastic" in parts else "base"
     workers = parts[firm]

@@ -28,6 +28,7 @@ class NodeChange:
     """`restarted`: its executor has begun anew, and knows nothing of how long its runs took. `cordoned`:
     nothing new may be planned on it. `leaving`: nor may anything stay planned on it that fits elsewhere.
     `open`: neither holds any more."""
+    by_s: float | None = None
 
 
 @dataclass(frozen=True)

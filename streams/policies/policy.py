@@ -1,7 +1,7 @@
 """The interface between a cell and the policy that runs one of its zones."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from schemas.base import Event, Outcome
@@ -25,6 +25,7 @@ class ZoneContext:
     """The live jobs of the cell by id, those of other zones too."""
     live: LiveBytes
     """What the live jobs of all zones take in the cell's snapshot."""
+    loans: Mapping[str, float] = field(default_factory=dict)
 
 
 class ZonePolicy(Protocol):
