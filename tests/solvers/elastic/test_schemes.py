@@ -11,9 +11,12 @@ from solvers.elastic.demand import Scheme
 from solvers.elastic.fifo import FirstInFirstOut, Opportunistic
 from solvers.elastic.gandiva import Gandiva
 from solvers.elastic.pollux import Pollux, arithmetic_term
+from solvers.elastic.two_phase import TwoPhase
 from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, taken_gpus, training
 
 SCHEMES: dict[str, Callable[[], Scheme]] = {
+    "two-phase": TwoPhase,
+    "two-phase, with a pause": lambda: TwoPhase(scaling_pause_s=30.0),
     "first in, first out": FirstInFirstOut,
     "opportunistic": Opportunistic,
     "gandiva": Gandiva,
