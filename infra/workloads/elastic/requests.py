@@ -9,7 +9,7 @@ DAY_S = 86_400.0
 HOUR_S = 3_600.0
 
 BIG_SHARE = 0.15
-"""The requests of most GPU time, which hold nearly all of it, are chosen from apart from the others."""
+"""The requests of most GPU time, which hold nearly all of it, are drawn from apart from the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def chosen_by_share(
     wanted_jobs = job_share * len(requests)
     wanted_gpu_s = load_share * math.fsum(request.gpu_s for request in requests)
     ranked = sorted(among, key=lambda index: (-requests[index].gpu_s, index))
-    border = max(round(BIG_SHARE * len(requests)), 1)
+    border = math.ceil(BIG_SHARE * len(ranked))
     big, small = ranked[:border], ranked[border:]
     big_gpu_s, small_gpu_s = (math.fsum(requests[index].gpu_s for index in part) for part in (big, small))
     # Rates times counts make the jobs wanted, and rates times GPU times the load wanted.
