@@ -101,7 +101,12 @@ def generate(count: int, span_s: float, seed: int) -> list[Arrival]:
     return _scaled(arrivals, span_s)
 
 
-def cox_times(count: int, draws: random.Random, log_rate_variance: float = LOG_RATE_VARIANCE) -> list[float]:
+def cox_times(
+    count: int,
+    draws: random.Random,
+    log_rate_variance: float = LOG_RATE_VARIANCE,
+    block_mean_gaps: float = BLOCK_MEAN_GAPS,
+) -> list[float]:
     """Times of arrival in mean gaps: see `generate`."""
     innovation = math.sqrt(log_rate_variance * (1 - RATE_MEMORY**2))
     log_rate = draws.gauss(0, math.sqrt(log_rate_variance))
@@ -110,8 +115,8 @@ def cox_times(count: int, draws: random.Random, log_rate_variance: float = LOG_R
     while len(times) < count:
         # Less half the variance, the mean rate is one arrival per unit of time.
         rate = math.exp(log_rate - log_rate_variance / 2)
-        time = block * BLOCK_MEAN_GAPS + draws.expovariate(rate)
-        while time < (block + 1) * BLOCK_MEAN_GAPS and len(times) < count:
+        time = block * block_mean_gaps + draws.expovariate(rate)
+        while time < (block + 1) * block_mean_gaps and len(times) < count:
             times.append(time)
             time += draws.expovariate(rate)
         log_rate = RATE_MEMORY * log_rate + draws.gauss(0, innovation)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import NormalDist, fmean
 
-from infra.workloads.arrivals import cox_times, tenants
+from infra.workloads.arrivals import BLOCK_MEAN_GAPS, cox_times, tenants
 from infra.workloads.elastic.requests import DAY_S, HOUR_S, JobRequest
 from infra.workloads.timed import WorkloadError
 
@@ -72,47 +72,69 @@ SHORT = JobClass(270.0, 1.25, 30.0, {1: 0.80, 2: 0.07, 4: 0.06, 8: 0.06, 16: 0.0
 lognormal cannot: the mean is twenty times the median."""
 
 
+CLASSES = ((SCALABLE_SHARE, SCALABLE), (LONG_SHARE, LONG), (1 - SCALABLE_SHARE - LONG_SHARE, SHORT))
+
+MOST_GPUS = 128
+"""The largest demand on the thesis' cluster; on a smaller one it is as much smaller, though never below a
+server's 8 GPUs, and more jobs make up for it: a few jobs that block the whole queue would decide all else."""
+LEAST_MOST_GPUS = 8
+
+
 def generate_requests(
     seed: int, gpus: int = TRAINING_GPUS, days: float = DAYS, jobs: int | None = None
 ) -> list[JobRequest]:
     """Requests to a training cluster of so many GPUs, in the order of their submission.
 
     The same seed draws the same ones. Of each class and number of GPUs the running times are spread evenly
-    over their distribution, so that seeds differ in when jobs come rather than in how much they ask. No job
-    asks for more than half of the cluster (section 3.7.5); one that would, asks for the half.
+    over their distribution, so that seeds differ in when jobs come rather than in how much they ask. On a
+    smaller cluster bursts are of fewer jobs and last as long.
 
     Args:
         seed: of all draws.
         gpus: of the training cluster.
         days: how long jobs are submitted.
-        jobs: how many; None for as many as make the thesis' load.
+        jobs: how many; None for as many as make the thesis' load, 50,390 on its cluster in its time.
 
     Raises:
         WorkloadError: there is no GPU to ask for, no time, or no job.
     """
-    if gpus < 2 or not 0 < days < math.inf:
+    if gpus < 1 or not 0 < days < math.inf:
         raise WorkloadError(
-            f"a workload for {gpus} GPUs and {days} days: at least 2 and more than 0 are needed"
+            f"a workload for {gpus} GPUs and {days} days: at least 1 and more than 0 are needed"
         )
-    count = round(JOBS * (gpus / TRAINING_GPUS) * (days / DAYS)) if jobs is None else jobs
+    most_gpus = min(max(MOST_GPUS * gpus // TRAINING_GPUS, LEAST_MOST_GPUS), MOST_GPUS, gpus)
+    smaller = _mean_gpu_s(most_gpus) / _mean_gpu_s(MOST_GPUS)
+    count = round(JOBS * (gpus / TRAINING_GPUS) * (days / DAYS) / smaller) if jobs is None else jobs
     if count < 1:
         raise WorkloadError(f"{count} jobs are asked for, at least 1 is needed")
-    offsets = _offsets(count, days, random.Random(f"{seed}/elastic/arrivals"))
+    block_mean_gaps = max(BLOCK_MEAN_GAPS * min(gpus / TRAINING_GPUS, 1.0), 1.0)
+    offsets = _offsets(count, days, block_mean_gaps, random.Random(f"{seed}/elastic/arrivals"))
     users = tenants(count, random.Random(f"{seed}/elastic/tenants"))
     asked = _asked(count, random.Random(f"{seed}/elastic/sizes"))
     return [
-        JobRequest(offset_s, user, min(demand_gpus, gpus // 2), duration_s, scalable)
+        JobRequest(offset_s, user, min(demand_gpus, most_gpus), duration_s, scalable)
         for offset_s, user, (demand_gpus, duration_s, scalable) in zip(offsets, users, asked, strict=True)
     ]
 
 
-def _offsets(count: int, days: float, draws: random.Random) -> list[float]:
+def _mean_gpu_s(most_gpus: int) -> float:
+    """What a job takes on average, where none asks for more GPUs."""
+    return math.fsum(
+        share
+        * (kind.mean_s or kind.median_s * math.exp(kind.log_deviation**2 / 2))
+        * math.fsum(weight * min(gpus, most_gpus) for gpus, weight in kind.gpu_weights.items())
+        / math.fsum(kind.gpu_weights.values())
+        for share, kind in CLASSES
+    )
+
+
+def _offsets(count: int, days: float, block_mean_gaps: float, draws: random.Random) -> list[float]:
     """A bursty process, its time warped so that hours and days get the shares of their weights."""
     hours = math.ceil(days * DAY_S / HOUR_S)
     lengths_s = [min(HOUR_S, days * DAY_S - hour * HOUR_S) for hour in range(hours)]
     weights = [_hour_weight(hour) for hour in range(hours)]
     passed = [0.0, *accumulate(w * length_s for w, length_s in zip(weights, lengths_s, strict=True))]
-    times = cox_times(count, draws, LOG_RATE_VARIANCE)
+    times = cox_times(count, draws, LOG_RATE_VARIANCE, block_mean_gaps)
     # Half a gap before the first arrival and after the last.
     scale = passed[-1] / (times[-1] - times[0] + 1.0)
     offsets = []
@@ -130,10 +152,11 @@ def _hour_weight(hour: int) -> float:
 
 def _asked(count: int, draws: random.Random) -> list[tuple[int, float, bool]]:
     """GPUs, running time, and whether it is scalable, of each job in a random order."""
-    scalable, long = round(SCALABLE_SHARE * count), round(LONG_SHARE * count)
     asked: list[tuple[int, float, bool]] = []
-    for kind, size in ((SCALABLE, scalable), (LONG, long), (SHORT, count - scalable - long)):
-        drawn = _of_class(kind, size, draws)
+    share = 0.0
+    for class_share, kind in CLASSES:
+        share += class_share
+        drawn = _of_class(kind, round(share * count) - len(asked), draws)
         scale = kind.mean_s / fmean(duration_s for _, duration_s in drawn) if kind.mean_s and drawn else 1.0
         asked += [(gpus, duration_s * scale, kind is SCALABLE) for gpus, duration_s in drawn]
     draws.shuffle(asked)

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DAY_S = 86_400.0
 HOUR_S = 3_600.0
@@ -30,6 +30,25 @@ class JobRequest:
     def gpu_s(self) -> float:
         """GPU time: what the job takes of the cluster."""
         return self.gpus * self.duration_s
+
+
+def window(requests: Sequence[JobRequest], first_day: float, days: float) -> list[JobRequest]:
+    """What a cluster has to do that is first looked at on `first_day`, and for so many days.
+
+    Jobs from before that would still run, had they never waited, are submitted first of all, with what is
+    left of them: a cluster that is looked at for a day is not empty then.
+    """
+    start_s, end_s = first_day * DAY_S, (first_day + days) * DAY_S
+    left = [
+        replace(request, offset_s=0.0, duration_s=request.offset_s + request.duration_s - start_s)
+        for request in requests
+        if request.offset_s < start_s < request.offset_s + request.duration_s
+    ]
+    return left + [
+        replace(request, offset_s=request.offset_s - start_s)
+        for request in requests
+        if start_s <= request.offset_s < end_s
+    ]
 
 
 def chosen_by_share(
