@@ -17,21 +17,33 @@ ADDED_WORKER_LOSS = 0.20
 """What each worker beyond the base demand loses of its throughput where scaling is imperfect
 (section 3.7.2)."""
 
-Scaling = Callable[[int, int], tuple[float, ...]]
-"""`(min_workers, max_workers) -> speedup`: the throughput of 1, 2, ... `max_workers` workers over that of
-one; empty where it is linear."""
+
+@dataclass(frozen=True, slots=True)
+class ScalingRange:
+    """What the scaling of an elastic job may depend on."""
+
+    min_workers: int
+    max_workers: int
+    gpus_per_worker: int
+    family_draw: float
+    """From 0 to 1, evenly drawn for the job: for curves that differ by the family of its model."""
 
 
-def linear(min_workers: int, max_workers: int) -> tuple[float, ...]:  # noqa: ARG001
+Scaling = Callable[[ScalingRange], tuple[float, ...]]
+"""The throughput of 1, 2, ... `max_workers` workers over that of one; empty where it is linear."""
+
+
+def linear(workers: ScalingRange) -> tuple[float, ...]:  # noqa: ARG001
     """Each worker brings as much as the first: the thesis' assumption (section 3.5)."""
     return ()
 
 
-def lossy(min_workers: int, max_workers: int) -> tuple[float, ...]:
+def lossy(workers: ScalingRange) -> tuple[float, ...]:
     """Each worker beyond the base demand brings 20 % less than those within it (section 3.7.2)."""
+    base = workers.min_workers
     return tuple(
-        min(workers, min_workers) + (1 - ADDED_WORKER_LOSS) * max(workers - min_workers, 0)
-        for workers in range(1, max_workers + 1)
+        min(count, base) + (1 - ADDED_WORKER_LOSS) * max(count - base, 0)
+        for count in range(1, workers.max_workers + 1)
     )
 
 
@@ -85,6 +97,8 @@ class Ability:
     keeps_checkpoints: bool
     predicted_over_true: float
     """Its declared running time over the true one."""
+    family_draw: float
+    """See `ScalingRange`."""
 
 
 def draw_abilities(requests: Sequence[JobRequest], abilities: Abilities, seed: int) -> list[Ability]:
@@ -121,6 +135,7 @@ def draw_abilities(requests: Sequence[JobRequest], abilities: Abilities, seed: i
     checkpoints = _first(everyone, abilities.checkpoint_share, random.Random(f"{seed}/elastic/checkpoints"))
     errors = random.Random(f"{seed}/elastic/errors")
     wrong = _first(everyone, abilities.wrong_prediction_share, errors)
+    families = random.Random(f"{seed}/elastic/families")
     drawn_errors = [errors.uniform(-1.0, 1.0) * abilities.prediction_error for _ in everyone]
     return [
         Ability(
@@ -129,6 +144,7 @@ def draw_abilities(requests: Sequence[JobRequest], abilities: Abilities, seed: i
             heterogeneous=index in heterogeneous,
             keeps_checkpoints=index in checkpoints,
             predicted_over_true=1.0 + drawn_errors[index] if index in wrong else 1.0,
+            family_draw=families.random(),
         )
         for index in everyone
     ]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from infra.workloads.elastic.abilities import Abilities, Ability, draw_abilities
+from infra.workloads.elastic.abilities import Abilities, Ability, ScalingRange, draw_abilities
 from infra.workloads.elastic.requests import JobRequest
 from infra.workloads.elastic.shapes import shape
 from infra.workloads.timed import TimedEvent, check_time
@@ -54,7 +54,8 @@ def draw_jobs(
     The requested demand is the base demand w_min, and the running time of the trace is that at w_min; an
     elastic job may have twice the workers (section 3.7.1 says so of jobs without a range of their own, and
     names no range for the others). A baseline that never scales thus runs every job as the trace has it,
-    whatever the share of elastic jobs and however they scale.
+    whatever the share of elastic jobs and however they scale: work is what is done in that time by the
+    workers of w_min.
     """
     return [
         ElasticJob(
@@ -102,7 +103,9 @@ def _workload(
 ) -> ElasticWorkload:
     workers, gpus_per_worker = shape(request, server_gpus)
     max_workers = SCALING_RANGE * workers if ability.elastic else workers
-    speedup = abilities.scaling(workers, max_workers) if ability.elastic else ()
+    speedup: tuple[float, ...] = ()
+    if ability.elastic:
+        speedup = abilities.scaling(ScalingRange(workers, max_workers, gpus_per_worker, ability.family_draw))
     worker_samples_per_s = SAMPLES_PER_GPU_S * gpus_per_worker
     at_base = speedup[workers - 1] if speedup else float(workers)
     model = MODEL_FAMILIES[index % len(MODEL_FAMILIES)] if request.scalable else OTHER_MODEL

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.workloads.elastic.abilities import Abilities, Ability, draw_abilities, linear, lossy
+from infra.workloads.elastic.abilities import (
+    Abilities,
+    Ability,
+    ScalingRange,
+    draw_abilities,
+    linear,
+    lossy,
+)
 from infra.workloads.elastic.calibrated import generate_requests
 from infra.workloads.elastic.requests import DAY_S, JobRequest, chosen_by_share
 from infra.workloads.timed import WorkloadError
@@ -95,9 +102,9 @@ def test_wrong_predictions_are_off_by_up_to_a_quarter_either_way(requests):
 
 
 def test_scaling_is_linear_or_loses_a_fifth_of_each_added_worker():
-    assert linear(2, 4) == ()
-    assert lossy(2, 4) == pytest.approx((1.0, 2.0, 2.8, 3.6))
-    assert lossy(3, 3) == (1.0, 2.0, 3.0)
+    assert linear(ScalingRange(2, 4, 1, 0.5)) == ()
+    assert lossy(ScalingRange(2, 4, 1, 0.5)) == pytest.approx((1.0, 2.0, 2.8, 3.6))
+    assert lossy(ScalingRange(3, 3, 1, 0.5)) == (1.0, 2.0, 3.0)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from infra.workloads.elastic.abilities import Abilities, lossy
+from infra.workloads.elastic.abilities import Abilities, ScalingRange, lossy
 from infra.workloads.elastic.calibrated import generate_requests
 from infra.workloads.elastic.jobs import SAMPLES_PER_GPU_S, ElasticJob, draw_jobs, submissions, true_speeds
 from infra.workloads.elastic.requests import JobRequest
@@ -62,6 +62,21 @@ def test_imperfect_scaling_changes_nothing_at_the_base_demand():
     job = one(8, Abilities(scaling=lossy), scalable=True)
     assert running_s(job, 4) == pytest.approx(100.0)
     assert running_s(job, 8) == pytest.approx(100.0 * 4 / 7.2)
+
+
+def test_jobs_may_scale_each_in_its_own_way_and_take_as_long_at_the_base_demand(requests):
+    seen: list[ScalingRange] = []
+
+    def by_family(workers: ScalingRange) -> tuple[float, ...]:
+        seen.append(workers)
+        return tuple(count ** (0.5 + workers.family_draw / 2) for count in range(1, workers.max_workers + 1))
+
+    jobs = draw_jobs(requests, Abilities(elastic_share=0.2, scaling=by_family), 0)
+    elastic = [job for job in jobs if job.workload.max_workers > job.workload.min_workers]
+    assert len(elastic) == len(seen) == len({workers.family_draw for workers in seen})
+    assert sum(workers.family_draw for workers in seen) / len(seen) == pytest.approx(0.5, abs=0.05)
+    for request, job in zip(requests, jobs, strict=True):
+        assert running_s(job, job.workload.min_workers) == pytest.approx(request.duration_s, abs=0.01)
 
 
 def test_in_ideal_every_job_scales():
