@@ -41,15 +41,38 @@ def requests_from_trace(
             "more than 0 of the others"
         )
     span_s = days * DAY_S
-    fitted = [
-        replace(job, gpus=min(job.gpus, gpus // 2), duration_s=min(job.duration_s, span_s))
+    run = _run(_fitted(jobs, gpus, span_s), load * gpus * span_s, seed)
+    return _requests(run, [arrival.offset_s for arrival in stretched(run, span_s)], seed)
+
+
+def requests_as_recorded(jobs: Sequence[TraceJob], gpus: int, seed: int) -> list[JobRequest]:
+    """All jobs of a file at their own times, for files that were made for a cluster of so many GPUs.
+
+    Demands are cut and scalable jobs are drawn as by `requests_from_trace`; running times are kept.
+
+    Raises:
+        WorkloadError: no job took any time, or there are no GPUs.
+    """
+    fitted = _fitted(jobs, gpus, math.inf)
+    if gpus < 2 or not fitted:
+        raise WorkloadError(
+            f"{len(fitted)} jobs that took any time for {gpus} GPUs: at least 1 and 2 are needed"
+        )
+    return _requests(fitted, [job.submit_time_s for job in fitted], seed)
+
+
+def _fitted(jobs: Sequence[TraceJob], gpus: int, longest_s: float) -> list[TraceJob]:
+    return [
+        replace(job, gpus=min(job.gpus, gpus // 2), duration_s=min(job.duration_s, longest_s))
         for job in jobs
         if job.duration_s > 0
     ]
-    run = _run(fitted, load * gpus * span_s, seed)
+
+
+def _requests(run: Sequence[TraceJob], offsets: Sequence[float], seed: int) -> list[JobRequest]:
     requests = [
-        JobRequest(arrival.offset_s, arrival.user, job.gpus, job.duration_s, scalable=False)
-        for arrival, job in zip(stretched(run, span_s), run, strict=True)
+        JobRequest(offset_s, job.user, job.gpus, job.duration_s, scalable=False)
+        for offset_s, job in zip(offsets, run, strict=True)
     ]
     draws = random.Random(f"{seed}/elastic/scalable")
     candidates = [index for index, request in enumerate(requests) if request.gpus > 1]

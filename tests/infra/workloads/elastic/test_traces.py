@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from infra.workloads.elastic.requests import DAY_S, HOUR_S, JobRequest
-from infra.workloads.elastic.traces import requests_from_trace
+from infra.workloads.elastic.traces import requests_as_recorded, requests_from_trace
 from infra.workloads.timed import WorkloadError
 from infra.workloads.trace import TraceJob, read_trace
 
@@ -60,6 +60,20 @@ def test_a_trace_with_too_little_work_is_refused_with_what_it_has():
 def test_no_cluster_no_time_and_no_load_are_refused(gpus, days, load):
     with pytest.raises(WorkloadError, match="at least 2 GPUs are needed"):
         requests_from_trace(trace(10), gpus, days, seed=0, load=load)
+
+
+def test_a_file_made_for_the_cluster_is_taken_as_it_is_but_for_demands_that_do_not_fit():
+    jobs = [*trace(1), TraceJob("a", "u", 3.0, 60.0, 16), TraceJob("idle", "u", 4.0, 0.0, 1)]
+    requests = requests_as_recorded(jobs, gpus=16, seed=0)
+    assert [(request.offset_s, request.gpus, request.duration_s) for request in requests] == [
+        (0.0, 1, HOUR_S),
+        (3.0, 8, 60.0),
+    ]
+
+
+def test_a_file_of_idle_jobs_is_refused():
+    with pytest.raises(WorkloadError, match="0 jobs that took any time"):
+        requests_as_recorded([TraceJob("idle", "u", 4.0, 0.0, 1)], gpus=16, seed=0)
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
