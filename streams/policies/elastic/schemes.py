@@ -3,12 +3,21 @@
 from collections.abc import Callable, Mapping
 
 from schemas.elastic.settings import ElasticPolicy, ReclaimingName, SchemeName
+from solvers.elastic.afs import Afs
 from solvers.elastic.demand import Scheme
+from solvers.elastic.fifo import FirstInFirstOut, Opportunistic
+from solvers.elastic.gandiva import Gandiva
+from solvers.elastic.pollux import Pollux
 from solvers.elastic.reclaiming import Choice, least_preemption_cost, random_choice, smallest_count
 from solvers.elastic.two_phase import TwoPhase
 
 _SCHEMES: Mapping[SchemeName, Callable[[ElasticPolicy], Scheme]] = {
     "lyra": lambda _policy: TwoPhase(),
+    "fifo": lambda _policy: FirstInFirstOut(),
+    "opportunistic": lambda _policy: Opportunistic(),
+    "gandiva": lambda _policy: Gandiva(),
+    "afs": lambda _policy: Afs(),
+    "pollux": lambda policy: Pollux(policy.seed),
 }
 _CHOICES: Mapping[ReclaimingName, Callable[[ElasticPolicy], Choice]] = {
     "preemption_cost": lambda _policy: least_preemption_cost,
