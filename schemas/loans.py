@@ -21,8 +21,8 @@ class LoanChanged(View):
     borrower: Identifier
     """The zone that uses it, or has used it."""
     status: LoanStatus
-    since_s: float | None
-    """When this status began; None before the cell's first tick."""
+    since_s: float
+    """When this status began."""
     due_s: float | None = None
     """By when it must be back; None while nobody wants it back by a certain time."""
     reclaim_id: Identifier | None = None

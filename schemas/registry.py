@@ -1,5 +1,7 @@
 """Every record type by its CloudEvents type, and the input topic of each event."""
 
+from functools import cache
+
 from schemas import topics
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
@@ -120,6 +122,7 @@ def writer_of(event: Event) -> str:
     return topic if field is None else f"{topic}/{getattr(event, field)}"
 
 
+@cache
 def runners_of(policy: str) -> frozenset[str]:
     """The runners that the commands of a kind of policy are for: what a node of its zones must have."""
     commands = (model for model in KINDS[policy].outcomes if issubclass(model, Command))

@@ -1,7 +1,7 @@
 """Settings of a zone under the elastic policy."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ Scenario = Literal["basic", "advanced", "heterogeneous", "ideal"]
 class ElasticPolicy(PolicySettings):
     """Two-phase allocation, best-fit placement, and reclaims of least preemption cost (thesis, chapter 3)."""
 
+    shares_base_model: ClassVar = False
     kind: Literal["elastic"] = "elastic"
     reference_gpu_type: Identifier
     """The GPU that jobs' profiles speak of. Speeds of others are relative to it, per GPU (erratum L4)."""
