@@ -74,9 +74,9 @@ def reclaim_of(lent: Lent, chosen: Collection[str]) -> Reclaim:
     lost_gpus = dict.fromkeys(chosen, 0)
     for job in lent.jobs:
         workers = job.all_workers()
-        lost = {each: count for each, count in workers.items() if each in lost_gpus}
-        if not lost:
+        if lost_gpus.keys().isdisjoint(workers):
             continue
+        lost = {each: count for each, count in workers.items() if each in lost_gpus}
         left = sum(count for each, count in job.workers.items() if each not in lost_gpus)
         if left < job.min_workers:
             preempted.append(job.job_id)
