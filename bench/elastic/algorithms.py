@@ -17,7 +17,7 @@ from solvers.elastic.reclaiming import least_preemption_cost, random_choice, sma
 from solvers.elastic.two_phase import TwoPhase
 
 SERVERS = 500
-COUNTS = tuple(range(4, 101, 4))
+COUNTS = (1, 5, *range(10, 101, 10))
 QUICK_COUNTS = (5, 20, 40, 60, 80, 100)
 INSTANCES = 10
 """Half of them with elastic jobs."""
