@@ -27,6 +27,10 @@ of a request for a quote that finds no plan."""
 class PolicySettings(Kinded):
     """How a zone is run; its `kind` is that of the policy."""
 
+    shares_base_model: ClassVar[bool] = True
+    """Whether the zone's jobs share its base model, which every node must hold; otherwise they bring models
+    of their own."""
+
     def faults(self, zone: "Zone") -> Iterator[str]:  # noqa: ARG002
         """What in a zone's configuration the policy cannot work with, a line for each fault."""
         yield from ()
