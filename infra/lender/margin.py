@@ -27,8 +27,8 @@ class Margin:
         if not self._excesses:
             return 0.0
         ordered = sorted(self._excesses)
-        place = min(math.ceil(self._quantile * (len(ordered) + 1)), len(ordered)) - 1
-        return max(ordered[place], 0.0)
+        place = math.ceil(self._quantile * (len(ordered) + 1))
+        return max(ordered[min(max(place, 1), len(ordered)) - 1], 0.0)
 
     def planned(self, history: LoadHistory, intervals: int, load: float) -> None:
         """Note a plan for the next `intervals` after the history's last, and judge those that are over."""
