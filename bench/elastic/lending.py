@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.elastic.load_series import INTERVAL_S
 from infra.lender.forecast import Forecaster
 from infra.lender.lending import Lender, LendingParameters
+from infra.workloads.elastic.loads import INTERVAL_S
 from schemas.cells import Zone
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
 from schemas.loans import LoanChanged, LoanStatus, OfferAnswered, ReclaimPlanned

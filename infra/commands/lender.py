@@ -18,10 +18,10 @@ from infra.commands.options import (
 )
 from infra.commands.output import print_json, remark, say
 from infra.errors import CommandError
-from infra.lender.load_file import read_loads
 from infra.lender.prometheus import MeasuredLoad, Prometheus
 from infra.lender.reporting import LoadReporter
 from infra.lender.zones import lending_zone
+from infra.workloads.elastic.load_files import read_load_samples
 from schemas.inference import InferenceLoadReported
 from schemas.services import begin_log
 
@@ -86,7 +86,7 @@ def load(
         raise CommandError("--prometheus and --query go together")
     if per_server is not None and file is not None:
         raise CommandError("--per-server goes with --prometheus")
-    loads = None if file is None else read_loads(file)
+    loads = None if file is None else read_load_samples(file)
     server = None if prometheus is None else Prometheus(prometheus)
     target = target_of(bootstrap_servers, topic_prefix, "inference")
     found = lending_zone(target, cell, zone)

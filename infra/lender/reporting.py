@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from infra.lender.prometheus import LoadQueryError, MeasuredLoad
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.target import Target
+from infra.workloads.elastic.loads import LoadSample
 from schemas.inference import InferenceLoadReported
 from streams.kafka.faults import BrokerError
 
@@ -56,7 +57,7 @@ class LoadReporter:
 
     def replay(
         self,
-        loads: Iterable[tuple[float, float]],
+        samples: Iterable[LoadSample],
         pace: float,
         stop: threading.Event,
         published: Callable[[InferenceLoadReported], None],
@@ -64,18 +65,18 @@ class LoadReporter:
         """Publish loads when their times come, as if they were measured then; the first one at once.
 
         Args:
-            pace: so many seconds of the file pass in one.
+            pace: so many seconds of the samples pass in one.
 
         Raises:
             PublishError: the broker does not take one.
         """
         begin_s: float | None = None
         start_s = time.time()
-        for time_s, load in loads:
-            begin_s = time_s if begin_s is None else begin_s
-            if stop.wait(max(start_s + (time_s - begin_s) / pace - time.time(), 0.0)):
+        for sample in samples:
+            begin_s = sample.offset_s if begin_s is None else begin_s
+            if stop.wait(max(start_s + (sample.offset_s - begin_s) / pace - time.time(), 0.0)):
                 return
-            event = self._event(time.time(), load, ())
+            event = self._event(time.time(), sample.load, ())
             self._publish(event)
             published(event)
 

@@ -21,6 +21,7 @@ from schemas.codec import decode_decision, decode_event
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded
 from streams.kafka.faults import BrokerError
+from tests.infra.lender.prometheus_server import answering, vector
 from tests.integration.deployment import ROOT, Deployment, until
 from tests.support.cells import configuration, zone
 
@@ -183,6 +184,39 @@ def test_without_word_of_the_load_everything_is_wanted_back(inference):
     until(lambda: not inference.on_loan(), "all servers are back")
     assert sum(reclaim.servers for reclaim in inference.said(CapacityReclaimed)) == 7
     assert {ended.status for ended in inference.decided(ReclaimEnded)} == {"in_time"}
+
+
+def test_loads_of_prometheus_and_of_files_reach_the_topic(deployment, tmp_path):
+    deployment.start_worker()
+    deployment.configure(CELL)
+    place = ["--cell", CELL, "--zone", "serving", "--topic-prefix", deployment.prefix, "--json"]
+    place += ["--bootstrap-servers", deployment.bootstrap_servers]
+
+    def load(*arguments: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "infra.cli", "load", *place, *arguments]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+    def reported() -> list[InferenceLoadReported]:
+        return [decode_event(r.value, r.headers).event for r in deployment.records("inference")]
+
+    file = tmp_path / "loads.csv"
+    file.write_text("time_s,load\n0,0.25\n100,0.5\n")
+    replayed = load("--file", str(file), "--pace", "1000")
+    lines = [json.loads(line) for line in replayed.communicate(timeout=60)[0].splitlines()]
+    assert replayed.returncode == 0
+    assert [line["load"] for line in lines] == [report.load for report in reported()] == [0.25, 0.5]
+
+    with answering() as server:
+        busy = [({"instance": f"s{number}:8000"}, "1" if number < 3 else "0") for number in range(SERVERS)]
+        server.answer(vector(*busy))
+        asking = load(
+            "--prometheus", server.url, "--query", "busy", "--per-server", "instance", "--every", "0.5"
+        )
+        until(lambda: len(reported()) >= 4, "two loads of Prometheus")
+        asking.terminate()
+        asking.communicate(timeout=60)
+        assert asking.returncode == 0
+    assert {(report.load, report.serving) for report in reported()[2:]} == {(0.3, ("s0", "s1", "s2"))}
 
 
 def test_a_lender_goes_on_when_its_broker_is_back(broker, topic_prefix, tmp_path):

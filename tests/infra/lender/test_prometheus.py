@@ -3,9 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs
 
 import pytest
 
@@ -13,61 +11,19 @@ from infra.lender.prometheus import LoadQueryError, MeasuredLoad, Prometheus
 from infra.lender.reporting import LoadReporter
 from infra.log.target import Target
 from schemas.kafka_connection import KafkaConnection
+from tests.infra.lender.prometheus_server import FakeAnswers, T, answering, sample, vector
 
-T = 1_700_000_000.125
 QUERY = "avg(busy)"
-
-
-class FakeAnswers(ThreadingHTTPServer):
-    """A local HTTP server with one answer to all queries, which it keeps."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.status = 200
-        self.body = b""
-        self.asked: list[tuple[str, str]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def answer(self, data: Any) -> None:
-        self.body = json.dumps({"status": "success", "data": data}).encode()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeAnswers
-
-    def do_POST(self) -> None:
-        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.server.asked.append((self.path, form["query"][0]))
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(self.server.body)))
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def log_message(self, *_: object) -> None:
-        """Not to the tests' output."""
 
 
 @pytest.fixture
 def server() -> Iterator[FakeAnswers]:
-    with FakeAnswers() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with answering() as server:
         yield server
-        server.shutdown()
-        thread.join()
-
-
-def vector(*series: tuple[dict[str, str], str]) -> dict[str, Any]:
-    return {"resultType": "vector", "result": [{"metric": m, "value": [T, v]} for m, v in series]}
 
 
 def scalar(value: str) -> dict[str, Any]:
-    return {"resultType": "scalar", "result": [T, value]}
+    return {"resultType": "scalar", "result": sample(value)}
 
 
 @pytest.mark.parametrize(
