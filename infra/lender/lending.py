@@ -101,8 +101,9 @@ class Lender:
     A server that is wanted back now is there after the notice, and what is not wanted back now can be wanted
     back one interval later. So a **reclaim** provides for the highest of the present load and of those that
     are forecast until then. An **offer** provides for the highest load from `steady_s` ago to `steady_s`
-    after that. Both add the margin (`Margin`) and the headroom that is never lent (section 3.7.1). What is
-    needed for an offer is never less than for a reclaim, so a steady load leads to no reclaim.
+    after that. Both leave the headroom that is never lent (section 3.7.1) on top of the load, or the margin
+    (`Margin`) where that is more: both are there for bursts. What is needed for an offer is never less than
+    for a reclaim, so a steady load leads to no reclaim.
 
     Ids are made of the time that led to an event, so a lender that is asked twice says the same twice.
     """
@@ -244,7 +245,7 @@ class Lender:
 
     @property
     def margin_load(self) -> float:
-        """What plans add to loads at present."""
+        """What plans leave on top of loads at present, the headroom apart."""
         return self._margin.load
 
     @property
@@ -272,14 +273,15 @@ class Lender:
     def _load_before(self, intervals: int) -> float:
         """The load to provide for from now on until so many intervals after the latest report's are over."""
         assert self._latest is not None
-        return max(self._latest.load, *self._forecast[:intervals]) + self._margin.load
+        return max(self._latest.load, *self._forecast[:intervals])
 
     def _servers_for(self, load: float) -> int:
-        """How many of the zone's servers must be with it under a load, the headroom included: as the cell
-        counts them, which keeps one server back in any case."""
+        """How many of the zone's servers must be with it where this load is planned for. The headroom counts
+        as it does in the cell, where it is one server at least."""
         owned = len(self._loans.owned)
         headroom = max(math.ceil(self._lending.headroom * owned), 1)
-        return min(math.ceil(load * owned) + headroom, owned)
+        with_margin = math.ceil((load + self._margin.load) * owned)
+        return min(max(math.ceil(load * owned) + headroom, with_margin), owned)
 
     def _reclaim(self, now_s: float, load: float | None) -> list[InferenceEvent]:
         """Want back what a load needs that is not there or on its way; everything where it is unknown."""
@@ -310,8 +312,7 @@ class Lender:
         assert self._latest is not None
         if len(known) < len(past):
             return []  # too little is known of the load
-        recently = max(known, default=0.0) + self._margin.load
-        needed = max(self._load_before(self._ahead + self._steady), recently)
+        needed = max(self._load_before(self._ahead + self._steady), *known)
         loans = self._loans
         gone = loans.gone
         spare = len(loans.owned) - len(gone) - self._servers_for(needed)

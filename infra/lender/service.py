@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from infra.errors import CommandError
 from infra.lender.forecast import Forecaster
 from infra.lender.lending import Lender
 from infra.lender.seasonal import SeasonalNaive
@@ -68,16 +69,20 @@ class LenderService:
         tell: Tell,
         stop: threading.Event,
     ) -> None:
-        """Look the zone up.
+        """Take position in the log, and look the zone up.
 
         Raises:
             BrokerError: the broker does not answer, a topic is missing, or a right is.
+            ReadError: the log cannot be read.
             CommandError: there is no such zone, or it does not lend.
         """
         Administration(target.kafka, ANSWER_TIMEOUT_S).require(use_of_topics("inference", target.prefix))
         self._target, self._settings = target, settings
         self._cell, self._zone = cell, zone
         self._tell, self._stop = tell, stop
+        # Positions first: what the zone becomes after it was looked up is then among the decisions to come.
+        self._log_of_decisions = LogReader(target, [target.topic(DECISIONS)], "beginning")
+        self._log_of_loads = LogReader(target, [target.topic(INFERENCE)], "beginning")
         self._lender = Lender(cell, lending_zone(target, cell, zone), SeasonalNaive(), settings.parameters)
         self._forecaster: Forecaster = SeasonalNaive()
         self._followed = (-1, -1)
@@ -90,15 +95,11 @@ class LenderService:
 
         Raises:
             ReadError: the log cannot be read from its beginning.
-            CommandError: the zone does not lend any more.
         """
-        topics = [self._target.topic(name) for name in (DECISIONS, INFERENCE)]
-        with (
-            LogReader(self._target, topics[:1], "beginning") as decisions,
-            LogReader(self._target, topics[1:], "beginning") as loads,
-        ):
+        with self._log_of_decisions as decisions, self._log_of_loads as loads:
             for decision in self._decisions(decisions.to_end()):
-                self._follow(decision)
+                if not isinstance(decision.outcome, ZoneAccepted):  # the zone is that of after all of them
+                    self._follow(decision)
             for record, event in self._events(loads.to_end()):
                 self._remember(record, event)
             self._forecaster = forecaster(self._settings)
@@ -153,11 +154,18 @@ class LenderService:
                     _log.warning("ignored %s: %s (%s)", decision.cause, reason, detail)
                 self._lender.take_answer(decision.cause)
             case ZoneAccepted(zone=self._zone):
-                self._lender.reconfigure(lending_zone(self._target, self._cell, self._zone))
+                self._reconfigure()
             case ReclaimEnded(owner=self._zone, status="overdue", reclaim_id=reclaim, missing=missing):
                 _log.warning("overdue reclaim=%s missing=%s", reclaim, ",".join(missing))
             case outcome:
                 self._lender.take_outcome(outcome, decision.time_s or 0.0)
+
+    def _reconfigure(self) -> None:
+        try:
+            self._lender.reconfigure(lending_zone(self._target, self._cell, self._zone))
+        except CommandError as error:
+            # What is said meanwhile, the cell ignores; operators may have the zone lend again.
+            _log.warning("%s: nothing is lent until it has", error)
 
     def _remember(self, record: ReadRecord, event: InferenceEvent) -> None:
         """Take in what was published before this process began."""

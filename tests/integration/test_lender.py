@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from infra.broker import LocalKafka
+from infra.deployment.deployment import Deployment as LocalDeployment
+from infra.deployment.deployment import Layout
+from infra.deployment.folders import Folders
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.target import Target
 from schemas.base import Event, Outcome
@@ -19,6 +23,7 @@ from schemas.cells import Borrower, CellConfigured, Lending, Node
 from schemas.clock import ClockTicked
 from schemas.codec import decode_decision, decode_event
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
+from schemas.kafka_connection import KafkaConnection
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded
 from streams.kafka.faults import BrokerError
 from tests.infra.lender.prometheus_server import answering, vector
@@ -238,3 +243,20 @@ def test_a_lender_goes_on_when_its_broker_is_back(broker, topic_prefix, tmp_path
     finally:
         inference.close()
         deployment.stop_workers()
+
+
+@pytest.mark.timeout(300)
+def test_a_deployment_of_a_zone_that_lends_has_a_lender(kafka, topic_prefix, tmp_path):
+    file = tmp_path / "cells.yaml"
+    cell = lending_cell("fleet").model_dump(mode="json")
+    file.write_text(yaml.safe_dump({"cells": [cell]}))
+    folders = Folders(tmp_path / "deployment")
+    folders.create()
+    said: list[str] = []
+    layout = Layout(
+        file, folders, Target(KafkaConnection(bootstrap_servers=kafka), topic_prefix), run_executors=False
+    )
+    with LocalDeployment(layout, said.append).running():
+        log = folders.logs / "lender-fleet-serving.log"
+        until(lambda: log.exists() and "lender ready" in log.read_text(), "a lender that is ready")
+    assert "lender of zone serving in cell fleet starts" in said
