@@ -1,1 +1,1 @@
-"""`millrace bench elastic`: elastic scheduling and loans (thesis, chapter 3)."""
+"""The benchmark of elastic scheduling, loans and reclaims, and of their forecasts."""
