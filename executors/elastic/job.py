@@ -100,6 +100,9 @@ class JobOnNode:
     _kill_s: float | None = None
     _failures: list[Failed] = field(default_factory=list)
     _result: Ended | None = None
+    _is_gone: bool = False
+    """Whether no worker of the job, on any node, holds its state any more."""
+    _dataset_samples: int | None = None
 
     def __post_init__(self) -> None:
         self._standing = _Standing(self.command.resume_samples)
@@ -117,9 +120,9 @@ class JobOnNode:
         return self._verdict
 
     @property
-    def samples_done(self) -> int:
-        """What the last report said, or the next one would say."""
-        return self._standing.samples_done
+    def kept_samples(self) -> int:
+        """What would be left of the job if its workers here ended now: what its newest checkpoint has."""
+        return self._standing.samples_done if self.command.workload.keeps_checkpoints else 0
 
     @property
     def needed_bytes(self) -> int | None:
@@ -214,16 +217,22 @@ class JobOnNode:
 
     def _hear(self, worker: _Worker, word: Joined | Progress | Ended | Failed) -> None:
         if isinstance(word, Joined):
+            is_first = not any(each.joined for each in self._workers)
             worker.joined = word.generation
-            self._standing = _Standing(word.samples_done, self._standing.loss)
+            standing = self._standing
+            samples_done = word.samples_done if is_first else max(word.samples_done, standing.samples_done)
+            self._standing = _Standing(samples_done, standing.loss)
             self._dataset_samples = word.dataset_samples
             if word.pause_s is not None and worker.rank == 0:
                 self._say("job scaled", generation=word.generation, scale_pause_s=f"{word.pause_s:.3f}")
         elif worker.joined:
             if isinstance(word, Progress | Ended):
-                self._standing = _Standing(word.samples_done, word.loss, word.node_s)
-            if isinstance(word, Progress) and worker.rank == 0:
-                self._report_progress(complete=False)
+                # Each of the job's processes learns of a checkpoint at its own next step.
+                samples_done = max(word.samples_done, self._standing.samples_done)
+                self._standing = _Standing(samples_done, word.loss, word.node_s)
+            if isinstance(word, Progress) and word.leads and self._started_generation:
+                run_id, samples_done = self._started_run_id, self._standing.samples_done
+                self._report_progress(run_id, samples_done, complete=False)
         if isinstance(word, Ended | Failed):
             worker.last_word = word
 
@@ -242,7 +251,8 @@ class JobOnNode:
             elif word.reason != "left":
                 # All of the job's processes stop at the same step.
                 self._vacant_ranks = []
-        elif self._verdict is None:
+                self._is_gone = True
+        elif self._verdict is None and not self._is_gone:
             self._fail(word or _death(worker))
 
     def _fail(self, failure: Failed) -> None:
@@ -274,45 +284,49 @@ class JobOnNode:
         )
         self._say("run started", generation=command.generation, samples_done=self._standing.samples_done)
 
-    def _report_progress(self, *, complete: bool) -> None:
-        run_id = self.command.run_id if complete else self._started_run_id
+    def _report_progress(self, run_id: str, samples_done: int, *, complete: bool) -> None:
+        standing = self._standing
         self.place.report(
             RunProgressed(
                 **self._of(run_id),
-                samples_done=self._standing.samples_done,
-                loss=self._standing.loss,
-                node_s=self._standing.node_s,
+                samples_done=samples_done,
+                loss=standing.loss,
+                node_s=standing.node_s,
                 complete=complete,
             )
         )
 
     def _report_end(self) -> None:
-        standing = self._standing
-        if self._result is not None:
+        command, result = self.command, self._result
+        if result is not None:
             self.place.report(
                 RunFinished(
-                    **self._of(self.command.run_id),
-                    samples_done=self._result.samples_done,
-                    loss=self._result.loss,
-                    adapter_path=self._result.adapter_path,
-                    adapter_digest=self._result.adapter_digest,
+                    **self._of(command.run_id),
+                    samples_done=result.samples_done,
+                    loss=result.loss,
+                    adapter_path=result.adapter_path,
+                    adapter_digest=result.adapter_digest,
                 )
             )
-            self._say("run finished", samples_done=self._result.samples_done)
+            self._say("run finished", samples_done=result.samples_done)
         elif self._failures and self._verdict is None:
             failure = min(self._failures, key=lambda each: (not each.permanent, each.cause == "peer"))
             self.place.report(
                 RunFailed(
-                    **self._of(self.command.run_id),
-                    samples_done=standing.samples_done,
+                    **self._of(command.run_id),
+                    samples_done=self.kept_samples,
                     error=failure.error,
                     permanent=failure.permanent,
                 )
             )
             self._say("run failed", permanent=failure.permanent, error=repr(failure.error))
         else:
-            self._report_progress(complete=True)
-            self._say("run over", verdict=self._verdict, samples_done=standing.samples_done)
+            # Of a job that keeps no checkpoints nothing is left, unless the others go on or it is finished.
+            goes_on = self._verdict == "leave" and not self._is_gone
+            is_finished = self._standing.samples_done == command.workload.work_samples
+            samples_done = self._standing.samples_done if goes_on or is_finished else self.kept_samples
+            self._report_progress(command.run_id, samples_done, complete=True)
+            self._say("run over", verdict=self._verdict, samples_done=samples_done)
 
     def _of(self, run_id: str) -> dict[str, str]:
         place = self.place

@@ -79,10 +79,11 @@ class Progress(Record):
     """How far the job is."""
 
     kind: Literal["progress"] = "progress"
-    generation: int
     samples_done: Samples
     loss: float | None
     node_s: float
+    leads: bool
+    """Whether its node reports it: one does."""
 
 
 class Ended(Record):

@@ -138,7 +138,7 @@ class ElasticRunner:
                 _RunState(
                     job_id=job_id,
                     run_id=job.command.run_id,
-                    samples_done=job.samples_done if job.command.workload.keeps_checkpoints else 0,
+                    samples_done=job.kept_samples,
                     verdict=job.verdict or "none",
                 )
                 for job_id, job in sorted(self._jobs.items())

@@ -378,10 +378,10 @@ class Worker:
     def _tell_progress(self) -> None:
         self._inbox.tell(
             Progress(
-                generation=self._present.generation,
                 samples_done=self._counted_samples,
                 loss=self._loss,
                 node_s=self._node_s,
+                leads=self._present.rank == 0,
             )
         )
 
