@@ -112,7 +112,7 @@ class JobOnNode:
     @property
     def is_ending(self) -> bool:
         """Whether its workers here are all to go."""
-        return self._verdict is not None or bool(self._failures)
+        return self._verdict is not None or self._is_gone or bool(self._failures)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -204,7 +204,11 @@ class JobOnNode:
             gpu=gpu,
             **settings.model_dump(include=set(WorkerOrder.model_fields)),
         )
-        self._workers.append(_Worker(WorkerProcess(order), gpu, rank))
+        try:
+            self._workers.append(_Worker(WorkerProcess(order), gpu, rank))
+        except (OSError, EOFError) as error:
+            place.free_gpus.insert(0, gpu)
+            self._fail(Failed(error=f"no worker process can be started: {error}", permanent=False))
 
     def _place(self, worker: _Worker, rank: int) -> None:
         worker.rank = rank
@@ -224,7 +228,10 @@ class JobOnNode:
             self._standing = _Standing(samples_done, standing.loss)
             self._dataset_samples = word.dataset_samples
             if word.pause_s is not None and worker.rank == 0:
-                self._say("job scaled", generation=word.generation, scale_pause_s=f"{word.pause_s:.3f}")
+                _log.info(
+                    "job scaled job=%s run=%s world=%d scale_pause_s=%.3f",
+                    *(self.command.job_id, self.command.run_id, world_size(self.command), word.pause_s),
+                )
         elif worker.joined:
             if isinstance(word, Progress | Ended):
                 # Each of the job's processes learns of a checkpoint at its own next step.
@@ -267,11 +274,11 @@ class JobOnNode:
 
     def _report_start(self) -> None:
         command = self.command
-        if self._started_generation == command.generation or self._vacant_ranks or self.is_ending:
+        if self._started_generation == command.generation or self._vacant_ranks:
             return
         members = [worker for worker in self._workers if worker.rank != _NO_RANK]
-        finished = self._result is not None
-        if not finished and (not members or any(each.joined != command.generation for each in members)):
+        has_begun = bool(members) and all(each.joined == command.generation for each in members)
+        if self._result is None and (not has_begun or self.is_ending):
             return
         self._started_generation = command.generation
         self._started_run_id = command.run_id

@@ -6,6 +6,7 @@ worker begins in some hundredths of a second instead of the ten seconds that the
 
 import atexit
 import multiprocessing
+import os
 import weakref
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -43,6 +44,7 @@ class WorkerProcess:
 
         Raises:
             OSError: the machine has no room for another process.
+            EOFError: the fork server has ended just now.
         """
         self._connection, theirs = _context.Pipe()
         self._process = _context.Process(
@@ -92,6 +94,8 @@ class WorkerProcess:
 
 def warm_up() -> int:
     """Start the fork server and wait until it has imported; return how many CUDA devices there are."""
+    # A library that looks for devices while it is imported must not make a CUDA context, which no fork survives.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     _context.set_forkserver_preload(list(_PRELOADED))
     mine, theirs = _context.Pipe()
     process = _context.Process(target=_count_devices, args=(theirs,), daemon=True)

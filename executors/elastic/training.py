@@ -94,6 +94,16 @@ class Trainer:
         """Whether all of the work is done."""
         return self.samples_done >= self._workload.work_samples
 
+    def warm_up(self) -> None:
+        """Run one sample forwards and backwards and forget it: the first pass of a process takes longer, and
+        so nobody waits for it.
+
+        Raises:
+            ValueError: a record leaves nothing to predict.
+        """
+        self._loss(self.share(0, len(self._batch())).sequences).backward()
+        self._sums.zero_()
+
     def share(self, rank: int, world: int) -> Share:
         """What a rank trains in the next step.
 

@@ -150,6 +150,7 @@ class Worker:
         seed = order.workload.hyperparameters.seed
         model = load_model(directory, order.workload.adapter, seed, self._device)
         self._trainer = Trainer(order.workload, model, dataset)
+        self._trainer.warm_up()
 
     @property
     def _ready(self) -> Trainer:

@@ -26,7 +26,7 @@ Members = Sequence[tuple[str, int]]
 
 
 def workload(
-    work: int = 804,
+    work: int = 604,
     *,
     keeps: bool = True,
     most: int = 4,
@@ -36,7 +36,7 @@ def workload(
     """A job of the tiny model, with batches of eight that are no whole number of micro-batches for all."""
     chosen = {
         "global_batch_size": 8,
-        "micro_batch_size": 3,
+        "micro_batch_size": 5,
         "sequence_length": 24,
         "learning_rate": 1e-3,
     } | (hyperparameters or {})
@@ -169,7 +169,7 @@ class Fleet:
         return lambda: bool(self.losses(job_id))
 
     def is_over(self, job_id: str, *names: str, generation: int = 1) -> Callable[[], bool]:
-        """Whether each of these nodes has reported the end of the job in this generation, or in a later one."""
+        """Whether each of these nodes has reported the end of the job in this generation or a later one."""
 
         def check() -> bool:
             return all(

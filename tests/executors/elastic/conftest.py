@@ -8,14 +8,10 @@ import pytest
 
 from executors.elastic.processes import warm_up
 from executors.elastic.settings import ElasticSettings
+from tests.support.doomed_node import DoomedNode
 from tests.support.elastic import DATASET, MODEL, Fleet, workload
 from tests.support.executors import write_dataset
 from tests.support.trained import Trained
-
-
-@pytest.fixture(scope="session")
-def fork_server() -> None:
-    warm_up()
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +31,21 @@ def elastic_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFac
         release_grace_s=30.0,
         stop_grace_s=15.0,
     )
+
+
+@pytest.fixture(scope="session")
+def doomed_node(
+    elastic_settings: ElasticSettings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DoomedNode]:
+    node = DoomedNode(tmp_path_factory.mktemp("doomed"), elastic_settings)
+    yield node
+    node.close()
+
+
+@pytest.fixture(scope="session")
+def fork_server(doomed_node: DoomedNode) -> None:
+    """Warm, and so is the other process: the two import beside each other."""
+    warm_up()
 
 
 @pytest.fixture

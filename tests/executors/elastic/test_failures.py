@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import pytest
 
 from schemas.fleet import RunFailed
 from schemas.lora import Dataset
+from tests.support.doomed_node import DoomedNode
 from tests.support.elastic import MODEL, Fleet, workload
 
 
@@ -81,40 +79,12 @@ def test_a_job_that_diverges_fails_for_good(fleet: Fleet) -> None:
     assert "the training has diverged" in failures[0].error
 
 
-def test_the_workers_of_a_killed_node_are_gone_after_a_moment(fleet: Fleet, tmp_path: Path) -> None:
-    script = """
-        import sys, time
-        from tests.support.elastic import Fleet, workload
-        from executors.elastic.processes import warm_up
-        from executors.elastic.settings import ElasticSettings
-        from pathlib import Path
-
-        settings = ElasticSettings(
-            model_root=Path(sys.argv[2]), dataset_root=Path(sys.argv[3]), checkpoint_s=0.1
-        )
-        warm_up()
-        fleet = Fleet(Path(sys.argv[1]), settings)
-        fleet.add("n9")
-        fleet.assign("j", 1, [("n9", 2)], workload(10**6))
-        fleet.until(lambda: fleet.progress("j") > 0)
-        print(*fleet.pids("n9"), flush=True)
-        fleet.until(lambda: False)
-    """
-    settings = fleet.settings
-    folders = [str(tmp_path), str(settings.model_root), str(settings.dataset_root)]
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), *folders],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as process:
-        assert process.stdout is not None
-        pids = [int(word) for word in process.stdout.readline().split()]
-        process.kill()
+def test_the_workers_of_a_killed_node_are_gone_after_a_moment(doomed_node: DoomedNode) -> None:
+    pids = doomed_node.begin()
     assert len(pids) == 2
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+    doomed_node.process.kill()
     deadline_s = time.monotonic() + 10.0
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < deadline_s, f"of {pids} some are still there"
         time.sleep(0.05)
-    # The next process of the node says that its run is over, and the job goes on from its checkpoint.
-    assert fleet.checkpoints("j")
