@@ -94,7 +94,7 @@ class WorkerProcess:
 
 def warm_up() -> int:
     """Start the fork server and wait until it has imported; return how many CUDA devices there are."""
-    # A library that looks for devices while it is imported must not make a CUDA context, which no fork survives.
+    # A library that looks for devices when it is imported must not make a CUDA context: none survives a fork.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     _context.set_forkserver_preload(list(_PRELOADED))
     mine, theirs = _context.Pipe()

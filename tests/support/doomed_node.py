@@ -7,7 +7,7 @@ from pathlib import Path
 
 from executors.elastic.processes import warm_up
 from executors.elastic.settings import ElasticSettings
-from tests.support.elastic import Fleet, workload
+from tests.support.elastic_nodes import Fleet, workload
 
 
 class DoomedNode:

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.support.elastic import Fleet
+from tests.support.elastic_nodes import Fleet
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from executors.elastic.processes import warm_up
 from executors.elastic.settings import ElasticSettings
 from tests.support.doomed_node import DoomedNode
-from tests.support.elastic import DATASET, MODEL, Fleet, workload
+from tests.support.elastic_nodes import DATASET, MODEL, Fleet, workload
 from tests.support.executors import write_dataset
 from tests.support.trained import Trained
 

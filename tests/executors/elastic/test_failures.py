@@ -10,7 +10,7 @@ import pytest
 from schemas.fleet import RunFailed
 from schemas.lora import Dataset
 from tests.support.doomed_node import DoomedNode
-from tests.support.elastic import MODEL, Fleet, workload
+from tests.support.elastic_nodes import MODEL, Fleet, workload
 
 
 def test_a_killed_worker_fails_the_run_on_all_nodes(fleet: Fleet) -> None:

@@ -8,7 +8,7 @@ from executors.elastic.runner import ElasticRunner, count_gpus
 from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Objection
 from schemas.fleet import RunFailed, RunProgressed
-from tests.support.elastic import Fleet, Members, assigned, released, short, workload
+from tests.support.elastic_nodes import Fleet, Members, assigned, released, short, workload
 
 
 @pytest.fixture

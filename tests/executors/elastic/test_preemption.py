@@ -1,7 +1,7 @@
 """Jobs that stop and start anew: from their checkpoint, or from the beginning."""
 
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
-from tests.support.elastic import Fleet, workload
+from tests.support.elastic_nodes import Fleet, workload
 from tests.support.trained import Trained
 
 

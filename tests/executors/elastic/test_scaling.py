@@ -7,7 +7,7 @@ import time
 import pytest
 
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
-from tests.support.elastic import Fleet, released, workload
+from tests.support.elastic_nodes import Fleet, released, workload
 from tests.support.trained import Trained
 
 
