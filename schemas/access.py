@@ -20,7 +20,7 @@ from schemas.topics import (
     topic_name,
 )
 
-Role = Literal["users", "vendors", "operators", "nodes", "worker", "solver", "auditor"]
+Role = Literal["users", "vendors", "inference", "operators", "nodes", "worker", "solver", "auditor"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Operation = Literal["READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS"]
 """As Kafka names them. READ and WRITE include DESCRIBE: to know that a topic is there, and where it ends."""
@@ -41,6 +41,8 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
             yield "READ", (DECISIONS, *VIEWS, *map(dead_letter_name, own))
         case "vendors":
             yield "READ", (DECISIONS, *map(dead_letter_name, own))
+        case "inference":  # learn from the loads so far, see what became of offers and reclaims
+            yield "READ", (*own, DECISIONS, *VIEWS, *map(dead_letter_name, own))
         case "operators":  # make topics, look after what was refused
             yield "READ", (LEDGER, DECISIONS, *_DEAD_LETTERS)
             yield "CREATE", _MADE_BY_OPERATORS

@@ -6,7 +6,6 @@ from schemas import topics
 from schemas.base import Event, Outcome, Record
 from schemas.codec import MAX_ATTRIBUTE_LENGTH, SPECVERSION
 from schemas.commands import Command
-from schemas.kinds import ZONE_VIEWS
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES
 from schemas.topics import (
     ESCAPED_HEADER_COUNT_HEADER,
@@ -40,7 +39,10 @@ _SUMMARIES = {
     topics.DECISIONS: "What cells decided and why, chained by hash to the ledger; kept forever.",
     topics.RULES_STATES: "The state of a cell at each change of its rules; kept forever.",
     topics.COMMANDS: "Those decisions that executors carry out, repeated under the node's id.",
-    **{view.VIEW: f"{_first_paragraph(view)} The latest of each zone." for view in ZONE_VIEWS},
+    **{
+        view.VIEW: f"{_first_paragraph(view)} The latest of each {view.KEY_FIELD}."
+        for view in topics.DECISION_VIEWS
+    },
     topics.JOBS_STATE: "How each job stands now.",
 }
 _NO_EVENT = {"type": "object", "properties": {"content-type": {"const": "application/json"}}}
@@ -48,7 +50,10 @@ _NO_EVENT = {"type": "object", "properties": {"content-type": {"const": "applica
 _COMMAND_TYPES = tuple(model for model in DECISION_TYPES.values() if issubclass(model, Command))
 _KEYS: dict[type[Record], str] = {
     **dict.fromkeys(_COMMAND_TYPES, "Id of the cell; on `commands`, id of the node."),
-    **{view: f"Id of the cell; on `{view.VIEW}`, `<cell>/<zone>`." for view in ZONE_VIEWS},
+    **{
+        view: f"Id of the cell; on `{view.VIEW}`, `<cell>/<{view.KEY_FIELD}>`."
+        for view in topics.DECISION_VIEWS
+    },
     JobState: "`<cell>/<user>/<job>`.",
 }
 
@@ -112,7 +117,7 @@ def _messages_on(name: str) -> list[str]:
             return ["CellState"]
         case topics.JOBS_STATE:
             return ["JobState"]
-    return [view.__name__ for view in ZONE_VIEWS if name == view.VIEW] or ["DeadLetter"]
+    return [view.__name__ for view in topics.DECISION_VIEWS if name == view.VIEW] or ["DeadLetter"]
 
 
 def _actions(name: str) -> tuple[_Action, ...]:

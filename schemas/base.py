@@ -74,9 +74,11 @@ def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     Raises:
         ValueError: naming the first that is.
     """
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
-        raise ValueError(f"{repeated} is named twice")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{name} is named twice")
+        seen.add(name)
     return names
 
 
@@ -118,11 +120,19 @@ class Outcome(Record):
     """The CloudEvents type."""
 
 
-class ZoneView(Outcome):
-    """How a zone stands: the latest of each zone is kept in a compacted topic."""
+class View(Outcome):
+    """How something stands: the latest of each is kept in a compacted topic too."""
 
     VIEW: ClassVar[str]
     """The topic, without its prefix."""
+    KEY_FIELD: ClassVar[str]
+    """The field that names what it is of: with the cell's id, the key in that topic."""
+
+
+class ZoneView(View):
+    """How a zone stands: the latest of each zone is kept in a compacted topic."""
+
+    KEY_FIELD: ClassVar = "zone"
 
     zone: Identifier
 

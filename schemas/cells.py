@@ -46,6 +46,14 @@ _IDS_PER_NODE = 6
 serves then are counted beside that."""
 _BYTES_PER_NODE = 64
 """What is around those ids, and whether policies may plan on it."""
+_BYTES_PER_LENT_NODE = 192
+"""Its loan, beside ids: times, and what is around them."""
+_IDS_PER_LENT_NODE = 3
+"""Of itself, on loan, wanted back, and serving; and as many of zones: its owner, twice, and its borrower."""
+_RECLAIM_ID_BYTES = 131
+"""At most. A server on loan has that of its reclaim, and the reclaim has it."""
+_BYTES_PER_LENDER = 16 * 1_024
+"""Ids of reclaims that are over."""
 _BYTES_PER_QUOTE = 512
 """A vendor's standing quote in a zone."""
 _BYTES_PER_ZONE = 16 * 1_024
@@ -120,10 +128,12 @@ class Lending(Record):
     """On what conditions a zone lends nodes that its own work leaves idle."""
 
     headroom: Annotated[float, Field(ge=0, lt=1)] = 0.02
-    """The fraction of the zone's nodes that is never lent beyond what its load needs (section 3.7.1)."""
+    """The fraction of the zone's nodes that is never lent beyond what its load needs (thesis, section 3.7.1);
+    rounded up to whole nodes, and one at least stays."""
     notice_s: Annotated[float, Field(gt=0, le=604_800)] = 300.0
     """The least time between a reclaim and the moment when the nodes must be back."""
     borrowers: Annotated[tuple[Borrower, ...], Field(min_length=1, max_length=64)]
+    """Other zones of the cell. Each is lent only nodes whose GPU type it knows."""
 
 
 class Zone(Record):
@@ -212,6 +222,7 @@ class CellConfigured(Event):
                     raise ValueError(
                         f"zone {zone.id}: node {node.id} pays tariff {node.tariff}, which the cell lacks"
                     )
+        self._refuse_unfit_borrowers()
         self._refuse_more_state_than_a_snapshot_holds()
         self._refuse_costs_beyond_exact_sums()
         return self
@@ -235,11 +246,29 @@ class CellConfigured(Event):
     def _nodes_bytes(self) -> int:
         """What a snapshot says of nodes, at most, besides the configuration."""
         longest_zone = max(len(zone.id) for zone in self.zones)
-        return sum(
+        nodes = sum(
             _BYTES_PER_NODE + _IDS_PER_NODE * len(node.id) + 2 * longest_zone
             for zone in self.zones
             for node in zone.nodes
         )
+        lenders = [zone for zone in self.zones if zone.lending is not None]
+        loans = sum(
+            _BYTES_PER_LENT_NODE + _IDS_PER_LENT_NODE * (len(node.id) + longest_zone) + 2 * _RECLAIM_ID_BYTES
+            for zone in lenders
+            for node in zone.nodes
+        )
+        return nodes + loans + _BYTES_PER_LENDER * len(lenders)
+
+    def _refuse_unfit_borrowers(self) -> None:
+        zones = {zone.id for zone in self.zones}
+        for zone in self.zones:
+            borrowers = [] if zone.lending is None else [one.zone for one in zone.lending.borrowers]
+            _refuse_repeats(f"zone {zone.id}: borrower", borrowers)
+            for borrower in borrowers:
+                if borrower not in zones:
+                    raise ValueError(f"zone {zone.id} lends to zone {borrower}, which the cell lacks")
+                if borrower == zone.id:
+                    raise ValueError(f"zone {zone.id} lends to itself: name other zones as borrowers")
 
     def _refuse_more_state_than_a_snapshot_holds(self) -> None:
         sizes = {zone.id: zone.policy.node_slots(zone) for zone in self.zones}

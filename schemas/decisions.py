@@ -35,9 +35,13 @@ else:
             "cell_not_configured",
             "clock_went_back",
             "command_refused",
+            "due_too_soon",
             "duplicate_event",
+            "duplicate_reclaim",
             "invalid_configuration",
             "job_already_started",
+            "more_than_on_loan",
+            "no_time_yet",
             "no_zone_takes_it",
             "node_already_lent",
             "node_already_registered",
@@ -52,7 +56,9 @@ else:
             "unknown_zone",
             "wrong_base_model",
             "stale_adoption",
+            "stale_load",
             "stale_report",
+            "zone_does_not_lend",
             *reasons("event.ignored"),
         )
     ]

@@ -10,14 +10,8 @@ from pydantic import AfterValidator, Field
 
 from schemas.base import Event, Identifier, UnixTime, distinct
 
-MAX_SERVERS = 10_000
-"""As many as a zone has nodes at most."""
-
-Servers = Annotated[
-    tuple[Identifier, ...],
-    Field(max_length=MAX_SERVERS, json_schema_extra={"uniqueItems": True}),
-    AfterValidator(distinct),
-]
+MAX_SERVERS = 4_000
+"""Named in one event; more need another event."""
 
 
 class InferenceEvent(Event):
@@ -27,7 +21,7 @@ class InferenceEvent(Event):
 
 
 class InferenceLoadReported(InferenceEvent):
-    """How much of a zone serves inference. The cell keeps the latest."""
+    """How much of a zone serves inference. The latest one counts."""
 
     TYPE: ClassVar = "millrace.inference.load_reported.v1"
 
@@ -35,7 +29,11 @@ class InferenceLoadReported(InferenceEvent):
     """When it was measured; one earlier than the latest is ignored."""
     load: Annotated[float, Field(ge=0, le=1)]
     """The fraction of all GPUs that the zone owns that serve at least one request, or must be free to."""
-    serving: Servers = ()
+    serving: Annotated[
+        tuple[Identifier, ...],
+        Field(max_length=MAX_SERVERS, json_schema_extra={"uniqueItems": True}),
+        AfterValidator(distinct),
+    ] = ()
     """The servers that serve requests, where the producer knows; they are not lent."""
 
 
@@ -45,11 +43,15 @@ class CapacityOffered(InferenceEvent):
     TYPE: ClassVar = "millrace.capacity.offered.v1"
 
     offer_id: Identifier
-    servers: Annotated[Servers, Field(min_length=1)]
+    servers: Annotated[
+        tuple[Identifier, ...],
+        Field(min_length=1, max_length=MAX_SERVERS, json_schema_extra={"uniqueItems": True}),
+        AfterValidator(distinct),
+    ]
 
 
 class CapacityReclaimed(InferenceEvent):
-    """So many lent servers are wanted back. Which ones, those decide who use them."""
+    """So many lent servers are wanted back by some time. Which ones, their users choose."""
 
     TYPE: ClassVar = "millrace.capacity.reclaimed.v1"
 

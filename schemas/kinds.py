@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
-from schemas.base import Kinded, TaggedUnion, ZoneView, kind_of
+from schemas.base import Kinded, TaggedUnion, View, kind_of
 from schemas.kind import (
     Evidence,
     Input,
@@ -80,8 +80,8 @@ else:
 
 
 INPUTS: tuple[Input, ...] = tuple(dict.fromkeys(one for kind in KINDS.values() for one in kind.inputs))
-ZONE_VIEWS: tuple[type[ZoneView], ...] = tuple(
-    dict.fromkeys(one for kind in KINDS.values() for one in kind.outcomes if issubclass(one, ZoneView))
+POLICY_VIEWS: tuple[type[View], ...] = tuple(
+    dict.fromkeys(one for kind in KINDS.values() for one in kind.outcomes if issubclass(one, View))
 )
 SOLVES: tuple[Solve, ...] = tuple(dict.fromkeys(one for kind in KINDS.values() for one in kind.solves))
 

@@ -2,31 +2,74 @@
 
 from typing import ClassVar, Literal
 
-from schemas.base import Detail, Identifier, Outcome
+from schemas.base import Detail, Identifier, Outcome, Record, View
+
+LoanStatus = Literal["on_loan", "draining", "returned"]
+"""`draining`: it is on its way back; its borrower clears it."""
 
 
-class LoanChanged(Outcome):
-    """A server that a zone lends is in another state than before."""
+class LoanChanged(View):
+    """A server that a zone lends is lent now, wanted back, or returned."""
 
     TYPE: ClassVar = "millrace.loan.changed.v1"
+    VIEW: ClassVar = "loans"
+    KEY_FIELD: ClassVar = "server"
 
     server: Identifier
     owner: Identifier
     """The zone that lends it."""
     borrower: Identifier
     """The zone that uses it, or has used it."""
-    status: Literal["on_loan", "draining", "returned"]
-    """`draining`: reclaimed; its borrower clears it."""
-    since_s: float | None
-    """Of this status; None before the cell's first tick."""
+    status: LoanStatus
+    since_s: float
+    """When this status began."""
     due_s: float | None = None
-    """By when it must be back; None while nobody wants it back."""
+    """By when it must be back; None while nobody wants it back by a certain time."""
     reclaim_id: Identifier | None = None
-    """The reclaim that took it."""
+    """The reclaim that took it; None where an operator or a change of the cell did."""
+
+
+OfferRefusal = Literal[
+    "already_lent",
+    "breaks_a_promise",
+    "cordoned",
+    "down",
+    "inside_headroom",
+    "leaving",
+    "no_fitting_borrower",
+    "no_load_report",
+    "not_owned",
+    "occupied",
+    "serving",
+    "unknown_server",
+]
+"""Why a server is not lent. `no_fitting_borrower`: no borrower knows its GPU type. `occupied`: jobs of the
+zone that owns it need it. `inside_headroom`: the load and the headroom need it. `breaks_a_promise`: some zone
+cannot be without it or with it."""
+
+
+class RefusedServers(Record):
+    """Servers that are not lent, for one reason."""
+
+    reason: OfferRefusal
+    servers: tuple[Identifier, ...]
+    detail: Detail = ""
+
+
+class OfferAnswered(Outcome):
+    """What becomes of each server of an offer: it is lent, or refused for a reason."""
+
+    TYPE: ClassVar = "millrace.offer.answered.v1"
+
+    owner: Identifier
+    offer_id: Identifier
+    lent: tuple[Identifier, ...]
+    """Their borrowers are in the `LoanChanged` of each, which follows."""
+    refused: tuple[RefusedServers, ...]
 
 
 class ReclaimPlanned(Outcome):
-    """These servers are given back because of a reclaim."""
+    """The servers that are given back because of a reclaim."""
 
     TYPE: ClassVar = "millrace.reclaim.planned.v1"
 
@@ -35,7 +78,6 @@ class ReclaimPlanned(Outcome):
     due_s: float
     servers: tuple[Identifier, ...]
     """In the order in which they were chosen."""
-    detail: Detail = ""
 
 
 class ReclaimEnded(Outcome):
@@ -50,4 +92,4 @@ class ReclaimEnded(Outcome):
     missing: tuple[Identifier, ...] = ()
     """Servers that are not back."""
     late_s: float = 0.0
-    """How long after the deadline the last one came back."""
+    """How long after the deadline it is now, by the cell's clock."""

@@ -1,5 +1,7 @@
 """Every record type by its CloudEvents type, and the input topic of each event."""
 
+from functools import cache
+
 from schemas import topics
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
@@ -39,8 +41,10 @@ from schemas.fleet import (
     RunProgressed,
     RunStarted,
 )
+from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.kinds import INPUTS, KINDS
+from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
 from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished, SolveRequested
 
@@ -55,6 +59,7 @@ _OF_EVERY_CELL: dict[str, tuple[type[Event], ...]] = {
         *(RunStarted, RunProgressed, RunFinished, RunFailed),
     ),
     topics.CLOCK: (ClockTicked,),
+    topics.INFERENCE: (InferenceLoadReported, CapacityOffered, CapacityReclaimed),
     topics.SOLVES_FINISHED: (SolveFinished,),
 }
 _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
@@ -66,8 +71,12 @@ _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
     JobRefunded,
     JobRejected,
     JobWithdrawn,
+    LoanChanged,
     NodeMoved,
     NodeStatusChanged,
+    OfferAnswered,
+    ReclaimEnded,
+    ReclaimPlanned,
     SolveRequested,
     ZoneAccepted,
 )
@@ -113,6 +122,7 @@ def writer_of(event: Event) -> str:
     return topic if field is None else f"{topic}/{getattr(event, field)}"
 
 
+@cache
 def runners_of(policy: str) -> frozenset[str]:
     """The runners that the commands of a kind of policy are for: what a node of its zones must have."""
     commands = (model for model in KINDS[policy].outcomes if issubclass(model, Command))

@@ -4,16 +4,18 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from schemas.base import distinct
+from schemas.base import View, distinct
 from schemas.cells import MAX_SNAPSHOT_BYTES
 from schemas.kind import InputTopic
 from schemas.kinds import INPUTS as POLICY_INPUTS
-from schemas.kinds import ZONE_VIEWS
+from schemas.kinds import POLICY_VIEWS
+from schemas.loans import LoanChanged
 
 CELLS = "cells"
 JOBS = "jobs"
 FLEET = "fleet"
 CLOCK = "clock"
+INFERENCE = "inference"
 SOLVES_FINISHED = "solves.finished"
 LEDGER = "ledger"
 DECISIONS = "decisions"
@@ -31,6 +33,9 @@ _OF_EVERY_CELL = (
     InputTopic(JOBS, "Jobs, withdrawals and requests for a quote, from users.", "users", "user"),
     InputTopic(FLEET, "What executors saw: nodes that come and go, runs, their progress.", "nodes", "node"),
     InputTopic(CLOCK, "The time. It reaches a cell only here.", "operators"),
+    InputTopic(
+        INFERENCE, "The load of inference servers, which are lent and wanted back.", "inference", "zone"
+    ),
     InputTopic(SOLVES_FINISHED, "Answers to requests for long solves, from solvers.", "solver", "zone"),
 )
 INPUT_TOPICS: tuple[InputTopic, ...] = tuple(
@@ -39,7 +44,8 @@ INPUT_TOPICS: tuple[InputTopic, ...] = tuple(
 """What producers write and intake reads: one topic per kind of writer, so that access can differ."""
 INPUTS = distinct(tuple(topic.name for topic in INPUT_TOPICS))
 
-VIEWS = (JOBS_STATE, *dict.fromkeys(view.VIEW for view in ZONE_VIEWS))
+DECISION_VIEWS: tuple[type[View], ...] = (LoanChanged, *POLICY_VIEWS)
+VIEWS = (JOBS_STATE, *dict.fromkeys(view.VIEW for view in DECISION_VIEWS))
 """What is kept by key: the latest record counts."""
 
 INPUT_MAX_MESSAGE_BYTES = 8 * 1024 * 1024

@@ -89,9 +89,9 @@ def generate(count: int, span_s: float, seed: int) -> list[Arrival]:
     Arrivals are a Cox process: Poisson at a rate that is constant for a block of `BLOCK_MEAN_GAPS` and whose
     logarithm is a stationary Gaussian autoregression.
     """
-    users = _tenants(count, random.Random(f"{seed}/tenants"))
+    users = tenants(count, random.Random(f"{seed}/tenants"))
     sizes = random.Random(f"{seed}/sizes")
-    times = _cox_times(count, random.Random(f"{seed}/arrivals"))
+    times = cox_times(count, random.Random(f"{seed}/arrivals"))
     counts, weights = list(GPU_COUNTS), list(GPU_COUNTS.values())
     arrivals = []
     for time, user in zip(times, users, strict=True):
@@ -101,17 +101,22 @@ def generate(count: int, span_s: float, seed: int) -> list[Arrival]:
     return _scaled(arrivals, span_s)
 
 
-def _cox_times(count: int, draws: random.Random) -> list[float]:
-    """Times of arrival in mean gaps."""
-    innovation = math.sqrt(LOG_RATE_VARIANCE * (1 - RATE_MEMORY**2))
-    log_rate = draws.gauss(0, math.sqrt(LOG_RATE_VARIANCE))
+def cox_times(
+    count: int,
+    draws: random.Random,
+    log_rate_variance: float = LOG_RATE_VARIANCE,
+    block_mean_gaps: float = BLOCK_MEAN_GAPS,
+) -> list[float]:
+    """Times of arrival in mean gaps: see `generate`."""
+    innovation = math.sqrt(log_rate_variance * (1 - RATE_MEMORY**2))
+    log_rate = draws.gauss(0, math.sqrt(log_rate_variance))
     times: list[float] = []
     block = 0
     while len(times) < count:
         # Less half the variance, the mean rate is one arrival per unit of time.
-        rate = math.exp(log_rate - LOG_RATE_VARIANCE / 2)
-        time = block * BLOCK_MEAN_GAPS + draws.expovariate(rate)
-        while time < (block + 1) * BLOCK_MEAN_GAPS and len(times) < count:
+        rate = math.exp(log_rate - log_rate_variance / 2)
+        time = block * block_mean_gaps + draws.expovariate(rate)
+        while time < (block + 1) * block_mean_gaps and len(times) < count:
             times.append(time)
             time += draws.expovariate(rate)
         log_rate = RATE_MEMORY * log_rate + draws.gauss(0, innovation)
@@ -119,7 +124,8 @@ def _cox_times(count: int, draws: random.Random) -> list[float]:
     return times
 
 
-def _tenants(count: int, draws: random.Random) -> list[str]:
+def tenants(count: int, draws: random.Random) -> list[str]:
+    """Whose the jobs are, with the shares of Philly's virtual clusters and in runs as long."""
     names = [f"tenant-{index + 1}" for index in range(len(TENANT_SHARES))]
     users: list[str] = []
     for _ in range(count):

@@ -20,11 +20,14 @@ from schemas.changes import (
 from schemas.decisions import EventIgnored, IgnoredReason, NodeMoved, ZoneAccepted
 from schemas.registry import runners_of
 from streams.cell.layout import InvalidLayoutError, Layout
-from streams.cell.nodes import Departure, NodeChange, NodePool
+from streams.cell.nodes import Departure, NodeChange, NodePool, commands_nodes
 from streams.cell.zones import Zones
 
+Departures = Mapping[str, Departure]
+"""By node."""
 
-class _RefusedError(Exception):
+
+class RefusedError(Exception):
     """An event changes nothing, for this reason."""
 
     def __init__(self, reason: IgnoredReason, detail: str) -> None:
@@ -41,15 +44,15 @@ class Changes:
         self._nodes = nodes
         self._zones = zones
         self._tried: Layout | None = None
-        self._room_after: dict[tuple[str, str | None], int | None] = {}
-        """What live jobs could take in the snapshot if a node left `_tried` for a zone; None if it cannot.
-        Kept because a node may wait long for its turn. It follows from the state."""
+        self._room_after: dict[tuple[tuple[str, str | None], ...], int | None] = {}
+        """What live jobs could take in the snapshot if nodes left `_tried` for these zones; None if they
+        cannot. Kept because nodes may wait long for their turn. It follows from the state."""
 
     def take(self, event: CellChange) -> Iterator[Outcome]:
         """Carry out what an operator says, or say why not."""
         try:
             yield from self._carry_out(event)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             yield EventIgnored(reason=refused.reason, detail=refused.detail)
         except InvalidLayoutError as error:
             yield EventIgnored(reason="invalid_configuration", detail=str(error))
@@ -57,31 +60,50 @@ class Changes:
     def settle(self) -> Iterator[Outcome]:
         """Let the nodes go that are to leave and that their zones need no more."""
         while (free := self._free_to_go()) is not None:
-            node, layout = free
-            yield from self._move(node, layout, self._nodes.leaving.pop(node))
+            departures, layout = free
+            for node in departures:
+                del self._nodes.leaving[node]
+            yield from self.move(departures, layout)
 
-    def _free_to_go(self) -> tuple[str, Layout] | None:
-        """The first node that may leave now, and the layout after it has; a move may free others."""
+    def _free_to_go(self) -> tuple[Departures, Layout] | None:
+        """Nodes that may leave now, and the layout after they have; a move may free others.
+
+        They are all that their zones need no more, or else the first that may leave without the others.
+        """
+        if not self._nodes.leaving:
+            return None
         if self._tried is not self._layout:
             self._tried = self._layout
             self._room_after.clear()
-        for node, departure in self._nodes.leaving.items():
-            if self._zones.policies[self._layout.zone_of[node]].occupies(node):
-                continue
-            move, layout = (node, departure.to_zone), None
-            if move not in self._room_after:
-                layout = self._layout_if_it_left(*move)
-                self._room_after[move] = None if layout is None else layout.present.live_jobs_bytes
-            room_bytes = self._room_after[move]
-            if room_bytes is not None and self._zones.live_bytes <= room_bytes:
-                return node, layout or self._layout.after({node: departure.to_zone})
+        free = {
+            node: departure
+            for node, departure in self._nodes.leaving.items()
+            if not self._zones.policies[self._layout.zone_of[node]].occupies(node)
+        }
+        one_by_one = ({node: departure} for node, departure in free.items()) if len(free) > 1 else ()
+        for departures in (free, *one_by_one) if free else ():
+            layout = self._layout_with_room(departures)
+            if layout is not None:
+                return departures, layout
         return None
 
-    def _layout_if_it_left(self, node: str, to_zone: str | None) -> Layout | None:
+    def _layout_with_room(self, departures: Departures) -> Layout | None:
+        """The layout after nodes have left, if it is valid and leaves room for the live jobs."""
+        moves = tuple((node, departure.to_zone) for node, departure in departures.items())
+        layout = None
+        if moves not in self._room_after:
+            layout = self._layout_if_they_left(dict(moves))
+            self._room_after[moves] = None if layout is None else layout.present.live_jobs_bytes
+        room_bytes = self._room_after[moves]
+        if room_bytes is None or self._zones.live_bytes > room_bytes:
+            return None
+        return layout or self._layout.after(dict(moves))
+
+    def _layout_if_they_left(self, moves: Mapping[str, str | None]) -> Layout | None:
         try:
-            return self._layout.after({node: to_zone})
+            return self._layout.after(moves)
         except InvalidLayoutError:
-            return None  # the zones have changed since: it waits until they have a place for it
+            return None  # the zones have changed since: they wait until there is a place for them
 
     def pass_on(self, news: Iterator[Outcome | NodeChange]) -> Iterator[Outcome]:
         """What is decided about nodes, and what their zones decide because of it."""
@@ -92,6 +114,21 @@ class Changes:
             else:
                 yield one
 
+    def layout_for(self, destinations: Mapping[str, str]) -> Layout | None:
+        """The layout with these nodes in other zones, at once; None where there are none.
+
+        Raises:
+            RefusedError: it is not valid, or a zone that nodes come to could not keep its promises.
+        """
+        if not destinations:
+            return None
+        try:
+            layout = self._layout.after(destinations)
+        except InvalidLayoutError as error:
+            raise RefusedError("invalid_configuration", str(error)) from None
+        self._refuse_broken_promises(layout, dict.fromkeys(destinations.values()))
+        return layout
+
     @property
     def _layout(self) -> Layout:
         return self._nodes.layout
@@ -100,7 +137,7 @@ class Changes:
         """Every fault is found before the first outcome.
 
         Raises:
-            _RefusedError, InvalidLayoutError: nothing has changed.
+            RefusedError, InvalidLayoutError: nothing has changed.
         """
         match event:
             case ZoneConfigured():
@@ -115,11 +152,11 @@ class Changes:
                 yield from self._return(event)
             case NodeCordoned():
                 if self._nodes.is_cordoned(self._known(event.node)):
-                    raise _RefusedError("nothing_changes", f"node {event.node} is cordoned")
+                    raise RefusedError("nothing_changes", f"node {event.node} is cordoned")
                 yield from self.pass_on(self._nodes.cordon(event.node))
             case NodeUncordoned():
                 if not self._nodes.is_cordoned(self._known(event.node)):
-                    raise _RefusedError("nothing_changes", f"node {event.node} is not cordoned")
+                    raise RefusedError("nothing_changes", f"node {event.node} is not cordoned")
                 yield from self.pass_on(self._nodes.uncordon(event.node))
 
     def _configure(self, event: ZoneConfigured) -> Iterator[Outcome]:
@@ -127,16 +164,22 @@ class Changes:
         layout = before.with_zone(event)
         is_new = zone.id not in before.zones
         if not is_new and before.zones[zone.id].policy.kind != zone.policy.kind:
-            raise _RefusedError(
+            raise RefusedError(
                 "breaks_a_promise",
                 f"zone {zone.id} keeps its policy, {before.zones[zone.id].policy.kind}: configure a new zone",
+            )
+        lent = next((server for server, loan in self._nodes.loans.items() if loan.owner == zone.id), None)
+        if zone.lending is None and lent is not None:
+            raise RefusedError(
+                "breaks_a_promise",
+                f"zone {zone.id} keeps `lending` while servers are on loan, such as {lent}",
             )
         listed = {node.id for node in zone.nodes}
         owned = {node for node, owner in before.owner_of.items() if owner == zone.id}
         retiring = {node for node, to in self._nodes.leaving.items() if to.to_zone is None}
         given_up = sorted(owned - listed - retiring)
         if layout.owned == before.owned and not given_up and not listed & retiring:
-            raise _RefusedError("nothing_changes", f"zone {zone.id} is configured so")
+            raise RefusedError("nothing_changes", f"zone {zone.id} is configured so")
         kept = listed & retiring
         departures = {node: to for node, to in self._destinations.items() if node not in kept}
         self._refuse_stranded(layout, {**departures, **dict.fromkeys(given_up)})
@@ -161,8 +204,10 @@ class Changes:
             if self._is_retiring(event, owner):
                 yield from self.pass_on(self._nodes.keep(event.node, "registered"))
                 return
-            raise _RefusedError("node_already_registered", f"node {event.node} is owned by zone {owner}")
+            raise RefusedError("node_already_registered", f"node {event.node} is owned by zone {owner}")
         layout = self._layout.with_node(event)
+        if self._nodes.loans:
+            self._refuse_stranded(layout, self._destinations)
         self._refuse_broken_promises(layout, [event.zone])
         yield from self._arrange(layout)
         yield from self._join(event.node)
@@ -182,7 +227,7 @@ class Changes:
     def _retire(self, node: str) -> Iterator[Outcome]:
         present, departure = self._nodes.leaving.get(self._known(node)), Departure(None, "retired")
         if present == departure:
-            raise _RefusedError("nothing_changes", f"node {node} is leaving the cell")
+            raise RefusedError("nothing_changes", f"node {node} is leaving the cell")
         self._layout_after(node, departure)
         yield from self.pass_on(self._nodes.send_off(node, departure))
 
@@ -190,9 +235,9 @@ class Changes:
         node, layout = self._staying(event.node), self._layout
         self._refuse_unknown_zone(event.zone)
         if layout.owner_of[node] == event.zone:
-            raise _RefusedError("nothing_changes", f"zone {event.zone} owns node {node}")
+            raise RefusedError("nothing_changes", f"zone {event.zone} owns node {node}")
         if node in layout.lent:
-            raise _RefusedError("node_already_lent", f"node {node} is lent to zone {layout.lent[node]}")
+            raise RefusedError("node_already_lent", f"node {node} is lent to zone {layout.lent[node]}")
         yield from self._send_off(node, Departure(event.zone, "lent"))
 
     def _return(self, event: NodeReturned) -> Iterator[Outcome]:
@@ -201,7 +246,7 @@ class Changes:
         if departure is not None and departure.reason == "lent":
             yield from self.pass_on(self._nodes.keep(node, "returned"))
         elif node not in layout.lent:
-            raise _RefusedError(
+            raise RefusedError(
                 "node_not_lent", f"node {node} serves zone {layout.zone_of[node]}, which owns it"
             )
         else:
@@ -220,14 +265,18 @@ class Changes:
             InvalidLayoutError: it cannot go there, or not once all others have left that are to leave.
         """
         layout = self._layout.after({node: departure.to_zone})
-        if self._nodes.leaving.keys() - {node}:
+        if self._destinations.keys() - {node}:
             self._refuse_stranded(self._layout, {**self._destinations, node: departure.to_zone})
         return layout
 
     @property
     def _destinations(self) -> dict[str, str | None]:
-        """Where the nodes go that are to leave; None where they leave the cell."""
-        return {node: departure.to_zone for node, departure in self._nodes.leaving.items()}
+        """Where the nodes go that are to leave, None where they leave the cell. Those on loan may be wanted
+        back at any time."""
+        return {
+            **{server: loan.owner for server, loan in self._nodes.loans.items()},
+            **{node: departure.to_zone for node, departure in self._nodes.leaving.items()},
+        }
 
     def _refuse_stranded(self, layout: Layout, destinations: Mapping[str, str | None]) -> None:
         """Refuse a change after which not all nodes could leave that are to leave, such as two of a zone that
@@ -249,12 +298,17 @@ class Changes:
             return False
         return True
 
-    def _move(self, node: str, layout: Layout, departure: Departure) -> Iterator[Outcome]:
+    def move(self, departures: Departures, layout: Layout) -> Iterator[Outcome]:
+        """Nodes that no job needs leave their zones, and are where `layout` has them."""
         before = self._layout
         yield from self._arrange(layout)
-        from_zone, to_zone = before.zone_of[node], departure.to_zone
-        yield NodeMoved(node=node, from_zone=from_zone, to_zone=to_zone, reason=departure.reason)
-        if to_zone is not None:
+        for node, departure in departures.items():
+            from_zone, to_zone = before.zone_of[node], departure.to_zone
+            yield NodeMoved(node=node, from_zone=from_zone, to_zone=to_zone, reason=departure.reason)
+            if to_zone is None:
+                continue
+            if not commands_nodes(layout.zones[to_zone]):
+                yield from self._nodes.take_for_up(node, departure.reason)
             yield from self.pass_on(self._nodes.told_anew(node))
             if _asks_more(before.zones[from_zone], layout.zones[to_zone]):
                 yield from self.pass_on(self._nodes.await_word(node))
@@ -262,7 +316,8 @@ class Changes:
     def _join(self, node: str) -> Iterator[Outcome]:
         zone = self._layout.zone_of[node]
         yield NodeMoved(node=node, from_zone=None, to_zone=zone, reason="registered")
-        yield from self.pass_on(self._nodes.await_word(node))
+        if commands_nodes(self._layout.zones[zone]):
+            yield from self.pass_on(self._nodes.await_word(node))
 
     def _arrange(self, layout: Layout) -> Iterator[Outcome]:
         self._nodes.arrange(layout)
@@ -270,24 +325,27 @@ class Changes:
 
     def _known(self, node: str) -> str:
         if self._nodes.zone_of(node) is None:
-            raise _RefusedError("unknown_node", f"cell {self._cell} has no node {node}")
+            raise RefusedError("unknown_node", f"cell {self._cell} has no node {node}")
         return node
 
     def _staying(self, node: str) -> str:
         if self._known(node) in self._nodes.leaving:
-            raise _RefusedError("node_leaving", f"node {node} is leaving zone {self._layout.zone_of[node]}")
+            raise RefusedError("node_leaving", f"node {node} is leaving zone {self._layout.zone_of[node]}")
         return node
 
     def _refuse_unknown_zone(self, zone: str) -> None:
         if zone not in self._layout.zones:
-            raise _RefusedError("unknown_zone", f"cell {self._cell} has no zone {zone}")
+            raise RefusedError("unknown_zone", f"cell {self._cell} has no zone {zone}")
 
     def _refuse_broken_promises(self, layout: Layout, zones: Iterable[str]) -> None:
         for promise in self._zones.broken_promises(layout, zones):
-            raise _RefusedError("breaks_a_promise", promise)
+            raise RefusedError("breaks_a_promise", promise)
 
 
 def _asks_more(before: Zone, after: Zone) -> bool:
     """Whether a node that is fit for a zone may be unfit for another, or for the same as it is then."""
     needed, held = runners_of(after.policy.kind), runners_of(before.policy.kind)
-    return before.base_model != after.base_model or not needed <= held
+    asks_other_model = after.policy.shares_base_model and (
+        not before.policy.shares_base_model or before.base_model != after.base_model
+    )
+    return asks_other_model or not needed <= held

@@ -9,6 +9,7 @@ from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.decisions import EventIgnored, JobQuoted, JobRejected, RejectionReason
 from schemas.fleet import CommandRefused, FleetEvent, NodeOffline, NodeSilent, RunReport, SignOfLife
+from schemas.inference import InferenceEvent
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.registry import writer_of
 from schemas.rules import RulesAdopted
@@ -17,6 +18,7 @@ from streams.cell.changes import Changes
 from streams.cell.jobs import Job, JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.loans import Loans
 from streams.cell.nodes import NodePool
 from streams.cell.recent_ids import RecentIds
 from streams.cell.rules import Rules, State
@@ -38,10 +40,11 @@ class ConfiguredCell:
         live_bytes = LiveBytes(layout.present.live_jobs_bytes)
         self.jobs = JobRegister(window, live_bytes)
         self.nodes = NodePool(layout)
-        self._zones = Zones(layout, self.jobs, live_bytes, rules.policies)
+        self._zones = Zones(layout, self.jobs, live_bytes, self.nodes.loans, rules.policies)
         self.zones = self._zones.policies
         """By id."""
         self._changes = Changes(name, self.nodes, self._zones)
+        self._loans = Loans(name, self.nodes, self._zones, self._changes)
 
     @classmethod
     def first(
@@ -60,6 +63,7 @@ class ConfiguredCell:
         cell.time_s = state["time_s"]
         cell._recent.restore(state["recent"])
         cell.nodes.restore(state["nodes"])
+        cell._loans.restore(state["loans"])
         cell.jobs.restore(state["jobs"])
         cell._zones.restore(state["zones"], cell.time_s)
         return cell
@@ -71,6 +75,7 @@ class ConfiguredCell:
             "configuration": self.nodes.layout.owned_json,
             "recent": self._recent.state(),
             "nodes": self.nodes.state(),
+            "loans": self._loans.state(),
             "jobs": self.jobs.state(),
             "zones": {id: zone.state() for id, zone in self.zones.items()},
         }
@@ -85,12 +90,16 @@ class ConfiguredCell:
             return
         yield from self._dispatch(envelope.event)
         yield from self._decided(self._changes.settle())
+        while self._loans.are_behind:
+            yield from self._decided(self._loans.follow(self.time_s))
+            yield from self._decided(self._changes.settle())
 
     def broken_invariants(self) -> Iterator[str]:
         """A line for each thing that should always hold of the cell and does not."""
         for job in self.jobs.live.values():
             if job.zone not in self.zones:
                 yield f"job {job.job_id} is of zone {job.zone}, which the cell lacks"
+        yield from self._loans.broken_invariants()
         for id, zone in self.zones.items():
             for fault in zone.broken_invariants():
                 yield f"zone {id}: {fault}"
@@ -109,6 +118,8 @@ class ConfiguredCell:
                 yield from self._hear(event)
             case SolveFinished():
                 yield from self._solved(event)
+            case InferenceEvent():
+                yield from self._decided(self._loans.take(event, self.time_s))
             case CellChange():
                 yield from self._decided(self._changes.take(event))
             case CellConfigured():
@@ -126,9 +137,10 @@ class ConfiguredCell:
                 yield from self._pass_on(event)
 
     def _decided(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-        """What a zone decides, kept in the register of jobs."""
+        """What is decided, as jobs and loans keep it."""
         for outcome in outcomes:
             self.jobs.note(outcome)
+            self._loans.note(outcome)
             yield outcome
 
     def _tick(self, time_s: float) -> Iterator[Outcome]:
@@ -138,6 +150,7 @@ class ConfiguredCell:
             )
             return
         self.time_s = time_s
+        yield from self._loans.pass_deadlines(time_s)
         yield from self._decided(self._zones.wake(time_s))
 
     def _submit(self, event: JobSubmitted) -> Iterator[Outcome]:

@@ -36,14 +36,7 @@ class Layout:
     @cached_property
     def present(self) -> CellConfigured:
         """Each node in the zone that it serves."""
-        if not self.lent:
-            return self.owned
-        serving: dict[str, list[Node]] = {zone.id: [] for zone in self.owned.zones}
-        for zone in self.owned.zones:
-            for node in zone.nodes:
-                serving[self.lent.get(node.id, zone.id)].append(node)
-        zones = (_with(zone, nodes=tuple(serving[zone.id])) for zone in self.owned.zones)
-        return _with(self.owned, zones=tuple(zones))
+        return _arranged(self.owned, self.lent, {})
 
     @cached_property
     def zones(self) -> Mapping[str, Zone]:
@@ -101,6 +94,10 @@ class Layout:
 
     def _valid(self, owned: CellConfigured, lent: Mapping[str, str]) -> Self:
         layout = type(self)(owned, lent)
+        if owned is self.owned:
+            # What cached properties keep: that is the same, or made and checked for the zones that change.
+            kept = {"owned_json": self.owned_json, "owner_of": self.owner_of}
+            layout.__dict__.update(kept, present=_arranged(owned, lent, self.zones))
         _ = layout.present
         count = len(layout.owned_json)
         if count > MAX_VALUE_BYTES:
@@ -109,6 +106,23 @@ class Layout:
                 "are kept: make a second cell"
             )
         return layout
+
+
+def _arranged(owned: CellConfigured, lent: Mapping[str, str], known: Mapping[str, Zone]) -> CellConfigured:
+    """A configuration with each node in the zone that it serves; `known` are zones that may be as they are to
+    be, but for their nodes."""
+    if not lent:
+        return owned
+    serving: dict[str, list[Node]] = {zone.id: [] for zone in owned.zones}
+    for zone in owned.zones:
+        for node in zone.nodes:
+            serving[lent.get(node.id, zone.id)].append(node)
+    zones: list[Zone] = []
+    for zone in owned.zones:
+        nodes = tuple(serving[zone.id])
+        same = (one for one in (zone, known.get(zone.id)) if one is not None and one.nodes == nodes)
+        zones.append(next(same, None) or _with(zone, nodes=nodes))
+    return _with(owned, zones=tuple(zones))
 
 
 def _with(record: R, **changes: Any) -> R:

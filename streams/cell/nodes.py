@@ -1,12 +1,13 @@
 """The nodes of a cell: the zone of each, whether it is up, and whether it may be planned on.
 
 A node of the first configuration is assumed to be up until it leaves, announces that it is unfit for its
-zone, or falls silent after it was heard; one that joins later is awaited. A node is unfit with another base
-model than the zone's, or without a runner that the zone's policy commands.
+zone, or falls silent after it was heard; one that joins later is awaited. A node is unfit without a runner
+that the zone's policy commands, or, where the zone's jobs share a base model, with another one. A zone whose
+policy commands nothing hears nothing of its nodes: they count as up.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
 from schemas.base import Outcome
@@ -15,6 +16,7 @@ from schemas.decisions import EventIgnored, NodeStatus, NodeStatusChanged, NodeS
 from schemas.fleet import FleetEvent, NodeOffline, NodeOnline, NodeSilent, SignOfLife
 from schemas.registry import runners_of
 from streams.cell.layout import Layout
+from streams.cell.loan import Loan
 
 LeavingReason = Literal["lent", "returned", "retired"]
 
@@ -28,6 +30,8 @@ class NodeChange:
     """`restarted`: its executor has begun anew, and knows nothing of how long its runs took. `cordoned`:
     nothing new may be planned on it. `leaving`: nor may anything stay planned on it that fits elsewhere.
     `open`: neither holds any more."""
+    by_s: float | None = None
+    """By when a leaving node must be free; None where it leaves whenever it is."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class NodePool:
         self._barred: dict[str, None] = {}
         """Not known to be fit for the zone that they serve."""
         self._cordoned: dict[str, None] = {}
+        self.loans: dict[str, Loan] = {}
+        """By server, in the order in which they were lent. Nodes that operators lend are not on loan."""
 
     @property
     def watched(self) -> Collection[str]:
@@ -71,20 +77,26 @@ class NodePool:
         """Whether an operator has cordoned a node."""
         return node in self._cordoned
 
+    def is_awaited(self, node: str) -> bool:
+        """Whether the zone that a node serves waits for word that the node is fit."""
+        return node in self._barred
+
     def awaits(self, sign: SignOfLife) -> bool:
         """Whether a sign of life is news."""
-        zone = self.zone_of(sign.node)
-        return (
-            zone is not None
-            and sign.node not in self._heard
-            and _unfit(sign, self.layout.zones[zone]) is None
-        )
+        id = self.zone_of(sign.node)
+        if id is None or sign.node in self._heard:
+            return False
+        zone = self.layout.zones[id]
+        return commands_nodes(zone) and _unfit(sign, zone) is None
 
     def take(self, event: FleetEvent) -> Iterator[Outcome | NodeChange]:
         """What an event about a node of the cell says of the node: what is decided, and what its zone is told
         of, in order."""
+        zone = self.layout.zones[self.layout.zone_of[event.node]]
+        if not commands_nodes(zone):
+            return
         if isinstance(event, SignOfLife):
-            unfit = _unfit(event, self.layout.zones[self.layout.zone_of[event.node]])
+            unfit = _unfit(event, zone)
             if unfit is not None:
                 self._barred[event.node] = None
                 yield unfit
@@ -114,14 +126,18 @@ class NodePool:
         """Have a cordoned node planned on again, unless it is leaving."""
         del self._cordoned[node]
         yield self.described(node, "uncordoned")
-        if node not in self.leaving:
-            yield NodeChange(node, "open")
+        yield NodeChange(node, "open")
+        if node in self.leaving:
+            loan = self.loans.get(node)
+            yield NodeChange(node, "leaving", None if loan is None else loan.due_s)
 
-    def send_off(self, node: str, departure: Departure) -> Iterator[Outcome | NodeChange]:
-        """Have a node vacated, to leave its zone."""
+    def send_off(
+        self, node: str, departure: Departure, by_s: float | None = None
+    ) -> Iterator[Outcome | NodeChange]:
+        """Have a node vacated, to leave its zone, by some time where one is given."""
         self.leaving[node] = departure
         yield self.described(node, departure.reason)
-        yield NodeChange(node, "leaving")
+        yield NodeChange(node, "leaving", by_s)
 
     def keep(self, node: str, reason: Literal["returned", "registered"]) -> Iterator[Outcome | NodeChange]:
         """A node that was to leave stays where it is."""
@@ -137,6 +153,14 @@ class NodePool:
         for node in before.zone_of.keys() - layout.zone_of.keys():
             for names in (self._heard, self._down, self._barred, self._cordoned):
                 names.pop(node, None)
+
+    def take_for_up(self, node: str, reason: LeavingReason) -> Iterator[Outcome]:
+        """A node has come to a zone that hears nothing of its nodes."""
+        was_down = node in self._down
+        for names in (self._heard, self._down, self._barred):
+            names.pop(node, None)
+        if was_down:
+            yield self.described(node, reason)
 
     def await_word(self, node: str) -> Iterator[Outcome | NodeChange]:
         """Take a node for down until it announces that it is fit for the zone that it serves now."""
@@ -164,6 +188,7 @@ class NodePool:
             "cordoned": list(self._cordoned),
             "leaving": [[node, to.to_zone, to.reason] for node, to in self.leaving.items()],
             "lent": dict(self.layout.lent),
+            "loans": [[server, *astuple(loan)] for server, loan in self.loans.items()],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -173,6 +198,7 @@ class NodePool:
         self._barred = dict.fromkeys(state["barred"])
         self._cordoned = dict.fromkeys(state["cordoned"])
         self.leaving = {node: Departure(to_zone, reason) for node, to_zone, reason in state["leaving"]}
+        self.loans.update({server: Loan(*fields) for server, *fields in state["loans"]})
 
     def _lose(
         self, node: str, reason: Literal["offline", "silent", "awaited"], detail: str
@@ -184,9 +210,14 @@ class NodePool:
             yield NodeChange(node, "down")
 
 
+def commands_nodes(zone: Zone) -> bool:
+    """Whether the policy of a zone has commands for its nodes, which something there must carry out."""
+    return bool(runners_of(zone.policy.kind))
+
+
 def _unfit(sign: SignOfLife, zone: Zone) -> EventIgnored | None:
     """Why a node is of no use to its zone, if it is."""
-    if sign.base_model != zone.base_model:
+    if zone.policy.shares_base_model and sign.base_model != zone.base_model:
         detail = f"node {sign.node} holds {sign.base_model}, not {zone.base_model}"
         return EventIgnored(reason="wrong_base_model", detail=detail)
     missing = runners_of(zone.policy.kind) - set(sign.runners)

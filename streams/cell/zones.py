@@ -10,6 +10,7 @@ from schemas.kind import PolicyKind
 from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.loan import Loan
 from streams.policies.policy import ZoneContext, ZonePolicy
 
 
@@ -17,19 +18,26 @@ class Zones:
     """By id, as a layout has them."""
 
     def __init__(
-        self, layout: Layout, jobs: JobRegister, live_bytes: LiveBytes, kinds: Mapping[str, PolicyKind]
+        self,
+        layout: Layout,
+        jobs: JobRegister,
+        live_bytes: LiveBytes,
+        loans: Mapping[str, Loan],
+        kinds: Mapping[str, PolicyKind],
     ) -> None:
         """Begin with empty zones.
 
         Args:
             jobs: of the cell.
             live_bytes: what they take in a snapshot.
+            loans: of the cell, by server.
             kinds: the policies that the rules of the cell have.
         """
         self._layout = layout
         self._jobs = jobs
         self._kinds = kinds
         self._live = live_bytes
+        self._loans = loans
         self._time_s: float | None = None
         self.policies: dict[str, ZonePolicy] = {}
         for zone in layout.zones.values():
@@ -80,7 +88,7 @@ class Zones:
     def _broken_promises_of(self, before: Zone, context: ZoneContext) -> Iterator[str]:
         id, after = before.id, context.zone
         job = next((job.job_id for job in self._jobs.live.values() if job.zone == id), None)
-        if before.base_model != after.base_model and job is not None:
+        if after.policy.shares_base_model and before.base_model != after.base_model and job is not None:
             yield f"zone {id} keeps base model {before.base_model} while it has jobs, such as {job}"
         for promise in self.policies[id].broken_promises(context):
             yield f"zone {id}: {promise}"
@@ -107,7 +115,7 @@ class Zones:
                 yield self._context(layout, layout.zones[id])
 
     def _context(self, layout: Layout, zone: Zone) -> ZoneContext:
-        return ZoneContext(layout.present, zone, self._jobs.live, self._live)
+        return ZoneContext(layout.present, zone, self._jobs.live, self._live, self._loans)
 
     def _add(self, context: ZoneContext) -> None:
         kind = self._kinds[context.zone.policy.kind]

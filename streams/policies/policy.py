@@ -1,6 +1,6 @@
 """The interface between a cell and the policy that runs one of its zones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.loan import Loan
 from streams.cell.nodes import NodeChange
 
 
@@ -25,6 +26,9 @@ class ZoneContext:
     """The live jobs of the cell by id, those of other zones too."""
     live: LiveBytes
     """What the live jobs of all zones take in the cell's snapshot."""
+    loans: Mapping[str, Loan]
+    """The servers of the cell that are on loan, those lent to other zones too: one that serves this zone may
+    have to be back `notice_s` from now."""
 
 
 class ZonePolicy(Protocol):
@@ -58,6 +62,11 @@ class ZonePolicy(Protocol):
 
     def occupies(self, node: str) -> bool:
         """Whether jobs of the zone need one of its nodes still, which therefore cannot leave it."""
+
+    def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:
+        """So many of these nodes, which are on loan to the zone, that it misses least if they have to be back
+        by `due_s`, in the order in which it would give them back. Changes nothing: that they are to leave
+        comes as a `NodeChange` of each."""
 
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
         """News of one of the zone's nodes."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.base import ZoneView
+from schemas.base import View
 from schemas.codec import Decision
 from schemas.commands import Command
 from schemas.decisions import (
@@ -37,8 +37,8 @@ class Publication:
             yield SentRecord(
                 self._topic(COMMANDS), outcome.node.encode(), decision.canonical, headers, partition
             )
-        if isinstance(outcome, ZoneView):
-            key = f"{decision.cell}/{outcome.zone}"
+        if isinstance(outcome, View):
+            key = f"{decision.cell}/{getattr(outcome, outcome.KEY_FIELD)}"
             yield SentRecord(self._topic(outcome.VIEW), key.encode(), decision.canonical, headers)
         state = job_state(decision)
         if state is not None:

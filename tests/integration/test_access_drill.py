@@ -40,27 +40,30 @@ TIMEOUT_S = 30.0
 # What each role may do, written down from what the role is for and not from the code's own table:
 # r reads, w writes, - neither.
 EXPECTED = """
-                      users vendors operators nodes worker solver auditor
-cells                 -     -       w         -     r      -      r
-jobs                  w     -       -         -     r      -      r
-quotes                -     w       -         -     r      -      r
-fleet                 -     -       -         w     r      -      r
-clock                 -     -       w         -     r      -      r
-solves.finished       -     -       -         -     r      w      r
-ledger                -     -       r         -     rw     -      r
-decisions             r     r       r         -     w      r      r
-rules.states          -     -       -         -     w      -      r
-commands              -     -       -         r     w      -      r
-prices                r     -       -         -     w      -      r
-jobs.state            r     -       -         -     w      -      r
-snapshots             -     -       -         -     rw     -      -
-cells.dlt             -     -       r         -     w      -      r
-jobs.dlt              r     -       r         -     w      -      r
-quotes.dlt            -     r       r         -     w      -      r
-fleet.dlt             -     -       r         -     w      -      r
-clock.dlt             -     -       r         -     w      -      r
-solves.finished.dlt   -     -       r         -     w      -      r
-ledger.dlt            -     -       r         -     w      -      r
+                      users vendors inference operators nodes worker solver auditor
+cells                 -     -       -         w         -     r      -      r
+jobs                  w     -       -         -         -     r      -      r
+quotes                -     w       -         -         -     r      -      r
+fleet                 -     -       -         -         w     r      -      r
+clock                 -     -       -         w         -     r      -      r
+inference             -     -       rw        -         -     r      -      r
+solves.finished       -     -       -         -         -     r      w      r
+ledger                -     -       -         r         -     rw     -      r
+decisions             r     r       r         r         -     w      r      r
+rules.states          -     -       -         -         -     w      -      r
+commands              -     -       -         -         r     w      -      r
+prices                r     -       r         -         -     w      -      r
+jobs.state            r     -       r         -         -     w      -      r
+loans                 r     -       r         -         -     w      -      r
+snapshots             -     -       -         -         -     rw     -      -
+cells.dlt             -     -       -         r         -     w      -      r
+jobs.dlt              r     -       -         r         -     w      -      r
+quotes.dlt            -     r       -         r         -     w      -      r
+fleet.dlt             -     -       -         r         -     w      -      r
+clock.dlt             -     -       -         r         -     w      -      r
+inference.dlt         -     -       r         r         -     w      -      r
+solves.finished.dlt   -     -       -         r         -     w      -      r
+ledger.dlt            -     -       -         r         -     w      -      r
 """
 
 

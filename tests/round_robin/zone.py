@@ -1,6 +1,6 @@
 """A zone under the round-robin policy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from schemas.base import Event, Outcome
@@ -143,6 +143,9 @@ class RoundRobinZone:
 
     def occupies(self, node: str) -> bool:
         return node in self._running
+
+    def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:
+        return sorted(servers, key=lambda node: (self.occupies(node), node))[:count]
 
     def take(self, event: Event) -> Iterator[Outcome]:
         raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")

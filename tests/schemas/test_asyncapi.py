@@ -154,6 +154,7 @@ def test_every_type_travels_over_its_topics() -> None:
     assert set(channels["decisions"]["messages"]) == {model.__name__ for model in DECISION_TYPES.values()}
     assert set(channels["commands"]["messages"]) == {"SlotAssigned", "RunCancelled"}
     assert set(channels["prices"]["messages"]) == {"ZonePriced"}
+    assert set(channels["loans"]["messages"]) == {"LoanChanged"}
     assert set(channels["jobs.state"]["messages"]) == {"JobState"}
     assert set(channels["rules.states"]["messages"]) == {"CellState"}
     assert set(channels["jobs.dlt"]["messages"]) == {"DeadLetter"}

@@ -136,7 +136,7 @@ def _fullest(node_slots: NodeSlots, demand: Demand, slot: int, index: int) -> in
     for row in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
         free = (node_slots.free_samples[slot, row], node_slots.free_gib[slot, row])
         if (
-            node_slots.node_open[row]
+            slot < node_slots.open_slots[row]
             and free[0] >= demand.samples[index]
             and free[1] >= demand.memory_gib
             and free < least

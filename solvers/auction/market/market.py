@@ -18,6 +18,9 @@ HIGHEST_PRICE_MICROS = 1e30
 ever beats it: prices stop here, far from where sums of them overflow, and nothing is decided otherwise."""
 
 
+NEVER = 2**62
+"""A slot that does not come."""
+
 _HALVES = 2.0**27 + 1
 """Times this, a number splits into halves of 26 bits (T. J. Dekker, "A floating-point technique for extending
 the available precision", 1971)."""
@@ -89,6 +92,9 @@ class Market:
         self.node_up = np.ones(len(fleet.nodes), np.bool_)
         self.node_open = np.ones(len(fleet.nodes), np.bool_)
         """Whether anything new may be planned on a node while it is up."""
+        self.closes_at = np.full(len(fleet.nodes), NEVER, np.int64)
+        """(rows,) the first slot in which nothing may be planned on a node, up and open as it is. Whoever has
+        nodes that close sets it, also after `restore`."""
         self.full_costs = self._by_class(self._full_cost, first_slot, horizon_slots)
 
     @property
@@ -147,7 +153,7 @@ class Market:
             self.memory_price[start:stop],
             self.free_samples[start:stop],
             self.free_gib[start:stop],
-            self.node_up & self.node_open,
+            self.open_slots(start, stop),
             self._class_bounds,
             self.price_order.rows[start:stop],
             self.price_order.memory_ahead[start:stop],
@@ -159,8 +165,13 @@ class Market:
         return self.node_slots(start, stop)._replace(
             free_samples=np.tile(self.capacity_samples, slots),
             free_gib=np.tile(self.capacity_gib, slots),
-            node_open=np.ones_like(self.node_open),
+            open_slots=np.full(len(self.fleet.nodes), stop - start, np.int64),
         )
+
+    def open_slots(self, start: int, stop: int) -> Ints:
+        """(rows,) in how many columns from `start` to before `stop` something may be planned on a node."""
+        left = np.clip(self.closes_at - (self.first_slot + start), 0, stop - start)
+        return np.where(self.node_up & self.node_open, left, 0)
 
     def locate(self, placement: Placement) -> tuple[Ints, Ints, Ints]:
         """Columns, rows and classes of a placement's node-slots, all within the window."""
@@ -168,11 +179,11 @@ class Market:
         return np.array(placement.slots, np.int64) - self.first_slot, rows, self._class_of_row[rows]
 
     def has_room(self, placement: Placement, demand: Demand) -> bool:
-        """Whether every node-slot of a placement is on a node that is up and open and has room for the
+        """Whether every node-slot of a placement is on a node that is up and open then and has room for the
         task."""
         columns, rows, classes = self.locate(placement)
         return bool(
-            (self.node_up & self.node_open)[rows].all()
+            (columns < self.open_slots(0, self.horizon_slots)[rows]).all()
             and (self.free_samples[columns, rows] >= demand.samples[classes]).all()
             and (self.free_gib[columns, rows] >= demand.memory_gib).all()
         )

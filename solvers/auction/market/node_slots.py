@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.auction.market.demand import Demand
-from solvers.compiled import Bools, Floats, Ints, kernel
+from solvers.compiled import Floats, Ints, kernel
 
 
 class NodeSlots(NamedTuple):
@@ -18,8 +18,9 @@ class NodeSlots(NamedTuple):
     memory_price: Floats
     free_samples: Floats
     free_gib: Floats
-    node_open: Bools
-    """(nodes,) up, and neither cordoned nor about to leave."""
+    open_slots: Ints
+    """(nodes,) in how many of the slots, from the first on, something may be planned on a node: in none where
+    it is down, cordoned or about to leave."""
     class_bounds: Ints
     """(classes + 1,) where each class begins among the nodes; the last entry is their number."""
     by_price: Ints
@@ -71,7 +72,7 @@ def price_fronts(node_slots: NodeSlots, demand: Demand) -> Fronts:
                     node = node_slots.by_price[slot, place]
                     if (
                         node_slots.memory_price[slot, node] >= least_memory
-                        or not node_slots.node_open[node]
+                        or slot >= node_slots.open_slots[node]
                         or node_slots.free_samples[slot, node] < demand.samples[index]
                         or node_slots.free_gib[slot, node] < demand.memory_gib
                     ):
@@ -118,7 +119,7 @@ def count_room(node_slots: NodeSlots, demand: Demand) -> tuple[int, int, int, in
             continue
         for slot in range(node_slots.free_samples.shape[0]):
             for node in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
-                if not node_slots.node_open[node]:
+                if slot >= node_slots.open_slots[node]:
                     node_closed += 1
                 elif node_slots.free_samples[slot, node] < demand.samples[index]:
                     without_compute += 1
@@ -140,7 +141,7 @@ def slots_until_done(node_slots: NodeSlots, demand: Demand) -> int:
                 continue
             for node in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
                 if (
-                    node_slots.node_open[node]
+                    slot < node_slots.open_slots[node]
                     and node_slots.free_samples[slot, node] >= demand.samples[index]
                     and node_slots.free_gib[slot, node] >= demand.memory_gib
                 ):

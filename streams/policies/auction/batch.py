@@ -153,7 +153,7 @@ def _offered_bid(waiting: WaitingBid, first_slot: int, horizon_end: int) -> Offe
 
 def _offered_nodes(market: Market, index: int, node_class: NodeClass, slots: int) -> OfferedNodes:
     rows = slice(node_class.start, node_class.stop)
-    is_open = (market.node_up & market.node_open)[rows]
+    is_open = np.arange(slots)[:, np.newaxis] < market.open_slots(0, slots)[rows]
     samples = np.where(is_open, market.free_samples[:slots, rows], 0.0).astype(np.int64)
     quanta = np.where(is_open, market.free_gib[:slots, rows] * GIB_QUANTUM, 0.0).astype(np.int64)
     return OfferedNodes(

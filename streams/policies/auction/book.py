@@ -1,5 +1,6 @@
 """The admitted jobs of a zone: their plans, replanning, cancellation and completion."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
@@ -120,7 +121,17 @@ class JobBook:
         market = self._market
         if (market.free_samples[:, row] < market.capacity_samples[row]).any():
             return True
-        return bool(market.node_up[row]) and any(
+        return bool(market.node_up[row]) and self._runs_on(row)
+
+    def need_of(self, row: int) -> tuple[bool, float]:
+        """How much jobs need a node, to be compared with the need of others: whether one runs there, and for
+        how many whole slots of the node work is planned there."""
+        market = self._market
+        free = market.free_samples[:, row] / market.capacity_samples[row]
+        return self._runs_on(row), market.horizon_slots - math.fsum(free.tolist())
+
+    def _runs_on(self, row: int) -> bool:
+        return any(
             job.rows[slot] == row and slot >= self.present_slot - 1
             for job in self.jobs.values()
             for slot in job.runs

@@ -1,6 +1,6 @@
 """A zone under the auction, or a baseline of it: events in, outcomes out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from schemas.auction.bids import Task
@@ -43,7 +43,9 @@ class AuctionZone:
 
     def __init__(self, context: ZoneContext) -> None:
         self._jobs = context.jobs
+        self._loans = context.loans
         self._quotes: dict[str, VendorQuoted] = {}
+        self._time_s: float | None = None
         self._build(context, first_slot=0)
 
     def _build(self, context: ZoneContext, first_slot: int) -> None:
@@ -69,6 +71,18 @@ class AuctionZone:
         self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.calendar)
         self.judge = judge_of(zone, self.auctioneer, self.calendar, self._verdicts, self.live)
         self._vendors = cell.vendors
+        self._close_borrowed()
+
+    def _close_borrowed(self) -> None:
+        """Plan nothing on servers on loan that ends later than they might have to be back: their owner's
+        notice from now."""
+        market = self.auctioneer.market
+        for server, loan in self._loans.items():
+            if loan.borrower == self.zone.id and server in self.fleet.row_of:
+                ends = (
+                    -1 if self._time_s is None else self.calendar.last_slot_by(self._time_s + loan.notice_s)
+                )
+                market.closes_at[self.fleet.row_of[server]] = ends + 1
 
     def broken_promises(self, context: ZoneContext) -> Iterator[str]:
         yield from broken_promises(self.auctioneer.market, self.book.jobs, context)
@@ -155,6 +169,11 @@ class AuctionZone:
                     f"{planned.workload.work_samples} samples"
                 )
 
+    def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
+        return sorted(servers, key=lambda server: (*self.book.need_of(self.fleet.row_of[server]), server))[
+            :count
+        ]
+
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
         row, market = self.fleet.row_of[change.node], self.auctioneer.market
         match change.status:
@@ -193,6 +212,8 @@ class AuctionZone:
             yield QuoteAccepted(zone=self.zone.id, vendor=event.vendor, reason="left")
 
     def wake(self, time_s: float) -> Iterator[Outcome]:
+        self._time_s = time_s
+        self._close_borrowed()
         slot = self.calendar.slot_at(time_s)
         if slot > self.book.present_slot:
             self.auctioneer.advance(slot + 1)
@@ -217,6 +238,7 @@ class AuctionZone:
             "leaving": self.replanner.state(),
             "judge": self.judge.state(),
             "quotes": [quote.model_dump_json() for quote in self._quotes.values()],
+            "time_s": self._time_s,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -226,6 +248,8 @@ class AuctionZone:
         self.judge.restore(state["judge"], self._jobs)
         quotes = [VendorQuoted.model_validate_json(quote) for quote in state["quotes"]]
         self._quotes = {quote.vendor: quote for quote in quotes}
+        self._time_s = state["time_s"]
+        self._close_borrowed()
 
     def request(self, id: str, workload: LoraWorkload, deadline_s: float) -> Request:
         """What the auctioneer is asked for a task.

@@ -9,7 +9,7 @@ from bench.auction.runs import contenders
 from bench.auction.runs.contenders import day_before
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.paper import PaperSetting, draw
-from infra.workloads.trace import TraceError
+from infra.workloads.rows import TraceError
 from tests.bench.auction.rows import TINY
 
 JOBS, RUN = 40, 12

@@ -9,7 +9,7 @@ from bench.auction.runs.pool import DECIDING, deciding_files, digest_of_sources
 from bench.auction.runs.trial import setting_name
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.paper import PaperSetting
-from infra.workloads.trace import TraceError
+from infra.workloads.rows import TraceError
 
 ROOT = Path(__file__).parents[3]
 OURS = {"schemas", "solvers", "streams", "infra", "bench"}

@@ -1,0 +1,1 @@
+"""Workloads of elastic zones: data-parallel jobs, and the load of the inference servers beside them."""

@@ -1,0 +1,20 @@
+"""Which workers a demand for GPUs becomes."""
+
+from infra.workloads.elastic.requests import JobRequest
+
+SCALABLE_WORKER_GPUS = 2
+"""Of a worker of a scalable job (thesis, Figure 3.3)."""
+
+
+def shape(request: JobRequest, server_gpus: int) -> tuple[int, int]:
+    """Workers, and GPUs of each: together the requested demand.
+
+    A scalable job has workers of two GPUs. Any other has as few workers as fit on servers, all alike: one up
+    to a server's GPUs, else of the largest size that divides its demand.
+    """
+    if request.scalable and request.gpus % SCALABLE_WORKER_GPUS == 0 and server_gpus >= SCALABLE_WORKER_GPUS:
+        return request.gpus // SCALABLE_WORKER_GPUS, SCALABLE_WORKER_GPUS
+    per_worker = next(
+        gpus for gpus in range(min(server_gpus, request.gpus), 0, -1) if request.gpus % gpus == 0
+    )
+    return request.gpus // per_worker, per_worker

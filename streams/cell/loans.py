@@ -1,0 +1,299 @@
+"""The loans of a cell: servers that zones lend to others, for as long as they are not wanted back.
+
+A zone that lends says by `Lending` to whom and on what conditions; its owner, the inference side, says by
+events how loaded it is, which servers are idle and how many it wants back (thesis, sections 3.3 and 3.4). A
+server goes back only when no job of its borrower needs it. Its deadline is met or reported.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from schemas.base import Outcome
+from schemas.cells import Lending, Zone
+from schemas.decisions import EventIgnored, NodeMoved, NodeStatusChanged
+from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
+from schemas.loans import LoanChanged, LoanStatus, OfferAnswered, ReclaimEnded, ReclaimPlanned
+from streams.cell.changes import Changes, RefusedError
+from streams.cell.layout import Layout
+from streams.cell.loan import Loan
+from streams.cell.nodes import Departure, NodeChange, NodePool
+from streams.cell.offers import Load, share_out
+from streams.cell.shares import returns
+from streams.cell.zones import Zones
+
+REMEMBERED_RECLAIMS = 64
+"""Ids of reclaims that a zone may not use again: its last ones, and all that are not over."""
+
+
+@dataclass
+class _Reclaim:
+    """One whose servers are not all back."""
+
+    due_s: float
+    is_overdue: bool = False
+    """Whether that was said."""
+    missing: dict[str, None] = field(default_factory=dict)
+    """Servers that are not back."""
+
+
+class Loans:
+    """Of one cell; the loan of each server is kept by the pool of nodes."""
+
+    def __init__(self, cell: str, nodes: NodePool, zones: Zones, changes: Changes) -> None:
+        self._cell = cell
+        self._nodes = nodes
+        self._zones = zones
+        self._changes = changes
+        self._loads: dict[str, Load] = {}
+        """By zone."""
+        self._reclaims: dict[tuple[str, str], _Reclaim] = {}
+        """By owner and id."""
+        self._last_reclaims: dict[str, list[str]] = {}
+        """Ids by owner, the latest last."""
+        self._touched: dict[str, None] = {}
+        """Servers on loan of which something was decided that their loans have not followed yet."""
+
+    @property
+    def are_behind(self) -> bool:
+        """Whether `follow` has something to do."""
+        return bool(self._touched)
+
+    def take(self, event: InferenceEvent, time_s: float | None) -> Iterator[Outcome]:
+        """Carry out what the inference side says, or say why not."""
+        try:
+            lender, lending = self._lender(event.zone)
+            match event:
+                case InferenceLoadReported():
+                    self._note_load(event, lender)
+                case CapacityOffered():
+                    yield from self._lend(event, lender, lending, _known(time_s))
+                case CapacityReclaimed():
+                    yield from self._reclaim(event, lending, _known(time_s))
+        except RefusedError as refused:
+            yield EventIgnored(reason=refused.reason, detail=refused.detail)
+
+    def pass_deadlines(self, time_s: float) -> Iterator[Outcome]:
+        """Report the reclaims whose time is over."""
+        for (owner, id), reclaim in self._reclaims.items():
+            if time_s > reclaim.due_s and not reclaim.is_overdue:
+                reclaim.is_overdue = True
+                yield ReclaimEnded(
+                    owner=owner,
+                    reclaim_id=id,
+                    status="overdue",
+                    missing=tuple(sorted(reclaim.missing)),
+                    late_s=time_s - reclaim.due_s,
+                )
+
+    def note(self, outcome: Outcome) -> None:
+        """Something was decided, by whomever; see `follow`."""
+        if isinstance(outcome, NodeMoved | NodeStatusChanged) and outcome.node in self._nodes.loans:
+            self._touched[outcome.node] = None
+
+    def follow(self, time_s: float | None) -> Iterator[Outcome]:
+        """Let loans be what has become of their servers: they are back, or operators have had them leave or
+        stay."""
+        touched, self._touched = self._touched, {}
+        for server in touched:
+            loan, departure = self._nodes.loans[server], self._nodes.leaving.get(server)
+            if server not in self._layout.lent:
+                yield from self._end(server, loan, _known(time_s))
+            elif departure is not None and loan.due_s is None:
+                due_s = _known(time_s) + loan.notice_s
+                yield self._changed(server, replace(loan, since_s=_known(time_s), due_s=due_s))
+            elif departure is None and loan.reclaim_id is not None:
+                # An operator has kept a server that was to leave the cell: it is wanted back still.
+                yield from self._send_off(server, loan)
+            elif departure is None and loan.due_s is not None:
+                yield self._changed(server, replace(loan, since_s=_known(time_s), due_s=None))
+
+    def broken_invariants(self) -> Iterator[str]:
+        """A line for each thing that should always hold of loans and does not: every server has one owner and
+        one user, and what is on its way back is so by a certain time."""
+        layout, loans = self._layout, self._nodes.loans
+        served = sum(len(zone.nodes) for zone in layout.zones.values())
+        if not served == len(layout.zone_of) == len(layout.owner_of):
+            yield f"{served} places of zones have {len(layout.zone_of)} of {len(layout.owner_of)} nodes"
+        for server, loan in loans.items():
+            if (layout.owner_of.get(server), layout.zone_of.get(server)) != (loan.owner, loan.borrower):
+                yield f"server {server} is on loan by {loan.owner} to {loan.borrower}, and not there"
+            if (server in self._nodes.leaving) != (loan.status == "draining"):
+                yield f"server {server} is {loan.status}, and its zone does not clear it accordingly"
+            if loan.reclaim_id is not None:
+                reclaim = self._reclaims.get((loan.owner, loan.reclaim_id))
+                if reclaim is None or server not in reclaim.missing or loan.due_s != reclaim.due_s:
+                    yield f"server {server} is due because of reclaim {loan.reclaim_id}, which lacks it"
+        for (owner, id), reclaim in self._reclaims.items():
+            if not reclaim.missing or not reclaim.missing.keys() <= loans.keys():
+                yield f"reclaim {id} of zone {owner} waits for servers that are not on loan, or for none"
+        if self._touched:
+            yield f"loans have not followed their servers: {', '.join(self._touched)}"
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the pool of nodes does not keep, of types that msgpack writes."""
+        return {
+            "loads": [
+                [zone, load.time_s, load.load, list(load.serving)] for zone, load in self._loads.items()
+            ],
+            "reclaims": [
+                [owner, id, reclaim.due_s, reclaim.is_overdue, list(reclaim.missing)]
+                for (owner, id), reclaim in self._reclaims.items()
+            ],
+            "last_reclaims": self._last_reclaims,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the state of another of the same cell."""
+        self._loads = {
+            zone: Load(time_s, load, tuple(serving)) for zone, time_s, load, serving in state["loads"]
+        }
+        self._reclaims = {
+            (owner, id): _Reclaim(due_s, is_overdue, dict.fromkeys(missing))
+            for owner, id, due_s, is_overdue, missing in state["reclaims"]
+        }
+        self._last_reclaims = state["last_reclaims"]
+
+    @property
+    def _layout(self) -> Layout:
+        return self._nodes.layout
+
+    def _lender(self, id: str) -> tuple[Zone, Lending]:
+        zone = next((zone for zone in self._layout.owned.zones if zone.id == id), None)
+        if zone is None:
+            raise RefusedError("unknown_zone", f"cell {self._cell} has no zone {id}")
+        if zone.lending is None:
+            raise RefusedError("zone_does_not_lend", f"zone {id} is configured without `lending`")
+        return zone, zone.lending
+
+    def _note_load(self, event: InferenceLoadReported, lender: Zone) -> None:
+        latest = self._loads.get(event.zone)
+        if latest is not None and event.time_s < latest.time_s:
+            raise RefusedError(
+                "stale_load",
+                f"zone {event.zone} has told its load at {latest.time_s} s, this one is of {event.time_s} s",
+            )
+        serving = set(event.serving)
+        own = tuple(node.id for node in lender.nodes if node.id in serving)
+        self._loads[event.zone] = Load(event.time_s, event.load, own)
+
+    def _lend(
+        self, event: CapacityOffered, lender: Zone, lending: Lending, time_s: float
+    ) -> Iterator[Outcome]:
+        """Lend all servers at once that can be lent, and say of each what becomes of it."""
+        load = self._loads.get(lender.id)
+        lent, refusals = share_out(event.servers, lender, lending, load, self._nodes, self._zones.policies)
+        layout: Layout | None = None
+        try:
+            layout = self._changes.layout_for(lent)
+        except RefusedError as refused:
+            for server in lent:
+                refusals.add(server, "breaks_a_promise", refused.detail)
+            lent = {}
+        yield OfferAnswered(
+            owner=lender.id, offer_id=event.offer_id, lent=tuple(lent), refused=refusals.records()
+        )
+        for server, borrower in lent.items():
+            yield self._changed(server, Loan(lender.id, borrower, time_s, lending.notice_s))
+        if layout is not None:
+            departures = {server: Departure(borrower, "lent") for server, borrower in lent.items()}
+            yield from self._changes.move(departures, layout)
+
+    def _reclaim(self, event: CapacityReclaimed, lending: Lending, time_s: float) -> Iterator[Outcome]:
+        """Have as many servers come back as are wanted, by the time at which they are."""
+        owner, id = event.zone, event.reclaim_id
+        last = self._last_reclaims.get(owner, [])
+        if (owner, id) in self._reclaims or id in last:
+            raise RefusedError("duplicate_reclaim", f"zone {owner} has made reclaim {id} before")
+        on_loan = {
+            server: loan
+            for server, loan in self._nodes.loans.items()
+            if loan.owner == owner and loan.due_s is None
+        }
+        if event.servers > len(on_loan):
+            raise RefusedError(
+                "more_than_on_loan",
+                f"reclaim {id} wants {event.servers} servers, and {len(on_loan)} of zone {owner} are on loan "
+                "and not on their way back",
+            )
+        notice_s = max(loan.notice_s for loan in on_loan.values())
+        if event.due_s < time_s + notice_s:
+            raise RefusedError(
+                "due_too_soon",
+                f"reclaim {id} wants servers back by {event.due_s} s, and it is {time_s} s: zone {owner} "
+                f"guarantees {notice_s} s",
+            )
+        chosen = self._chosen(on_loan, lending, event.servers, event.due_s)
+        self._last_reclaims[owner] = [*last, id][-REMEMBERED_RECLAIMS:]
+        self._reclaims[owner, id] = _Reclaim(event.due_s, missing=dict.fromkeys(chosen))
+        yield ReclaimPlanned(owner=owner, reclaim_id=id, due_s=event.due_s, servers=tuple(chosen))
+        # All are closed before the first is cleared, or its work would move to the next.
+        yield from self._changes.pass_on(NodeChange(server, "cordoned") for server in chosen)
+        for server in chosen:
+            loan = replace(on_loan[server], since_s=time_s, due_s=event.due_s, reclaim_id=id)
+            yield self._changed(server, loan)
+            yield from self._send_off(server, loan)
+
+    def _chosen(self, on_loan: Mapping[str, Loan], lending: Lending, count: int, due_s: float) -> list[str]:
+        """Servers to be given back, in the order of their choice. Each borrower gives its share: first those
+        that are not set up yet, the latest loans first, then those that its policy chooses."""
+        borrowed: dict[str, list[str]] = {}
+        for server, loan in on_loan.items():
+            borrowed.setdefault(loan.borrower, []).append(server)
+        shares = returns(lending, {zone: len(servers) for zone, servers in borrowed.items()}, count)
+        chosen: list[str] = []
+        for zone, share in shares.items():
+            awaited = [server for server in reversed(borrowed[zone]) if self._nodes.is_awaited(server)][
+                :share
+            ]
+            others = [server for server in borrowed[zone] if not self._nodes.is_awaited(server)]
+            wanted = share - len(awaited)
+            given = list(self._zones.policies[zone].choose_returns(others, wanted, due_s)) if wanted else []
+            if len(set(given)) != wanted or not set(given) <= set(others):
+                raise AssertionError(f"zone {zone} was to choose {wanted} of {others}, and chose {given}")
+            chosen += [*awaited, *given]
+        return chosen
+
+    def _send_off(self, server: str, loan: Loan) -> Iterator[Outcome]:
+        departure = Departure(loan.owner, "returned")
+        yield from self._changes.pass_on(self._nodes.send_off(server, departure, loan.due_s))
+
+    def _changed(self, server: str, loan: Loan) -> LoanChanged:
+        self._nodes.loans[server] = loan
+        return _described(server, loan)
+
+    def _end(self, server: str, loan: Loan, time_s: float) -> Iterator[Outcome]:
+        """A server is back, or has left the cell."""
+        del self._nodes.loans[server]
+        yield _described(server, replace(loan, since_s=time_s, due_s=None), "returned")
+        reclaim = self._reclaims.get((loan.owner, loan.reclaim_id)) if loan.reclaim_id is not None else None
+        if loan.reclaim_id is None or reclaim is None:
+            return
+        del reclaim.missing[server]
+        if not reclaim.missing:
+            del self._reclaims[loan.owner, loan.reclaim_id]
+            yield ReclaimEnded(
+                owner=loan.owner,
+                reclaim_id=loan.reclaim_id,
+                status="late" if reclaim.is_overdue else "in_time",
+                late_s=max(time_s - reclaim.due_s, 0.0),
+            )
+
+
+def _described(server: str, loan: Loan, status: LoanStatus | None = None) -> LoanChanged:
+    return LoanChanged(
+        server=server,
+        owner=loan.owner,
+        borrower=loan.borrower,
+        status=status or loan.status,
+        since_s=loan.since_s,
+        due_s=loan.due_s,
+        reclaim_id=loan.reclaim_id,
+    )
+
+
+def _known(time_s: float | None) -> float:
+    """The cell's time, which notice is counted from."""
+    if time_s is None:
+        raise RefusedError("no_time_yet", "the cell's clock has not ticked yet")
+    return time_s

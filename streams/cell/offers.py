@@ -1,0 +1,112 @@
+"""Which servers of an offer are lent, to whom, and why the others are not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from schemas.cells import Lending, Zone
+from schemas.loans import OfferRefusal, RefusedServers
+from streams.cell.nodes import NodePool
+from streams.cell.shares import least_kept, next_borrower
+from streams.policies.policy import ZonePolicy
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a zone has reported of its servers last."""
+
+    time_s: float
+    load: float
+    """The fraction of them that it needs."""
+    serving: tuple[str, ...]
+    """Those that serve requests."""
+
+
+class Refusals:
+    """Servers of one offer that are not lent, by the reason."""
+
+    def __init__(self) -> None:
+        self._servers: dict[OfferRefusal, list[str]] = {}
+        self._details: dict[OfferRefusal, str] = {}
+
+    def add(self, server: str, reason: OfferRefusal, detail: str = "") -> None:
+        """One more; the first detail of a reason stands for all."""
+        self._servers.setdefault(reason, []).append(server)
+        self._details.setdefault(reason, detail)
+
+    def records(self) -> tuple[RefusedServers, ...]:
+        """For the answer."""
+        return tuple(
+            RefusedServers(reason=reason, servers=tuple(servers), detail=self._details[reason])
+            for reason, servers in self._servers.items()
+        )
+
+
+def share_out(
+    servers: tuple[str, ...],
+    lender: Zone,
+    lending: Lending,
+    load: Load | None,
+    nodes: NodePool,
+    policies: Mapping[str, ZonePolicy],
+) -> tuple[dict[str, str], Refusals]:
+    """The borrower of each server that can be lent, and the others.
+
+    Args:
+        servers: offered, in this order.
+        lender: with all nodes that it owns.
+        load: None before its first report; then nothing is lent.
+        nodes: of the cell.
+        policies: by zone.
+    """
+    refusals, lent = Refusals(), dict[str, str]()
+    layout = nodes.layout
+    gpu_type_of = {node.id: node.gpu_type for node in lender.nodes}
+    at_home = sum(layout.zone_of[node] == lender.id and node not in nodes.leaving for node in gpu_type_of)
+    spare = 0 if load is None else at_home - least_kept(lending, len(gpu_type_of), load.load)
+    serving = frozenset(() if load is None else load.serving)
+    held = dict.fromkeys((one.zone for one in lending.borrowers), 0)
+    for loan in nodes.loans.values():
+        if loan.owner == lender.id and loan.borrower in held and loan.due_s is None:
+            held[loan.borrower] += 1
+    knows = {one.zone: {gpu.name for gpu in layout.zones[one.zone].gpu_types} for one in lending.borrowers}
+    for server in servers:
+        refusal = _unfit_to_lend(server, lender.id, nodes, policies)
+        if refusal is None and server in serving:
+            refusal = "serving"
+        if refusal is not None:
+            refusals.add(server, refusal)
+            continue
+        gpu_type = gpu_type_of[server]
+        borrower = next_borrower(lending, held, [zone for zone in held if gpu_type in knows[zone]])
+        if borrower is None:
+            refusals.add(server, "no_fitting_borrower", f"no borrower of zone {lender.id} knows a {gpu_type}")
+        elif load is None:
+            refusals.add(server, "no_load_report", f"zone {lender.id} has reported no load yet")
+        elif len(lent) >= spare:
+            refusals.add(
+                server,
+                "inside_headroom",
+                f"{at_home - len(lent)} of {len(gpu_type_of)} servers are left: a load of {load.load} with "
+                f"headroom {lending.headroom} needs {at_home - spare}",
+            )
+        else:
+            lent[server] = borrower
+            held[borrower] += 1
+    return lent, refusals
+
+
+def _unfit_to_lend(
+    server: str, lender: str, nodes: NodePool, policies: Mapping[str, ZonePolicy]
+) -> OfferRefusal | None:
+    """Why a server is none that its zone could lend at all, if it is."""
+    owner = nodes.layout.owner_of.get(server)
+    if owner is None:
+        return "unknown_server"
+    if owner != lender:
+        return "not_owned"
+    if server in nodes.layout.lent:
+        return "already_lent"
+    match nodes.status_of(server):
+        case "down" | "leaving" | "cordoned" as status:
+            return status
+    return "occupied" if policies[lender].occupies(server) else None

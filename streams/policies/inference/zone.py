@@ -1,0 +1,67 @@
+"""A zone whose servers serve inference under a system of their own."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from schemas.base import Event, Outcome
+from schemas.decisions import EventIgnored
+from schemas.fleet import RunReport
+from schemas.jobs import JobQuoteRequested
+from schemas.solves import SolveFinished
+from streams.cell.jobs import Job
+from streams.cell.nodes import NodeChange
+from streams.policies.policy import ZoneContext
+
+
+class InferenceZone:
+    """See `ZonePolicy`: it has no jobs, so it needs no node and keeps no state."""
+
+    def __init__(self, context: ZoneContext) -> None:
+        """Nothing is kept."""
+
+    def submitted(self, job: Job) -> Iterator[Outcome]:
+        raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
+
+    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+        raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
+
+    def quote(self, request: JobQuoteRequested) -> Outcome:
+        raise AssertionError(f"{request.quote_id}: the policy registers no terms to quote on")
+
+    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:  # noqa: ARG002
+        raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
+
+    def broken_promises(self, context: ZoneContext) -> Iterator[str]:  # noqa: ARG002
+        yield from ()
+
+    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:  # noqa: ARG002
+        yield from ()
+
+    def occupies(self, node: str) -> bool:  # noqa: ARG002
+        return False
+
+    def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
+        return servers[:count]
+
+    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:  # noqa: ARG002
+        yield from ()
+
+    def take(self, event: Event) -> Iterator[Outcome]:
+        raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
+
+    def wake(self, time_s: float) -> Iterator[Outcome]:  # noqa: ARG002
+        yield from ()
+
+    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
+        yield EventIgnored(
+            reason="unknown_solve", detail=f"zone {answer.zone} has asked for no {answer.request_id}"
+        )
+
+    def broken_invariants(self) -> Iterator[str]:
+        yield from ()
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Nothing was kept."""

@@ -1,0 +1,89 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from infra.workloads.elastic.requests import DAY_S, HOUR_S, JobRequest
+from infra.workloads.elastic.traces import requests_as_recorded, requests_from_trace
+from infra.workloads.timed import WorkloadError
+from infra.workloads.trace import TraceJob, read_trace
+
+TRACES = Path(__file__).parents[4] / "../shared/traces"
+REAL = [TRACES / "jobs_philly.csv.gz", TRACES / "jobs_elasticflow_itp.csv.gz"]
+
+
+def trace(jobs: int, gpus: int = 1, duration_s: float = HOUR_S) -> list[TraceJob]:
+    return [TraceJob(f"j{i}", f"u{i % 3}", 7.0 * i * i, duration_s, gpus) for i in range(jobs)]
+
+
+def gpu_s(requests: list[JobRequest]) -> float:
+    return math.fsum(request.gpu_s for request in requests)
+
+
+def test_as_many_jobs_are_taken_as_make_the_load_and_their_times_fill_the_days():
+    requests = requests_from_trace(trace(100), gpus=4, days=0.5, seed=1, load=0.5)
+    assert len(requests) == 0.5 * 4 * 12
+    assert requests[0].offset_s == 0.0
+    assert requests[-1].offset_s == pytest.approx(DAY_S / 2)
+    assert {request.duration_s for request in requests} == {HOUR_S}
+
+
+def test_one_factor_scales_all_gaps():
+    jobs = trace(24)
+    requests = requests_from_trace(jobs, gpus=4, days=0.5, seed=1, load=0.5)
+    scale = requests[1].offset_s / jobs[1].submit_time_s
+    assert [request.offset_s for request in requests] == pytest.approx(
+        [scale * j.submit_time_s for j in jobs]
+    )
+    assert [request.user for request in requests] == [job.user for job in jobs]
+
+
+def test_demands_and_times_are_cut_to_what_fits_and_idle_jobs_are_left_out():
+    jobs = [*trace(30, gpus=64, duration_s=30 * DAY_S), TraceJob("idle", "u", 1e6, 0.0, 1)]
+    requests = requests_from_trace(jobs, gpus=16, days=1, seed=0, load=10)
+    assert {(request.gpus, request.duration_s) for request in requests} == {(8, DAY_S)}
+
+
+def test_seeds_choose_the_place_in_the_trace():
+    jobs = trace(2_000)
+    places = {tuple(requests_from_trace(jobs, 4, 1, seed, load=0.5)) for seed in range(5)}
+    assert len(places) == 5
+    assert requests_from_trace(jobs, 4, 1, 3) == requests_from_trace(jobs, 4, 1, 3)
+
+
+def test_a_trace_with_too_little_work_is_refused_with_what_it_has():
+    with pytest.raises(WorkloadError, match="has 10 GPU hours that fit the cluster, 1536 are wanted"):
+        requests_from_trace(trace(10), gpus=64, days=1, seed=0, load=1.0)
+
+
+@pytest.mark.parametrize(("gpus", "days", "load"), [(1, 1, 1), (8, 0, 1), (8, 1, 0), (8, math.nan, 1)])
+def test_no_cluster_no_time_and_no_load_are_refused(gpus, days, load):
+    with pytest.raises(WorkloadError, match="at least 2 GPUs are needed"):
+        requests_from_trace(trace(10), gpus, days, seed=0, load=load)
+
+
+def test_a_file_made_for_the_cluster_is_taken_as_it_is_but_for_demands_that_do_not_fit():
+    jobs = [*trace(1), TraceJob("a", "u", 3.0, 60.0, 16), TraceJob("idle", "u", 4.0, 0.0, 1)]
+    requests = requests_as_recorded(jobs, gpus=16, seed=0)
+    assert [(request.offset_s, request.gpus, request.duration_s) for request in requests] == [
+        (0.0, 1, HOUR_S),
+        (3.0, 8, 60.0),
+    ]
+
+
+def test_a_file_of_idle_jobs_is_refused():
+    with pytest.raises(WorkloadError, match="0 jobs that took any time"):
+        requests_as_recorded([TraceJob("idle", "u", 4.0, 0.0, 1)], gpus=16, seed=0)
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
+def test_real_traces_load_a_cluster_of_the_thesis_for_a_day(path):
+    if not path.exists():
+        pytest.skip(f"no {path.name}")
+    requests = requests_from_trace(read_trace(path), gpus=3_544, days=1, seed=0)
+    assert gpu_s(requests) / (3_544 * DAY_S) == pytest.approx(0.78, abs=0.03)
+    scalable = [request for request in requests if request.scalable]
+    assert min(request.gpus for request in scalable) > 1
+    # Only 7 % of Philly's jobs have several GPUs, so they are fewer there, for the same load.
+    assert 0.02 < len(scalable) / len(requests) < 0.06
+    assert gpu_s(scalable) / gpu_s(requests) == pytest.approx(0.36, abs=0.02)
