@@ -1,1 +1,1 @@
-"""The benchmark of elastic scheduling, loans and reclaims, and of their forecasts."""
+"""`millrace bench elastic`: elastic scheduling, loans and reclaims (thesis, chapter 3)."""
