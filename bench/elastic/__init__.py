@@ -1,0 +1,1 @@
+"""`millrace bench elastic`: elastic scheduling, loans and reclaims (thesis, chapter 3)."""
