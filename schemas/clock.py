@@ -6,9 +6,6 @@ from typing import ClassVar
 from schemas.base import Event, UnixTime
 from schemas.cells import CellConfigured
 
-_TICKS_PER_SLOT = 5
-_LONGEST_INTERVAL_S = 10.0
-
 
 class ClockTicked(Event):
     """The time is now `time_s`. A tick earlier than one already seen is ignored."""
@@ -19,8 +16,8 @@ class ClockTicked(Event):
 
 
 def tick_interval_s(cell: CellConfigured) -> float:
-    """Seconds between two ticks: some per slot."""
-    return min(cell.slot_s / _TICKS_PER_SLOT, _LONGEST_INTERVAL_S)
+    """Seconds between two ticks: as often as any zone of the cell needs the time."""
+    return min(zone.policy.tick_interval_s(cell.slot_s) for zone in cell.zones)
 
 
 def next_tick_s(cell: CellConfigured, interval_s: float, now_s: float) -> float:

@@ -24,6 +24,10 @@ ReasonedDecision = Literal["job.admitted", "job.rejected", "job.refunded", "even
 of a request for a quote that finds no plan."""
 
 
+_TICKS_PER_SLOT = 5
+_LONGEST_TICK_INTERVAL_S = 10.0
+
+
 class PolicySettings(Kinded):
     """How a zone is run; its `kind` is that of the policy."""
 
@@ -38,6 +42,10 @@ class PolicySettings(Kinded):
     def node_slots(self, zone: "Zone") -> int:  # noqa: ARG002
         """For how many pairs of a node and a slot the policy keeps prices and room in its state."""
         return 0
+
+    def tick_interval_s(self, slot_s: float) -> float:
+        """A zone needs the time at least so often, in a cell with slots of `slot_s` seconds."""
+        return min(slot_s / _TICKS_PER_SLOT, _LONGEST_TICK_INTERVAL_S)
 
 
 class Workload(Kinded):

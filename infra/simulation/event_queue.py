@@ -23,19 +23,19 @@ class Rank(IntEnum):
     """Jobs, withdrawals and requests for quotes."""
 
 
+Moments = Iterator[tuple[float, Event | None]]
+"""Events in the order of their times. None is a moment without one, at which it is seen what comes next: by
+then something else may have happened."""
+
+
 class EventQueue:
     """Ties of time and rank are served in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, Rank, int, Event, Iterator[tuple[float, Event]]]] = []
+        self._heap: list[tuple[float, Rank, int, Event | None, Moments]] = []
         """Time, rank and number of an event, and what follows it. No two numbers are equal, so events are
         never compared."""
         self._added = 0
-
-    @property
-    def next_s(self) -> float:
-        """Time of the next event; infinite where the queue is empty."""
-        return self._heap[0][0] if self._heap else math.inf
 
     def holds(self, rank: Rank) -> bool:
         """Whether an event of this rank is to come."""
@@ -45,24 +45,23 @@ class EventQueue:
         """Put an event into the queue."""
         self.add_all(rank, iter([(time_s, event)]))
 
-    def add_all(self, rank: Rank, events: Iterator[tuple[float, Event]]) -> None:
+    def add_all(self, rank: Rank, moments: Moments) -> None:
         """Put events into the queue that come in the order of their times.
 
         Each is asked for when the one before it is taken, so they may be endless.
         """
-        self._push_next(rank, self._added, events)
+        self._push_next(rank, self._added, moments)
         self._added += 1
 
-    def pop(self) -> tuple[float, Event]:
-        """Take the next event and its time.
+    def pop(self, until_s: float = math.inf) -> tuple[float, Event] | None:
+        """Take the next event that is not later than this, and its time; None if there is none."""
+        while self._heap and self._heap[0][0] <= until_s:
+            time_s, rank, number, event, following = heapq.heappop(self._heap)
+            self._push_next(rank, number, following)
+            if event is not None:
+                return time_s, event
+        return None
 
-        Raises:
-            IndexError: the queue is empty.
-        """
-        time_s, rank, number, event, following = heapq.heappop(self._heap)
-        self._push_next(rank, number, following)
-        return time_s, event
-
-    def _push_next(self, rank: Rank, number: int, events: Iterator[tuple[float, Event]]) -> None:
-        for time_s, event in islice(events, 1):
-            heapq.heappush(self._heap, (time_s, rank, number, event, events))
+    def _push_next(self, rank: Rank, number: int, moments: Moments) -> None:
+        for time_s, event in islice(moments, 1):
+            heapq.heappush(self._heap, (time_s, rank, number, event, moments))

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Protocol
 
-from infra.simulation.event_queue import EventQueue, Rank
+from infra.simulation.event_queue import EventQueue, Moments, Rank
 from infra.simulation.virtual_fleet import VirtualFleet
 from infra.workloads.timed import TimedEvent, WorkloadError, check_time
 from schemas.base import MAX_TIME_S, Event
@@ -29,11 +30,27 @@ _LONGEST_WAIT_S = 30 * 86_400.0
 
 
 @dataclass(frozen=True)
+class Step:
+    """An event of a simulation, and what the cell decided because of it."""
+
+    time_s: float
+    entry: LedgerEvent
+    decisions: list[Decision]
+
+
+@dataclass(frozen=True)
 class SimulatedRun:
     """What came of it: a ledger and a log like any other."""
 
     ledger: list[LedgerEvent]
     decisions: list[Decision]
+
+
+class Participant(Protocol):
+    """Whoever else speaks to a cell because of what happens there, such as the lender of a zone."""
+
+    def react(self, step: Step) -> Moments:
+        """What it says because of a step, from that moment on."""
 
 
 class Simulation:
@@ -51,6 +68,7 @@ class Simulation:
         pace: float = 1.0,
         fold: Callable[[Cell, LedgerEvent], list[Decision]] = Cell.handle,
         solve_s: float = 0.0,
+        participants: Sequence[Participant] = (),
     ) -> None:
         """Put what does not depend on the cell's decisions into the queue.
 
@@ -60,6 +78,7 @@ class Simulation:
             pace: the speed of every node, as a part of the speed that the zones plan with.
             fold: `Cell.handle`, or what calls it once per event and watches.
             solve_s: so much virtual time a solve takes.
+            participants: who reacts to what happens.
 
         Raises:
             WorkloadError: it would end beyond what events can speak of.
@@ -79,32 +98,48 @@ class Simulation:
         self._fold = fold
         self._queue = EventQueue()
         self._fleet = VirtualFleet(cell, pace, self._queue, solve_s=solve_s)
-        self._ledger: list[LedgerEvent] = []
-        self._decisions: list[Decision] = []
-        for event in (cell, *(node.online() for node in self._fleet.nodes.values())):
+        self._participants = participants
+        self._fed = 0
+        for event in (cell, *(node.online() for node in self._fleet.nodes.values() if node.runners)):
             self._queue.add(cell.epoch_s, Rank.SET_UP, event)
         for timed in inputs:
             rank = Rank.JOB if TOPIC_BY_EVENT.get(type(timed.event)) == JOBS else Rank.SET_UP
             self._queue.add(timed.time_s, rank, timed.event)
 
     def run(self, on_progress: Callable[[float], None] = lambda _part: None) -> SimulatedRun:
-        """Feed the cell until all is over; `on_progress` is told how much is.
+        """Feed the cell until all is over, and keep everything; `on_progress` is told how much is over.
 
         Raises:
             WorkloadError: it does not end.
         """
-        span_s = max(self._least_end_s, self._last_input_s) - self._start_s
+        ledger: list[LedgerEvent] = []
+        decisions: list[Decision] = []
         with _no_search_for_cycles():
-            self._add_tick()
-            while True:
-                time_s, event = self._queue.pop()
-                self._feed(time_s, event)
-                on_progress(min((time_s - self._start_s) / span_s, 1.0))
-                if isinstance(event, ClockTicked):
-                    if self._is_over(time_s):
-                        break
-                    self._add_tick()
-        return SimulatedRun(self._ledger, self._decisions)
+            for step in self.steps():
+                ledger.append(step.entry)
+                decisions += step.decisions
+                on_progress(self.part_over(step.time_s))
+        return SimulatedRun(ledger, decisions)
+
+    def part_over(self, time_s: float) -> float:
+        """How much of the simulation is over at a virtual time, from 0 to 1."""
+        span_s = max(self._least_end_s, self._last_input_s) - self._start_s
+        return min((time_s - self._start_s) / span_s, 1.0)
+
+    def steps(self) -> Iterator[Step]:
+        """Feed the cell until all is over, once.
+
+        Raises:
+            WorkloadError: it does not end.
+        """
+        self._add_tick()
+        while (due := self._queue.pop()) is not None:
+            time_s, event = due
+            yield self._feed(time_s, event)
+            if isinstance(event, ClockTicked):
+                if self._is_over(time_s):
+                    return
+                self._add_tick()
 
     def _is_over(self, time_s: float) -> bool:
         """Whether nothing comes after this tick that the simulation waits for.
@@ -131,13 +166,14 @@ class Simulation:
         self._queue.add(time_s, Rank.TICK, ClockTicked(cell=self._cell.name, time_s=time_s))
         self._ticks += 1
 
-    def _feed(self, time_s: float, event: Event) -> None:
-        offset = len(self._ledger)
-        entry = LedgerEvent(offset, Envelope(f"simulated-{offset}", SOURCE, sent_at(time_s), event))
-        self._ledger.append(entry)
-        decisions = self._fold(self._cell, entry)
-        self._decisions += decisions
-        self._fleet.react(time_s, event, decisions)
+    def _feed(self, time_s: float, event: Event) -> Step:
+        entry = LedgerEvent(self._fed, Envelope(f"simulated-{self._fed}", SOURCE, sent_at(time_s), event))
+        self._fed += 1
+        step = Step(time_s, entry, self._fold(self._cell, entry))
+        self._fleet.react(time_s, event, step.decisions)
+        for participant in self._participants:
+            self._queue.add_all(Rank.SET_UP, participant.react(step))
+        return step
 
 
 def _latest_s(event: Event) -> float | None:

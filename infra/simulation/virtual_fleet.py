@@ -3,12 +3,12 @@
 import gc
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Protocol
 
-from infra.simulation.event_queue import EventQueue, Rank
+from infra.simulation.event_queue import EventQueue, Moments, Rank
 from schemas.base import Event
 from schemas.cells import CellConfigured, Zone
 from schemas.changes import ZoneConfigured
@@ -27,13 +27,12 @@ class VirtualRunner(Protocol):
     def __init__(self, cell: str, pace: float) -> None:
         """`pace` is the speed of every node, as a part of the speed that the zones plan with."""
 
-    def carry_out(
-        self, command: Command, time_s: float, until_s: float = math.inf
-    ) -> Iterator[tuple[float, Event]]:
+    def carry_out(self, command: Command, time_s: float, until_s: float = math.inf) -> Moments:
         """What a node reports because of a command of this moment, and when, in the order of the times.
 
         Each report is asked for when the one before it is delivered. So the reports of a service may be
-        endless, until a later command stops it.
+        endless, until a later command stops it. Instead of a report there may be None, a moment at which the
+        runner sees whether such a command has come before it says what is next.
 
         Args:
             command: for a runner of this name.
@@ -52,6 +51,7 @@ class VirtualNode:
     """The one that it serves."""
     base_model: str
     runners: tuple[str, ...]
+    """Empty where its zone commands nothing: then no executor is there, and it says nothing."""
 
     def online(self) -> NodeOnline:
         """What it says when it starts."""
@@ -128,7 +128,7 @@ class VirtualFleet:
     def _start(self, time_s: float, node: VirtualNode) -> None:
         """Start a node's executor with what its zone needs."""
         self.nodes[node.node] = node
-        if self._until_s(node.node, time_s) is not None:
+        if node.runners and self._until_s(node.node, time_s) is not None:
             self._queue.add(time_s, Rank.REPORT, node.online())
 
     def _runner(self, name: str) -> VirtualRunner:

@@ -84,8 +84,8 @@ class LedgerSimulation:
 
     def run_until(self, time_s: float) -> Iterator[Step]:
         """Process everything that is due."""
-        while self._queue.next_s <= time_s:
-            yield self._simulated(*self._queue.pop())
+        while (due := self._queue.pop(time_s)) is not None:
+            yield self._simulated(*due)
 
     def _of_node(self, envelope: Envelope, event: FleetEvent) -> Envelope:
         """A node that serves its zone's base model serves the one that the zone has now."""

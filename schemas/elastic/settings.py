@@ -1,7 +1,7 @@
 """Settings of a zone under the elastic policy."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ Scenario = Literal["basic", "advanced", "heterogeneous", "ideal"]
 class ElasticPolicy(PolicySettings):
     """Two-phase allocation, best-fit placement, and reclaims of least preemption cost (thesis, chapter 3)."""
 
+    shares_base_model: ClassVar = False
     kind: Literal["elastic"] = "elastic"
     reference_gpu_type: Identifier
     """The GPU that jobs' profiles speak of. Speeds of others are relative to it, per GPU (erratum L4)."""
@@ -39,6 +40,10 @@ class ElasticPolicy(PolicySettings):
     """Workers that are to go have so long to finish a step and to checkpoint."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Of schemes and choices that draw."""
+
+    def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
+        """Slots are nothing to it."""
+        return self.interval_s
 
     def faults(self, zone: "Zone") -> Iterator[str]:
         """A reference GPU type that the zone lacks."""

@@ -126,8 +126,10 @@ class NodePool:
         """Have a cordoned node planned on again, unless it is leaving."""
         del self._cordoned[node]
         yield self.described(node, "uncordoned")
-        if node not in self.leaving:
-            yield NodeChange(node, "open")
+        yield NodeChange(node, "open")
+        if node in self.leaving:
+            loan = self.loans.get(node)
+            yield NodeChange(node, "leaving", None if loan is None else loan.due_s)
 
     def send_off(
         self, node: str, departure: Departure, by_s: float | None = None

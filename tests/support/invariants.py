@@ -36,14 +36,14 @@ def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
     Raises:
         AssertionError: naming what does not hold.
     """
-    before = {id: prices(zone) for id, zone in cell.zones.items()}
+    before = {id: prices(zone) for id, zone in auctions(cell).items()}
     bid = event.envelope.event if isinstance(event.envelope.event, JobSubmitted) else None
     rewound = cell.snapshot() if bid is not None else b""
     decisions = cell.handle(event)
     check_live_bytes(cell)
     assert list(cell.broken_invariants()) == []
     moved = any(isinstance(decision.outcome, NodeMoved) for decision in decisions)
-    for id, zone in cell.zones.items():
+    for id, zone in auctions(cell).items():
         if id in before:
             check_prices_never_fell(before[id], prices(zone))
             first_slot, *_ = before[id]
@@ -59,23 +59,29 @@ def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
     return decisions
 
 
+def auctions(cell: Cell) -> dict[str, AuctionZone]:
+    """The zones of a cell under the auction or a baseline of it."""
+    return {id: zone for id, zone in cell.zones.items() if isinstance(zone, AuctionZone)}
+
+
 def check_live_bytes(cell: Cell) -> None:
     """What live jobs are counted for is no less than they take in a snapshot, and no more than there is.
 
     Raises:
         AssertionError: naming what does not hold.
     """
-    if cell.configuration is None:
+    zones = auctions(cell)
+    if not zones:
         return
+    total = next(iter(zones.values())).live.total
     counted = sum(job_bytes(job.workload, job.terms) for job in cell.jobs.live.values())
     taken = len(msgpack.packb(cell.jobs.state()["live"]))
-    for zone in cell.zones.values():
+    for zone in zones.values():
         judge = zone.judge.state()
         batches = [judge.get("waiting", []), *(bids for _, bids in judge.get("asked", []))]
         counted += sum(job.state_bytes for job in zone.book.jobs.values())
         counted += sum(ZONE_BYTES for bids in batches for _ in bids)
         taken += len(msgpack.packb([zone.book.state(), batches]))
-    total = zone.live.total
     assert total == counted, "the running total is not the sum over the live jobs"
     assert taken <= total + _EMPTY_BYTES, "live jobs take more of a snapshot than they are counted for"
     assert total <= cell.configuration.live_jobs_bytes

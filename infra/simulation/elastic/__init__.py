@@ -1,0 +1,1 @@
+"""The simulated runner of elastic jobs."""

@@ -1,0 +1,95 @@
+"""The simulated runner of data-parallel jobs: it sends the same reports, but trains nothing."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from infra.simulation.event_queue import Moments
+from schemas.commands import Command
+from schemas.elastic.commands import WorkersAssigned, WorkersReleased
+from schemas.fleet import RunFinished, RunProgressed, RunStarted
+
+PREEMPTION_S = 63.0
+"""What a job loses that is preempted: its checkpoint is written, its workers stop, others start elsewhere and
+load it (thesis, section 3.7.5, measured on a testbed)."""
+
+
+@dataclass
+class _Progress:
+    """How far a job is."""
+
+    generation: int = 0
+    """Of the workers that run; 0 where none do."""
+    samples_done: float = 0.0
+    since_s: float = 0.0
+    samples_per_s: float = 0.0
+    """From then on."""
+
+    def by(self, time_s: float) -> float:
+        """Samples that are trained by a moment."""
+        return self.samples_done + max(time_s - self.since_s, 0.0) * self.samples_per_s
+
+
+class VirtualWorkers:
+    """See `VirtualRunner`. Nodes share their checkpoints, so a job goes on on one where another left it."""
+
+    def __init__(self, cell: str, pace: float) -> None:
+        self._cell = cell
+        self._pace = pace
+        self._jobs: dict[str, _Progress] = {}
+
+    def carry_out(self, command: Command, time_s: float, until_s: float = math.inf) -> Moments:
+        """A run's start, and its end with the job's work or with the command that takes the node out of it.
+
+        A node that is lost reports nothing from then on.
+        """
+        if isinstance(command, WorkersAssigned):
+            reports = self._run(command, time_s)
+        elif isinstance(command, WorkersReleased):
+            reports = self._stop(command, time_s)
+        else:
+            return
+        for report_s, report in reports:
+            if report_s > until_s:
+                return
+            yield report_s, report
+
+    def _run(self, command: WorkersAssigned, time_s: float) -> Moments:
+        job = self._jobs.setdefault(command.job_id, _Progress())
+        if job.generation < command.generation:
+            self._begin(job, command, time_s)
+        work = command.workload.work_samples
+        yield job.since_s, None
+        if job.generation != command.generation:
+            return
+        place = self._place(command.node, command.run_id, command.job_id)
+        yield job.since_s, RunStarted(**place, samples_done=min(int(job.samples_done), work))
+        end_s = job.since_s + max(work - job.samples_done, 0.0) / job.samples_per_s
+        yield end_s, None
+        if job.generation != command.generation:
+            return
+        if command.node == command.members[0].node:
+            yield end_s, RunFinished(**place, samples_done=work)
+            self._jobs.pop(command.job_id, None)
+        else:
+            node_s = end_s - job.since_s
+            yield end_s, RunProgressed(**place, samples_done=work, node_s=node_s, complete=True)
+
+    def _begin(self, job: _Progress, command: WorkersAssigned, time_s: float) -> None:
+        done = command.resume_samples if command.resumes else job.by(time_s)
+        lost_s = PREEMPTION_S if command.resumes and command.generation > 1 else 0.0
+        job.generation, job.samples_done, job.since_s = command.generation, done, time_s + lost_s
+        job.samples_per_s = self._pace * command.expected_samples_per_s
+
+    def _stop(self, command: WorkersReleased, time_s: float) -> Moments:
+        job = self._jobs.setdefault(command.job_id, _Progress())
+        done = int(job.by(time_s))
+        if command.reason != "scaled_in" and job.generation == command.generation:
+            job.samples_done, job.since_s, job.samples_per_s, job.generation = done, time_s, 0.0, 0
+        run_id = f"{command.generation}/{command.job_id}"
+        place = self._place(command.node, run_id, command.job_id)
+        node_s = max(time_s - job.since_s, 0.0)
+        yield time_s, RunProgressed(**place, samples_done=done, node_s=node_s, complete=True)
+
+    def _place(self, node: str, run_id: str, job_id: str) -> dict[str, Any]:
+        return {"cell": self._cell, "node": node, "run_id": run_id, "job_id": job_id}

@@ -1,0 +1,419 @@
+"""The servers of a zone, who is where on them, and best-fit placement (thesis, section 3.5.3).
+
+GPUs and workers of a server are counted as they are there, real ones. What callers ask and are told of a pool
+as a whole is normalised to training GPUs (erratum L4): on a server with `workers_per_worker` k, k workers do
+the work of one on a training server.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from solvers.elastic.demand import Pool
+from solvers.elastic.server_class import Group, ServerClass
+
+Kind = Literal["base", "flexible", "inelastic"]
+"""Of workers: a job's base demand, what an elastic job has beyond it, and all of an inelastic job."""
+
+
+def placing_order(gpus_per_worker: int, arrival: int) -> tuple[int, int]:
+    """Sorts jobs into the order in which to place them: best fit *decreasing*, ties by arrival."""
+    return (-gpus_per_worker, arrival)
+
+
+@dataclass(slots=True)
+class _Server:
+    server_id: str
+    pool: Pool
+    gpus: int
+    workers_per_worker: int
+    free: int
+    firm_gpus: int = 0
+    """Of workers that are not flexible."""
+    is_open: bool = True
+    parts: dict[str, int] = field(default_factory=dict)
+    """How many kinds of workers of each job are here."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """Workers of a job of one kind, all in one class."""
+
+    pool: Pool
+    workers_per_worker: int
+    gpus_per_worker: int
+    workers: dict[str, int] = field(default_factory=dict)
+    """Real ones, by server."""
+
+
+class Cluster:
+    """Where the workers of a zone are.
+
+    Placement is best fit: a worker goes to the server that is in use, has room for it, and has the least room
+    left then; if there is none, to an empty one; ties go by server id. On loaned servers flexible workers and
+    all others are on separate groups of servers, so that servers of flexible workers can be given back with
+    no job preempted: a worker goes to the other group only where neither its own nor an empty server has
+    room. Without `separates_groups`, all servers in use are one group (the naive placement of Table 3.6).
+    """
+
+    def __init__(self, separates_groups: bool = True) -> None:
+        self._separates_groups = separates_groups
+        self._servers: dict[str, _Server] = {}
+        self._classes: dict[Pool, dict[int, ServerClass]] = {"training": {}, "loaned": {}}
+        """By `workers_per_worker`, ascending."""
+        self._jobs: dict[str, dict[Kind, _Part]] = {}
+
+    def add_server(self, server_id: str, pool: Pool, gpus: int, workers_per_worker: int = 1) -> None:
+        """An empty server joins.
+
+        Raises:
+            ValueError: there is one of this id, or a number is below 1.
+        """
+        if server_id in self._servers:
+            raise ValueError(f"server {server_id} is in the cluster already")
+        if gpus < 1 or workers_per_worker < 1:
+            raise ValueError(
+                f"server {server_id} has {gpus} GPUs and {workers_per_worker} workers per worker: at least 1"
+            )
+        server = _Server(server_id, pool, gpus, workers_per_worker, free=gpus)
+        classes = self._classes[pool]
+        if workers_per_worker not in classes:
+            classes[workers_per_worker] = ServerClass()
+            self._classes[pool] = dict(sorted(classes.items()))
+        self._servers[server_id] = server
+        self._count_in(server)
+
+    def remove_server(self, server_id: str) -> None:
+        """An empty server leaves.
+
+        Raises:
+            KeyError: there is no such server.
+            ValueError: it still has workers.
+        """
+        server = self._servers[server_id]
+        if server.parts:
+            raise ValueError(f"server {server_id} still has workers of {', '.join(sorted(server.parts))}")
+        self._count_out(server)
+        del self._servers[server_id]
+
+    def close(self, server_id: str) -> None:
+        """Place nothing new on a server; what is there stays."""
+        server = self._servers[server_id]
+        self._count_out(server)
+        server.is_open = False
+
+    def open(self, server_id: str) -> None:
+        """Place on a closed server again."""
+        server = self._servers[server_id]
+        if not server.is_open:
+            server.is_open = True
+            self._count_in(server)
+
+    def place(
+        self, job_id: str, workers: int, gpus_per_worker: int, pool: Pool, kind: Kind
+    ) -> dict[str, int] | None:
+        """Place workers of a job, all or none.
+
+        Where the pool has several classes of servers, it is the fastest that has room for all; further
+        workers of a kind that the job has already join them in their class.
+
+        Args:
+            workers: normalised, as many as it would be on training servers.
+            gpus_per_worker: of each.
+
+        Returns:
+            The real workers by server, or None without room for all.
+
+        Raises:
+            ValueError: a number is below 1, or the job has workers of this kind of another size or pool.
+        """
+        if workers < 1 or gpus_per_worker < 1:
+            raise ValueError(f"job {job_id}: {workers} workers of {gpus_per_worker} GPUs, at least 1 of each")
+        part = self._part_for(job_id, workers, gpus_per_worker, pool, kind)
+        if part is None:
+            return None
+        self._jobs.setdefault(job_id, {})[kind] = part
+        placed: dict[str, int] = {}
+        wanted = workers * part.workers_per_worker
+        while wanted:
+            server = self._best_server(part, kind)
+            # With less room left it still is the best fit, until it is full.
+            count = min(wanted, server.free // gpus_per_worker)
+            self._put(server, job_id, kind, part, count)
+            placed[server.server_id] = count
+            wanted -= count
+        return placed
+
+    def remove(self, job_id: str, kind: Kind | None = None) -> dict[str, int]:
+        """Take a job's workers away, all or those of one kind; returns real workers by server."""
+        removed: dict[str, int] = {}
+        for each, part in list(self._jobs.get(job_id, {}).items()):
+            if kind in (None, each):
+                for server_id, count in list(part.workers.items()):
+                    self._take(self._servers[server_id], job_id, each, count)
+                    removed[server_id] = removed.get(server_id, 0) + count
+        return removed
+
+    def shrink(self, job_id: str, workers: int) -> dict[str, int]:
+        """Take flexible workers of a job away, so that servers become free: first on closed servers, then on
+        those with flexible workers alone, there on those with the fewest GPUs in use; ties by id.
+
+        Args:
+            workers: normalised.
+
+        Returns:
+            The real workers by server.
+
+        Raises:
+            ValueError: the job has fewer.
+        """
+        part = self._jobs.get(job_id, {}).get("flexible")
+        wanted = workers * (part.workers_per_worker if part else 1)
+        have = sum(part.workers.values()) if part else 0
+        if part is None or not 0 <= wanted <= have:
+            raise ValueError(f"job {job_id} has {have} flexible workers, of which {wanted} cannot be taken")
+        return self._take_flexible(job_id, part, wanted)
+
+    def drop_fractions(self, job_id: str) -> None:
+        """Take flexible workers away that are too few to do the work of one on a training server."""
+        part = self._jobs[job_id].get("flexible")
+        if part is not None:
+            self._take_flexible(job_id, part, sum(part.workers.values()) % part.workers_per_worker)
+
+    def leave(self, job_id: str, server_id: str) -> dict[Kind, int]:
+        """Take a job's workers on one server away, all kinds, as when the server is given back.
+
+        Flexible workers elsewhere that are equally fast become base ones, as many as are lost of those: first
+        on servers with workers that nobody can lose, then on those with the most GPUs in use; ties by id.
+
+        Returns:
+            The real workers that are lost.
+        """
+        parts = self._jobs.get(job_id, {})
+        lost = {kind: part.workers[server_id] for kind, part in parts.items() if server_id in part.workers}
+        base, flexible = parts.get("base"), parts.get("flexible")
+        if "flexible" in lost:
+            self._take(self._servers[server_id], job_id, "flexible", lost["flexible"])
+        if base and flexible and _class_of(base) == _class_of(flexible):
+            missing = lost.get("base", 0)
+            for server in sorted((self._servers[each] for each in flexible.workers), key=_made_firm_first):
+                count = min(missing, flexible.workers[server.server_id])
+                if count:
+                    self._take(server, job_id, "flexible", count)
+                    self._put(server, job_id, "base", base, count)
+                    missing -= count
+        for kind, count in lost.items():
+            if kind != "flexible":
+                self._take(self._servers[server_id], job_id, kind, count)
+        return lost
+
+    def free_gpus(self, pool: Pool) -> float:
+        """Idle GPUs of the pool's open servers, in training GPUs."""
+        return sum(each.free_gpus / factor for factor, each in self._classes[pool].items())
+
+    def room(self, gpus_per_worker: int, pool: Pool) -> int:
+        """The most workers, normalised, that one call of `place` can place of a job that has none there."""
+        return max(
+            (each.room(gpus_per_worker) // factor for factor, each in self._classes[pool].items()), default=0
+        )
+
+    def servers(self, pool: Pool | None = None) -> list[str]:
+        """All servers, or those of a pool, in the order in which they joined."""
+        return [each.server_id for each in self._servers.values() if pool in (None, each.pool)]
+
+    def pool_of(self, server_id: str) -> Pool:
+        """Whose server it is."""
+        return self._servers[server_id].pool
+
+    def gpus_of(self, server_id: str) -> int:
+        """How many GPUs it has, real ones."""
+        return self._servers[server_id].gpus
+
+    def workers_per_worker(self, server_id: str) -> int:
+        """How many workers there do the work of one on a training server."""
+        return self._servers[server_id].workers_per_worker
+
+    def free_of(self, server_id: str) -> int:
+        """How many of its GPUs are idle, real ones."""
+        return self._servers[server_id].free
+
+    def is_open(self, server_id: str) -> bool:
+        """Whether anything may be placed there."""
+        return self._servers[server_id].is_open
+
+    def is_empty(self, server_id: str) -> bool:
+        """Whether nobody has workers there."""
+        return not self._servers[server_id].parts
+
+    def hosts_flexible_only(self, server_id: str) -> bool:
+        """Whether there are workers, and every job there can lose them."""
+        server = self._servers[server_id]
+        return bool(server.parts) and server.firm_gpus == 0
+
+    def jobs(self) -> list[str]:
+        """Jobs that have workers, in the order in which they got their first."""
+        return list(self._jobs)
+
+    def jobs_of(self, server_id: str) -> list[str]:
+        """Jobs that have workers on a server, by id."""
+        return sorted(self._servers[server_id].parts)
+
+    def workers_of(self, job_id: str) -> dict[Kind, dict[str, int]]:
+        """Real workers of a job, by kind and server."""
+        return {kind: dict(part.workers) for kind, part in self._jobs.get(job_id, {}).items()}
+
+    def servers_of(self, job_id: str) -> list[str]:
+        """Servers on which a job has workers, in the order in which it came to them, kind by kind."""
+        parts = self._jobs.get(job_id, {}).values()
+        return list(dict.fromkeys(server_id for part in parts for server_id in part.workers))
+
+    def normalised_workers(self, job_id: str, kind: Kind) -> int:
+        """A job's workers of a kind, as many as do their work on training servers."""
+        part = self._jobs.get(job_id, {}).get(kind)
+        return sum(part.workers.values()) // part.workers_per_worker if part else 0
+
+    def pool_of_workers(self, job_id: str, kind: Kind) -> Pool | None:
+        """Where a job's workers of a kind are; None where it has none."""
+        part = self._jobs.get(job_id, {}).get(kind)
+        return part.pool if part else None
+
+    def gpus_per_worker(self, job_id: str) -> int:
+        """Of a job that has workers."""
+        return next(iter(self._jobs[job_id].values())).gpus_per_worker
+
+    def is_one_class(self, job_id: str) -> bool:
+        """Whether all workers of a job are in one pool, and equally fast."""
+        return len({_class_of(part) for part in self._jobs[job_id].values()}) == 1
+
+    def state(self) -> dict[str, Any]:
+        """Everything, of types that msgpack writes."""
+        return {
+            "servers": [
+                [each.server_id, each.pool, each.gpus, each.workers_per_worker, each.is_open]
+                for each in self._servers.values()
+            ],
+            "jobs": [
+                [job_id, kind, part.pool, part.workers_per_worker, part.gpus_per_worker, part.workers]
+                for job_id, parts in self._jobs.items()
+                for kind, part in parts.items()
+            ],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the state of another cluster; this one must be new."""
+        for server_id, pool, gpus, workers_per_worker, _ in state["servers"]:
+            self.add_server(server_id, pool, gpus, workers_per_worker)
+        for job_id, kind, pool, workers_per_worker, gpus_per_worker, workers in state["jobs"]:
+            part = _Part(pool, workers_per_worker, gpus_per_worker)
+            self._jobs.setdefault(job_id, {})[kind] = part
+            for server_id, count in workers.items():
+                self._put(self._servers[server_id], job_id, kind, part, count)
+        for server_id, _, _, _, is_open in state["servers"]:
+            if not is_open:
+                self.close(server_id)
+
+    def _part_for(
+        self, job_id: str, workers: int, gpus_per_worker: int, pool: Pool, kind: Kind
+    ) -> _Part | None:
+        """What the workers become a part of, if there is room for all."""
+        part = self._jobs.get(job_id, {}).get(kind)
+        if part is None:
+            for factor, servers in self._classes[pool].items():
+                if servers.room(gpus_per_worker) >= workers * factor:
+                    return _Part(pool, factor, gpus_per_worker)
+            return None
+        if (part.pool, part.gpus_per_worker) != (pool, gpus_per_worker):
+            raise ValueError(
+                f"job {job_id} has {kind} workers of {part.gpus_per_worker} GPUs in pool {part.pool}: they "
+                f"cannot be joined by ones of {gpus_per_worker} in pool {pool}"
+            )
+        room = self._classes[pool][part.workers_per_worker].room(gpus_per_worker)
+        return part if room >= workers * part.workers_per_worker else None
+
+    def _best_server(self, part: _Part, kind: Kind) -> _Server:
+        """Where the next worker goes; there is room for it."""
+        servers = self._classes[part.pool][part.workers_per_worker]
+        for group in self._preferred(part.pool, kind):
+            server_id = servers.best_fit(group, part.gpus_per_worker)
+            if server_id is not None:
+                return self._servers[server_id]
+        raise AssertionError(f"no room for a worker of {part.gpus_per_worker} GPUs, where room was counted")
+
+    def _preferred(self, pool: Pool, kind: Kind) -> Iterator[Group]:
+        """Groups of servers, in the order in which a worker tries them."""
+        own: Group = "flexible" if kind == "flexible" and self._keeps_apart(pool) else "firm"
+        yield own
+        yield "empty"
+        yield "firm" if own == "flexible" else "flexible"
+
+    def _keeps_apart(self, pool: Pool) -> bool:
+        return self._separates_groups and pool == "loaned"
+
+    def _group_of(self, server: _Server) -> Group:
+        if not server.parts:
+            return "empty"
+        return "flexible" if server.firm_gpus == 0 and self._keeps_apart(server.pool) else "firm"
+
+    def _put(self, server: _Server, job_id: str, kind: Kind, part: _Part, count: int) -> None:
+        self._count_out(server)
+        if server.server_id not in part.workers:
+            part.workers[server.server_id] = 0
+            server.parts[job_id] = server.parts.get(job_id, 0) + 1
+        part.workers[server.server_id] += count
+        server.free -= count * part.gpus_per_worker
+        if kind != "flexible":
+            server.firm_gpus += count * part.gpus_per_worker
+        self._count_in(server)
+
+    def _take_flexible(self, job_id: str, part: _Part, wanted: int) -> dict[str, int]:
+        """Take so many real ones; see `shrink`."""
+        removed: dict[str, int] = {}
+        for server in sorted((self._servers[server_id] for server_id in part.workers), key=_emptied_first):
+            count = min(wanted, part.workers[server.server_id])
+            if count == 0:
+                break
+            self._take(server, job_id, "flexible", count)
+            removed[server.server_id] = count
+            wanted -= count
+        return removed
+
+    def _take(self, server: _Server, job_id: str, kind: Kind, count: int) -> None:
+        self._count_out(server)
+        parts = self._jobs[job_id]
+        part = parts[kind]
+        part.workers[server.server_id] -= count
+        server.free += count * part.gpus_per_worker
+        if kind != "flexible":
+            server.firm_gpus -= count * part.gpus_per_worker
+        if part.workers[server.server_id] == 0:
+            del part.workers[server.server_id]
+            server.parts[job_id] -= 1
+            if server.parts[job_id] == 0:
+                del server.parts[job_id]
+            if not part.workers:
+                del parts[kind]
+                if not parts:
+                    del self._jobs[job_id]
+        self._count_in(server)
+
+    def _count_in(self, server: _Server) -> None:
+        if server.is_open:
+            servers = self._classes[server.pool][server.workers_per_worker]
+            servers.add(server.server_id, self._group_of(server), server.free)
+
+    def _count_out(self, server: _Server) -> None:
+        if server.is_open:
+            servers = self._classes[server.pool][server.workers_per_worker]
+            servers.drop(server.server_id, self._group_of(server), server.free)
+
+
+def _emptied_first(server: _Server) -> tuple[bool, bool, int, str]:
+    return (server.is_open, server.firm_gpus > 0, server.gpus - server.free, server.server_id)
+
+
+def _made_firm_first(server: _Server) -> tuple[bool, int, str]:
+    return (server.firm_gpus == 0, server.free - server.gpus, server.server_id)
+
+
+def _class_of(part: _Part) -> tuple[Pool, int]:
+    return (part.pool, part.workers_per_worker)

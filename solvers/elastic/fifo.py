@@ -1,0 +1,55 @@
+"""First in, first out: the baseline, and opportunistic scheduling on idle servers (thesis, section 3.7.1).
+
+Neither scales jobs. An elastic job runs with its base demand: the thesis takes the demand that a job
+requested as its base demand, and scaling only ever adds to it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from solvers.elastic.allocation import Allocation
+from solvers.elastic.demand import Demand, Grant, Pool
+
+
+class FirstInFirstOut:
+    """The thesis's baseline: strictly in the order of arrival, so that who does not fit holds up all others.
+
+    A job starts in the first of its pools that has room. The baseline has no loans, which is to say that its
+    pool of loaned servers is empty.
+    """
+
+    def allocate(
+        self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
+    ) -> list[Grant]:
+        """See `Scheme`."""
+        allocation = Allocation(running, free_gpus)
+        for job in waiting:
+            pool = allocation.roomy_pool(job)
+            if pool is None:
+                break
+            allocation.start(job, pool)
+        return allocation.grants()
+
+
+class Opportunistic:
+    """Two queues, each first in, first out: jobs that may run on loaned servers get nothing else, and all
+    others get training servers.
+
+    The thesis queues fungible jobs at the inference cluster, where they use whatever idles, at a lower
+    priority than inference: that is a pool of all idle servers, which are taken back at any time.
+    """
+
+    def allocate(
+        self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
+    ) -> list[Grant]:
+        """See `Scheme`."""
+        allocation = Allocation(running, free_gpus)
+        blocked: set[Pool] = set()
+        for job in waiting:
+            pool: Pool = "loaned" if "loaned" in job.pools else "training"
+            if pool in blocked:
+                continue
+            if allocation.idle_gpus(pool) >= job.min_workers * job.gpus_per_worker:
+                allocation.start(job, pool)
+            else:
+                blocked.add(pool)
+        return allocation.grants()

@@ -1,0 +1,56 @@
+"""Gandiva's elasticity (OSDI '18), as the thesis adapts it: jobs grow on what idles while nobody waits."""
+
+from collections.abc import Mapping, Sequence
+
+from solvers.elastic.allocation import POOLS, Allocation, flexible_pool_of
+from solvers.elastic.demand import Demand, Grant, Pool
+
+
+class Gandiva:
+    """Grows jobs opportunistically, and never weighs which of them gains the most (thesis, section 3.7.1).
+
+    Jobs start in the order of arrival, and one that does not fit holds up all others. Flexible workers are
+    given up for it, the latest job's first and no more than it takes, if that is enough for it to start. Only
+    when no job waits any more do jobs grow: the earliest first, as far as it can.
+    """
+
+    def allocate(
+        self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
+    ) -> list[Grant]:
+        """See `Scheme`."""
+        allocation = Allocation(running, free_gpus)
+        givers: dict[Pool, list[Demand]] = {pool: [] for pool in POOLS}
+        for job in running:
+            givers[flexible_pool_of(job)].append(job)
+        for job in waiting:
+            pool = allocation.roomy_pool(job) or _vacated_pool(allocation, job, givers)
+            if pool is None:
+                return allocation.grants()
+            allocation.start(job, pool)
+        for job in sorted((*running, *waiting), key=lambda job: job.arrival):
+            allocation.grow(job, job.max_workers)
+        return allocation.grants()
+
+
+def _vacated_pool(allocation: Allocation, job: Demand, givers: dict[Pool, list[Demand]]) -> Pool | None:
+    """The first of the job's pools where its base demand fits once flexible workers leave, as they then do.
+
+    None where it fits nowhere, and then all stay.
+
+    Args:
+        givers: jobs by the pool of their flexible workers, the latest last. Those that have given up all of
+            them are taken off.
+    """
+    base_gpus = job.min_workers * job.gpus_per_worker
+    for pool in job.pools:
+        if allocation.idle_gpus(pool) + allocation.flexible_gpus(pool) < base_gpus:
+            continue
+        while (missing_gpus := base_gpus - allocation.idle_gpus(pool)) > 0:
+            giver = givers[pool][-1]
+            missing_workers = -(-missing_gpus // giver.gpus_per_worker)
+            kept = max(giver.min_workers, allocation.workers(giver) - missing_workers)
+            allocation.resize(giver, kept)
+            if kept == giver.min_workers:
+                givers[pool].pop()
+        return pool
+    return None

@@ -1,0 +1,155 @@
+"""The multiple-choice knapsack: of each group one item at most, so that the values add up to the most.
+
+Dynamic programming over the capacity (thesis, section 3.5.2): exact, in time of items x capacity.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.compiled import Floats, Ints, kernel
+
+MAX_ITEMS_PER_GROUP = 2**16 - 1
+"""A choice is kept in 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Items of which one may be taken."""
+
+    weights_gpus: Sequence[int]
+    """At least 1 each, ascending."""
+    values_s: Sequence[float]
+    """As many, finite. What is worth nothing is not taken."""
+
+
+def best_choice(groups: Sequence[Group], capacity_gpus: int) -> list[int | None]:
+    """The index of the item taken of each group, None where none is.
+
+    Of choices that are worth the same, it is the one of fewer GPUs; of those, the one in which the first
+    group's item is heavier, then the second's, and so on. Values are added from the last group to the first.
+
+    Raises:
+        ValueError: weights and values of a group are not of the same length, its weights are not positive and
+            ascending, or a value is not finite.
+    """
+    starts, weights, values = _flat(groups)
+    if weights.size == 0 or capacity_gpus < weights.min():
+        return [None] * len(groups)
+    unit = int(np.gcd.reduce(weights))
+    taken = _choose(starts, weights // unit, values, capacity_gpus // unit)
+    return [None if item < 0 else item for item in taken.tolist()]
+
+
+def _flat(groups: Sequence[Group]) -> tuple[Ints, Ints, Floats]:
+    """(groups + 1,) where each group's items start, and (items,) their weights and values."""
+    starts = np.zeros(len(groups) + 1, np.int64)
+    all_weights: list[int] = []
+    all_values: list[float] = []
+    for index, group in enumerate(groups):
+        all_weights += group.weights_gpus
+        all_values += group.values_s
+        starts[index + 1] = len(all_weights)
+        if len(all_weights) != len(all_values):
+            raise ValueError(
+                f"group {index} has {len(group.weights_gpus)} weights and {len(group.values_s)} values"
+            )
+        if len(group.weights_gpus) > MAX_ITEMS_PER_GROUP:
+            raise ValueError(f"group {index} has {len(group.weights_gpus)} items, most {MAX_ITEMS_PER_GROUP}")
+    weights = np.array(all_weights, np.int64)
+    values = np.array(all_values, np.float64)
+    wrong = _first_wrong(starts, weights, values)
+    if wrong >= 0:
+        owner = int(np.searchsorted(starts, wrong, side="right")) - 1
+        raise ValueError(
+            f"item {wrong - starts[owner]} of group {owner} weighs {weights[wrong]} GPUs and is worth "
+            f"{values[wrong]} s: give positive, ascending weights and finite values"
+        )
+    return starts, weights, values
+
+
+@kernel
+def _first_wrong(starts: Ints, weights: Ints, values: Floats) -> int:
+    """The first item that breaks what `Group` demands, -1 where none does."""
+    for group in range(starts.size - 1):
+        least = 1
+        for item in range(starts[group], starts[group + 1]):
+            if weights[item] < least or not math.isfinite(values[item]):
+                return item
+            least = weights[item] + 1
+    return -1
+
+
+@kernel
+def _choose(starts: Ints, weights: Ints, values: Floats, capacity: int) -> Ints:
+    """(groups,) the item taken of each group, -1 for none."""
+    groups = starts.size - 1
+    taken = np.full(groups, -1, np.int64)
+    heaviest = np.zeros(groups, np.int64)
+    for group in range(groups):
+        for item in range(starts[group], starts[group + 1]):
+            if weights[item] <= capacity:
+                heaviest[group] = weights[item]
+    if heaviest.sum() <= capacity:
+        for group in range(groups):
+            highest = 0.0
+            for item in range(starts[group], starts[group + 1]):
+                if weights[item] <= capacity and values[item] > highest:
+                    highest = values[item]
+                    taken[group] = item - starts[group]
+        return taken
+    choices = np.zeros((groups, capacity + 1), np.uint16)
+    most = _tabulate(starts, weights, values, heaviest, choices)
+    left = capacity
+    while left > 0 and most[left - 1] == most[capacity]:
+        left -= 1
+    for group in range(groups):
+        item = int(choices[group, left]) - 1
+        taken[group] = item
+        if item >= 0:
+            left -= int(weights[starts[group] + item])
+    return taken
+
+
+@kernel
+def _tabulate(
+    starts: Ints, weights: Ints, values: Floats, heaviest: Ints, choices: NDArray[np.uint16]
+) -> Floats:
+    """(capacity + 1,) the most that is worth having within each capacity; `choices` gets 1 + the item that a
+    group contributes there, with the groups after it.
+
+    The groups come last to first, so that the first chooses among all that is left to it; and of equals the
+    heavier item stays, which with the least capacity of that worth leaves less to later groups.
+    """
+    capacity = choices.shape[1] - 1
+    most = np.zeros(capacity + 1)
+    before = np.zeros(capacity + 1)
+    reach = 0
+    for group in range(starts.size - 2, -1, -1):
+        # Beyond what all groups so far weigh, nothing more is gained.
+        further = min(reach + heaviest[group], capacity)
+        most[reach + 1 : further + 1] = most[reach]
+        reach = further
+        before[: reach + 1] = most[: reach + 1]
+        row = choices[group]
+        for item in range(starts[group], starts[group + 1]):
+            weight, value = weights[item], values[item]
+            if weight > capacity:
+                break
+            number = np.uint16(item - starts[group] + 1)
+            if weight <= reach:
+                _offer(before, value, number, most[weight : reach + 1], row[weight : reach + 1])
+    return most
+
+
+@kernel
+def _offer(before: Floats, value: float, number: np.uint16, most: Floats, row: NDArray[np.uint16]) -> None:
+    """Take an item where that is at least as good. All but `before` begin at the item's weight."""
+    for index in range(most.size):
+        worth = before[index] + value
+        is_better = worth >= most[index]
+        most[index] = worth if is_better else most[index]
+        row[index] = number if is_better else row[index]

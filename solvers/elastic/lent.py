@@ -1,0 +1,127 @@
+"""What may be given back, who is on it, and what it does to give some of it back (thesis, section 3.4).
+
+A job loses its workers on the servers that go. It is preempted if those that are left are fewer than its base
+demand, and then leaves all its servers; otherwise it is scaled in and goes on.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from solvers.elastic.cluster import Cluster, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class LentServer:
+    """One that may be given back."""
+
+    server_id: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostedJob:
+    """A job with workers on servers on loan."""
+
+    job_id: str
+    min_workers: int
+    """It is preempted if it is left with fewer."""
+    gpus_per_worker: int
+    workers: Mapping[str, int]
+    """By server; those on servers that may not be given back are among them."""
+    spare_workers: Mapping[str, int] = field(default_factory=dict)
+    """Further ones that do not count as workers that are left: flexible ones that are not as fast."""
+
+    def all_workers(self) -> Mapping[str, int]:
+        """Of both sorts, by server."""
+        if not self.spare_workers:
+            return self.workers
+        servers = dict.fromkeys((*self.workers, *self.spare_workers))
+        return {each: self.workers.get(each, 0) + self.spare_workers.get(each, 0) for each in servers}
+
+    def is_preempted_without(self, servers: Collection[str]) -> bool:
+        """Whether what is left without these servers is too little."""
+        left = sum(count for each, count in self.workers.items() if each not in servers)
+        return left < self.min_workers
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """What may be given back, and who is on it."""
+
+    servers: tuple[LentServer, ...]
+    jobs: tuple[HostedJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """What is given back, and what that does to jobs."""
+
+    servers: tuple[str, ...]
+    """Those that cost nobody more than flexible workers first, by what they cost, then by id."""
+    harmless: int
+    """How many those are."""
+    preempted: tuple[str, ...]
+    """By id."""
+    scaled_in: Mapping[str, Mapping[str, int]]
+    """Workers that are lost by jobs that go on, by server."""
+    collateral_damage: float
+    """GPUs that are vacated on servers that stay, over those of the servers that go."""
+
+
+def reclaim_of(lent: Lent, chosen: Collection[str]) -> Reclaim:
+    """What it does to give these servers back."""
+    chosen = dict.fromkeys(chosen)
+    asked_gpus = sum(server.gpus for server in lent.servers if server.server_id in chosen)
+    preempted: list[str] = []
+    scaled_in: dict[str, dict[str, int]] = {}
+    vacated_gpus = 0
+    hurting: set[str] = set()
+    lost_gpus = dict.fromkeys(chosen, 0)
+    for job in lent.jobs:
+        workers = job.all_workers()
+        if lost_gpus.keys().isdisjoint(workers):
+            continue
+        lost = {each: count for each, count in workers.items() if each in lost_gpus}
+        if job.is_preempted_without(lost_gpus):
+            preempted.append(job.job_id)
+            hurting.update(lost)
+            vacated_gpus += job.gpus_per_worker * (sum(workers.values()) - sum(lost.values()))
+        else:
+            scaled_in[job.job_id] = lost
+            for each, count in lost.items():
+                lost_gpus[each] += count * job.gpus_per_worker
+    order = sorted(chosen, key=lambda each: (each in hurting, lost_gpus[each], each))
+    return Reclaim(
+        servers=tuple(order),
+        harmless=sum(each not in hurting for each in order),
+        preempted=tuple(sorted(preempted)),
+        scaled_in=dict(sorted(scaled_in.items())),
+        collateral_damage=vacated_gpus / asked_gpus if asked_gpus else 0.0,
+    )
+
+
+def lent_by(cluster: Cluster, servers: Sequence[str]) -> Lent:
+    """The picture of these servers of a cluster, and of all jobs on them."""
+    jobs: dict[str, None] = {}
+    for server_id in servers:
+        jobs.update(dict.fromkeys(cluster.jobs_of(server_id)))
+    return Lent(
+        servers=tuple(LentServer(server_id, cluster.gpus_of(server_id)) for server_id in servers),
+        jobs=tuple(hosted_job(cluster, job_id) for job_id in jobs),
+    )
+
+
+def hosted_job(cluster: Cluster, job_id: str) -> HostedJob:
+    """A job of a cluster, as what it loses with its servers."""
+    parts = cluster.workers_of(job_id)
+    firm: Kind = "inelastic" if "inelastic" in parts else "base"
+    workers = parts[firm]
+    min_workers = sum(workers.values())
+    flexible = parts.get("flexible", {})
+    spare: dict[str, int] = {}
+    if cluster.is_one_class(job_id):
+        for server_id, count in flexible.items():
+            workers[server_id] = workers.get(server_id, 0) + count
+    else:
+        spare = flexible
+    return HostedJob(job_id, min_workers, cluster.gpus_per_worker(job_id), workers, spare)

@@ -1,0 +1,129 @@
+"""Two-phase allocation (thesis, section 3.5.2): base demands shortest job first, then flexible demands by a
+knapsack.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from solvers.elastic.demand import Demand, Grant, Pool
+from solvers.elastic.knapsack import Group, best_choice
+
+POOLS: tuple[Pool, ...] = ("training", "loaned")
+_WHOLE = 1e-9
+"""Parts of GPUs are sums of thirds and the like: so much below a whole number is that number."""
+
+
+class TwoPhase:
+    """The scheme of the thesis. What it returns is a function of what it is asked; it keeps nothing.
+
+    Phase 1 starts waiting jobs with their base demand, in the order of their running time with `max_workers`,
+    then of their arrival; one that does not fit is passed over. Idle GPUs and those of flexible workers are
+    there to be used, so a running job keeps its base demand and no more.
+
+    Phase 2 gives what is left of each pool to the flexible demand of jobs that run or start there, one
+    knapsack per pool: a group per job, an item per number of extra workers, worth what it takes off the job's
+    running time with `min_workers` (erratum L3). Of equal choices it is the one of fewer GPUs, then the one
+    that gives more to jobs that came earlier.
+
+    In each phase jobs that may span pools come after all others (section 3.6), and their flexible demand goes
+    to loaned servers if there is room for any of it, otherwise to where their base demand is.
+
+    Capacity is in whole training GPUs: what is idle on loan, in parts of them (erratum L4), is rounded down.
+    """
+
+    def __init__(self, scaling_pause_s: float = 0.0) -> None:
+        """
+        Args:
+            scaling_pause_s: what a change of its workers costs a running job. The knapsack sets it against
+                the gain, so that no job is resized for less; the thesis has none.
+
+        Raises:
+            ValueError: the pause is negative or not finite.
+        """
+        if not 0 <= scaling_pause_s < math.inf:
+            raise ValueError(f"scaling_pause_s is {scaling_pause_s}, must be finite and not negative")
+        self._scaling_pause_s = scaling_pause_s
+
+    def allocate(
+        self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
+    ) -> list[Grant]:
+        """Decide one round. Grants to running jobs come first, in their order, then those to jobs that start,
+        in the order of phase 1.
+        """
+        left = _capacity(running, free_gpus)
+        started = _start(waiting, left)
+        jobs = [(demand, demand.pools[0]) for demand in running] + started
+        by_arrival = sorted(jobs, key=lambda job: job[0].arrival)
+        extra = self._scale([job for job in by_arrival if not job[0].spans_pools], left)
+        extra |= self._scale([job for job in by_arrival if job[0].spans_pools], left)
+        grants = []
+        for demand, pool in jobs:
+            more, flexible_pool = extra.get(demand.job_id, (0, pool))
+            workers = demand.min_workers + more
+            if workers != demand.workers or (more and flexible_pool != demand.flexible_pool):
+                grants.append(Grant(demand.job_id, workers, pool, flexible_pool))
+        return grants
+
+    def _scale(
+        self, jobs: Sequence[tuple[Demand, Pool]], left: dict[Pool, int]
+    ) -> dict[str, tuple[int, Pool]]:
+        """Phase 2: extra workers of the jobs that get any, and the pool of those; taken from what is left."""
+        scaled: dict[str, tuple[int, Pool]] = {}
+        for flexible_pool in reversed(POOLS):
+            here = [
+                (demand, base_pool)
+                for demand, base_pool in jobs
+                if demand.max_workers > demand.min_workers
+                and demand.job_id not in scaled
+                and (base_pool == flexible_pool or (demand.spans_pools and flexible_pool == "loaned"))
+            ]
+            groups = [self._group(demand, base_pool, flexible_pool) for demand, base_pool in here]
+            for (demand, _), item in zip(here, best_choice(groups, left[flexible_pool]), strict=True):
+                if item is not None:
+                    scaled[demand.job_id] = (item + 1, flexible_pool)
+                    left[flexible_pool] -= (item + 1) * demand.gpus_per_worker
+        return scaled
+
+    def _group(self, demand: Demand, base_pool: Pool, flexible_pool: Pool) -> Group:
+        """A job's items in the knapsack of one pool (erratum L3): 1, 2, ... extra workers."""
+        fewest, most = demand.min_workers, demand.max_workers
+        base_s = demand.remaining_s(fewest)
+        work_s = demand.remaining_work_s
+        if base_pool != flexible_pool:
+            work_s /= demand.spanning_speed
+        values_s = [base_s - work_s / speed for speed in demand.speedup[fewest + 1 : most + 1]]
+        extra = demand.workers - fewest
+        if extra > 0:
+            # To go on as it is costs no pause; anything else does, to lose its flexible workers too.
+            if demand.flexible_pool == flexible_pool:
+                values_s[extra - 1] += self._scaling_pause_s
+        elif extra == 0:
+            values_s = [value_s - self._scaling_pause_s for value_s in values_s]
+        gpus = demand.gpus_per_worker
+        return Group(range(gpus, (most - fewest) * gpus + 1, gpus), values_s)
+
+
+def _capacity(running: Sequence[Demand], free_gpus: Mapping[Pool, float]) -> dict[Pool, int]:
+    """Whole training GPUs of each pool that are idle or of flexible workers."""
+    held = dict.fromkeys(POOLS, 0)
+    for demand in running:
+        if demand.flexible_pool is not None:
+            held[demand.flexible_pool] += (demand.workers - demand.min_workers) * demand.gpus_per_worker
+    return {pool: math.floor(free_gpus.get(pool, 0.0) + held[pool] + _WHOLE) for pool in POOLS}
+
+
+def _start(waiting: Sequence[Demand], left: dict[Pool, int]) -> list[tuple[Demand, Pool]]:
+    """Phase 1: the jobs that start, and where; their base demand is taken from what is left."""
+    order = sorted(
+        waiting,
+        key=lambda demand: (demand.spans_pools, demand.remaining_s(demand.max_workers), demand.arrival),
+    )
+    started: list[tuple[Demand, Pool]] = []
+    for demand in order:
+        base_gpus = demand.min_workers * demand.gpus_per_worker
+        for pool in demand.pools:
+            if base_gpus <= left[pool]:
+                left[pool] -= base_gpus
+                started.append((demand, pool))
+                break
+    return started

@@ -1,0 +1,51 @@
+"""What a job would meet if it were submitted now: the answer to a request for a quote."""
+
+import heapq
+
+from schemas.elastic.outcomes import ElasticForecast
+from schemas.elastic.workload import ElasticWorkload
+from streams.policies.elastic.job import speedup_of
+from streams.policies.elastic.workforce import Workforce
+
+
+def forecast(workload: ElasticWorkload, workforce: Workforce, next_round_s: float) -> ElasticForecast:
+    """When the job would start and end if nothing else were submitted, lent or reclaimed.
+
+    Running jobs end as they are expected to with the workers that they have. Their GPUs, and those that are
+    idle, go to shorter jobs that wait, one after the other, each with its base demand, and then to this one.
+    GPUs are counted and not servers, so the forecast is early where room is scattered, or is on servers that
+    are no use to the job; it is late where flexible workers make way.
+    """
+    now_s = max(next_round_s, workforce.time_s or next_round_s)
+    speedup, work_s = speedup_of(workload), workload.work_samples / workload.samples_per_s
+    shortest_s = work_s / speedup[workload.max_workers]
+    free = workforce.cluster.free_gpus("training") + workforce.cluster.free_gpus("loaned")
+    ends: list[tuple[float, int]] = []
+    """When how many GPUs are idle again."""
+    ahead: list[tuple[float, int, int, float]] = []
+    """Of each shorter job: running time, rank, GPUs, and how long it would hold them."""
+    for job in workforce.jobs.values():
+        left_s, gpus = workforce.work_left_s(job), job.workload.gpus_per_worker
+        running_s = left_s / job.speedup[job.workload.max_workers]
+        if job.members:
+            ends.append((now_s + left_s / workforce.speed(job), job.workers * gpus))
+        elif not job.is_ending and running_s <= shortest_s:
+            held_s = left_s / job.speedup[job.workload.min_workers]
+            ahead.append((running_s, job.arrival, job.workload.min_workers * gpus, held_s))
+    heapq.heapify(ends)
+    time_s = now_s
+    base_s = work_s / speedup[workload.min_workers]
+    needs = [(gpus, held_s) for _, _, gpus, held_s in sorted(ahead)]
+    for gpus, held_s in (*needs, (workload.min_workers * workload.gpus_per_worker, base_s)):
+        while free < gpus and ends:
+            end_s, freed = heapq.heappop(ends)
+            time_s = max(time_s, end_s)
+            free += freed
+        free -= gpus
+        heapq.heappush(ends, (time_s + held_s, gpus))
+    return ElasticForecast(
+        jobs_waiting=workforce.jobs_without_workers,
+        start_s=time_s,
+        earliest_end_s=time_s + shortest_s,
+        latest_end_s=time_s + base_s,
+    )

@@ -1,0 +1,42 @@
+"""The invariants of an elastic zone, which must hold after every event."""
+
+from collections.abc import Iterator, Mapping
+
+from streams.cell.jobs import Job
+from streams.policies.elastic.workforce import Workforce
+
+
+def broken_invariants(zone: str, workforce: Workforce, jobs: Mapping[str, Job]) -> Iterator[str]:
+    """A line for each thing that does not hold.
+
+    Args:
+        zone: its id.
+        workforce: its jobs and their workers.
+        jobs: the live jobs of the cell.
+    """
+    live = [job.job_id for job in jobs.values() if job.zone == zone]
+    if sorted(live) != sorted(workforce.jobs):
+        yield f"the zone keeps {len(workforce.jobs)} jobs, and {len(live)} of its jobs are live"
+    cluster = workforce.cluster
+    servers = set(cluster.servers())
+    for job_id, job in workforce.jobs.items():
+        placed = workforce.placed(job)
+        if placed != job.members:
+            yield f"job {job_id} has workers {job.members}, and servers hold {placed} for it"
+        if job.members and not job.workload.min_workers <= job.workers <= job.workload.max_workers:
+            yield f"job {job_id} has {job.workers} workers"
+        if job.members and job.is_ending:
+            yield f"job {job_id} is ending, and has workers"
+        if job.formed.keys() - job.members.keys():
+            yield f"job {job_id} has runs on {', '.join(job.formed)}, where it has no workers"
+        for node in (*job.members, *job.clearing):
+            if node not in servers:
+                yield f"job {job_id} has workers on {node}, which has left the zone"
+            if not workforce.is_busy(node):
+                yield f"node {node} has workers of job {job_id}, and is not busy"
+    for server in cluster.servers():
+        for job_id in cluster.jobs_of(server):
+            if job_id not in workforce.jobs:
+                yield f"server {server} has workers of job {job_id}, which the zone does not keep"
+        if not 0 <= cluster.free_of(server) <= cluster.gpus_of(server):
+            yield f"server {server} has {cluster.free_of(server)} of {cluster.gpus_of(server)} GPUs free"

@@ -1,0 +1,150 @@
+"""A job of an elastic zone: its workers, how far it is, and what it waits for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Self, cast
+
+from schemas.elastic.outcomes import ServerPool
+from schemas.elastic.workload import ElasticWorkload
+from schemas.fleet import RunFinished
+from streams.cell.jobs import Job
+
+_BYTES_PER_JOB = 2_048
+"""Packed, beside its nodes: numbers, what a finished run said, and an error."""
+_BYTES_PER_NODE = 16
+"""Packed, beside its id: a number."""
+
+
+def generation_of(run_id: str) -> int | None:
+    """The generation that a report speaks of; None where no zone has named a run so."""
+    number = run_id.partition("/")[0]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 16 else None
+
+
+@dataclass
+class ElasticJob:
+    """What the zone keeps of a job besides the register's part."""
+
+    job: Job
+    arrival: int
+    """Rank by submission."""
+    generation: int = 0
+    """Of its newest workers; 0 before its first."""
+    members: dict[str, int] = field(default_factory=dict)
+    """Real workers by node, in the order of the ranks. Empty while it waits."""
+    workers: int = 0
+    """Counted as on training servers."""
+    pool: ServerPool | None = None
+    flexible_pool: ServerPool | None = None
+    formed: dict[str, None] = field(default_factory=dict)
+    """Members that have said that their workers of this generation run."""
+    since_s: float | None = None
+    """When all of them had; until then it makes no progress."""
+    clearing: dict[str, int] = field(default_factory=dict)
+    """Nodes that still have workers of an older generation, and which."""
+    failures: int = 0
+    """Runs that failed since the job last made progress."""
+    finished: RunFinished | None = None
+    """Its work is done; it is over once no node has a worker."""
+    given_up: str | None = None
+    """Why it ends without: the run's error, or an empty text where its user withdraws it."""
+
+    @property
+    def workload(self) -> ElasticWorkload:
+        """What it runs."""
+        return cast(ElasticWorkload, self.job.workload)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it will never run again."""
+        return self.finished is not None or self.given_up is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it can be given workers: those that it had are gone."""
+        return not (self.members or self.clearing or self.is_ending)
+
+    @property
+    def is_formed(self) -> bool:
+        """Whether all of its workers run."""
+        return bool(self.members) and len(self.formed) == len(self.members)
+
+    @property
+    def speedup(self) -> Sequence[float]:
+        """Speed by number of workers over that of one, from 0 workers on."""
+        return speedup_of(self.workload)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it has flexible demand."""
+        return self.workload.max_workers > self.workload.min_workers
+
+    @property
+    def state_bytes(self) -> int:
+        """What it takes in a snapshot, at most."""
+        nodes = (*self.members, *self.members, *self.members, *self.clearing)
+        return _BYTES_PER_JOB + sum(_BYTES_PER_NODE + len(node) for node in nodes)
+
+    def work_left_s(self, time_s: float | None, speed: float) -> float:
+        """Seconds that what is left takes with one worker on a training server, by now.
+
+        Args:
+            speed: what its workers have done per second since `since_s`, in workers' seconds.
+        """
+        left = self.workload.work_samples - self.job.samples_done
+        work_s = left / self.workload.samples_per_s
+        if self.since_s is not None and time_s is not None:
+            work_s -= (time_s - self.since_s) * speed
+        # However late its end is, it has a sample to go.
+        return max(work_s, 1 / self.workload.samples_per_s)
+
+    def to_state(self) -> list[Any]:
+        """Everything that the register has not, of types that msgpack writes."""
+        finished = None if self.finished is None else self.finished.model_dump_json()
+        return [
+            self.job.job_id,
+            self.arrival,
+            self.generation,
+            self.members,
+            self.workers,
+            self.pool,
+            self.flexible_pool,
+            list(self.formed),
+            self.since_s,
+            self.clearing,
+            self.failures,
+            finished,
+            self.given_up,
+        ]
+
+    @classmethod
+    def from_state(cls, state: Sequence[Any], jobs: Mapping[str, Job]) -> Self:
+        """The job that `state` was taken of."""
+        job_id, arrival, generation, members, workers, pool, flexible_pool, *rest = state
+        formed, since_s, clearing, failures, finished, given_up = rest
+        return cls(
+            jobs[job_id],
+            arrival,
+            generation,
+            members,
+            workers,
+            pool,
+            flexible_pool,
+            dict.fromkeys(formed),
+            since_s,
+            clearing,
+            failures,
+            None if finished is None else RunFinished.model_validate_json(finished),
+            given_up,
+        )
+
+
+@lru_cache(maxsize=4_096)
+def _linear(workers: int) -> tuple[float, ...]:
+    return tuple(float(count) for count in range(workers + 1))
+
+
+def speedup_of(workload: ElasticWorkload) -> Sequence[float]:
+    """Speed by number of workers over that of one, from 0 workers on; linear where no profile says."""
+    return (0.0, *workload.speedup) if workload.speedup else _linear(workload.max_workers)

@@ -1,0 +1,23 @@
+"""The manifest of the elastic policy."""
+
+from schemas.elastic.commands import WorkersAssigned, WorkersReleased
+from schemas.elastic.outcomes import ElasticForecast, JobResized, QueuedJob, ServersCleared
+from schemas.elastic.settings import ElasticPolicy
+from schemas.elastic.workload import ElasticTerms, ElasticWorkload
+from schemas.kind import PolicyKind
+
+ELASTIC = PolicyKind(
+    settings=ElasticPolicy,
+    zone="streams.policies.elastic.zone:ElasticZone",
+    workloads=(ElasticWorkload,),
+    terms=(ElasticTerms,),
+    quoted_terms=(ElasticTerms,),
+    evidence=(QueuedJob, ElasticForecast),
+    outcomes=(JobResized, ServersCleared, WorkersAssigned, WorkersReleased),
+    reasons={
+        "job.admitted": ("queued",),
+        "job.rejected": ("larger_than_the_zone",),
+        "event.ignored": ("job_ending",),
+    },
+    virtual_runners={WorkersAssigned.RUNNER: "infra.simulation.elastic.workers:VirtualWorkers"},
+)

@@ -1,0 +1,36 @@
+"""The schemes of allocation, and the ways to choose servers, that a zone may be configured with."""
+
+from collections.abc import Callable, Mapping
+
+from schemas.elastic.settings import ElasticPolicy, ReclaimingName, SchemeName
+from solvers.elastic.afs import Afs
+from solvers.elastic.demand import Scheme
+from solvers.elastic.fifo import FirstInFirstOut, Opportunistic
+from solvers.elastic.gandiva import Gandiva
+from solvers.elastic.pollux import Pollux
+from solvers.elastic.reclaiming import Choice, least_preemption_cost, random_choice, smallest_count
+from solvers.elastic.two_phase import TwoPhase
+
+_SCHEMES: Mapping[SchemeName, Callable[[ElasticPolicy], Scheme]] = {
+    "lyra": lambda _policy: TwoPhase(),
+    "fifo": lambda _policy: FirstInFirstOut(),
+    "opportunistic": lambda _policy: Opportunistic(),
+    "gandiva": lambda _policy: Gandiva(),
+    "afs": lambda _policy: Afs(),
+    "pollux": lambda policy: Pollux(policy.seed),
+}
+_CHOICES: Mapping[ReclaimingName, Callable[[ElasticPolicy], Choice]] = {
+    "preemption_cost": lambda _policy: least_preemption_cost,
+    "smallest_count": lambda _policy: smallest_count,
+    "random": lambda policy: random_choice(policy.seed),
+}
+
+
+def scheme_of(policy: ElasticPolicy) -> Scheme:
+    """How a zone with these settings allocates workers."""
+    return _SCHEMES[policy.scheme](policy)
+
+
+def choice_of(policy: ElasticPolicy) -> Choice:
+    """How a zone with these settings chooses the servers that it gives back."""
+    return _CHOICES[policy.reclaiming](policy)

@@ -1,0 +1,78 @@
+"""Where a zone's servers count, and which jobs are too large for them."""
+
+import math
+from collections.abc import Collection
+from typing import NamedTuple, cast
+
+from schemas.cells import Node
+from schemas.elastic.settings import ElasticPolicy
+from schemas.elastic.workload import ElasticWorkload
+from solvers.elastic.demand import Pool
+from streams.policies.policy import ZoneContext
+
+_ROUNDING = 1e-9
+"""Three GPUs of a third of the speed are one, whatever the last bit of the third is."""
+
+
+class Shape(NamedTuple):
+    """What a job needs at least."""
+
+    min_workers: int
+    gpus_per_worker: int
+
+    @classmethod
+    def of(cls, workload: ElasticWorkload) -> "Shape":
+        """Of a job that runs this."""
+        return cls(workload.min_workers, workload.gpus_per_worker)
+
+
+class Sizes:
+    """Of one zone as it is configured."""
+
+    def __init__(self, context: ZoneContext) -> None:
+        zone, policy = context.zone, cast(ElasticPolicy, context.zone.policy)
+        self._loans = context.loans
+        types = {gpu.name: gpu for gpu in zone.gpu_types}
+        reference = types[policy.reference_gpu_type]
+        reference_per_gpu = reference.samples_per_s / reference.gpus
+        self._gpus = {name: gpu.gpus for name, gpu in types.items()}
+        self._workers_per_worker = {
+            name: max(math.ceil(reference_per_gpu * gpu.gpus / gpu.samples_per_s - _ROUNDING), 1)
+            for name, gpu in types.items()
+        }
+        self.has_one_speed = all(self._workers_per_worker[node.gpu_type] == 1 for node in zone.nodes)
+        """Whether every job may run on every server."""
+        self._own = {
+            node.id: self._gpus[node.gpu_type] for node in zone.nodes if self.place_of(node)[0] == "training"
+        }
+        """GPUs of each training server."""
+
+    def place_of(self, node: Node) -> tuple[Pool, int, int]:
+        """The pool of a server, its GPUs, and how many of its workers do the work of one on the reference GPU
+        (erratum L4).
+
+        Training servers are those of the zone's own that are as fast as the reference; its own slower ones
+        are for the same jobs as servers on loan.
+        """
+        workers_per_worker = self._workers_per_worker[node.gpu_type]
+        is_own = node.id not in self._loans and workers_per_worker == 1
+        return "training" if is_own else "loaned", self._gpus[node.gpu_type], workers_per_worker
+
+    def fault(self, shape: Shape, without: Collection[str] = ()) -> str | None:
+        """Why a job of this shape would not run even if it were alone, and all loans were given back; None if
+        it would.
+
+        Args:
+            without: servers that are not there.
+        """
+        room = sum(gpus // shape.gpus_per_worker for id, gpus in self._own.items() if id not in without)
+        if room >= shape.min_workers:
+            return None
+        return (
+            f"{shape.min_workers} workers of {shape.gpus_per_worker} GPUs each, and the zone's own servers "
+            f"have room for {room}"
+        )
+
+    def is_own(self, node: str) -> bool:
+        """Whether it is a training server."""
+        return node in self._own

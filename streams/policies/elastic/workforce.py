@@ -1,0 +1,401 @@
+"""The workers of a zone's jobs: who has which, on which servers, and the commands when that changes."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from schemas.base import Outcome
+from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
+from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, WorkersReleased
+from schemas.elastic.outcomes import JobResized, ResizeReason
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from solvers.elastic.cluster import Cluster, Kind
+from solvers.elastic.demand import Grant, Pool
+from solvers.elastic.lent import hosted_job
+from streams.cell.live_bytes import LiveBytes
+from streams.policies.elastic.job import ElasticJob, generation_of
+from streams.policies.elastic.sizes import Shape
+
+MOST_FAILURES = 3
+"""A job whose runs fail so often without any progress between them is given up."""
+
+_RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
+    "scaled_in": "scaled_in",
+    "scaled_out": "scaled_in",
+    "moved": "scaled_in",
+    "servers_reclaimed": "scaled_in",
+    "preempted": "preempted",
+    "node_lost": "node_lost",
+    "run_failed": "node_lost",
+    "stopped": "withdrawn",
+}
+"""What workers are told that go."""
+
+
+@dataclass(frozen=True)
+class Why:
+    """The reason for a change of a job's workers."""
+
+    reason: ResizeReason
+    detail: str = ""
+    by_s: float | None = None
+    """When workers that go must be gone; None where nobody waits for their servers."""
+
+
+class Workforce:
+    """Of one zone."""
+
+    def __init__(self, zone: str, cluster: Cluster, live: LiveBytes) -> None:
+        self.zone = zone
+        self.cluster = cluster
+        self.jobs: dict[str, ElasticJob] = {}
+        """By id, in the order of their submission."""
+        self.time_s: float | None = None
+        self.spanning_speed = 1.0
+        """What is left of a job's speed whose workers are in both pools."""
+        self._live = live
+        self._counted: dict[str, int] = {}
+        """What of the snapshot each job is counted for. This and what follows depend on the jobs alone."""
+        self._busy: dict[str, dict[str, None]] = {}
+        """The jobs that have workers on a node, new or old ones; only nodes with some."""
+        self.shapes: Counter[Shape] = Counter()
+        """How many jobs need how much at least; only shapes of some."""
+        self._idle_jobs: dict[str, None] = {}
+        self._resizable_jobs: dict[str, None] = {}
+
+    def add(self, job: ElasticJob) -> None:
+        """Keep a job."""
+        self.jobs[job.job.job_id] = job
+        self.shapes[Shape.of(job.workload)] += 1
+        for node in (*job.members, *job.clearing):
+            self._busy.setdefault(node, {})[job.job.job_id] = None
+        self._note(job)
+
+    @property
+    def waiting(self) -> list[ElasticJob]:
+        """Jobs that can be given a first set of workers, in the order of their arrival."""
+        return _by_arrival(job for job_id in self._idle_jobs if (job := self.jobs[job_id]).waits)
+
+    @property
+    def resizable(self) -> list[ElasticJob]:
+        """Jobs that run and have flexible demand, in the order of their arrival."""
+        return _by_arrival(job for job_id in self._resizable_jobs if (job := self.jobs[job_id]).is_formed)
+
+    @property
+    def jobs_without_workers(self) -> int:
+        """How many have none."""
+        return len(self._idle_jobs)
+
+    def is_busy(self, node: str) -> bool:
+        """Whether a node has workers, or has not said that they are gone."""
+        return node in self._busy
+
+    def jobs_on(self, node: str) -> list[ElasticJob]:
+        """The jobs that make it busy."""
+        return [self.jobs[job_id] for job_id in self._busy.get(node, ())]
+
+    def placed(self, job: ElasticJob) -> dict[str, int]:
+        """How many real workers of a job each server has room set aside for."""
+        placed: dict[str, int] = {}
+        for workers in self.cluster.workers_of(job.job.job_id).values():
+            for server, count in workers.items():
+                placed[server] = placed.get(server, 0) + count
+        return placed
+
+    def gpus_of(self, job: ElasticJob) -> dict[str, int]:
+        """How many GPUs a job has on each server."""
+        return {node: count * job.workload.gpus_per_worker for node, count in job.members.items()}
+
+    def speed(self, job: ElasticJob) -> float:
+        """What its workers do per second, in seconds of one worker on a training server."""
+        spans = job.flexible_pool is not None and job.flexible_pool != job.pool
+        return job.speedup[job.workers] * (self.spanning_speed if spans else 1.0)
+
+    def work_left_s(self, job: ElasticJob) -> float:
+        """Seconds that what is left of a job takes with one worker on a training server, by now."""
+        return job.work_left_s(self.time_s, self.speed(job))
+
+    def start(self, job: ElasticJob, grant: Grant) -> Iterator[Outcome]:
+        """Give a job that waits its base demand of workers, if servers have room for them, and the rest of
+        the grant so far as they have."""
+        workload, job_id = job.workload, job.job.job_id
+        kind: Kind = "base" if job.is_elastic else "inelastic"
+        if not self.cluster.place(job_id, workload.min_workers, workload.gpus_per_worker, grant.pool, kind):
+            return
+        flexible = self._place_flexible(job, grant.workers - workload.min_workers, grant.flexible_pool)
+        job.pool, job.flexible_pool = grant.pool, grant.flexible_pool if flexible else None
+        reason: ResizeReason = "resumed" if job.generation else "started"
+        yield from self._assign(job, workload.min_workers + flexible, Why(reason))
+
+    def shrink(self, job: ElasticJob, grant: Grant) -> int:
+        """Take those flexible workers off a running job's servers that it is not granted. Returns how many
+        workers it is left with; `regroup` makes them its own."""
+        base = job.workload.min_workers
+        held = job.workers - base
+        kept = min(held, grant.workers - base) if grant.flexible_pool == job.flexible_pool else 0
+        if kept < held:
+            self.cluster.shrink(job.job.job_id, held - kept)
+        return base + kept
+
+    def regroup(self, job: ElasticJob, held: int, grant: Grant, made_way: str) -> Iterator[Outcome]:
+        """Have a running job go on with the workers that it is granted, so far as servers have room for them.
+
+        Args:
+            held: what `shrink` has left it.
+            made_way: what workers that it loses make way for.
+        """
+        before, added = job.workers, self._place_flexible(job, grant.workers - held, grant.flexible_pool)
+        workers = held + added
+        if workers == before and not added:
+            return
+        if added or held == job.workload.min_workers:
+            job.flexible_pool = grant.flexible_pool if added else None
+        reason: ResizeReason = (
+            "scaled_out" if workers > before else "scaled_in" if workers < before else "moved"
+        )
+        yield from self._assign(job, workers, Why(reason, made_way if workers < before else ""))
+
+    def leave_servers(self, job: ElasticJob, servers: Sequence[str], why: Why) -> Iterator[Outcome]:
+        """Have a running job go on without its workers on these servers, if that leaves it its base demand.
+        Otherwise it is preempted, unless nobody waits for the servers.
+
+        The workers that it keeps count as its base demand first, wherever they were.
+        """
+        job_id, cluster = job.job.job_id, self.cluster
+        if hosted_job(cluster, job_id).is_preempted_without(servers):
+            if why.by_s is not None:
+                yield from self._put_back(job, Why("preempted", why.detail, why.by_s))
+            return
+        for server in servers:
+            cluster.leave(job_id, server)
+        cluster.drop_fractions(job_id)
+        job.flexible_pool = cluster.pool_of_workers(job_id, "flexible")
+        flexible = cluster.normalised_workers(job_id, "flexible")
+        yield from self._assign(job, job.workload.min_workers + flexible, why)
+
+    def form(self, job: ElasticJob, report: RunStarted) -> None:
+        """A member's workers of the present generation run."""
+        job.formed[report.node] = None
+        self.progress(job, report.samples_done)
+        job.since_s = self.time_s if job.is_formed else None
+        self._note(job)
+
+    def progress(self, job: ElasticJob, samples_done: int) -> None:
+        """So far a job is now."""
+        if samples_done > job.job.samples_done:
+            job.failures = 0
+        job.job.samples_done = samples_done
+        if job.since_s is not None:
+            job.since_s = self.time_s
+
+    def complete(self, job: ElasticJob, finished: RunFinished) -> Iterator[Outcome]:
+        """The workers of a generation have done the job's work, and those of the reporting node are gone."""
+        generation = generation_of(finished.run_id)
+        self.progress(job, finished.samples_done)
+        job.finished = finished
+        if generation == job.generation:
+            self._let_go(job)
+        elif job.members:
+            # They were to be replaced and were done first: who was to join does not know that it is over.
+            yield from self._dismiss(job, Why("stopped", "its work is done"))
+        if job.clearing.get(finished.node) == generation:
+            self._cleared(job, finished.node)
+        yield from self._settle(job)
+
+    def fail(self, job: ElasticJob, report: RunFailed) -> Iterator[Outcome]:
+        """A member's workers are gone. The job starts anew, unless it can run nowhere."""
+        job.failures += 1
+        if report.permanent or job.failures >= MOST_FAILURES:
+            job.given_up = report.error or "the run failed"
+            why = Why("stopped", job.given_up)
+        else:
+            why = Why("run_failed", report.error)
+        yield from self.lose(job, report.node, why)
+
+    def give_up(self, job: ElasticJob, why: str) -> Iterator[Outcome]:
+        """End a job that is not done; see `ElasticJob.given_up`."""
+        job.given_up = why
+        if job.members:
+            yield from self._dismiss(job, Why("stopped", why or "its user withdraws it"))
+        yield from self._settle(job)
+
+    def lose(self, job: ElasticJob, node: str, why: Why) -> Iterator[Outcome]:
+        """A node has no workers of the job any more, though it was not told to give them up."""
+        job.clearing.pop(node, None)
+        if job.members.pop(node, None) is not None:
+            yield from self._put_back(job, why)
+        self._cleared(job, node)
+        yield from self._settle(job)
+
+    def clear(self, job: ElasticJob, report: RunReport) -> Iterator[Outcome]:
+        """A node says that the workers are gone that it was to give up, and how far the job is."""
+        waits = not (job.members or job.is_ending)
+        if waits and job.workload.keeps_checkpoints and isinstance(report, RunProgressed):
+            self.progress(job, report.samples_done)
+        self._cleared(job, report.node)
+        yield from self._settle(job)
+
+    def _settle(self, job: ElasticJob) -> Iterator[Outcome]:
+        """End a job that is ending as soon as its last worker is gone."""
+        self._note(job)
+        if job.is_ending and not job.members and not job.clearing:
+            del self.jobs[job.job.job_id]
+            self.shapes -= Counter((Shape.of(job.workload),))
+            self._note(job)
+            yield self._ended(job)
+
+    def _ended(self, job: ElasticJob) -> Outcome:
+        job_id, user = job.job.job_id, job.job.user
+        if (finished := job.finished) is not None:
+            return JobCompleted(
+                job_id=job_id,
+                user=user,
+                zone=self.zone,
+                reason="work_done",
+                node=finished.node,
+                payment_micros=0,
+                samples_done=finished.samples_done,
+                loss=finished.loss,
+                adapter_path=finished.adapter_path,
+                adapter_digest=finished.adapter_digest,
+            )
+        if job.given_up:
+            return JobRefunded(
+                job_id=job_id,
+                user=user,
+                zone=self.zone,
+                reason="run_failed",
+                detail=job.given_up,
+                remaining_samples=max(job.workload.work_samples - job.job.samples_done, 0),
+                refund_micros=0,
+                retained_micros=0,
+            )
+        return JobWithdrawn(
+            job_id=job_id,
+            user=user,
+            zone=self.zone,
+            reason="user_request",
+            returned_micros=0,
+            retained_micros=0,
+        )
+
+    def _place_flexible(self, job: ElasticJob, workers: int, pool: Pool) -> int:
+        """Place up to so many flexible workers; returns how many have found room."""
+        gpus_per_worker = job.workload.gpus_per_worker
+        while workers > 0 and not self.cluster.place(
+            job.job.job_id, workers, gpus_per_worker, pool, "flexible"
+        ):
+            workers -= 1
+        return max(workers, 0)
+
+    def _assign(self, job: ElasticJob, workers: int, why: Why) -> Iterator[Outcome]:
+        """Begin the job's next generation, of the workers that the cluster has for it."""
+        placed = self.placed(job)
+        kept = {node: placed[node] for node in job.members if node in placed}
+        left = [node for node in job.members if node not in placed]
+        before, resumes, ended = job.workers, not job.members, job.generation
+        job.clearing.update(dict.fromkeys(left, ended))
+        job.generation, job.workers = ended + 1, workers
+        job.members = {**kept, **placed}
+        job.formed, job.since_s = {}, None
+        for node in job.members:
+            self._busy.setdefault(node, {})[job.job.job_id] = None
+        self._note(job)
+        yield self._resized(job, before, why)
+        for node in left:
+            yield self._release(job, node, ended, why)
+        members = tuple(Member(node=node, workers=count) for node, count in job.members.items())
+        expected_samples_per_s = self.speed(job) * job.workload.samples_per_s
+        for node in job.members:
+            yield WorkersAssigned(
+                zone=self.zone,
+                node=node,
+                run_id=f"{job.generation}/{job.job.job_id}",
+                job_id=job.job.job_id,
+                user=job.job.user,
+                generation=job.generation,
+                members=members,
+                resumes=resumes,
+                resume_samples=job.job.samples_done,
+                expected_samples_per_s=expected_samples_per_s,
+                workload=job.workload,
+            )
+
+    def _put_back(self, job: ElasticJob, why: Why) -> Iterator[Outcome]:
+        """Take all workers from a job, which waits until it can start anew, unless it is ending."""
+        if not job.workload.keeps_checkpoints:
+            job.job.samples_done = 0
+        yield from self._dismiss(job, why)
+
+    def _dismiss(self, job: ElasticJob, why: Why) -> Iterator[Outcome]:
+        before, members = job.workers, list(job.members)
+        self._let_go(job)
+        yield self._resized(job, before, why)
+        for node in members:
+            yield self._release(job, node, job.generation, why)
+
+    def _let_go(self, job: ElasticJob) -> None:
+        """The job has no members any more; those that it had are still to say that their workers are gone."""
+        job.clearing.update(dict.fromkeys(job.members, job.generation))
+        job.members, job.formed, job.since_s = {}, {}, None
+        job.workers, job.pool, job.flexible_pool = 0, None, None
+        self.cluster.remove(job.job.job_id)
+        self._note(job)
+
+    def _cleared(self, job: ElasticJob, node: str) -> None:
+        job.clearing.pop(node, None)
+        if node not in job.members and (jobs := self._busy.get(node)) is not None:
+            jobs.pop(job.job.job_id, None)
+            if not jobs:
+                del self._busy[node]
+
+    def _release(self, job: ElasticJob, node: str, generation: int, why: Why) -> WorkersReleased:
+        return WorkersReleased(
+            zone=self.zone,
+            node=node,
+            job_id=job.job.job_id,
+            generation=generation,
+            reason=_RELEASE_REASONS[why.reason],
+            by_s=why.by_s,
+        )
+
+    def _resized(self, job: ElasticJob, before: int, why: Why) -> JobResized:
+        workers = job.workers or job.workload.min_workers
+        return JobResized(
+            zone=self.zone,
+            job_id=job.job.job_id,
+            generation=job.generation,
+            reason=why.reason,
+            workers_before=before,
+            workers=job.workers,
+            pool=job.pool,
+            flexible_pool=job.flexible_pool,
+            servers=tuple(Member(node=node, workers=count) for node, count in job.members.items()),
+            remaining_s=self.work_left_s(job) / job.speedup[workers],
+            samples_done=job.job.samples_done,
+            detail=why.detail,
+        )
+
+    def _note(self, job: ElasticJob) -> None:
+        """Bring what follows from a job up to date."""
+        job_id = job.job.job_id
+        is_there = job_id in self.jobs
+        counted = job.state_bytes if is_there else 0
+        self._live.add(counted - self._counted.get(job_id, 0))
+        if is_there:
+            self._counted[job_id] = counted
+        else:
+            del self._counted[job_id]
+        _keep(self._idle_jobs, job_id, is_there and not job.members and not job.is_ending)
+        _keep(self._resizable_jobs, job_id, is_there and bool(job.members) and job.is_elastic)
+
+
+def _by_arrival(jobs: Iterable[ElasticJob]) -> list[ElasticJob]:
+    return sorted(jobs, key=lambda job: job.arrival)
+
+
+def _keep(names: dict[str, None], name: str, is_in: bool) -> None:
+    if is_in:
+        names[name] = None
+    else:
+        names.pop(name, None)

@@ -1,0 +1,266 @@
+"""A zone of elastic jobs: events in, outcomes out."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from schemas.base import Event, Outcome
+from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected
+from schemas.elastic.outcomes import QueuedJob
+from schemas.elastic.settings import ElasticPolicy
+from schemas.elastic.workload import ElasticWorkload
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from schemas.jobs import JobQuoteRequested
+from schemas.solves import SolveFinished
+from solvers.elastic.cluster import Cluster
+from solvers.elastic.lent import lent_by
+from streams.cell.jobs import Job
+from streams.cell.nodes import NodeChange
+from streams.policies.elastic.clearing import ClearedServers
+from streams.policies.elastic.forecast import forecast
+from streams.policies.elastic.invariants import broken_invariants
+from streams.policies.elastic.job import ElasticJob, generation_of
+from streams.policies.elastic.rounds import Rounds
+from streams.policies.elastic.schemes import choice_of, scheme_of
+from streams.policies.elastic.sizes import Shape, Sizes
+from streams.policies.elastic.workforce import Why, Workforce
+from streams.policies.policy import ZoneContext
+
+
+class ElasticZone:
+    """See `ZonePolicy`."""
+
+    def __init__(self, context: ZoneContext) -> None:
+        self._jobs = context.jobs
+        self._live = context.live
+        policy = cast(ElasticPolicy, context.zone.policy)
+        self._workforce = Workforce(context.zone.id, Cluster(policy.groups_elastic_jobs), context.live)
+        self._closed: dict[str, dict[str, None]] = {}
+        """Why nothing new is placed on a node: it is down, or cordoned, or leaving."""
+        self._wanted: dict[str, float | None] = {}
+        """Nodes that are to leave, and by when they must; cleared with the next tick, all at once."""
+        self._arrivals = 0
+        self._next_round_s = context.cell.epoch_s
+        self._changed = False
+        """Whether anything has happened since the last round that could change its result."""
+        self._configure(context)
+
+    def submitted(self, job: Job) -> Iterator[Outcome]:
+        entry = ElasticJob(job, self._arrivals)
+        too_large = self._sizes.fault(Shape.of(entry.workload), without=self._wanted)
+        full = self._live.refuse_job(entry.state_bytes)
+        if too_large is not None or full is not None:
+            yield JobRejected(
+                job_id=job.job_id,
+                user=job.user,
+                zone=self._zone.id,
+                reason="cell_full" if too_large is None else "larger_than_the_zone",
+                detail=too_large or full or "",
+            )
+            return
+        self._arrivals += 1
+        running_s = entry.work_left_s(None, 0.0) / entry.speedup[entry.workload.max_workers]
+        yield JobAdmitted(
+            job_id=job.job_id,
+            user=job.user,
+            zone=self._zone.id,
+            reason="queued",
+            payment_micros=0,
+            evidence=QueuedJob(jobs_waiting=self._workforce.jobs_without_workers, running_s=running_s),
+        )
+        self._workforce.add(entry)
+        self._changed = True
+
+    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+        entry = self._workforce.jobs[job.job_id]
+        if entry.is_ending:
+            yield EventIgnored(reason="job_ending", detail=f"job {job.job_id} is ending already")
+        else:
+            self._changed = True
+            yield from self._workforce.give_up(entry, "")
+
+    def quote(self, request: JobQuoteRequested) -> Outcome:
+        workload = cast(ElasticWorkload, request.workload)
+        too_large = self._sizes.fault(Shape.of(workload), without=self._wanted)
+        if too_large is not None:
+            return JobQuoted(
+                quote_id=request.quote_id,
+                zone=self._zone.id,
+                reason="larger_than_the_zone",
+                detail=too_large,
+            )
+        return JobQuoted(
+            quote_id=request.quote_id,
+            zone=self._zone.id,
+            reason="plan_found",
+            detail="as things stand: later jobs, loans and reclaims change it",
+            evidence=forecast(workload, self._workforce, self._next_round_s),
+        )
+
+    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
+        entry, generation = self._workforce.jobs[job.job_id], generation_of(report.run_id)
+        is_member = generation == entry.generation and report.node in entry.members
+        if isinstance(report, RunFinished) and generation is not None and report.node in entry.members:
+            is_member = generation <= entry.generation  # it was done before it heard of its new workers
+        is_clearing = generation is not None and entry.clearing.get(report.node) == generation
+        if not (is_member or is_clearing):
+            detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
+            yield EventIgnored(reason="stale_report", detail=detail)
+            return
+        match report:
+            case RunFinished() if not entry.is_ending:
+                yield from self._workforce.complete(entry, report)
+            case RunStarted() if is_member:
+                self._workforce.form(entry, report)
+            case RunProgressed(complete=False) if is_member:
+                self._workforce.progress(entry, report.samples_done)
+                return
+            case RunFailed() if is_member:
+                yield from self._workforce.fail(entry, report)
+            case RunProgressed(complete=True) if is_member:
+                why = Why("run_failed", f"node {report.node} has ended its run")
+                self._workforce.progress(entry, report.samples_done)
+                yield from self._workforce.lose(entry, report.node, why)
+            case RunFinished() | RunFailed() | RunProgressed(complete=True):
+                yield from self._workforce.clear(entry, report)
+            case _:
+                return  # the start of workers that are to go
+        self._changed = True
+
+    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
+        reasons = self._closed.setdefault(change.node, {})
+        match change.status:
+            case "up":
+                reasons.pop("down", None)
+            case "open":
+                reasons.pop("cordoned", None)
+                reasons.pop("leaving", None)
+                self._wanted.pop(change.node, None)
+            case "down" | "cordoned" | "leaving":
+                reasons[change.status] = None
+        if change.status == "leaving":
+            self._wanted[change.node] = change.by_s
+        self._open_or_close(change.node)
+        self._changed = True
+        if change.status in ("down", "restarted"):
+            for job in self._workforce.jobs_on(change.node):
+                why = Why("node_lost", f"node {change.node} is {change.status}")
+                yield from self._workforce.lose(job, change.node, why)
+
+    def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
+        return self._choose(lent_by(self._workforce.cluster, servers), count).servers
+
+    def broken_promises(self, context: ZoneContext) -> Iterator[str]:
+        sizes = Sizes(context)
+        for shape in self._workforce.shapes:
+            fault = sizes.fault(shape)
+            if fault is not None:
+                yield f"a job that was admitted would never run: it takes {fault}"
+
+    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
+        self._configure(context)
+        self._changed = True
+        yield from ()
+
+    def occupies(self, node: str) -> bool:
+        return self._workforce.is_busy(node) or self._is_needed(node)
+
+    def take(self, event: Event) -> Iterator[Outcome]:
+        raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
+
+    def wake(self, time_s: float) -> Iterator[Outcome]:
+        self._workforce.time_s = time_s
+        if self._wanted:
+            yield from self._vacate()
+        if time_s < self._next_round_s:
+            return
+        interval_s = self._policy.interval_s
+        self._next_round_s = (math.floor(time_s / interval_s) + 1) * interval_s
+        if self._changed:
+            self._changed = False
+            for node in self._wanted:
+                self._open_or_close(node)
+            yield from self._rounds.allocate()
+
+    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
+        yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
+
+    def broken_invariants(self) -> Iterator[str]:
+        yield from broken_invariants(self._zone.id, self._workforce, self._jobs)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "jobs": [job.to_state() for job in self._workforce.jobs.values()],
+            "cluster": self._workforce.cluster.state(),
+            "closed": {node: list(reasons) for node, reasons in self._closed.items() if reasons},
+            "wanted": self._wanted,
+            "arrivals": self._arrivals,
+            "next_round_s": self._next_round_s,
+            "changed": self._changed,
+            "time_s": self._workforce.time_s,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._closed = {node: dict.fromkeys(reasons) for node, reasons in state["closed"].items()}
+        self._wanted, self._arrivals = state["wanted"], state["arrivals"]
+        self._next_round_s, self._changed = state["next_round_s"], state["changed"]
+        self._workforce.time_s = state["time_s"]
+        self._workforce.cluster = Cluster(self._policy.groups_elastic_jobs)
+        self._workforce.cluster.restore(state["cluster"])
+        for packed in state["jobs"]:
+            self._workforce.add(ElasticJob.from_state(packed, self._jobs))
+
+    def _open_or_close(self, node: str) -> None:
+        """Have jobs placed on a node or not. One that is to leave some time is open still to the jobs that
+        keep it from leaving."""
+        reasons = self._closed.get(node, {})
+        if reasons and not (reasons.keys() == {"leaving"} and self._is_needed(node)):
+            self._workforce.cluster.close(node)
+        else:
+            self._workforce.cluster.open(node)
+
+    def _is_needed(self, node: str) -> bool:
+        """Whether a job would never run without it."""
+        return self._sizes.is_own(node) and any(
+            self._sizes.fault(shape, without=(node,)) is not None for shape in self._workforce.shapes
+        )
+
+    def _vacate(self) -> Iterator[Outcome]:
+        """Clear the servers that are to leave. Where nobody waits for them, no job is preempted for that."""
+        affected: dict[str, list[str]] = {}
+        for node in self._wanted:
+            for job in self._workforce.jobs_on(node):
+                if node in job.members:
+                    affected.setdefault(job.job.job_id, []).append(node)
+        changed: list[Outcome] = []
+        cleared = ClearedServers(self._zone.id, self._wanted)
+        for job_id, nodes in affected.items():
+            job = self._workforce.jobs[job_id]
+            dues_s = [due_s for node in nodes if (due_s := self._wanted[node]) is not None]
+            why = Why("servers_reclaimed", f"gives back {', '.join(nodes)}", min(dues_s, default=None))
+            before = self._workforce.gpus_of(job)
+            changed += self._workforce.leave_servers(job, nodes, why)
+            cleared.note(job, before)
+        if changed:
+            self._changed = True
+            yield cleared.outcome()
+            yield from changed
+
+    def _configure(self, context: ZoneContext) -> None:
+        """Take over a configuration: the servers that are there now, and the settings."""
+        self._zone = context.zone
+        self._policy = cast(ElasticPolicy, context.zone.policy)
+        self._sizes = Sizes(context)
+        cluster = self._workforce.cluster
+        present = {node.id: node for node in context.zone.nodes}
+        known = dict.fromkeys(cluster.servers())
+        for server in known:
+            if server not in present:
+                cluster.remove_server(server)
+                self._closed.pop(server, None)
+                self._wanted.pop(server, None)
+        for node in present.values():
+            if node.id not in known:
+                cluster.add_server(node.id, *self._sizes.place_of(node))
+        self._rounds = Rounds(self._policy, scheme_of(self._policy), self._workforce, self._sizes)
+        self._choose = choice_of(self._policy)

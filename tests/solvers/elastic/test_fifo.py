@@ -1,0 +1,54 @@
+"""The baseline and opportunistic scheduling: who waits for whom."""
+
+from hypothesis import given
+
+from solvers.elastic.demand import Grant
+from solvers.elastic.fifo import FirstInFirstOut, Opportunistic
+from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, training
+
+
+def test_the_head_of_the_line_holds_up_all_others() -> None:
+    waiting = [demand("a", 0, (2, 2)), demand("b", 1, (7, 7)), demand("c", 2, (1, 1))]
+    assert granted_workers(FirstInFirstOut().allocate(waiting, [], training(8.0))) == {"a": 2}
+
+
+def test_elastic_jobs_run_with_their_base_demand_whatever_idles() -> None:
+    waiting = [demand("b", 1, (2, 6))]
+    running = [demand("a", 0, (2, 6), workers=2)]
+    grants = FirstInFirstOut().allocate(waiting, running, training(100.0))
+    assert grants == [Grant("b", 2, "training", "training")]
+
+
+def test_a_job_starts_in_the_first_of_its_pools_with_room() -> None:
+    waiting = [demand("a", 0, (4, 4), pools=("loaned", "training")), demand("b", 1, (4, 4))]
+    grants = FirstInFirstOut().allocate(waiting, [], {"training": 8.0, "loaned": 8 / 3})
+    assert grants == [Grant("a", 4, "training", "training"), Grant("b", 4, "training", "training")]
+
+
+@given(rounds())
+def test_the_baseline_starts_those_that_came_first_and_resizes_nobody(round_: Round) -> None:
+    grants = FirstInFirstOut().allocate(round_.waiting, round_.running, round_.free_gpus)
+    started = [grant.job_id for grant in grants]
+    assert started == [job.job_id for job in round_.waiting[: len(started)]]
+
+
+def test_fungible_jobs_queue_for_idle_servers_alone_and_others_for_training_servers() -> None:
+    waiting = [
+        demand("a", 0, (4, 4), pools=("loaned", "training")),
+        demand("b", 1, (6, 6)),
+        demand("c", 2, (1, 1), pools=("training", "loaned")),
+        demand("d", 3, (2, 2)),
+        demand("e", 4, (2, 2)),
+    ]
+    grants = Opportunistic().allocate(waiting, [], {"training": 9.0, "loaned": 3.0})
+    # `a` would fit on training servers, and `c` where `a` does not: neither is tried. `e` waits for its turn.
+    assert grants == [Grant("b", 6, "training", "training"), Grant("d", 2, "training", "training")]
+
+
+@given(rounds())
+def test_in_each_of_the_two_queues_those_that_came_first_start(round_: Round) -> None:
+    grants = Opportunistic().allocate(round_.waiting, round_.running, round_.free_gpus)
+    for fungible, pool in ((True, "loaned"), (False, "training")):
+        queue = [job.job_id for job in round_.waiting if ("loaned" in job.pools) == fungible]
+        started = [grant.job_id for grant in grants if grant.pool == pool]
+        assert started == queue[: len(started)]

@@ -1,0 +1,108 @@
+"""What every scheme of allocation promises; a scheme is added to `SCHEMES`."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+from hypothesis import given, settings
+
+from solvers.elastic.afs import Afs
+from solvers.elastic.demand import Scheme
+from solvers.elastic.fifo import FirstInFirstOut, Opportunistic
+from solvers.elastic.gandiva import Gandiva
+from solvers.elastic.pollux import Pollux, arithmetic_term
+from solvers.elastic.two_phase import TwoPhase
+from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, taken_gpus, training
+
+SCHEMES: dict[str, Callable[[], Scheme]] = {
+    "two-phase": TwoPhase,
+    "two-phase, with a pause": lambda: TwoPhase(scaling_pause_s=30.0),
+    "first in, first out": FirstInFirstOut,
+    "opportunistic": Opportunistic,
+    "gandiva": Gandiva,
+    "afs": Afs,
+    "pollux": lambda: Pollux(seed=1, generations=20, population=10),
+    "pollux, sum of speedups": lambda: Pollux(seed=1, generations=20, population=10, term=arithmetic_term),
+}
+
+every_scheme = pytest.mark.parametrize(
+    "scheme", [pytest.param(make(), id=name) for name, make in SCHEMES.items()]
+)
+
+
+@every_scheme
+@given(round_=rounds())
+@settings(deadline=None)
+def test_grants_fit_into_the_idle_gpus_of_each_pool_and_those_given_up(scheme: Scheme, round_: Round) -> None:
+    taken = taken_gpus(round_.jobs, scheme.allocate(round_.waiting, round_.running, round_.free_gpus))
+    for pool, gpus in taken.items():
+        assert gpus <= round_.free_gpus[pool] + 1e-6
+
+
+@every_scheme
+@given(round_=rounds())
+@settings(deadline=None)
+def test_every_job_has_between_its_least_and_its_most_workers(scheme: Scheme, round_: Round) -> None:
+    by_id = {job.job_id: job for job in round_.jobs}
+    for grant in scheme.allocate(round_.waiting, round_.running, round_.free_gpus):
+        job = by_id[grant.job_id]
+        assert job.min_workers <= grant.workers <= job.max_workers
+
+
+@every_scheme
+@given(round_=rounds())
+@settings(deadline=None)
+def test_a_base_demand_is_where_the_job_may_run_and_never_moves(scheme: Scheme, round_: Round) -> None:
+    by_id = {job.job_id: job for job in round_.jobs}
+    for grant in scheme.allocate(round_.waiting, round_.running, round_.free_gpus):
+        job = by_id[grant.job_id]
+        assert grant.pool in (job.pools[:1] if job.workers else job.pools)
+        assert grant.flexible_pool == grant.pool or job.spans_pools
+
+
+@every_scheme
+@given(round_=rounds())
+@settings(deadline=None)
+def test_grants_are_changes_one_for_a_job_at_most(scheme: Scheme, round_: Round) -> None:
+    grants = scheme.allocate(round_.waiting, round_.running, round_.free_gpus)
+    by_id = {job.job_id: job for job in round_.jobs}
+    assert len({grant.job_id for grant in grants}) == len(grants)
+    for grant in grants:
+        job = by_id[grant.job_id]
+        now = (job.workers, job.flexible_pool or job.pools[0])
+        assert (grant.workers, grant.flexible_pool) != now
+
+
+@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in SCHEMES.items()])
+@given(round_=rounds())
+@settings(deadline=None)
+def test_the_same_round_is_decided_alike_whatever_was_decided_before(
+    make: Callable[[], Scheme], round_: Round
+) -> None:
+    used = make()
+    first = used.allocate(round_.waiting, round_.running, round_.free_gpus)
+    used.allocate(round_.waiting[1:], round_.running[1:], training(7.0))
+    copied = deepcopy(round_)
+    assert used.allocate(list(copied.waiting), list(copied.running), copied.free_gpus) == first
+    assert make().allocate(round_.waiting, round_.running, round_.free_gpus) == first
+
+
+@every_scheme
+def test_a_job_alone_starts_where_there_is_room(scheme: Scheme) -> None:
+    job = demand("a", 0, (3, 3), gpus_per_worker=2)
+    assert granted_workers(scheme.allocate([job], [], training(6.0))) == {"a": 3}
+    assert scheme.allocate([job], [], training(5.0)) == []
+
+
+@every_scheme
+def test_without_jobs_there_is_nothing_to_grant(scheme: Scheme) -> None:
+    assert scheme.allocate([], [], training(8.0)) == []
+
+
+@every_scheme
+def test_thirds_of_gpus_that_make_whole_ones_are_used(scheme: Scheme) -> None:
+    # Six loaned servers of 8 T4 each are 16 training GPUs, but a little less where floats are added up.
+    free = sum([8 / 3] * 6)
+    assert free < 16
+    job = demand("a", 0, (16, 16), pools=("loaned",))
+    assert granted_workers(scheme.allocate([job], [], {"training": 0.0, "loaned": free})) == {"a": 16}

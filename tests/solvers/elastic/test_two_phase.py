@@ -1,0 +1,348 @@
+"""Two-phase allocation: the thesis's examples, what each phase does, and what no round may break."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.elastic.demand import Demand, Grant
+from solvers.elastic.two_phase import TwoPhase
+
+A = Demand("a", 0, 2, 6, 1, 300.0, tuple(map(float, range(7))), ("training",))
+"""Table 3.2: 50 s with 6 workers."""
+B = Demand("b", 1, 2, 6, 1, 120.0, tuple(map(float, range(7))), ("training",))
+"""Tables 3.2 and 3.4: 20 s with 6 workers."""
+LATER_A = Demand("a", 0, 2, 3, 1, 300.0, tuple(map(float, range(4))), ("training",))
+"""Table 3.4: 100 s with 3 workers."""
+
+
+def job(job_id, arrival, workers, work_s, *, gpus=1, has=0, pools=("training",), **fields):
+    """One that needs workers[0] and takes up to workers[1], and scales linearly."""
+    least, most = workers
+    return Demand(
+        job_id, arrival, least, most, gpus, work_s, tuple(map(float, range(most + 1))), pools,
+        workers=has, **({"flexible_pool": pools[0]} if has > least else {}) | fields,
+    )  # fmt: skip
+
+
+def completion_times_s(workers, demands, servers_gpus):
+    """JCTs where the jobs begin with these workers and are allocated anew whenever one ends."""
+    now_s, done_s = 0.0, {}
+    left = {demand.job_id: demand for demand in demands}
+    while left:
+        step_s = min(left[job_id].remaining_s(workers[job_id]) for job_id in left)
+        now_s += step_s
+        for job_id, demand in list(left.items()):
+            work_s = demand.remaining_work_s - step_s * demand.speedup[workers[job_id]]
+            if work_s <= 1e-9:
+                done_s[job_id] = now_s
+                del left[job_id]
+            else:
+                flexible = "training" if workers[job_id] > demand.min_workers else None
+                left[job_id] = replace(
+                    demand, remaining_work_s=work_s, workers=workers[job_id], flexible_pool=flexible
+                )
+        free = servers_gpus - sum(workers[job_id] for job_id in left)
+        for grant in TwoPhase().allocate([], list(left.values()), {"training": free, "loaned": 0}):
+            workers = {**workers, grant.job_id: grant.workers}
+    return done_s
+
+
+@pytest.mark.parametrize(
+    ("workers", "jct_a_s", "jct_b_s", "average_s"),
+    [((6, 2), 50, 53.33, 51.67), ((2, 6), 63.33, 20, 41.67), ((4, 4), 60, 30, 45)],
+)
+def test_table_3_3(workers, jct_a_s, jct_b_s, average_s):
+    times_s = completion_times_s({"a": workers[0], "b": workers[1]}, [A, B], 8)
+    assert round(times_s["a"], 2) == jct_a_s
+    assert round(times_s["b"], 2) == jct_b_s
+    assert round((times_s["a"] + times_s["b"]) / 2, 2) == average_s
+
+
+def test_table_3_2_minimum_running_times():
+    assert (A.remaining_s(6), B.remaining_s(6), LATER_A.remaining_s(3)) == (50, 20, 100)
+
+
+@pytest.mark.parametrize(
+    ("workers", "jct_a_s", "jct_b_s", "average_s"), [((3, 5), 100, 24, 62), ((2, 6), 106.67, 20, 63.33)]
+)
+def test_table_3_4(workers, jct_a_s, jct_b_s, average_s):
+    times_s = completion_times_s({"a": workers[0], "b": workers[1]}, [LATER_A, B], 8)
+    assert round(times_s["a"], 2) == jct_a_s
+    assert round(times_s["b"], 2) == jct_b_s
+    assert round((times_s["a"] + times_s["b"]) / 2, 2) == average_s
+
+
+def test_the_job_that_table_3_4_favours_is_the_one_that_two_phases_favour():
+    # Both need 2 workers; of the other four, one is worth 50 s to A, and four are worth 40 s to B.
+    grants = TwoPhase().allocate([LATER_A, B], [], {"training": 8, "loaned": 0})
+    assert grants == [Grant("b", 5, "training", "training"), Grant("a", 3, "training", "training")]
+
+
+def test_figure_3_6_items_weigh_gpus_and_are_worth_the_time_that_they_save_from_w_min():
+    # Erratum L3; A has 2 GPUs per worker: weight 2, worth 50 s; B's weigh 1 to 4, worth 20, 30, 36 and 40 s.
+    two_gpus = replace(LATER_A, gpus_per_worker=2)
+    workers = {}
+    for flexible_gpus in range(7):
+        free = {"training": 6 + flexible_gpus, "loaned": 0}
+        grants = TwoPhase().allocate([two_gpus, B], [], free)
+        workers[flexible_gpus] = tuple(
+            {grant.job_id: grant.workers for grant in grants}[each] for each in "ab"
+        )
+    assert workers == {
+        0: (2, 2),
+        1: (2, 3),  # 20
+        2: (3, 2),  # 50, not 30
+        3: (3, 3),  # 70, not 36
+        4: (3, 4),  # 80, not 40
+        5: (3, 5),  # 86
+        6: (3, 6),  # 90
+    }
+
+
+def test_base_demands_go_to_the_shortest_jobs_and_one_that_does_not_fit_is_passed_over():
+    long = job("long", 0, (1, 1), 900.0)
+    large = job("large", 1, (4, 4), 400.0)
+    short = job("short", 2, (2, 2), 240.0)
+    grants = TwoPhase().allocate([long, large, short], [], {"training": 3, "loaned": 0})
+    assert [grant.job_id for grant in grants] == ["short", "long"]
+
+
+def test_the_shortest_job_is_the_one_that_is_done_first_with_w_max():
+    elastic = job("elastic", 0, (1, 10), 1000.0)
+    inelastic = job("inelastic", 1, (1, 1), 200.0)
+    grants = TwoPhase().allocate([elastic, inelastic], [], {"training": 1, "loaned": 0})
+    assert grants == [Grant("elastic", 1, "training", "training")]
+
+
+def test_of_jobs_that_take_the_same_time_the_one_that_came_first_starts():
+    twins = [job("z", 0, (1, 1), 60.0), job("a", 1, (1, 1), 60.0)]
+    assert TwoPhase().allocate(twins, [], {"training": 1, "loaned": 0}) == [
+        Grant("z", 1, "training", "training")
+    ]
+
+
+def test_a_job_starts_where_it_prefers_to_and_elsewhere_where_that_is_full():
+    waiting = [
+        job("one", 0, (2, 2), 60.0, pools=("loaned", "training")),
+        job("two", 1, (2, 2), 90.0, pools=("loaned", "training")),
+        job("three", 2, (2, 2), 99.0, pools=("loaned", "training")),
+    ]
+    grants = TwoPhase().allocate(waiting, [], {"training": 2, "loaned": 2 + 2 / 3})
+    assert [(grant.job_id, grant.pool) for grant in grants] == [("one", "loaned"), ("two", "training")]
+
+
+def test_flexible_workers_give_way_to_the_base_demand_of_a_job_that_waits():
+    running = job("running", 0, (1, 4), 4000.0, has=4)
+    waiting = job("waiting", 1, (2, 2), 9000.0)
+    grants = TwoPhase().allocate([waiting], [running], {"training": 0, "loaned": 0})
+    assert grants == [
+        Grant("running", 2, "training", "training"),
+        Grant("waiting", 2, "training", "training"),
+    ]
+
+
+def test_base_demands_of_running_jobs_stay():
+    running = job("running", 0, (2, 4), 4000.0, has=2)
+    assert TwoPhase().allocate([job("w", 1, (1, 1), 1.0)], [running], {"training": 0, "loaned": 0}) == []
+
+
+def test_flexible_workers_move_to_the_job_that_they_help_more():
+    slow = job("slow", 0, (1, 2), 1000.0)
+    fast = job("fast", 1, (1, 2), 10.0, has=2)
+    slow = replace(slow, workers=1)
+    grants = TwoPhase().allocate([], [slow, fast], {"training": 0, "loaned": 0})
+    assert grants == [Grant("slow", 2, "training", "training"), Grant("fast", 1, "training", "training")]
+
+
+def test_no_job_is_resized_for_less_than_its_pause():
+    # The worker is worth 500 s to one and 450 s to the other, that has it.
+    poor = replace(job("poor", 0, (1, 2), 1000.0), workers=1)
+    rich = job("rich", 1, (1, 2), 900.0, has=2)
+    free = {"training": 0, "loaned": 0}
+    assert [grant.job_id for grant in TwoPhase(scaling_pause_s=24.0).allocate([], [poor, rich], free)] == [
+        "poor", "rich"
+    ]  # fmt: skip
+    # Both would pause.
+    assert TwoPhase(scaling_pause_s=26.0).allocate([], [poor, rich], free) == []
+    # An idle GPU is worth its pause, unless the job is nearly done.
+    assert len(TwoPhase(scaling_pause_s=26.0).allocate([], [poor], {"training": 1, "loaned": 0})) == 1
+    nearly = replace(poor, remaining_work_s=50.0)
+    assert TwoPhase(scaling_pause_s=26.0).allocate([], [nearly], {"training": 1, "loaned": 0}) == []
+
+
+def test_a_job_that_starts_pays_no_pause():
+    waiting = job("waiting", 0, (1, 3), 30.0)
+    grants = TwoPhase(scaling_pause_s=1000.0).allocate([waiting], [], {"training": 3, "loaned": 0})
+    assert grants == [Grant("waiting", 3, "training", "training")]
+
+
+def test_jobs_that_span_pools_come_after_all_others():
+    spanning = job("spanning", 0, (1, 3), 30.0, pools=("training", "loaned"), spans_pools=True)
+    other = job("other", 1, (1, 3), 3000.0)
+    grants = TwoPhase().allocate([spanning, other], [], {"training": 1, "loaned": 0})
+    assert [grant.job_id for grant in grants] == ["other"]
+    grants = TwoPhase().allocate([spanning, other], [], {"training": 3, "loaned": 1})
+    assert grants == [
+        Grant("other", 2, "training", "training"),
+        Grant("spanning", 2, "training", "loaned"),
+    ]
+
+
+def test_flexible_workers_of_a_spanning_job_are_where_its_base_is_if_nothing_is_lent():
+    spanning = job("s", 0, (1, 3), 30.0, pools=("training", "loaned"), spans_pools=True)
+    grants = TwoPhase().allocate([spanning], [], {"training": 4, "loaned": 2 / 3})
+    assert grants == [Grant("s", 3, "training", "training")]
+
+
+def test_a_job_does_not_span_pools_where_that_makes_it_slower():
+    # Two workers at 40 % in both pools are slower than one in one; three are faster.
+    fields = {"pools": ("training", "loaned"), "spans_pools": True, "spanning_speed": 0.4}
+    running = replace(job("s", 0, (1, 3), 30.0, **fields), workers=1)
+    assert TwoPhase().allocate([], [running], {"training": 0, "loaned": 1}) == []
+    grants = TwoPhase().allocate([], [running], {"training": 0, "loaned": 2})
+    assert grants == [Grant("s", 3, "training", "loaned")]
+
+
+def test_thirds_of_gpus_on_loan_add_up_to_whole_ones():
+    running = replace(job("r", 0, (1, 9), 3000.0, pools=("loaned",)), workers=1)
+    thirds = sum([1 / 3] * 18)
+    assert thirds < 6
+    (grant,) = TwoPhase().allocate([], [running], {"training": 0, "loaned": thirds})
+    assert grant.workers == 7
+
+
+@pytest.mark.parametrize("pause_s", [-1.0, math.inf, math.nan])
+def test_a_pause_that_is_none_is_refused(pause_s):
+    with pytest.raises(ValueError, match="scaling_pause_s"):
+        TwoPhase(pause_s)
+
+
+@st.composite
+def rounds(draw, max_jobs):
+    """Jobs that wait, jobs that run, and idle GPUs."""
+    waiting, running = [], []
+    for arrival in range(draw(st.integers(0, max_jobs))):
+        least = draw(st.integers(1, 3))
+        most = least + draw(st.integers(0, 4))
+        speedup, total = [0.0], 0.0
+        for _ in range(most):
+            total += draw(st.sampled_from([1.0, 0.8, 0.25]))
+            speedup.append(total)
+        spans = draw(st.booleans())
+        pools = draw(st.permutations(["training", "loaned"]))
+        demand = Demand(
+            f"j{draw(st.integers(0, 9))}{arrival}", arrival, least, most, draw(st.sampled_from([1, 2, 4])),
+            float(draw(st.integers(1, 900))), tuple(speedup), tuple(pools),
+            spans_pools=spans, spanning_speed=draw(st.sampled_from([1.0, 0.7])),
+        )  # fmt: skip
+        if draw(st.booleans()):
+            waiting.append(demand)
+        else:
+            has = draw(st.integers(least, most))
+            base = pools[0]
+            flexible = None if has == least else draw(st.sampled_from([base, "loaned"])) if spans else base
+            running.append(replace(demand, pools=(base,), workers=has, flexible_pool=flexible))
+    free = {"training": draw(st.integers(0, 8)), "loaned": draw(st.integers(0, 24)) / 3}
+    return waiting, running, free
+
+
+def gpus_used(demands, grants):
+    """Of each pool, by jobs once they have what they were granted; base demand and flexible apart."""
+    granted = {grant.job_id: grant for grant in grants}
+    base, flexible = {"training": 0, "loaned": 0}, {"training": 0, "loaned": 0}
+    for demand in demands:
+        grant = granted.get(demand.job_id)
+        if grant is None and demand.workers:
+            grant = Grant(
+                demand.job_id, demand.workers, demand.pools[0], demand.flexible_pool or demand.pools[0]
+            )
+        if grant is not None:
+            base[grant.pool] += demand.min_workers * demand.gpus_per_worker
+            flexible[grant.flexible_pool] += (grant.workers - demand.min_workers) * demand.gpus_per_worker
+    return base, flexible
+
+
+@settings(max_examples=300, deadline=None)
+@given(rounds(10), st.sampled_from([0.0, 5.0]))
+def test_no_round_breaks_a_rule(jobs, pause_s):
+    waiting, running, free = jobs
+    grants = TwoPhase(pause_s).allocate(waiting, running, free)
+    demands = {demand.job_id: demand for demand in waiting + running}
+    assert len({grant.job_id for grant in grants}) == len(grants)
+    for grant in grants:
+        demand = demands[grant.job_id]
+        assert demand.min_workers <= grant.workers <= demand.max_workers
+        if grant.workers > demand.min_workers and grant.flexible_pool != grant.pool:
+            assert demand.spans_pools
+            assert grant.flexible_pool == "loaned"
+        assert grant.pool in demand.pools
+        if demand.workers:
+            assert (grant.workers, grant.flexible_pool) != (demand.workers, demand.flexible_pool)
+    before = gpus_used(running, [])
+    after = gpus_used(waiting + running, grants)
+    for pool in ("training", "loaned"):
+        taken = after[0][pool] + after[1][pool] - before[0][pool] - before[1][pool]
+        assert taken <= free[pool] + 1e-9
+    assert TwoPhase(pause_s).allocate(waiting, running, free) == grants
+
+
+@settings(max_examples=300, deadline=None)
+@given(rounds(10), st.sampled_from([0.0, 5.0]))
+def test_a_second_round_at_the_same_moment_changes_nothing(jobs, pause_s):
+    waiting, running, free = jobs
+    grants = {grant.job_id: grant for grant in TwoPhase(pause_s).allocate(waiting, running, free)}
+    before, after = gpus_used(running, []), gpus_used(waiting + running, list(grants.values()))
+    idle = {
+        pool: free[pool] + before[0][pool] + before[1][pool] - after[0][pool] - after[1][pool]
+        for pool in free
+    }
+    demands = sorted(waiting + running, key=lambda demand: demand.arrival)
+    now_running = [granted(demand, grants.get(demand.job_id)) for demand in demands]
+    now_running = [demand for demand in now_running if demand.workers]
+    still_waiting = [demand for demand in waiting if demand.job_id not in grants]
+    assert TwoPhase(pause_s).allocate(still_waiting, now_running, idle) == []
+
+
+def granted(demand, grant):
+    if grant is None:
+        return demand
+    flexible_pool = grant.flexible_pool if grant.workers > demand.min_workers else None
+    return replace(demand, workers=grant.workers, pools=(grant.pool,), flexible_pool=flexible_pool)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rounds(4))
+def test_flexible_demands_get_what_takes_the_most_off_the_running_times(jobs):
+    _, running, free = jobs
+    running = [
+        replace(
+            demand, pools=("training",), spans_pools=False, workers=demand.min_workers, flexible_pool=None
+        )
+        for demand in running
+    ]
+    saved_s = {
+        demand.job_id: demand.remaining_s(demand.min_workers) - demand.remaining_s(demand.workers)
+        for demand in running
+    }
+    for grant in TwoPhase().allocate([], running, free):
+        (demand,) = (each for each in running if each.job_id == grant.job_id)
+        saved_s[grant.job_id] = demand.remaining_s(demand.min_workers) - demand.remaining_s(grant.workers)
+    best_s = max(
+        math.fsum(
+            demand.remaining_s(demand.min_workers) - demand.remaining_s(workers)
+            for demand, workers in zip(running, each, strict=True)
+        )
+        for each in itertools.product(
+            *(range(demand.min_workers, demand.max_workers + 1) for demand in running)
+        )
+        if sum(
+            (workers - demand.min_workers) * demand.gpus_per_worker
+            for demand, workers in zip(running, each, strict=True)
+        )
+        <= free["training"]
+    )
+    assert math.fsum(saved_s.values()) == pytest.approx(best_s)

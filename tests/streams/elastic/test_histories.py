@@ -1,0 +1,141 @@
+"""Random histories of an elastic zone: whatever happens, what must hold holds, and every job ends."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.base import Event
+from schemas.changes import NodeCordoned, NodeRegistered, NodeRetired, NodeUncordoned
+from schemas.fleet import NodeOnline, NodeSilent
+from tests.support.elastic import (
+    CELL,
+    INTERVAL_S,
+    ZONE,
+    ElasticBench,
+    ObedientNodes,
+    elastic_cell,
+    failed,
+    submit,
+    tick,
+    withdraw,
+)
+
+STEPS = 60
+
+
+class History:
+    """One history, and what it takes to go on with it."""
+
+    def __init__(self, rng: random.Random, servers: int, **policy: object) -> None:
+        self.rng = rng
+        self.bench = ElasticBench()
+        self.nodes = ObedientNodes()
+        self.down: set[str] = set()
+        self.time_s = 0.0
+        self.jobs = 0
+        self.send(elastic_cell(servers, **policy), tick(0.0))
+
+    @property
+    def live(self) -> list[str]:
+        return list(self.bench.cell.jobs.live)
+
+    @property
+    def servers(self) -> list[str]:
+        return list(self.bench.cell.nodes.layout.zone_of)
+
+    def send(self, *events: Event) -> None:
+        for event in events:
+            self.nodes.obey(self.bench.send(event))
+
+    def tick(self, step_s: float) -> None:
+        self.time_s += step_s
+        self.send(tick(self.time_s))
+
+    def step(self) -> None:
+        rng = self.rng
+        match rng.choice(["job", "job", "tick", "tick", "report", "report", "report", "end", "trouble"]):
+            case "job":
+                self.jobs += 1
+                fewest = rng.choice([1, 1, 2, 3, 6])
+                workers = (fewest, rng.choice([fewest, fewest, 2 * fewest, fewest + 5]))
+                self.send(
+                    submit(
+                        f"j{self.jobs}",
+                        rng.choice([30, 300, 3_000]),
+                        workers,
+                        gpus_per_worker=rng.choice([1, 1, 1, 2, 4]),
+                        keeps_checkpoints=rng.random() < 0.5,
+                        fungible=rng.random() < 0.5,
+                    )
+                )
+            case "tick":
+                self.tick(rng.choice([10.0, INTERVAL_S, 2 * INTERVAL_S]))
+            case "report" if self.nodes.due:
+                self.send(self.nodes.next_report(rng.choice(sorted(self.nodes.due))))
+            case "end" if self.nodes.leading:
+                self.nodes.end(rng.choice(sorted(self.nodes.leading)))
+            case "trouble":
+                self.trouble()
+
+    def trouble(self) -> None:
+        rng, nodes = self.rng, self.nodes
+        kind = rng.choice(["lose", "return", "fail", "withdraw", "retire", "register", "cordon", "uncordon"])
+        node = rng.choice(self.servers)
+        if kind == "lose" and node not in self.down:
+            self.down.add(node)
+            nodes.lose(node)
+            self.send(NodeSilent(cell=CELL, node=node, silent_s=60.0))
+        elif kind == "return" and self.down:
+            self.come_back(rng.choice(sorted(self.down)))
+        elif kind == "fail" and nodes.leading:
+            command = nodes.leading.pop(rng.choice(sorted(nodes.leading)))
+            self.send(failed(command, permanent=rng.random() < 0.3))
+        elif kind == "withdraw" and self.live:
+            self.send(withdraw(rng.choice(self.live)))
+        elif kind == "retire":
+            self.send(NodeRetired(cell=CELL, node=node))
+        elif kind == "register":
+            name = f"n{len(self.bench.ledger)}"
+            self.send(NodeRegistered(cell=CELL, node=name, zone=ZONE, gpu_type="V100", tariff="flat"))
+            self.come_back(name)
+        elif kind == "cordon":
+            self.send(NodeCordoned(cell=CELL, node=node))
+        elif kind == "uncordon":
+            self.send(NodeUncordoned(cell=CELL, node=node))
+
+    def come_back(self, node: str) -> None:
+        self.down.discard(node)
+        if node in self.servers:
+            self.send(NodeOnline(cell=CELL, node=node, base_model="any", runners=("elastic",)))
+
+    def come_to_rest(self) -> None:
+        """Everything that can help helps, for as long as it takes."""
+        for node in self.servers:
+            if node in self.down:
+                self.come_back(node)
+            self.send(NodeUncordoned(cell=CELL, node=node))
+        for _ in range(40 + 10 * len(self.live)):
+            while self.nodes.due:
+                self.send(self.nodes.next_report(min(self.nodes.due)))
+            for job_id in sorted(self.nodes.leading):
+                self.nodes.end(job_id)
+            if not self.live:
+                return
+            self.tick(INTERVAL_S)
+
+
+@pytest.mark.parametrize("scheme", ["lyra", "afs", "gandiva", "opportunistic", "fifo", "pollux"])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_whatever_happens_every_job_ends_and_every_server_is_free_again(scheme, seed):
+    rng = random.Random(seed)
+    history = History(rng, servers=rng.randint(1, 4), scheme=scheme)
+    for _ in range(STEPS):
+        history.step()
+    history.come_to_rest()
+    assert history.live == []
+    cluster = history.bench.zone._workforce.cluster
+    assert all(cluster.is_empty(server) for server in cluster.servers())
+    assert not any(history.bench.zone.occupies(server) for server in cluster.servers())

@@ -1,0 +1,318 @@
+"""Cases of an elastic zone: events in, decisions out."""
+
+import pytest
+
+from schemas.base import Outcome
+from schemas.changes import NodeRetired
+from schemas.decisions import (
+    EventIgnored,
+    JobAdmitted,
+    JobCompleted,
+    JobQuoted,
+    JobRefunded,
+    JobRejected,
+    JobWithdrawn,
+    NodeMoved,
+)
+from schemas.elastic.commands import WorkersAssigned, WorkersReleased
+from schemas.elastic.outcomes import JobResized
+from schemas.elastic.workload import ElasticTerms
+from schemas.fleet import NodeSilent
+from schemas.jobs import JobQuoteRequested
+from tests.support.elastic import (
+    CELL,
+    ZONE,
+    ElasticBench,
+    commands,
+    elastic_cell,
+    failed,
+    finished,
+    gone,
+    progressed,
+    started,
+    submit,
+    tick,
+    withdraw,
+    workload,
+)
+
+
+@pytest.fixture
+def bench() -> ElasticBench:
+    bench = ElasticBench()
+    bench.send(elastic_cell(servers=2), tick(0.0))
+    return bench
+
+
+def resized(outcomes: list[Outcome]) -> list[tuple[str, str, int]]:
+    """Job, reason and workers of each change."""
+    return [(o.job_id, o.reason, o.workers) for o in outcomes if isinstance(o, JobResized)]
+
+
+def assigned(outcomes: list[Outcome]) -> list[WorkersAssigned]:
+    return [o for o in outcomes if isinstance(o, WorkersAssigned)]
+
+
+def released(outcomes: list[Outcome]) -> list[WorkersReleased]:
+    return [o for o in outcomes if isinstance(o, WorkersReleased)]
+
+
+def run(bench: ElasticBench, outcomes: list[Outcome]) -> list[WorkersAssigned]:
+    """Have the nodes start what they are told to; their commands."""
+    orders = assigned(outcomes)
+    bench.send(*map(started, orders))
+    return orders
+
+
+class TestStarting:
+    def test_a_job_is_queued_at_once_and_started_by_the_next_round(self, bench):
+        (queued,) = bench.send(submit("j"))
+        assert isinstance(queued, JobAdmitted)
+        assert (queued.reason, queued.payment_micros) == ("queued", 0)
+        assert bench.send(tick(59.0)) == []
+        outcomes = bench.send(tick(60.0))
+        assert resized(outcomes) == [("j", "started", 1)]
+        (order,) = assigned(outcomes)
+        assert (order.node, order.run_id, order.generation) == ("s0", "1/j", 1)
+        assert [(member.node, member.workers) for member in order.members] == [("s0", 1)]
+        assert order.resumes
+        assert order.expected_samples_per_s == 1.0
+
+    def test_all_members_of_a_job_get_the_same_command(self, bench):
+        bench.send(submit("j", workers=(6, 6)))
+        orders = assigned(bench.send(tick(60.0)))
+        assert [order.node for order in orders] == ["s0", "s1"]
+        assert {order.members for order in orders} == {orders[0].members}
+        assert [(member.node, member.workers) for member in orders[0].members] == [("s0", 4), ("s1", 2)]
+
+    def test_shorter_jobs_start_first_whenever_they_came(self, bench):
+        bench.send(submit("long", 900, (8, 8)), submit("short", 90, (8, 8)))
+        assert resized(bench.send(tick(60.0))) == [("short", "started", 8)]
+
+    def test_a_job_that_fits_nowhere_now_waits_and_lets_others_pass(self, bench):
+        bench.send(submit("first", 10, (5, 5)), tick(60.0), submit("large", 60, (5, 5)), submit("small", 600))
+        assert resized(bench.send(tick(120.0))) == [("small", "started", 1)]
+
+    def test_a_job_that_could_never_start_is_rejected(self, bench):
+        (outcome,) = bench.send(submit("wide", workers=(9, 9)))
+        assert isinstance(outcome, JobRejected)
+        assert outcome.reason == "larger_than_the_zone"
+        assert outcome.detail == "9 workers of 1 GPUs each, and the zone's own servers have room for 8"
+        (outcome,) = bench.send(submit("deep", gpus_per_worker=5))
+        assert isinstance(outcome, JobRejected)
+        assert "room for 0" in outcome.detail
+
+
+class TestScaling:
+    def test_an_elastic_job_has_all_idle_servers_until_another_needs_them(self, bench):
+        bench.send(submit("j", 6_000, (2, 8)))
+        first = bench.send(tick(60.0))
+        assert resized(first) == [("j", "started", 8)]
+        run(bench, first)
+        bench.send(submit("other", 600, (3, 3)))
+        outcomes = bench.send(tick(120.0))
+        assert resized(outcomes) == [("j", "scaled_in", 5), ("other", "started", 3)]
+        (change,) = [o for o in outcomes if isinstance(o, JobResized) and o.job_id == "j"]
+        assert change.detail == "jobs that waited: 1"
+        assert all(order.generation == 2 and not order.resumes for order in assigned(outcomes)[:2])
+
+    def test_it_is_given_them_back_when_the_other_ends(self, bench):
+        bench.send(submit("j", 6_000, (2, 8)), submit("other", 60, (4, 4)))
+        orders = run(bench, bench.send(tick(60.0)))
+        (other,) = [order for order in orders if order.job_id == "other"]
+        (ended,) = bench.send(finished(other))
+        assert isinstance(ended, JobCompleted)
+        outcomes = bench.send(tick(120.0))
+        assert resized(outcomes) == [("j", "scaled_out", 8)]
+        survivors = {order.node for order in orders if order.job_id == "j"}
+        assert assigned(outcomes)[0].members[0].node in survivors, "whoever knows the job's state leads"
+
+    def test_a_server_that_a_job_leaves_is_told_and_others_go_on_without_it(self, bench):
+        bench.send(submit("j", 6_000, (4, 8)))
+        run(bench, bench.send(tick(60.0)))
+        bench.send(submit("other", 60, (4, 4)))
+        outcomes = bench.send(tick(120.0))
+        (leaver,) = released(outcomes)
+        assert (leaver.reason, leaver.generation, leaver.by_s) == ("scaled_in", 1, None)
+        (stays,) = [order for order in assigned(outcomes) if order.job_id == "j"]
+        assert stays.node != leaver.node
+        assert bench.zone.occupies(leaver.node), "until its workers are gone, whoever else comes"
+
+    def test_no_job_is_resized_before_its_workers_have_formed(self, bench):
+        bench.send(submit("j", 6_000, (2, 8)))
+        bench.send(tick(60.0))
+        bench.send(submit("other", 600, (3, 3)))
+        assert resized(bench.send(tick(120.0))) == []
+
+    def test_a_job_without_linear_scaling_gets_no_workers_that_bring_it_nothing(self, bench):
+        flat = (1.0, 1.9, 1.9, 1.9)
+        bench.send(submit("flat", 6_000, (1, 4), speedup=flat))
+        outcomes = bench.send(tick(60.0))
+        assert resized(outcomes) == [("flat", "started", 2)]
+        assert assigned(outcomes)[0].expected_samples_per_s == 1.9
+
+
+class TestEnding:
+    def test_a_job_is_over_when_no_node_has_a_worker_of_it(self, bench):
+        bench.send(submit("j", 60, (6, 6)))
+        leader, other = run(bench, bench.send(tick(60.0)))
+        assert bench.send(finished(leader)) == []
+        assert [bench.zone._workforce.is_busy(node) for node in ("s0", "s1")] == [False, True]
+        (outcome,) = bench.send(progressed(other, 60, complete=True))
+        assert isinstance(outcome, JobCompleted)
+        assert (outcome.samples_done, outcome.payment_micros) == (60, 0)
+
+    def test_a_job_that_is_done_as_it_is_resized_is_over_all_the_same(self, bench):
+        bench.send(submit("j", 600, (2, 8)), submit("other", 60, (6, 6)))
+        orders = run(bench, bench.send(tick(60.0)))
+        (job,) = [order for order in orders if order.job_id == "j"]
+        others = [order for order in orders if order.job_id == "other"]
+        bench.send(finished(others[0]), *(progressed(order, 60, complete=True) for order in others[1:]))
+        bench.send(tick(120.0))
+        outcomes = bench.send(finished(job))
+        assert resized(outcomes) == [("j", "stopped", 0)]
+        told = released(outcomes)
+        (last,) = bench.send(*map(gone, told))
+        assert isinstance(last, JobCompleted)
+
+    def test_a_waiting_job_is_withdrawn_at_once(self, bench):
+        bench.send(submit("j"))
+        (outcome,) = bench.send(withdraw("j"))
+        assert isinstance(outcome, JobWithdrawn)
+        assert resized(bench.send(tick(60.0))) == []
+
+    def test_a_running_job_is_withdrawn_when_its_workers_are_gone(self, bench):
+        bench.send(submit("j"))
+        run(bench, bench.send(tick(60.0)))
+        outcomes = bench.send(withdraw("j"))
+        (order,) = released(outcomes)
+        assert order.reason == "withdrawn"
+        (again,) = bench.send(withdraw("j"))
+        assert isinstance(again, EventIgnored)
+        assert again.reason == "job_ending"
+        (outcome,) = bench.send(gone(order))
+        assert isinstance(outcome, JobWithdrawn)
+
+    def test_a_run_that_can_succeed_nowhere_ends_its_job(self, bench):
+        bench.send(submit("j", workers=(6, 6)))
+        leader, _ = run(bench, bench.send(tick(60.0)))
+        outcomes = bench.send(failed(leader, permanent=True, error="no such dataset"))
+        (order,) = released(outcomes)
+        assert order.reason == "withdrawn"
+        (outcome,) = bench.send(gone(order))
+        assert isinstance(outcome, JobRefunded)
+        assert (outcome.reason, outcome.detail) == ("run_failed", "no such dataset")
+
+    def test_a_run_that_fails_is_tried_again_three_times_at_most(self, bench):
+        bench.send(submit("j"))
+        for attempt, time_s in enumerate((60.0, 120.0, 180.0)):
+            (order,) = run(bench, bench.send(tick(time_s)))
+            outcomes = bench.send(failed(order))
+            if attempt < 2:
+                assert resized(outcomes) == [("j", "run_failed", 0)]
+        assert isinstance(outcomes[-1], JobRefunded)
+
+    def test_reports_of_runs_that_are_over_change_nothing(self, bench):
+        bench.send(submit("j"))
+        (order,) = run(bench, bench.send(tick(60.0)))
+        stale = order.model_copy(update={"run_id": "7/j"})
+        (outcome,) = bench.send(progressed(stale, 5))
+        assert isinstance(outcome, EventIgnored)
+        assert outcome.reason == "stale_report"
+
+
+class TestLostNodes:
+    def lose(self, bench: ElasticBench, node: str) -> list[Outcome]:
+        return bench.send(NodeSilent(cell=CELL, node=node, silent_s=60.0))
+
+    def test_a_job_on_a_lost_node_starts_anew_when_its_other_workers_are_gone(self, bench):
+        bench.send(submit("j", 600, (6, 6)))
+        leader, _ = run(bench, bench.send(tick(60.0)))
+        bench.send(progressed(leader, 120))
+        outcomes = self.lose(bench, "s1")
+        assert resized(outcomes) == [("j", "node_lost", 0)]
+        (order,) = released(outcomes)
+        assert (order.node, order.reason) == ("s0", "node_lost")
+        bench.send(submit("small", 10, (2, 2)))
+        bench.send(tick(120.0))
+        assert resized(bench.send(gone(order, samples_done=100), tick(180.0))) == []
+        self.assert_resumes(bench, 100)
+
+    def assert_resumes(self, bench: ElasticBench, samples_done: int) -> None:
+        job = bench.zone._workforce.jobs["j"]
+        assert job.waits
+        assert job.job.samples_done == samples_done
+
+    def test_a_job_that_keeps_no_checkpoints_starts_over(self, bench):
+        bench.send(submit("j", 600, (2, 2), keeps_checkpoints=False))
+        (order,) = run(bench, bench.send(tick(60.0)))
+        bench.send(progressed(order, 120))
+        self.lose(bench, "s0")
+        outcomes = bench.send(tick(120.0))
+        assert resized(outcomes) == [("j", "resumed", 2)]
+        (order,) = assigned(outcomes)
+        assert (order.node, order.resume_samples, order.generation) == ("s1", 0, 2)
+
+    def test_nothing_is_placed_on_a_node_that_is_down(self, bench):
+        self.lose(bench, "s0")
+        bench.send(submit("j", 600, (4, 4)))
+        (order,) = assigned(bench.send(tick(60.0)))
+        assert order.node == "s1"
+
+
+class TestLeavingServers:
+    def test_flexible_workers_leave_a_server_that_is_retired(self, bench):
+        bench.send(submit("j", 6_000, (4, 8)))
+        run(bench, bench.send(tick(60.0)))
+        bench.send(NodeRetired(cell=CELL, node="s1"))
+        outcomes = bench.send(tick(70.0))
+        assert resized(outcomes) == [("j", "servers_reclaimed", 4)]
+        (order,) = released(outcomes)
+        assert order.node == "s1"
+        moved = [o for o in bench.send(gone(order)) if isinstance(o, NodeMoved)]
+        assert [(move.node, move.to_zone) for move in moved] == [("s1", None)]
+
+    def test_a_job_that_needs_the_server_keeps_it_where_nobody_waits_for_it(self, bench):
+        bench.send(submit("j", 600, (2, 2)), submit("k", 600, (4, 4)))
+        (first, *_) = orders = run(bench, bench.send(tick(60.0)))
+        node = orders[-1].node
+        bench.send(NodeRetired(cell=CELL, node=node))
+        assert commands(bench.send(tick(70.0))) == []
+        assert bench.zone.occupies(node)
+        assert first is not None
+
+    def test_a_server_without_which_a_job_could_never_run_is_kept_until_it_is_over(self, bench):
+        bench.send(submit("j", 60, (6, 6)))
+        bench.send(NodeRetired(cell=CELL, node="s1"))
+        assert bench.zone.occupies("s1")
+        (outcome, *_) = bench.send(withdraw("j"))
+        assert isinstance(outcome, JobWithdrawn)
+        assert "s1" not in bench.zone._workforce.cluster.servers()
+
+
+class TestQuotes:
+    def ask(self, bench: ElasticBench, **fields) -> JobQuoted:
+        request = JobQuoteRequested(
+            cell=CELL, quote_id="q", user="ann", zone=ZONE, workload=workload(**fields), terms=ElasticTerms()
+        )
+        (answer,) = bench.send(request)
+        assert isinstance(answer, JobQuoted)
+        return answer
+
+    def test_a_quote_of_an_idle_zone_starts_with_the_next_round(self, bench):
+        answer = self.ask(bench, work_s=600, workers=(2, 4))
+        assert answer.reason == "plan_found"
+        evidence = answer.evidence
+        assert (evidence.start_s, evidence.earliest_end_s, evidence.latest_end_s) == (60.0, 210.0, 360.0)
+
+    def test_a_quote_waits_for_running_jobs_and_shorter_ones(self, bench):
+        bench.send(submit("runs", 800, (8, 8)))
+        run(bench, bench.send(tick(60.0)))
+        bench.send(submit("shorter", 80, (8, 8)), submit("longer", 8_000, (8, 8)))
+        evidence = self.ask(bench, work_s=800, workers=(8, 8)).evidence
+        assert evidence.jobs_waiting == 2
+        # 40 s of the running job are left at the next round at 120 s, and the shorter one takes 10 s.
+        assert evidence.start_s == 120.0 + 100.0 + 10.0
+
+    def test_a_job_too_large_is_told_so(self, bench):
+        assert self.ask(bench, workers=(9, 9)).reason == "larger_than_the_zone"

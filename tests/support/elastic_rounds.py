@@ -1,0 +1,109 @@
+"""Rounds of elastic allocation: builders, a strategy, and what the GPUs come to."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from solvers.elastic.demand import Demand, Grant, Pool
+from solvers.elastic.speedup import imperfect_speedup, linear_speedup
+
+
+@dataclass(frozen=True)
+class Round:
+    """The arguments of `Scheme.allocate`."""
+
+    waiting: tuple[Demand, ...]
+    running: tuple[Demand, ...]
+    free_gpus: Mapping[Pool, float]
+
+    @property
+    def jobs(self) -> tuple[Demand, ...]:
+        return self.running + self.waiting
+
+
+def demand(job_id: str, arrival: int, bounds: tuple[int, int] = (1, 1), **fields: Any) -> Demand:
+    """A job from `bounds[0]` to `bounds[1]` workers of one GPU that scales linearly on training servers."""
+    given: dict[str, Any] = {
+        "gpus_per_worker": 1,
+        "remaining_work_s": 1_000.0,
+        "speedup": linear_speedup(bounds[1]),
+        "pools": ("training",),
+    }
+    given.update(fields)
+    return Demand(job_id=job_id, arrival=arrival, min_workers=bounds[0], max_workers=bounds[1], **given)
+
+
+def training(gpus: float) -> dict[Pool, float]:
+    """So many idle GPUs, and no loans."""
+    return {"training": gpus, "loaned": 0.0}
+
+
+@st.composite
+def rounds(draw: st.DrawFn, max_jobs: int = 10) -> Round:
+    """Jobs of all kinds, of which those that run hold what they hold besides the idle GPUs."""
+    waiting, running = [], []
+    for arrival in range(draw(st.integers(0, max_jobs))):
+        is_running = draw(st.booleans())
+        job = draw(_jobs(arrival, is_running))
+        (running if is_running else waiting).append(job)
+    free_gpus: dict[Pool, float] = {
+        "training": float(draw(st.integers(0, 24))),
+        "loaned": math.fsum([8 / 3] * draw(st.integers(0, 9))),
+    }
+    return Round(tuple(waiting), tuple(running), free_gpus)
+
+
+@st.composite
+def _jobs(draw: st.DrawFn, arrival: int, is_running: bool) -> Demand:
+    least = draw(st.integers(1, 4))
+    most = least + draw(st.integers(0, 5))
+    pools = draw(
+        st.sampled_from([("training",), ("loaned", "training"), ("training", "loaned"), ("loaned",)])
+    )
+    spans_pools = draw(st.booleans())
+    workers = draw(st.integers(least, most)) if is_running else 0
+    # What runs has its base demand in one pool.
+    pools = pools[:1] if is_running else pools
+    flexible_pools: list[Pool] = ["training", "loaned"] if spans_pools else list(pools)
+    return demand(
+        f"j{arrival}",
+        arrival,
+        (least, most),
+        gpus_per_worker=draw(st.sampled_from([1, 2, 3, 8])),
+        remaining_work_s=draw(st.floats(1.0, 1e6)),
+        speedup=draw(st.sampled_from([linear_speedup(most), imperfect_speedup(least, most)])),
+        pools=pools,
+        spans_pools=spans_pools,
+        spanning_speed=0.7 if spans_pools else 1.0,
+        workers=workers,
+        flexible_pool=draw(st.sampled_from(flexible_pools)) if workers > least else None,
+    )
+
+
+def held_gpus(workers: int, pool: Pool, flexible_pool: Pool, job: Demand) -> dict[Pool, int]:
+    """What a job has in each pool."""
+    held: dict[Pool, int] = {"training": 0, "loaned": 0}
+    held[pool] += min(workers, job.min_workers) * job.gpus_per_worker
+    held[flexible_pool] += max(workers - job.min_workers, 0) * job.gpus_per_worker
+    return held
+
+
+def taken_gpus(jobs: Iterable[Demand], grants: Iterable[Grant]) -> dict[Pool, int]:
+    """What grants take of the idle GPUs of each pool, less what they give up."""
+    by_id = {job.job_id: job for job in jobs}
+    taken: dict[Pool, int] = {"training": 0, "loaned": 0}
+    for grant in grants:
+        job = by_id[grant.job_id]
+        before = held_gpus(job.workers, job.pools[0], job.flexible_pool or job.pools[0], job)
+        after = held_gpus(grant.workers, grant.pool, grant.flexible_pool, job)
+        for pool in taken:
+            taken[pool] += after[pool] - before[pool]
+    return taken
+
+
+def granted_workers(grants: Sequence[Grant]) -> dict[str, int]:
+    """Workers by job."""
+    return {grant.job_id: grant.workers for grant in grants}
