@@ -14,6 +14,7 @@ from tests.support.elastic_nodes import MODEL, Fleet, workload
 
 
 def test_a_killed_worker_fails_the_run_on_all_nodes(fleet: Fleet) -> None:
+    fleet.add("n1", checkpoint_s=0.05)
     fleet.assign("j", 1, [("n1", 2), ("n2", 1)], workload(10**6))
     fleet.until(fleet.has_trained("j"))
     pids = fleet.pids("n1") + fleet.pids("n2")
@@ -23,7 +24,7 @@ def test_a_killed_worker_fails_the_run_on_all_nodes(fleet: Fleet) -> None:
     assert [(failure.node, failure.permanent) for failure in failures] == [("n1", False), ("n2", False)]
     assert failures[1].error == "a worker process has ended with signal 9 and no word"
     # What the leader had learned is kept.
-    assert fleet.checkpoints("j") == [f"1-{failures[0].samples_done}"]
+    assert f"1-{failures[0].samples_done}" in fleet.checkpoints("j")
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
