@@ -1,1 +1,1 @@
-"""The parts of `millrace bench elastic`."""
+"""`millrace bench elastic`: elastic scheduling, loans and reclaims (thesis, chapter 3)."""

@@ -3,6 +3,8 @@
 from collections import deque
 from typing import Any
 
+import msgpack
+
 from schemas.base import HOURS_PER_DAY, Outcome
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
@@ -31,12 +33,22 @@ class ElasticBench(Bench):
     def _handle(self, entry: LedgerEvent) -> list[Decision]:
         decisions = self.cell.handle(entry)
         assert list(self.cell.broken_invariants()) == []
+        self._check_live_bytes()
         if entry.offset % RESTORED_EVERY == 0:
             packed = self.cell.packed()
             self.cell = Cell.unpack(packed)
             assert self.cell.packed() == packed
             assert list(self.cell.broken_invariants()) == []
         return decisions
+
+    def _check_live_bytes(self) -> None:
+        """What live jobs are counted for is no less than they take in a snapshot."""
+        taken = len(msgpack.packb(self.cell.jobs.state()["live"]))
+        for zone in self.cell.zones.values():
+            state = zone.state()
+            taken += len(msgpack.packb([state["jobs"], state["cluster"]["jobs"]]))
+            total = zone._live.total
+        assert taken <= total + 64, "and brackets"
 
 
 def elastic_cell(servers: int = 2, **policy: Any) -> CellConfigured:
