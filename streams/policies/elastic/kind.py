@@ -20,4 +20,5 @@ ELASTIC = PolicyKind(
         "event.ignored": ("job_ending",),
     },
     virtual_runners={WorkersAssigned.RUNNER: "infra.simulation.elastic.workers:VirtualWorkers"},
+    warm_up="streams.policies.elastic.warm_up:story",
 )
