@@ -23,8 +23,8 @@ _TARIFF = Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
 
 
 def story() -> Iterator[Event]:
-    """The events of a cell in which jobs are scaled by each scheme that has kernels, and a server on loan with
-    a worker is wanted back.
+    """The events of a cell in which jobs are scaled by each scheme that has kernels, and a server on loan is
+    wanted back that has workers.
 
     The compiled code is kept on disk where that can be written, and then this takes under a second.
     """
