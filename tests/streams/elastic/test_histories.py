@@ -156,7 +156,16 @@ class History:
             self.tick(INTERVAL_S)
 
 
-@pytest.mark.parametrize("scheme", ["lyra", "afs", "gandiva", "opportunistic", "fifo", "pollux"])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_invariants_hold_where_fungible_jobs_wait_for_loans_that_may_never_come(seed):
+    rng = random.Random(seed)
+    history = History(rng, servers=rng.randint(1, 4), scheme="opportunistic")
+    for _ in range(STEPS):
+        history.step()
+
+
+@pytest.mark.parametrize("scheme", ["lyra", "afs", "gandiva", "fifo", "pollux"])
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=25, deadline=None)
 def test_whatever_happens_every_job_ends_and_every_server_is_free_again(scheme, seed):
