@@ -1,1 +1,1 @@
-"""`millrace bench elastic`: loans, reclaims and elastic jobs, beside the figures of the thesis."""
+"""`millrace bench elastic`: elastic scheduling, loans and reclaims (thesis, chapter 3)."""

@@ -316,6 +316,9 @@ class Lender:
         loans = self._loans
         gone = loans.gone
         spare = len(loans.owned) - len(gone) - self._servers_for(needed)
+        offer_id = _id("offer", now_s)
+        if spare <= 0 or self._is_known(offer_id):
+            return []
         serving = set(self._latest.serving)
         idle = [
             server
@@ -324,9 +327,8 @@ class Lender:
             and server not in serving
             and self._refused_until_s.get(server, -math.inf) <= now_s
         ]
-        servers = tuple(idle[: min(max(spare, 0), MAX_SERVERS)])
-        offer_id = _id("offer", now_s)
-        if not servers or self._is_known(offer_id):
+        servers = tuple(idle[: min(spare, MAX_SERVERS)])
+        if not servers:
             return []
         offer = CapacityOffered(cell=self._cell, zone=self._zone, offer_id=offer_id, servers=servers)
         self.take_offer(offer, now_s)

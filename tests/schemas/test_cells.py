@@ -74,6 +74,18 @@ REFUSED: dict[str, tuple[Change, str]] = {
         zone(lambda zone: zone.update(throughput=[ROW])),
         "zone zone-1: a throughput row names gpu type h100, which the zone lacks",
     ),
+    "unknown borrower": (
+        zone(lambda zone: zone.update(lending={"borrowers": [{"zone": "zone-9"}]})),
+        "zone zone-1 lends to zone zone-9, which the cell lacks",
+    ),
+    "a borrower that is the lender": (
+        zone(lambda zone: zone.update(lending={"borrowers": [{"zone": "zone-1"}]})),
+        "zone zone-1 lends to itself: name other zones as borrowers",
+    ),
+    "borrower twice": (
+        zone(lambda zone: zone.update(lending={"borrowers": [{"zone": "zone-9"}, {"zone": "zone-9"}]})),
+        "zone zone-1: borrower zone-9 is given twice",
+    ),
     "unknown tariff": (
         zone(lambda zone: zone["nodes"][0].update(tariff="night")),
         "zone zone-1: node node-1 pays tariff night, which the cell lacks",
@@ -86,7 +98,8 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "no node": (zone(lambda zone: zone["nodes"].clear()), "zone zone-1: a zone keeps at least one node"),
     "a policy that does not exist": (
         zone(lambda zone: zone["policy"].update(kind="lottery")),
-        "policy: kind lottery is not known, the known ones are auction, eft, fixed_price, inference, ntm, titan",
+        "policy: kind lottery is not known, the known ones are auction, eft, elastic, fixed_price, "
+        "inference, ntm, titan",
     ),
 }
 
