@@ -1,5 +1,6 @@
 """Jobs drawn for the zones of a cell, by the policies that they are under."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from schemas.auction.terms import BidTerms
 from schemas.cells import CellConfigured, ThroughputRow, Zone
 from schemas.elastic.workload import ElasticWorkload
 from schemas.jobs import JobSubmitted
+from schemas.kinds import KINDS
 from tests.infra.simulation.elastic.lending import lending_cell
 from tests.support.cells import configuration, zone
 from tests.support.elastic import ZONE, elastic_cell, elastic_zone
@@ -98,6 +100,12 @@ def test_zones_whose_jobs_are_not_drawn_together_are_refused():
 def test_a_cell_that_takes_no_jobs_is_refused():
     with pytest.raises(WorkloadError, match="no zone of cell c takes jobs"):
         draw_jobs(configuration(zones=(lender(lending=None),)), 1)
+
+
+def test_a_policy_that_draws_no_jobs_is_named(monkeypatch):
+    monkeypatch.setitem(KINDS, "elastic", replace(KINDS["elastic"], drawn=None))
+    with pytest.raises(WorkloadError, match="under policy elastic, for which no jobs are drawn: give"):
+        draw_jobs(ELASTIC, 1)
 
 
 BAD_OPTIONS = {
