@@ -16,6 +16,10 @@ ReclaimingName = Literal["preemption_cost", "smallest_count", "random"]
 Scenario = Literal["basic", "advanced", "heterogeneous", "ideal"]
 
 
+_IDS_PER_SERVER = 3
+_BYTES_PER_SERVER = 64
+
+
 class ElasticPolicy(PolicySettings):
     """Two-phase allocation, best-fit placement, and reclaims of least preemption cost (thesis, chapter 3)."""
 
@@ -36,10 +40,15 @@ class ElasticPolicy(PolicySettings):
     """Which abilities of jobs are used (section 3.7.1). `basic`: another GPU type, and scaling. `advanced`:
     several GPU types at a time too, at 70 % of the speed. `heterogeneous`: several at a time and scaling.
     `ideal`: all, at full speed."""
-    grace_s: Annotated[float, Field(gt=0, le=3_600)] = 60.0
-    """Workers that are to go have so long to finish a step and to checkpoint."""
+    scaling_pause_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+    """What a job is taken to lose when its workers change: it is not resized for less."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Of schemes and choices that draw."""
+
+    def state_bytes(self, zone: "Zone") -> int:
+        """Where each server is closed, and why."""
+        ids = [node.id for node in zone.nodes]
+        return _BYTES_PER_SERVER * len(ids) + _IDS_PER_SERVER * sum(map(len, ids))
 
     def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
         """Slots are nothing to it."""
