@@ -88,7 +88,7 @@ class Board:
         self.jobs.take_decision(decision.outcome)
         self.nodes.take_decision(decision)
         for figures in self.figures:
-            figures.take_decision(decision.outcome)
+            figures.take_decision(decision)
 
     def job_cells(self, job: Job) -> dict[str, str]:
         """What the policies' figures say of a job, by the name of the column."""
