@@ -100,7 +100,7 @@ class Simulation:
         self._fleet = VirtualFleet(cell, pace, self._queue, solve_s=solve_s)
         self._participants = participants
         self._fed = 0
-        for event in (cell, *(node.online() for node in self._fleet.nodes.values())):
+        for event in (cell, *(node.online() for node in self._fleet.nodes.values() if node.runners)):
             self._queue.add(cell.epoch_s, Rank.SET_UP, event)
         for timed in inputs:
             rank = Rank.JOB if TOPIC_BY_EVENT.get(type(timed.event)) == JOBS else Rank.SET_UP

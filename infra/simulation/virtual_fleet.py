@@ -51,6 +51,7 @@ class VirtualNode:
     """The one that it serves."""
     base_model: str
     runners: tuple[str, ...]
+    """Empty where its zone commands nothing: then no executor is there, and it says nothing."""
 
     def online(self) -> NodeOnline:
         """What it says when it starts."""
@@ -127,7 +128,7 @@ class VirtualFleet:
     def _start(self, time_s: float, node: VirtualNode) -> None:
         """Start a node's executor with what its zone needs."""
         self.nodes[node.node] = node
-        if self._until_s(node.node, time_s) is not None:
+        if node.runners and self._until_s(node.node, time_s) is not None:
             self._queue.add(time_s, Rank.REPORT, node.online())
 
     def _runner(self, name: str) -> VirtualRunner:

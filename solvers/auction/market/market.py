@@ -93,8 +93,8 @@ class Market:
         self.node_open = np.ones(len(fleet.nodes), np.bool_)
         """Whether anything new may be planned on a node while it is up."""
         self.closes_at = np.full(len(fleet.nodes), NEVER, np.int64)
-        """(rows,) the first slot in which nothing may be planned on a node, up and open as it is. Who has nodes
-        that close sets it, also after `restore`."""
+        """(rows,) the first slot in which nothing may be planned on a node, up and open as it is. Whoever has
+        nodes that close sets it, also after `restore`."""
         self.full_costs = self._by_class(self._full_cost, first_slot, horizon_slots)
 
     @property

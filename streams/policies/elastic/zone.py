@@ -149,9 +149,8 @@ class ElasticZone:
                 why = Why("node_lost", f"node {change.node} is {change.status}")
                 yield from self._workforce.lose(job, change.node, why)
 
-    def choose_returns(self, count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
-        on_loan = [node for node in self._loans if node not in self._wanted]
-        return self._choose(lent_by(self._workforce.cluster, on_loan), count).servers
+    def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
+        return self._choose(lent_by(self._workforce.cluster, servers), count).servers
 
     def broken_promises(self, context: ZoneContext) -> Iterator[str]:
         sizes = Sizes(context)
@@ -263,7 +262,7 @@ class ElasticZone:
 
     def _configure(self, context: ZoneContext) -> None:
         """Take over a configuration: the servers that are there now, and the settings."""
-        self._zone, self._loans = context.zone, context.loans
+        self._zone = context.zone
         self._policy = cast(ElasticPolicy, context.zone.policy)
         self._sizes = Sizes(context)
         cluster = self._workforce.cluster
