@@ -166,7 +166,7 @@ def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
     if staffed.queue:
         last = staffed.queue[-1]
         yield (
-            f"number {len(staffed.queue)} in the queue by length: needs {last.base_gpus} GPUs to start, "
+            f"number {len(staffed.queue)} in the queue: needs {last.base_gpus} GPUs to start, "
             f"and takes {lasting(last.running_s)} with all the workers that it can use"
         )
     if staffed.on_loan:

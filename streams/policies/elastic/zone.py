@@ -262,7 +262,7 @@ class ElasticZone:
 
     def _configure(self, context: ZoneContext) -> None:
         """Take over a configuration: the servers that are there now, and the settings."""
-        self._zone = context.zone
+        self._zone, self._loans = context.zone, context.loans
         self._policy = cast(ElasticPolicy, context.zone.policy)
         self._sizes = Sizes(context)
         cluster = self._workforce.cluster
