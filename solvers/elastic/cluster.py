@@ -5,17 +5,15 @@ as a whole is normalised to training GPUs (erratum L4): on a server with `worker
 the work of one on a training server.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from solvers.elastic.demand import Pool
+from solvers.elastic.server_class import Group, ServerClass
 
 Kind = Literal["base", "flexible", "inelastic"]
 """Of workers: a job's base demand, what an elastic job has beyond it, and all of an inelastic job."""
-Group = Literal["firm", "flexible", "empty"]
-"""Of servers: `firm` ones have a worker that a job cannot lose, `flexible` ones have none such."""
 
 
 def placing_order(gpus_per_worker: int, arrival: int) -> tuple[int, int]:
@@ -48,45 +46,6 @@ class _Part:
     """Real ones, by server."""
 
 
-class _Class:
-    """The open servers of a pool that are equally fast, by group and by their free GPUs."""
-
-    def __init__(self) -> None:
-        self.free_gpus = 0
-        """Real ones of all."""
-        self._servers: dict[Group, list[list[str]]] = {"firm": [], "flexible": [], "empty": []}
-        """`[group][free]`: in the order of their ids."""
-
-    def add(self, server_id: str, group: Group, free: int) -> None:
-        """Count a server in."""
-        by_free = self._servers[group]
-        while len(by_free) <= free:
-            by_free.append([])
-        insort(by_free[free], server_id)
-        self.free_gpus += free
-
-    def drop(self, server_id: str, group: Group, free: int) -> None:
-        """Count it out again."""
-        servers = self._servers[group][free]
-        del servers[bisect_left(servers, server_id)]
-        self.free_gpus -= free
-
-    def best_fit(self, group: Group, gpus: int) -> str | None:
-        """The server of a group that has room for so many GPUs and the least left then."""
-        for servers in self._servers[group][gpus:]:
-            if servers:
-                return servers[0]
-        return None
-
-    def room(self, gpus_per_worker: int) -> int:
-        """How many real workers fit."""
-        return sum(
-            len(servers) * (free // gpus_per_worker)
-            for by_free in self._servers.values()
-            for free, servers in enumerate(by_free)
-        )
-
-
 class Cluster:
     """Where the workers of a zone are.
 
@@ -100,7 +59,7 @@ class Cluster:
     def __init__(self, separates_groups: bool = True) -> None:
         self._separates_groups = separates_groups
         self._servers: dict[str, _Server] = {}
-        self._classes: dict[Pool, dict[int, _Class]] = {"training": {}, "loaned": {}}
+        self._classes: dict[Pool, dict[int, ServerClass]] = {"training": {}, "loaned": {}}
         """By `workers_per_worker`, ascending."""
         self._jobs: dict[str, dict[Kind, _Part]] = {}
 
@@ -119,7 +78,7 @@ class Cluster:
         server = _Server(server_id, pool, gpus, workers_per_worker, free=gpus)
         classes = self._classes[pool]
         if workers_per_worker not in classes:
-            classes[workers_per_worker] = _Class()
+            classes[workers_per_worker] = ServerClass()
             self._classes[pool] = dict(sorted(classes.items()))
         self._servers[server_id] = server
         self._count_in(server)

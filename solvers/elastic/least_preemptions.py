@@ -4,38 +4,16 @@ A job *blocks* a server if it would be preempted by its loss: if it has more wor
 lose. A server without blockers is free to go.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from solvers.compiled import Bools, Floats, Ints, kernel
-from solvers.elastic.lent import HostedJob, Lent
+from solvers.elastic.hosting import Hosting, hosting_of
+from solvers.elastic.lent import Lent
 
 _SAME_COST = 1e-9
 """Costs are sums of fractions in different orders: so near each other, they are the same."""
-
-
-class Hosting(NamedTuple):
-    """Who is where. Servers are numbered in the order of their ids. A job's places, the servers on which it
-    has workers, are numbered job by job; `server_places` lists them server by server."""
-
-    job_starts: Ints
-    """(jobs + 1,) where each job's places start."""
-    place_job: Ints
-    place_server: Ints
-    place_workers: Ints
-    """That count as left."""
-    place_gpus: Ints
-    server_starts: Ints
-    """(servers + 1,) where each server's places start in `server_places`."""
-    server_places: Ints
-    spare: Ints
-    """(jobs,) workers beyond the base demand."""
-    hosts: Ints
-    """(jobs,) servers that host it, those that may not go too."""
-    elsewhere_gpus: Ints
-    """(jobs,) on servers that may not go."""
 
 
 class Progress(NamedTuple):
@@ -50,7 +28,7 @@ class Progress(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What it does to take each of the servers, which is not taken yet."""
+    """What it does to take each of the servers that are not taken yet."""
 
     jobs: Ints
     """(servers,) that are preempted."""
@@ -58,6 +36,10 @@ class Effects(NamedTuple):
     """(servers,) servers that are free to go then, with this one."""
     damage_gpus: Ints
     """(servers,) that are vacated on servers that stay, as they are not free or not asked for."""
+    blocks: Bools
+    """(places,) which jobs blocked which servers when this was counted."""
+    is_known: Bools
+    """(servers,) whether it has been."""
 
 
 def fewest_preempted(lent: Lent, count: int) -> list[str]:
@@ -66,53 +48,8 @@ def fewest_preempted(lent: Lent, count: int) -> list[str]:
     Raises:
         ValueError: a job has fewer workers than its base demand.
     """
-    ids = sorted(server.server_id for server in lent.servers)
-    if count == 0:
-        return []
-    taken = _search(_hosting(ids, lent.jobs), count)
-    return [ids[number] for number in np.flatnonzero(taken).tolist()]
-
-
-def _hosting(ids: Sequence[str], jobs: Sequence[HostedJob]) -> Hosting:
-    number_of = {server_id: number for number, server_id in enumerate(ids)}
-    starts, hosts, spare, elsewhere_gpus = [0], [], [], []
-    place_job: list[int] = []
-    place_server: list[int] = []
-    place_workers: list[int] = []
-    place_gpus: list[int] = []
-    for index, job in enumerate(jobs):
-        total = sum(job.workers.values())
-        if total < job.min_workers:
-            raise ValueError(f"job {job.job_id} has {total} workers, fewer than its base {job.min_workers}")
-        elsewhere = 0
-        servers = job.all_workers()
-        for server_id, workers in servers.items():
-            number = number_of.get(server_id)
-            if number is None:
-                elsewhere += workers * job.gpus_per_worker
-            else:
-                place_job.append(index)
-                place_server.append(number)
-                place_workers.append(job.workers.get(server_id, 0))
-                place_gpus.append(workers * job.gpus_per_worker)
-        starts.append(len(place_job))
-        hosts.append(len(servers))
-        spare.append(total - job.min_workers)
-        elsewhere_gpus.append(elsewhere)
-    servers_of_places = np.array(place_server, np.int64)
-    by_server = np.argsort(servers_of_places, kind="stable")
-    return Hosting(
-        job_starts=np.array(starts, np.int64),
-        place_job=np.array(place_job, np.int64),
-        place_server=servers_of_places,
-        place_workers=np.array(place_workers, np.int64),
-        place_gpus=np.array(place_gpus, np.int64),
-        server_starts=np.searchsorted(servers_of_places[by_server], np.arange(len(ids) + 1)),
-        server_places=by_server,
-        spare=np.array(spare, np.int64),
-        hosts=np.array(hosts, np.int64),
-        elsewhere_gpus=np.array(elsewhere_gpus, np.int64),
-    )
+    hosting, ids = hosting_of(lent)
+    return [ids[number] for number in np.flatnonzero(_search(hosting, count)).tolist()]
 
 
 @kernel
@@ -120,10 +57,10 @@ def _search(hosting: Hosting, count: int) -> Bools:
     """(servers,) the servers that go."""
     by_cost = _begin(hosting, count)
     _pick_by_cost(hosting, by_cost, count)
-    first = _refined(hosting, by_cost.preempted, count)
+    first = _refined(hosting, by_cost, count)
     by_yield = _begin(hosting, count)
     _pick_by_yield(hosting, by_yield, count)
-    second = _refined(hosting, by_yield.preempted, count)
+    second = _refined(hosting, by_yield, count)
     return second.taken if _is_better(hosting, second, first) else first.taken
 
 
@@ -138,11 +75,12 @@ def _begin(hosting: Hosting, count: int) -> Progress:
 def _pick_by_cost(hosting: Hosting, progress: Progress, count: int) -> None:
     """Take the server of least preemption cost, and those that its jobs leave free, until there are enough
     (section 3.4; erratum L1)."""
+    effects = _no_effects(hosting)
+    damage = effects.damage_gpus
     left = count - progress.taken.sum()
     while left > 0:
-        blocks = _blocks(hosting, progress)
-        costs = _costs(hosting, blocks)
-        damage = _effects(hosting, progress, blocks, left).damage_gpus
+        _update(hosting, progress, left, effects)
+        costs = _costs(hosting, effects.blocks)
         best = -1
         for server in range(costs.size):
             if progress.taken[server]:
@@ -152,17 +90,18 @@ def _pick_by_cost(hosting: Hosting, progress: Progress, count: int) -> None:
             saved = costs[best] - costs[server]
             if saved > _SAME_COST or (saved >= -_SAME_COST and damage[server] < damage[best]):
                 best = server
-        left -= _preempt(hosting, progress, blocks, best, left)
+        left -= _preempt(hosting, progress, effects.blocks, best, left)
 
 
 @kernel
 def _pick_by_yield(hosting: Hosting, progress: Progress, count: int) -> None:
     """Take the server that with those that its jobs leave free brings the most for each job preempted, until
     there are enough."""
+    effects = _no_effects(hosting)
+    jobs, freed, damage = effects.jobs, effects.freed, effects.damage_gpus
     left = count - progress.taken.sum()
     while left > 0:
-        blocks = _blocks(hosting, progress)
-        jobs, freed, damage = _effects(hosting, progress, blocks, left)
+        _update(hosting, progress, left, effects)
         best = -1
         for server in range(jobs.size):
             if progress.taken[server]:
@@ -172,16 +111,17 @@ def _pick_by_yield(hosting: Hosting, progress: Progress, count: int) -> None:
             gain = min(freed[server], left) * jobs[best] - min(freed[best], left) * jobs[server]
             if gain > 0 or (gain == 0 and damage[server] < damage[best]):
                 best = server
-        left -= _preempt(hosting, progress, blocks, best, left)
+        left -= _preempt(hosting, progress, effects.blocks, best, left)
 
 
 @kernel
-def _refined(hosting: Hosting, preempted: Bools, count: int) -> Progress:
-    """So many servers that preempt no other jobs than these, without those that need not be; of servers that
-    may go, those that vacate the most GPUs of preempted jobs."""
-    needed = preempted.copy()
-    use = _by_use(hosting, preempted)
-    for job in np.flatnonzero(preempted):
+def _refined(hosting: Hosting, found: Progress, count: int) -> Progress:
+    """So many servers that preempt no other jobs than those found, without those that need not be; of servers
+    that may go, those that vacate the most GPUs of preempted jobs. What was found stays where the order of
+    this search brings fewer: which servers an elastic job can lose depends on which it has lost before."""
+    needed = found.preempted.copy()
+    use = _by_use(hosting, found.preempted)
+    for job in np.flatnonzero(found.preempted):
         needed[job] = False
         if _filled(hosting, needed, use, count).taken.sum() < count:
             needed[job] = True
@@ -190,7 +130,10 @@ def _refined(hosting: Hosting, preempted: Bools, count: int) -> Progress:
         if needed[hosting.place_job[place]]:
             vacated[hosting.place_server[place]] += hosting.place_gpus[place]
     tight = _filled(hosting, needed, use[np.argsort(-vacated[use], kind="mergesort")], count)
-    return tight if tight.taken.sum() == count else _filled(hosting, needed, use, count)
+    if tight.taken.sum() == count:
+        return tight
+    loose = _filled(hosting, needed, use, count)
+    return loose if loose.taken.sum() == count else found
 
 
 @kernel
@@ -261,14 +204,6 @@ def _take_free(hosting: Hosting, progress: Progress, order: Ints, count: int) ->
 
 
 @kernel
-def _blocks(hosting: Hosting, progress: Progress) -> Bools:
-    """(places,) whether the job blocks the server."""
-    job = hosting.place_job
-    can_lose = hosting.spare - progress.lost
-    return ~progress.preempted[job] & (hosting.place_workers > can_lose[job])
-
-
-@kernel
 def _costs(hosting: Hosting, blocks: Bools) -> Floats:
     """(servers,) the preemption cost of each (erratum L1)."""
     costs = np.zeros(hosting.server_starts.size - 1)
@@ -289,30 +224,39 @@ def _by_use(hosting: Hosting, preempted: Bools) -> Ints:
 
 
 @kernel
-def _effects(hosting: Hosting, progress: Progress, blocks: Bools, left: int) -> Effects:
-    """What it does to take one more server while `left` are asked for."""
+def _no_effects(hosting: Hosting) -> Effects:
+    """Nothing is counted yet."""
+    servers, places = hosting.server_starts.size - 1, hosting.place_job.size
+    return Effects(
+        np.zeros(servers, np.int64),
+        np.zeros(servers, np.int64),
+        np.zeros(servers, np.int64),
+        np.zeros(places, np.bool_),
+        np.zeros(servers, np.bool_),
+    )
+
+
+@kernel
+def _update(hosting: Hosting, progress: Progress, left: int, effects: Effects) -> None:
+    """Count the effects that have changed, while `left` servers are asked for."""
+    blockers = _update_blocks(hosting, progress, effects)
     starts, places, job_starts = hosting.server_starts, hosting.server_places, hosting.job_starts
     job_of, server_of, gpus_of = hosting.place_job, hosting.place_server, hosting.place_gpus
-    taken = progress.taken
-    blockers = np.zeros(taken.size, np.int64)
-    for place in range(blocks.size):
-        blockers[server_of[place]] += blocks[place]
-    effects = Effects(
-        np.zeros(taken.size, np.int64), np.zeros(taken.size, np.int64), np.zeros(taken.size, np.int64)
-    )
+    taken, blocks = progress.taken, effects.blocks
     touched = np.zeros(taken.size, np.int64)
     gone = np.zeros(taken.size, np.int64)
     vacated = np.zeros(taken.size, np.int64)
     for server in range(taken.size):
-        if taken[server]:
+        # Of more servers than are asked for, some are damage: how many, changes with each pick.
+        if taken[server] or (effects.is_known[server] and effects.freed[server] <= left):
             continue
-        jobs, reached, damage = 0, 0, 0
+        jobs, reached, damage_gpus = 0, 0, 0
         for index in range(starts[server], starts[server + 1]):
             if not blocks[places[index]]:
                 continue
             job = job_of[places[index]]
             jobs += 1
-            damage += hosting.elsewhere_gpus[job]
+            damage_gpus += hosting.elsewhere_gpus[job]
             for place in range(job_starts[job], job_starts[job + 1]):
                 other = server_of[place]
                 if taken[other]:
@@ -329,12 +273,41 @@ def _effects(hosting: Hosting, progress: Progress, blocks: Bools, left: int) -> 
                 touched[freed] = vacated[other]
                 freed += 1
             else:
-                damage += vacated[other]
+                damage_gpus += vacated[other]
             vacated[other] = 0
             gone[other] = 0
-        if freed > left:
-            damage += np.sort(touched[:freed])[: freed - left].sum()
+        for _ in range(freed - left):
+            least = np.argmin(touched[:freed])
+            damage_gpus += touched[least]
+            touched[least] = np.iinfo(np.int64).max
         effects.jobs[server] = jobs
         effects.freed[server] = freed
-        effects.damage_gpus[server] = damage
-    return effects
+        effects.damage_gpus[server] = damage_gpus
+        effects.is_known[server] = True
+
+
+@kernel
+def _update_blocks(hosting: Hosting, progress: Progress, effects: Effects) -> Ints:
+    """Find out who blocks what, and forget the effects that change with it.
+
+    Returns:
+        (servers,) how many jobs block each.
+    """
+    starts, places, job_starts = hosting.server_starts, hosting.server_places, hosting.job_starts
+    job_of, server_of, workers = hosting.place_job, hosting.place_server, hosting.place_workers
+    blockers = np.zeros(progress.taken.size, np.int64)
+    has_changed = np.zeros(progress.taken.size, np.bool_)
+    for place in range(job_of.size):
+        job = job_of[place]
+        blocks = not progress.preempted[job] and workers[place] > hosting.spare[job] - progress.lost[job]
+        blockers[server_of[place]] += blocks
+        has_changed[server_of[place]] |= blocks != effects.blocks[place]
+        effects.blocks[place] = blocks
+    for server in range(has_changed.size):
+        if has_changed[server]:
+            # What a server's loss frees depends on who else is where its jobs are.
+            for index in range(starts[server], starts[server + 1]):
+                job = job_of[places[index]]
+                for place in range(job_starts[job], job_starts[job + 1]):
+                    effects.is_known[server_of[place]] = False
+    return blockers

@@ -79,9 +79,9 @@ def reclaim_of(lent: Lent, chosen: Collection[str]) -> Reclaim:
     lost_gpus = dict.fromkeys(chosen, 0)
     for job in lent.jobs:
         workers = job.all_workers()
-        lost = {each: count for each, count in workers.items() if each in lost_gpus}
-        if not lost:
+        if lost_gpus.keys().isdisjoint(workers):
             continue
+        lost = {each: count for each, count in workers.items() if each in lost_gpus}
         if job.is_preempted_without(lost_gpus):
             preempted.append(job.job_id)
             hurting.update(lost)

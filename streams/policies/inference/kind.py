@@ -4,7 +4,6 @@ from typing import ClassVar, Literal
 
 from schemas.kind import PolicyKind, PolicySettings
 
-
 _TICK_INTERVAL_S = 60.0
 
 

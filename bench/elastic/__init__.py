@@ -1,0 +1,1 @@
+"""`millrace bench elastic`: elastic scheduling and loans (thesis, chapter 3)."""

@@ -1,0 +1,178 @@
+"""What the decisions of elastic scheduling cost, and how far reclaims are from the best there are."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from bench.charts import Lines
+from bench.elastic.instances import INFERENCE_GPUS, TRAINING_GPUS, busy_round, knapsack_groups, lent_servers
+from bench.figures import Measurement, Result, Table
+from solvers.elastic.knapsack import best_choice
+from solvers.elastic.lent import Lent, lent_by
+from solvers.elastic.reclaiming import least_preemption_cost, random_choice, smallest_count
+from solvers.elastic.two_phase import TwoPhase
+
+SERVERS = 500
+COUNTS = (1, 5, *range(10, 101, 10))
+QUICK_COUNTS = (5, 20, 40, 60, 80, 100)
+INSTANCES = 10
+"""Half of them with elastic jobs."""
+QUICK_INSTANCES = 4
+RANDOM_CHOICES = 3
+OPTIMUM_LIMIT_S = 60.0
+REPEATS = 5
+"""Of each timed call; the median counts."""
+KNAPSACK_GPUS = 245
+ROUNDS = 10
+QUICK_ROUNDS = 3
+
+
+def measure_reclaiming(quick: bool, seed: int) -> Result:
+    """`reclaim_ms`, and preemptions beside the optimum and the rivals, where 1 to 100 of 500 servers go."""
+    # Pyomo takes a second to import.
+    from solvers.elastic.reclaim_optimum import reclaim_optimum
+
+    counts = QUICK_COUNTS if quick else COUNTS
+    instances = QUICK_INSTANCES if quick else INSTANCES
+    rows: list[_Row] = []
+    for number in range(instances):
+        cluster = lent_servers(seed * INSTANCES + number, SERVERS, has_elastic=number % 2 == 1)
+        lent = lent_by(cluster, cluster.servers("loaned"))
+        for count in counts:
+            chosen = least_preemption_cost(lent, count)
+            rows.append(
+                _Row(
+                    has_elastic=number % 2 == 1,
+                    count=count,
+                    ours=len(chosen.preempted),
+                    optimum=len(reclaim_optimum(lent, count, OPTIMUM_LIMIT_S).preempted),
+                    smallest_count=len(smallest_count(lent, count).preempted),
+                    random=_mean_of_random(lent, count, number),
+                    damage=chosen.collateral_damage,
+                    took_ms=1_000 * _median_s(partial(least_preemption_cost, lent, count)),
+                )
+            )
+    ours, optimum = sum(row.ours for row in rows), sum(row.optimum for row in rows)
+    by_smallest, at_random = sum(row.smallest_count for row in rows), math.fsum(row.random for row in rows)
+    few = [row for row in rows if row.count < 60]
+    setting = (
+        f"{counts[0]} to {counts[-1]} of {SERVERS} servers, {instances} instances, half with elastic jobs"
+    )
+    preempted = f"{ours} jobs preempted in all, {{}}; {setting}"
+    return Result(
+        (
+            Measurement("reclaim_ms", _mean([row.took_ms for row in rows]), setting, len(rows)),
+            Measurement(
+                "reclaim_over_optimum_pct",
+                100 * (ours / optimum - 1),
+                preempted.format(
+                    f"{optimum} by the optimum; below 60 servers {sum(row.ours for row in few)} against "
+                    f"{sum(row.optimum for row in few)}"
+                ),
+                len(rows),
+            ),
+            Measurement(
+                "reclaim_vs_smallest_count",
+                by_smallest / ours,
+                preempted.format(f"{by_smallest} by the smallest count"),
+                len(rows),
+            ),
+            Measurement(
+                "reclaim_vs_random",
+                at_random / ours,
+                preempted.format(f"{at_random:.0f} at random"),
+                len(rows),
+            ),
+        ),
+        (_by_count(rows, counts),),
+    )
+
+
+@dataclass(frozen=True)
+class _Row:
+    has_elastic: bool
+    count: int
+    ours: int
+    optimum: int
+    smallest_count: int
+    random: float
+    damage: float
+    took_ms: float
+
+
+def _by_count(rows: list[_Row], counts: tuple[int, ...]) -> Table:
+    lines = []
+    for name, has_elastic in (("inelastic jobs", False), ("some elastic", True)):
+        for count in counts:
+            there = [row for row in rows if (row.has_elastic, row.count) == (has_elastic, count)]
+            lines.append(
+                (
+                    name,
+                    float(count),
+                    _mean([row.ours for row in there]),
+                    _mean([row.optimum for row in there]),
+                    _mean([row.smallest_count for row in there]),
+                    _mean([row.random for row in there]),
+                    _mean([row.damage for row in there]),
+                    _mean([row.took_ms for row in there]),
+                )
+            )
+    schemes = ("preemption_cost", "optimum", "smallest_count", "random")
+    columns = ("jobs", "servers", *schemes, "collateral_damage", "ms")
+    return Table("reclaiming", columns, lines, Lines("jobs", "servers", schemes, "jobs preempted", "servers"))
+
+
+def _mean_of_random(lent: Lent, count: int, number: int) -> float:
+    seeds = range(number * RANDOM_CHOICES, (number + 1) * RANDOM_CHOICES)
+    return _mean([len(random_choice(seed)(lent, count).preempted) for seed in seeds])
+
+
+def measure_allocation(quick: bool, seed: int) -> Result:
+    """`allocation_round_ms` with 1,000 running and 500 waiting jobs, and `knapsack_ms` at 354 items and
+    245 GPUs."""
+    rounds = QUICK_ROUNDS if quick else ROUNDS
+    round_ms, knapsack_ms, jobs = [], [], (0, 0)
+    for number in range(rounds):
+        busy = busy_round(seed * ROUNDS + number)
+        jobs = (len(busy.running), len(busy.waiting))
+        decide = partial(TwoPhase().allocate, busy.waiting, busy.running, busy.free_gpus)
+        round_ms.append(1_000 * _median_s(decide))
+        groups = knapsack_groups(seed * ROUNDS + number)
+        knapsack_ms.append(1_000 * _median_s(partial(best_choice, groups, KNAPSACK_GPUS)))
+    items = sum(len(group.weights_gpus) for group in knapsack_groups(seed))
+    return Result(
+        (
+            Measurement(
+                "allocation_round_ms",
+                _mean(round_ms),
+                f"{jobs[0]} running, all elastic, and {jobs[1]} waiting jobs, {TRAINING_GPUS} training and "
+                f"{INFERENCE_GPUS} inference GPUs, {rounds} rounds",
+                rounds,
+            ),
+            Measurement(
+                "knapsack_ms",
+                _mean(knapsack_ms),
+                f"{items} items, {KNAPSACK_GPUS} GPUs, {rounds} instances",
+                rounds,
+            ),
+        )
+    )
+
+
+def _median_s(call: Callable[[], object]) -> float:
+    """What it takes, called once before."""
+    call()
+    times_s = []
+    for _ in range(REPEATS):
+        start_s = time.perf_counter()
+        call()
+        times_s.append(time.perf_counter() - start_s)
+    return float(np.median(times_s))
+
+
+def _mean(values: list[float] | list[int]) -> float:
+    return math.fsum(values) / len(values)

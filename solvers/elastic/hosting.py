@@ -1,0 +1,84 @@
+"""Who is on servers on loan, as arrays for compiled code."""
+
+from itertools import repeat
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.compiled import Ints
+from solvers.elastic.lent import Lent
+
+
+class Hosting(NamedTuple):
+    """Who is where. Servers are numbered in the order of their ids. A job's places, the servers on which it
+    has workers, are numbered job by job; `server_places` lists them server by server."""
+
+    job_starts: Ints
+    """(jobs + 1,) where each job's places start."""
+    place_job: Ints
+    place_server: Ints
+    place_workers: Ints
+    """That count as left."""
+    place_gpus: Ints
+    server_starts: Ints
+    """(servers + 1,) where each server's places start in `server_places`."""
+    server_places: Ints
+    spare: Ints
+    """(jobs,) workers beyond the base demand."""
+    hosts: Ints
+    """(jobs,) servers that host it, those that may not go too."""
+    elsewhere_gpus: Ints
+    """(jobs,) on servers that may not go."""
+
+
+def hosting_of(lent: Lent) -> tuple[Hosting, list[str]]:
+    """The arrays, and the ids of the servers that they number.
+
+    Raises:
+        ValueError: a job has fewer workers than its base demand.
+    """
+    ids = sorted(server.server_id for server in lent.servers)
+    number_of = {server_id: number for number, server_id in enumerate(ids)}
+    hosts: list[int] = []
+    servers: list[int] = []
+    counted: list[int] = []
+    workers: list[int] = []
+    for job in lent.jobs:
+        everywhere = job.all_workers()
+        hosts.append(len(everywhere))
+        # Those that may not go are -1.
+        servers += map(number_of.get, everywhere, repeat(-1))
+        counted += map(job.workers.get, everywhere, repeat(0))
+        workers += everywhere.values()
+    job_of = np.repeat(np.arange(len(hosts)), hosts)
+    server_of, counts = np.array(servers, np.int64), np.array(counted, np.int64)
+    gpus = (
+        np.array(workers, np.int64) * np.array([job.gpus_per_worker for job in lent.jobs], np.int64)[job_of]
+    )
+    spare = _sums(counts, job_of, len(hosts)) - np.array([job.min_workers for job in lent.jobs], np.int64)
+    if np.any(spare < 0):
+        job = lent.jobs[int(np.argmax(spare < 0))]
+        total = sum(job.workers.values())
+        raise ValueError(f"job {job.job_id} has {total} workers, fewer than its base {job.min_workers}")
+    here = server_of >= 0
+    place_job, place_server = job_of[here], server_of[here]
+    by_server = np.argsort(place_server, kind="stable")
+    return Hosting(
+        job_starts=np.searchsorted(place_job, np.arange(len(hosts) + 1)),
+        place_job=place_job,
+        place_server=place_server,
+        place_workers=counts[here],
+        place_gpus=gpus[here],
+        server_starts=np.searchsorted(place_server[by_server], np.arange(len(ids) + 1)),
+        server_places=by_server,
+        spare=spare,
+        hosts=np.array(hosts, np.int64),
+        elsewhere_gpus=_sums(gpus[~here], job_of[~here], len(hosts)),
+    ), ids
+
+
+def _sums(values: Ints, job_of: Ints, jobs: int) -> Ints:
+    """(jobs,) the values of each job, added."""
+    sums = np.zeros(jobs, np.int64)
+    np.add.at(sums, job_of, values)
+    return sums

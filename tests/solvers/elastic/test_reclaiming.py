@@ -1,0 +1,267 @@
+"""Which servers go: the thesis's example, the rules of preemption, and the exact optimum as a yardstick."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.elastic.cluster import Cluster
+from solvers.elastic.lent import HostedJob, Lent, LentServer, lent_by, reclaim_of
+from solvers.elastic.reclaim_optimum import reclaim_optimum
+from solvers.elastic.reclaiming import (
+    least_preemption_cost,
+    preemption_costs,
+    random_choice,
+    smallest_count,
+)
+
+
+def lent(gpus, *jobs):
+    """Servers 1, 2, ... of so many GPUs each."""
+    return Lent(tuple(LentServer(str(number + 1), each) for number, each in enumerate(gpus)), jobs)
+
+
+def inelastic(job_id, workers, gpus=1):
+    return HostedJob(job_id, sum(workers.values()), gpus, workers)
+
+
+FIGURE_3_5 = lent(
+    [8] * 6,
+    inelastic("a", {"1": 8, "2": 8}),
+    inelastic("b", {"3": 8}),
+    inelastic("c", {"4": 8, "5": 2}),
+    inelastic("d", {"5": 2, "6": 8}),
+)
+"""Drawn anew from Table 3.1: 80 % of the GPUs of c are on server 4, and 80 % of d's on server 6."""
+
+
+def test_table_3_1():
+    # Erratum L2: of each server the running jobs, the sum of their GPU fractions, and of server fractions.
+    of = {server.server_id: [] for server in FIGURE_3_5.servers}
+    for job in FIGURE_3_5.jobs:
+        for server_id in job.workers:
+            of[server_id].append(job)
+    jobs = {server_id: len(there) for server_id, there in of.items()}
+    gpu_fractions = {
+        server_id: sum(job.workers[server_id] / sum(job.workers.values()) for job in there)
+        for server_id, there in of.items()
+    }
+    assert jobs == {"1": 1, "2": 1, "3": 1, "4": 1, "5": 2, "6": 1}
+    assert gpu_fractions == {"1": 0.5, "2": 0.5, "3": 1, "4": 0.8, "5": 0.4, "6": 0.8}
+    assert preemption_costs(FIGURE_3_5) == {"1": 0.5, "2": 0.5, "3": 1, "4": 0.5, "5": 1, "6": 0.5}
+
+
+def test_figure_3_5_servers_1_and_2_go_at_one_preemption():
+    reclaim = least_preemption_cost(FIGURE_3_5, 2)
+    assert reclaim.servers == ("1", "2")
+    assert reclaim.preempted == ("a",)
+    assert reclaim.collateral_damage == 0
+    assert reclaim_optimum(FIGURE_3_5, 2) == reclaim
+    assert least_preemption_cost(FIGURE_3_5, 1).preempted == ("b",)
+
+
+def test_the_least_sum_of_gpu_fractions_would_preempt_two_jobs():
+    assert reclaim_of(FIGURE_3_5, ["5"]).preempted == ("c", "d")
+
+
+def test_flexible_workers_go_first_and_preempt_nobody():
+    elastic = HostedJob("e", 4, 1, {"1": 4, "2": 2, "3": 2})
+    picture = lent([4, 4, 4, 4], elastic, inelastic("i", {"4": 1}))
+    reclaim = least_preemption_cost(picture, 2)
+    assert reclaim.servers == ("2", "3")
+    assert (reclaim.preempted, reclaim.harmless) == ((), 2)
+    assert reclaim.scaled_in == {"e": {"2": 2, "3": 2}}
+    # Now it can lose no more, and on three servers its preemption cost is 1/3 each: that of the other is 1.
+    assert least_preemption_cost(picture, 3).preempted == ("e",)
+
+
+def test_a_job_may_lose_base_workers_as_long_as_flexible_ones_make_up_for_them():
+    elastic = HostedJob("e", 2, 1, {"1": 2, "training": 2})
+    reclaim = least_preemption_cost(lent([4], elastic), 1)
+    assert (reclaim.preempted, reclaim.scaled_in) == ((), {"e": {"1": 2}})
+
+
+def test_spare_workers_do_not_make_up_for_others():
+    job = HostedJob("e", 2, 1, {"training": 2}, {"1": 6})
+    assert reclaim_of(lent([8], job), ["1"]).scaled_in == {"e": {"1": 6}}
+    job = HostedJob("e", 2, 1, {"1": 2}, {"training": 6})
+    reclaim = reclaim_of(lent([8], job), ["1"])
+    assert reclaim.preempted == ("e",)
+    assert reclaim.collateral_damage == 6 / 8
+
+
+def test_empty_servers_go_before_those_with_flexible_workers():
+    elastic = HostedJob("e", 1, 1, {"1": 1, "2": 4})
+    reclaim = least_preemption_cost(lent([4, 4, 4], elastic), 1)
+    assert (reclaim.servers, reclaim.scaled_in) == (("3",), {})
+
+
+def test_costs_are_counted_again_after_each_pick():
+    # Server 1 alone is dear; once 2 and 3 go with the large job, it is free.
+    large = inelastic("large", {"1": 8, "2": 8, "3": 8})
+    picture = lent([8] * 5, large, inelastic("x", {"4": 8}), inelastic("y", {"5": 8}))
+    reclaim = least_preemption_cost(picture, 3)
+    assert (reclaim.servers, reclaim.preempted) == (("1", "2", "3"), ("large",))
+
+
+def test_of_equally_few_preemptions_it_is_the_one_with_less_collateral_damage():
+    picture = lent([8] * 4, inelastic("wide", {"1": 8, "2": 8, "3": 8}), inelastic("narrow", {"4": 8}))
+    reclaim = least_preemption_cost(picture, 1)
+    assert (reclaim.servers, reclaim.collateral_damage) == (("4",), 0)
+    twins = lent([8] * 2, inelastic("b", {"1": 8, "training": 4}), inelastic("a", {"2": 8}))
+    assert least_preemption_cost(twins, 1).preempted == ("a",)
+
+
+def test_servers_that_preempted_jobs_leave_go_rather_than_free_ones():
+    # Server 4 costs nobody anything, but one is not enough; the job's three are vacated anyway.
+    picture = lent([8] * 4, inelastic("a", {"1": 8, "2": 8, "3": 8}))
+    assert least_preemption_cost(picture, 1).servers == ("4",)
+    reclaim = least_preemption_cost(picture, 2)
+    assert (reclaim.servers, reclaim.preempted) == (("1", "2"), ("a",))
+    assert reclaim.collateral_damage == 8 / 16
+    assert least_preemption_cost(picture, 3).collateral_damage == 0
+
+
+def test_the_order_begins_with_what_costs_nobody_anything():
+    jobs = inelastic("a", {"1": 8}), HostedJob("e", 1, 1, {"3": 2, "training": 1})
+    reclaim = least_preemption_cost(lent([8, 8, 8], *jobs), 3)
+    assert (reclaim.servers, reclaim.harmless) == (("2", "3", "1"), 2)
+
+
+def test_smallest_count_counts_jobs_once():
+    picture = lent(
+        [8] * 3, inelastic("a", {"1": 4}), inelastic("b", {"1": 4}), inelastic("c", {"2": 8, "3": 8})
+    )
+    assert smallest_count(picture, 1).servers == ("2",)
+    assert smallest_count(picture, 1).collateral_damage == 1
+    # Thesis, section 3.4: with costs that do not depend on each other, 1 and 2 are no better than 3 and 4.
+    assert smallest_count(FIGURE_3_5, 3).preempted == ("a", "b")
+
+
+def test_the_same_seed_chooses_the_same_servers():
+    assert random_choice(7)(FIGURE_3_5, 3) == random_choice(7)(FIGURE_3_5, 3)
+    assert len({random_choice(seed)(FIGURE_3_5, 3).servers for seed in range(20)}) > 5
+
+
+@pytest.mark.parametrize("choose", [least_preemption_cost, smallest_count, random_choice(0), reclaim_optimum])
+def test_more_servers_than_there_are_cannot_go(choose):
+    with pytest.raises(ValueError, match="7 servers are asked for, of 6 that are on loan"):
+        choose(FIGURE_3_5, 7)
+    with pytest.raises(ValueError, match="-1 servers"):
+        choose(FIGURE_3_5, -1)
+    assert choose(FIGURE_3_5, 0).servers == ()
+    assert len(choose(FIGURE_3_5, 6).servers) == 6
+
+
+def test_a_job_with_less_than_its_base_demand_is_refused():
+    with pytest.raises(ValueError, match="job a has 1 workers, fewer than its base 2"):
+        least_preemption_cost(lent([8], HostedJob("a", 2, 1, {"1": 1})), 1)
+
+
+def test_the_picture_of_a_cluster():
+    cluster = Cluster()
+    for server_id in ("l0", "l1", "l2"):
+        cluster.add_server(server_id, "loaned", 8, 3)
+    cluster.add_server("t", "training", 8)
+    cluster.place("both", 1, 2, "loaned", "base")
+    cluster.place("both", 1, 2, "loaned", "flexible")
+    cluster.place("spans", 2, 1, "training", "base")
+    cluster.place("spans", 1, 1, "loaned", "flexible")
+    cluster.place("elsewhere", 1, 1, "training", "inelastic")
+    cluster.place("alone", 1, 2, "loaned", "inelastic")
+    picture = lent_by(cluster, ["l0", "l1", "l2"])
+    assert {job.job_id: job for job in picture.jobs} == {
+        "both": HostedJob("both", 3, 2, {"l0": 3, "l1": 3}),
+        "spans": HostedJob("spans", 2, 1, {"t": 2}, {"l1": 2, "l2": 1}),
+        "alone": HostedJob("alone", 3, 2, {"l0": 1, "l2": 2}),
+    }
+    assert picture.servers == tuple(LentServer(each, 8) for each in ("l0", "l1", "l2"))
+
+
+@st.composite
+def pictures(draw, max_servers, max_jobs):
+    """Jobs on up to three servers each, some of them not on loan, with workers to spare or without."""
+    servers = [str(number) for number in range(draw(st.integers(1, max_servers)))]
+    jobs = []
+    for number in range(draw(st.integers(0, max_jobs))):
+        where = st.sampled_from([*servers, "training"])
+        workers = draw(st.dictionaries(where, st.integers(1, 3), min_size=1, max_size=3))
+        spare = draw(st.dictionaries(where, st.integers(1, 3), max_size=2)) if draw(st.booleans()) else {}
+        total = sum(workers.values())
+        least = total if draw(st.booleans()) else draw(st.integers(1, total))
+        jobs.append(HostedJob(f"j{number}", least, draw(st.sampled_from([1, 2])), workers, spare))
+    return Lent(tuple(LentServer(each, 8) for each in servers), tuple(jobs))
+
+
+def cost_of(picture, servers):
+    reclaim = reclaim_of(picture, servers)
+    return (len(reclaim.preempted), round(reclaim.collateral_damage, 9))
+
+
+@settings(max_examples=60, deadline=None)
+@given(pictures(6, 7), st.data())
+def test_the_exact_model_finds_what_brute_force_finds(picture, data):
+    count = data.draw(st.integers(0, len(picture.servers)))
+    servers = [server.server_id for server in picture.servers]
+    optimum = reclaim_optimum(picture, count)
+    best = min(cost_of(picture, each) for each in itertools.combinations(servers, count))
+    assert (len(optimum.preempted), round(optimum.collateral_damage, 9)) == best
+
+
+@settings(max_examples=300, deadline=None)
+@given(pictures(7, 9), st.data())
+def test_every_choice_is_consistent_and_none_beats_the_optimum(picture, data):
+    count = data.draw(st.integers(0, len(picture.servers)))
+    servers = {server.server_id for server in picture.servers}
+    fewest = min(cost_of(picture, each)[0] for each in itertools.combinations(sorted(servers), count))
+    jobs = {job.job_id: job for job in picture.jobs}
+    for choose in (least_preemption_cost, smallest_count, random_choice(3)):
+        reclaim = choose(picture, count)
+        gone = set(reclaim.servers)
+        assert len(reclaim.servers) == len(gone) == count
+        assert gone <= servers
+        assert len(reclaim.preempted) >= fewest
+        assert not set(reclaim.preempted) & set(reclaim.scaled_in)
+        for job_id, job in jobs.items():
+            left = sum(workers for each, workers in job.workers.items() if each not in gone)
+            assert (job_id in reclaim.preempted) == (left < job.min_workers)
+        for job_id, lost in reclaim.scaled_in.items():
+            assert lost == {each: n for each, n in jobs[job_id].all_workers().items() if each in gone}
+            assert lost
+        harmless = reclaim.servers[: reclaim.harmless]
+        assert reclaim_of(picture, harmless).preempted == ()
+        assert choose(picture, count) == reclaim
+        assert choose(replace(picture, servers=picture.servers[::-1]), count).servers == reclaim.servers
+
+
+@settings(max_examples=400, deadline=None)
+@given(pictures(16, 12), st.data())
+def test_exactly_as_many_servers_go_as_are_asked_for(picture, data):
+    count = data.draw(st.integers(0, len(picture.servers)))
+    assert len(set(least_preemption_cost(picture, count).servers)) == count
+
+
+@settings(max_examples=200, deadline=None)
+@given(pictures(8, 10), st.data())
+def test_nobody_is_preempted_if_there_are_enough_servers_whose_loss_preempts_nobody(picture, data):
+    spared = [job for job in picture.jobs if job.min_workers == sum(job.workers.values())]
+    firm = {each for job in spared for each in job.workers}
+    safe = [server.server_id for server in picture.servers if server.server_id not in firm]
+    flexible = [job for job in picture.jobs if job not in spared]
+    # A job with workers to spare can lose all that it has on such servers.
+    picture = replace(
+        picture,
+        jobs=(
+            *spared,
+            *(
+                replace(
+                    job, workers={**job.workers, "training": job.workers.get("training", 0) + job.min_workers}
+                )
+                for job in flexible
+            ),
+        ),
+    )
+    count = data.draw(st.integers(0, len(safe)))
+    assert least_preemption_cost(picture, count).preempted == ()
