@@ -97,6 +97,14 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
         "clock": Command(
             "infra.commands.services:clock", "Send the time to the cells of a file, until Ctrl-C."
         ),
+        "lender": Command(
+            "infra.commands.lender:lender",
+            "Lend what a zone's load leaves idle; its settings are MILLRACE_LENDER_* variables.",
+        ),
+        "load": Command(
+            "infra.commands.lender:load",
+            "Report how loaded a zone's inference servers are, as Prometheus or a file says.",
+        ),
         "bench": Command("bench.cli:bench", "Measure Millrace on this machine."),
     }
 )

@@ -41,8 +41,8 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
             yield "READ", (DECISIONS, *VIEWS, *map(dead_letter_name, own))
         case "vendors":
             yield "READ", (DECISIONS, *map(dead_letter_name, own))
-        case "inference":  # learn from the loads so far, see what became of offers and reclaims
-            yield "READ", (*own, DECISIONS, *VIEWS, *map(dead_letter_name, own))
+        case "inference":  # learn from the loads so far, and from the ledger which servers a zone has
+            yield "READ", (*own, LEDGER, DECISIONS, *VIEWS, *map(dead_letter_name, own))
         case "operators":  # make topics, look after what was refused
             yield "READ", (LEDGER, DECISIONS, *_DEAD_LETTERS)
             yield "CREATE", _MADE_BY_OPERATORS

@@ -1,1 +1,1 @@
-"""`millrace bench elastic`: elastic scheduling and loans (thesis, chapter 3)."""
+"""`millrace bench elastic`: elastic scheduling, loans and reclaims (thesis, chapter 3)."""

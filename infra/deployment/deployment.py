@@ -98,6 +98,8 @@ class Deployment:
     clock: Service = field(init=False)
     solvers: list[Service] = field(default_factory=list)
     """One where a zone's policy asks solvers."""
+    lenders: list[Service] = field(default_factory=list)
+    """One for each zone that lends."""
     executors: dict[tuple[str, str], Service] = field(default_factory=dict)
     """By cell and node."""
     _retry_s: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -108,12 +110,13 @@ class Deployment:
     @property
     def services(self) -> list[Service]:
         """In the order of their start."""
-        return [self.worker, *self.solvers, self.clock, *self.executors.values()]
+        return [self.worker, *self.solvers, self.clock, *self.lenders, *self.executors.values()]
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run for the length of the block: topics, worker, cells, where a zone's policy asks one a solver,
-        clock and executors. The clock is stopped first, so that nothing comes due while the others stop.
+        clock, where a zone lends a lender, and executors. Lenders and the clock are stopped first, so that
+        nothing comes due while the others stop.
 
         Raises:
             CellsFileError: the file describes no valid cells.
@@ -146,6 +149,7 @@ class Deployment:
             stack.callback(self.clock.stop)
             self.clock.start()
             self.say("clock runs")
+            self._start_lenders(present, stack)
             if layout.run_executors:
                 self._start_executors(present)
             stack.callback(self.say, "stopping")
@@ -158,7 +162,7 @@ class Deployment:
         Raises:
             CommandError: it does not help with another service, or with any executor.
         """
-        for service in (self.worker, *self.solvers, self.clock):
+        for service in (self.worker, *self.solvers, self.clock, *self.lenders):
             if service.keep_running():
                 self.say(f"{service.name} died and is started again")
         self._stop_departed()
@@ -209,6 +213,18 @@ class Deployment:
         stack.callback(solver.stop)
         solver.start()
         self.say("solver starts")
+
+    def _start_lenders(self, present: Mapping[str, PresentCell], stack: ExitStack) -> None:
+        for cell, now in present.items():
+            for zone in now.zones.values():
+                if zone.lending is None:
+                    continue
+                arguments = ["infra.cli", "lender", "--cell", cell, "--zone", zone.id]
+                lender = self._service(f"lender-{cell}-{zone.id}", "inference", arguments, {})
+                self.lenders.append(lender)
+                stack.callback(lender.stop)
+                lender.start()
+                self.say(f"lender of zone {zone.id} in cell {cell} starts")
 
     def _start_executors(self, present: Mapping[str, PresentCell]) -> None:
         folders = self.layout.folders

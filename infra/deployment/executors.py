@@ -13,10 +13,16 @@ _LONGEST_PROGRESS_S = 5.0
 
 def served_nodes(cell: PresentCell, folders: Folders) -> list[str]:
     """The nodes of a cell that a deployment serves: those that the cell began with, and those registered
-    since that an executor with its folders has served. Others may be served from another machine."""
+    since that an executor with its folders has served. Others may be served from another machine, and those
+    of zones that command nothing need no executor."""
     first = {node.id for zone in cell.configuration.zones for node in zone.nodes}
     journals = folders.executors / cell.configuration.cell / "nodes"
-    return [node for node in cell.zone_of if node in first or (journals / node).is_dir()]
+    commanding = {zone.id for zone in cell.zones.values() if runners_of(zone.policy.kind)}
+    return [
+        node
+        for node, zone in cell.zone_of.items()
+        if zone in commanding and (node in first or (journals / node).is_dir())
+    ]
 
 
 def executor_environment(cell: PresentCell, node: str, folders: Folders) -> dict[str, str]:

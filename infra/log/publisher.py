@@ -50,15 +50,18 @@ class EventPublisher:
             logger=_SILENT,
         )
 
-    def publish(self, event: Event) -> Envelope:
-        """Send an event and return it with its new id; `flush` waits for the broker.
+    def publish(self, event: Event, event_id: str | None = None) -> Envelope:
+        """Send an event and return it; `flush` waits for the broker.
+
+        Args:
+            event_id: its CloudEvents id; by default a new one.
 
         Raises:
             BrokerError: the topic is missing, or we may not write it.
             PublishError: the broker refused an earlier event, or this one cannot be queued.
         """
         now = rfc3339(int(time.time() * 1_000))
-        envelope = Envelope(str(uuid.uuid4()), self._source, now, event)
+        envelope = Envelope(event_id or str(uuid.uuid4()), self._source, now, event)
         topic = self._target.topic(TOPIC_BY_EVENT[type(event)])
         self._require(topic)
         try:

@@ -143,6 +143,43 @@ FAULTS = {
         ["topics", "acls", "--principal", "users=ada"],
         "expected users=User:<name>",
     ),
+    "a lender without broker": (
+        ["lender", "--cell", "c", "--zone", "z", "--bootstrap-servers", NOWHERE],
+        "No Kafka broker answers",
+    ),
+    "a load from nowhere": (
+        ["load", "--cell", "c", "--zone", "z"],
+        "give either --prometheus and --query, or --file",
+    ),
+    "a load from two places": (
+        [
+            "load",
+            "--cell",
+            "c",
+            "--zone",
+            "z",
+            "--file",
+            "{none}",
+            "--prometheus",
+            "http://h",
+            "--query",
+            "q",
+        ],
+        "give either --prometheus and --query, or --file",
+    ),
+    "a load without query": (
+        ["load", "--cell", "c", "--zone", "z", "--prometheus", "http://h"],
+        "--prometheus and --query go together",
+    ),
+    "a load of a server that is none": (
+        ["load", "--cell", "c", "--zone", "z", "--prometheus", "h:9090", "--query", "q"],
+        "'h:9090' is no URL of a server",
+    ),
+    "a load from no file": (["load", "--cell", "c", "--zone", "z", "--file", "{none}"], "none: No such file"),
+    "loads per server from a file": (
+        ["load", "--cell", "c", "--zone", "z", "--file", "{none}", "--per-server", "instance"],
+        "--per-server goes with --prometheus",
+    ),
     "a solver without broker": (["solver", "--bootstrap-servers", NOWHERE], "No Kafka broker answers"),
 }
 

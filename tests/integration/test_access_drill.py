@@ -48,7 +48,7 @@ fleet                 -     -       -         -         w     r      -      r
 clock                 -     -       -         w         -     r      -      r
 inference             -     -       rw        -         -     r      -      r
 solves.finished       -     -       -         -         -     r      w      r
-ledger                -     -       -         r         -     rw     -      r
+ledger                -     -       r         r         -     rw     -      r
 decisions             r     r       r         r         -     w      r      r
 rules.states          -     -       -         -         -     w      -      r
 commands              -     -       -         -         r     w      -      r

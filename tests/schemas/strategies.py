@@ -112,6 +112,10 @@ def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
         consistent_zone(configuration["zone"])
     for number, zone in enumerate(configuration.get("zones", ())):
         consistent_zone(zone, number)
+    for zone in configuration.get("zones", ()):
+        if zone.get("lending") is not None:
+            others = [other["id"] for other in configuration["zones"] if other is not zone]
+            zone["lending"] = {**zone["lending"], "borrowers": [{"zone": others[0]}]} if others else None
     if "duplicate_window_events" in configuration:
         configuration["duplicate_window_events"] = min(configuration["duplicate_window_events"], 50_000)
     if "vendors" in configuration:

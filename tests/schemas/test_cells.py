@@ -74,6 +74,18 @@ REFUSED: dict[str, tuple[Change, str]] = {
         zone(lambda zone: zone.update(throughput=[ROW])),
         "zone zone-1: a throughput row names gpu type h100, which the zone lacks",
     ),
+    "unknown borrower": (
+        zone(lambda zone: zone.update(lending={"borrowers": [{"zone": "zone-9"}]})),
+        "zone zone-1 lends to zone zone-9, which the cell lacks",
+    ),
+    "a borrower that is the lender": (
+        zone(lambda zone: zone.update(lending={"borrowers": [{"zone": "zone-1"}]})),
+        "zone zone-1 lends to itself: name other zones as borrowers",
+    ),
+    "borrower twice": (
+        zone(lambda zone: zone.update(lending={"borrowers": [{"zone": "zone-9"}, {"zone": "zone-9"}]})),
+        "zone zone-1: borrower zone-9 is given twice",
+    ),
     "unknown tariff": (
         zone(lambda zone: zone["nodes"][0].update(tariff="night")),
         "zone zone-1: node node-1 pays tariff night, which the cell lacks",

@@ -51,7 +51,9 @@ from schemas.fleet import (
     RunProgressed,
     RunStarted,
 )
+from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
 from schemas.lora import LoraWorkload
 from schemas.lora_commands import RunCancelled, SlotAssigned
 from schemas.rules import RULES_VERSION, RulesAdopted
@@ -76,6 +78,7 @@ from tests.support.cells import (
 )
 from tests.support.histories import history, recorded
 from tests.support.invariants import handle_checked
+from tests.support.loans import SERVERS, lending_cell, offered, reclaimed, reported
 from tests.support.mutations import any_odd_value, mutated_bytes, mutated_json
 from tests.support.plans import HeldCells, held_cells
 from tests.support.rules import adoption
@@ -102,7 +105,7 @@ ROWS = tuple(
     for name, speed in (("fast", 5.0), ("slow", 2.5))
 )
 SETBACKS = (JobReplanned, JobRefunded, RunCancelled, EventIgnored)
-MOVES = (NodeMoved, NodeStatusChanged)
+MOVES = (NodeMoved, NodeStatusChanged, LoanChanged, ReclaimEnded)
 """Whatever frees a leaving node lets it go."""
 CHANGES = (*MOVES, ZoneAccepted, ZonePriced, JobRejected, *SETBACKS)
 ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
@@ -125,6 +128,9 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
     RunProgressed: ((NodeStatusChanged, *SETBACKS), True),
     RunFinished: ((NodeStatusChanged, JobCompleted, EventIgnored), False),
     RunFailed: ((NodeStatusChanged, *SETBACKS), True),
+    InferenceLoadReported: ((EventIgnored,), True),
+    CapacityOffered: ((OfferAnswered, *SETBACKS), False),
+    CapacityReclaimed: ((ReclaimPlanned, *SETBACKS), False),
     SolveFinished: ((JobAdmitted, JobRejected, EventIgnored), True),
     RulesAdopted: ((EventIgnored,), False),
     **dict.fromkeys(
@@ -246,6 +252,9 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
         ask(),
         failed("a1", 0, 1, permanent=False),
         refused("a1"),
+        reported(0.5),
+        offered("s1", "s2"),
+        reclaimed(1, due_slot=9),
         answer("batch-1", "j0"),
         adoption(Cell("c")),
         ZoneConfigured(cell="c", zone=zone(id="y", nodes=(Node(id="y1", gpu_type="fast", tariff="t"),))),
@@ -287,6 +296,29 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
     # Whose deadline is not over by then ends with the nodes.
     bench.send(tick(10_000), *map(offline, bench.cell.nodes.layout.zone_of))
     assert not bench.zone.book.jobs, "every job ends"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mutated_events_of_loans_are_all_answered(seed: int) -> None:
+    source = random.Random(f"loans/{seed}")
+    bench = CheckedBench()
+    bench.send(lending_cell(), tick(0))
+    decided = Counter[type]()
+    for slot in range(40):
+        bench.send(tick(slot), bid(f"j{slot}", deadline_s=EPOCH_S + SLOT_S * (slot + 8)))
+        good = (
+            reported(source.choice([0.0, 0.2, 0.5]), slot),
+            offered(*source.sample(SERVERS, 4), id=f"o{slot}"),
+            online(source.choice(SERVERS)),
+            reclaimed(source.randint(1, 3), slot + 4, id=f"r{slot}"),
+        )
+        for event in good:
+            for mutant in itertools.islice(mutants(source, event), 4):
+                if not is_far_ahead(bench.cell, mutant):
+                    decided.update(type(decision.outcome) for decision in feed(bench.cell, mutant))
+            bench.ledger += [None] * (bench.cell.offset + 1 - len(bench.ledger))
+            decided.update(type(outcome) for outcome in bench.send(event))
+    assert min(decided[kind] for kind in (OfferAnswered, ReclaimPlanned, ReclaimEnded, EventIgnored)) > 10
 
 
 @pytest.mark.parametrize("seed", range(4))

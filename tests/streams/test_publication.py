@@ -12,6 +12,7 @@ from streams.kafka.records import ReadRecord
 from streams.worker.dead_letters import dead_letter
 from streams.worker.publication import Publication
 from tests.support.cells import Bench, bid, failed, finished, online, tick, withdraw
+from tests.support.loans import lending_cell, offered, reclaimed, reported
 
 HISTORIES = {
     "admitted": (),
@@ -67,6 +68,14 @@ def test_a_completed_job_says_where_its_adapter_is() -> None:
     bench.send(online("a1"), bid(), *HISTORIES["completed"])
     completed = states(bench)[-1]
     assert (completed.adapter_path, completed.adapter_digest) == ("c/j", "0" * 64)
+
+
+def test_the_latest_of_each_lent_server_is_in_the_view_of_loans() -> None:
+    bench = Bench()
+    bench.send(lending_cell(), tick(0), reported(0.0), offered("s1", "s2"), reclaimed(1, due_slot=4))
+    records = [record for decision in bench.decisions for record in Publication("t", {}).records(decision)]
+    latest = {record.key: json.loads(record.value)["data"] for record in records if record.topic == "t.loans"}
+    assert {key: loan["status"] for key, loan in latest.items()} == {b"c/s1": "returned", b"c/s2": "on_loan"}
 
 
 def test_the_headers_of_a_dead_letter_are_those_described() -> None:

@@ -59,6 +59,16 @@ def read_load(path: Path, days: float, peak: float = PEAK) -> list[LoadSample]:
     return resampled(scaled, days)
 
 
+def read_load_samples(path: Path) -> list[LoadSample]:
+    """The loads of a file of our own form, at its own times.
+
+    Raises:
+        TraceError: the file cannot be read, or a row of it is no load.
+    """
+    with opened_rows(path, LOAD_COLUMNS) as (_, rows):
+        return _in_order(path, "time_s", _loads(rows))
+
+
 def _in_order(path: Path, column: str, numbered: Iterable[tuple[Row, LoadSample]]) -> list[LoadSample]:
     samples: list[LoadSample] = []
     for row, sample in numbered:

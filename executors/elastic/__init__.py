@@ -1,0 +1,40 @@
+"""The runner `elastic`: data-parallel training on workers that join and leave while it goes on.
+
+Each worker process is a rank of torch.distributed. The node's own process imports no torch: a fork server
+does, and the worker processes are forked from it.
+"""
+
+from executors.elastic.settings import ElasticSettings
+from executors.node.runner import Runner, RunnerContext, UnfitError
+from schemas.commands import Command
+from schemas.elastic.commands import WorkersAssigned, WorkersReleased
+
+
+class ElasticTraining:
+    """See `RunnerKind`."""
+
+    commands: tuple[type[Command], ...] = (WorkersAssigned, WorkersReleased)
+
+    def __init__(self) -> None:
+        """Look for the data and the models.
+
+        Raises:
+            UnfitError: a folder is missing.
+            ValidationError: a setting is none.
+        """
+        self._settings = ElasticSettings()
+        for name in ("dataset_root", "model_root"):
+            folder = getattr(self._settings, name)
+            if not folder.is_dir():
+                raise UnfitError(f"{name.replace('_', ' ')} {folder} is no folder")
+
+    def load(self, context: RunnerContext) -> Runner:
+        """Start the fork server, which imports torch and transformers: some ten seconds.
+
+        Raises:
+            ValueError: the machine has fewer CUDA devices than are set.
+        """
+        from executors.elastic.processes import warm_up
+        from executors.elastic.runner import ElasticRunner, count_gpus
+
+        return ElasticRunner(context, self._settings, count_gpus(self._settings, warm_up()))

@@ -1,0 +1,159 @@
+"""A job's training state as files, and its published result."""
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from executors.elastic.training import Trainer
+from executors.lora.checkpoint import ADAPTER_TENSORS
+from executors.lora.dataset import DatasetError
+from executors.node.checkpoints import FINAL, Checkpoint, CheckpointStore
+from executors.node.files import write_folder
+from schemas.elastic.workload import ElasticWorkload
+from schemas.fleet import Loss
+
+MODEL_TENSORS = "model.safetensors"
+OPTIMIZER_TENSORS = "optimizer.safetensors"
+TRAINING_STATE = "training_state.json"
+FINISHED_JOB = "finished.json"
+
+MAX_LOSS = 1e9
+"""What a report can carry."""
+
+
+class TrainingState(BaseModel):
+    """What the tensors do not say."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workload: ElasticWorkload
+    """Has the seed and the batch size, which with the samples decide the place in the data."""
+    samples_done: NonNegativeInt
+    loss: Loss | None
+    dataset_digest: str
+
+
+class FinishedJob(BaseModel):
+    """All that is kept of a job whose result is published: what it takes to report it, once or again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    samples_done: PositiveInt
+    loss: Loss | None
+    path: str
+    """Of the result, relative to the output root."""
+    adapter_digest: str | None
+    """BLAKE2b-256 of the adapter's tensors; None where all weights were trained."""
+
+
+class JobCheckpoints:
+    """One job's checkpoints on the shared store. The generation is the fencing token."""
+
+    def __init__(self, root: Path, job_id: str, workload: ElasticWorkload) -> None:
+        self._root = root
+        self._store = CheckpointStore(root)
+        self._job_id = job_id
+        self._workload = workload
+
+    def newest(self) -> Checkpoint | None:
+        """The newest that verifies."""
+        return self._store.newest(self._job_id)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether `finish` has been called, as far as a look at the folder tells."""
+        return (self._root / self._job_id / FINAL).is_dir()
+
+    def finished(self) -> FinishedJob | None:
+        """What is kept of a finished job; None where the job goes on.
+
+        Raises:
+            ValueError: it is of another format.
+        """
+        if not self.is_finished:
+            return None
+        newest = self._store.newest(self._job_id)
+        content = None if newest is None else newest.files.get(FINISHED_JOB)
+        return None if content is None else FinishedJob.model_validate_json(content)
+
+    def save(self, trainer: Trainer, generation: int) -> int:
+        """Write a checkpoint, and return how many bytes its tensors have.
+
+        Raises:
+            StaleWriterError: a later generation has written already.
+            OSError: the store failed; the checkpoint before is still there.
+        """
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in trainer.tensors().items()}
+        names = dict(trainer.model.parameters())
+        training = TrainingState(
+            workload=self._workload,
+            samples_done=trainer.samples_done,
+            loss=trainer.loss if trainer.loss is None else min(trainer.loss, MAX_LOSS),
+            dataset_digest=trainer.dataset.digest,
+        )
+        files = {
+            MODEL_TENSORS: save_tensors({name: tensors[name] for name in names}),
+            OPTIMIZER_TENSORS: save_tensors(
+                {name: tensor for name, tensor in tensors.items() if name not in names}
+            ),
+            TRAINING_STATE: json.dumps(training.model_dump(mode="json"), sort_keys=True).encode(),
+        }
+        self._store.save(self._job_id, generation, trainer.samples_done, files)
+        return sum(len(content) for content in files.values())
+
+    def restore(self, checkpoint: Checkpoint, trainer: Trainer) -> None:
+        """Have a trainer go on from a checkpoint.
+
+        Raises:
+            ValueError: it is of another job, model or format.
+            DatasetError: the dataset has changed since.
+        """
+        missing = {MODEL_TENSORS, OPTIMIZER_TENSORS, TRAINING_STATE} - checkpoint.files.keys()
+        if missing:
+            raise ValueError(f"the checkpoint {checkpoint.path} lacks {', '.join(sorted(missing))}")
+        training = TrainingState.model_validate_json(checkpoint.files[TRAINING_STATE])
+        if training.workload != self._workload:
+            raise ValueError(f"the checkpoint {checkpoint.path} is of another workload")
+        if training.dataset_digest != trainer.dataset.digest:
+            raise DatasetError(f"{trainer.dataset.name}: has changed since the job was checkpointed")
+        tensors = {
+            **load_tensors(checkpoint.files[MODEL_TENSORS]),
+            **load_tensors(checkpoint.files[OPTIMIZER_TENSORS]),
+        }
+        trainer.load(tensors, training.samples_done, training.loss)
+
+    def finish(self, finished: FinishedJob, generation: int) -> None:
+        """Keep so much of the job and no checkpoint.
+
+        Raises:
+            StaleWriterError: a later generation has written already.
+            OSError: the store failed; the checkpoints are still there.
+        """
+        content = finished.model_dump_json().encode()
+        self._store.conclude(self._job_id, generation, finished.samples_done, {FINISHED_JOB: content})
+
+
+def publish(trainer: Trainer, root: Path, path: str) -> FinishedJob:
+    """Write the trained model, or its adapter, to `path` below the output root.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    files = trainer.model.files()
+    write_folder(root / path, files)
+    return FinishedJob(
+        samples_done=trainer.samples_done,
+        loss=trainer.loss if trainer.loss is None else min(trainer.loss, MAX_LOSS),
+        path=path,
+        adapter_digest=_digest(files),
+    )
+
+
+def _digest(files: Mapping[str, bytes]) -> str | None:
+    content = files.get(ADAPTER_TENSORS)
+    return None if content is None else blake2b(content, digest_size=32).hexdigest()

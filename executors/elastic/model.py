@@ -1,0 +1,122 @@
+"""A job's model: loaded from a local Hugging Face directory, and saved as such or as a PEFT adapter."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS
+from executors.lora.randomness import derive_seed
+from schemas.lora import LoraHyperparameters
+
+
+class ModelError(ValueError):
+    """A model that is missing or that cannot be trained; the message names it."""
+
+
+def model_directory(root: Path, name: str) -> Path:
+    """Where the model at the relative path `name` lies below `root`.
+
+    Raises:
+        ModelError: there is no Hugging Face directory with safetensors weights, or it lies outside the root.
+    """
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise ModelError(f"{name!r}: a model is a relative path below the model root")
+    folder = (root / pure).resolve()
+    if not folder.is_relative_to(root.resolve()):
+        raise ModelError(f"{name!r}: leads out of the model root")
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{name!r}: no Hugging Face model directory (config.json is missing)")
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"{name!r}: no safetensors weights; pickled weights are refused")
+    return folder
+
+
+@dataclass(frozen=True)
+class TrainableModel:
+    """A causal language model of which all weights, or those of an adapter, are trained, in float32."""
+
+    module: PreTrainedModel | PeftModel
+    tokenizer: PreTrainedTokenizerBase
+
+    def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What is trained, by name, in the model's order; tied weights are there once."""
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad:
+                yield name, parameter
+
+    def files(self) -> dict[str, bytes]:
+        """The content of the directory that the model, or its adapter, is published as, by file name."""
+        with tempfile.TemporaryDirectory() as scratch:
+            self.module.save_pretrained(scratch, safe_serialization=True)
+            if isinstance(self.module, PeftModel):
+                names = (ADAPTER_CONFIG, ADAPTER_TENSORS)
+                files = {name: (Path(scratch) / name).read_bytes() for name in names}
+                return {**files, ADAPTER_CONFIG: _ordered(files[ADAPTER_CONFIG])}
+            self.tokenizer.save_pretrained(scratch)
+            return {
+                path.name: path.read_bytes() for path in sorted(Path(scratch).iterdir()) if path.is_file()
+            }
+
+
+def load_model(
+    directory: Path, adapter: LoraHyperparameters | None, seed: int, device: torch.device
+) -> TrainableModel:
+    """Load a model, with a new adapter on it if there is to be one.
+
+    What is trained is float32. What is frozen is float32 on a CPU and bfloat16 on CUDA.
+
+    Raises:
+        ModelError: it is no causal language model, or a target module matches no layer.
+    """
+    is_frozen_bf16 = adapter is not None and device.type == "cuda"
+    try:
+        base = AutoModelForCausalLM.from_pretrained(
+            directory,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.bfloat16 if is_frozen_bf16 else torch.float32,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError, OSError) as error:
+        raise ModelError(f"{directory.name}: cannot be loaded: {error}") from error
+    module: PreTrainedModel | PeftModel = base
+    if adapter is not None:
+        torch.manual_seed(derive_seed(seed, "weights"))
+        try:
+            module = get_peft_model(base, _peft_config(adapter))
+        except ValueError as error:
+            raise ModelError(f"{directory.name}: no such adapter: {error}") from error
+    return TrainableModel(module.train().to(device), tokenizer)
+
+
+def longest_sequence_tokens(module: PreTrainedModel | PeftModel) -> int | None:
+    """The longest sequence that a model takes; None where it sets no bound."""
+    limit = getattr(module.config.get_text_config(), "max_position_embeddings", None)
+    return cast("int | None", limit)
+
+
+def _peft_config(adapter: LoraHyperparameters) -> LoraConfig:
+    return LoraConfig(
+        r=adapter.rank,
+        lora_alpha=cast(int, adapter.alpha),  # any number will do
+        lora_dropout=adapter.dropout,
+        target_modules=list(adapter.target_modules),
+        task_type="CAUSAL_LM",
+    )
+
+
+def _ordered(config: bytes) -> bytes:
+    """PEFT keeps the target modules as a set, whose order differs from process to process."""
+    fields = json.loads(config)
+    fields["target_modules"] = sorted(fields["target_modules"])
+    return json.dumps(fields, indent=2, sort_keys=True).encode()

@@ -1,0 +1,211 @@
+"""A job's training state in one worker process, and a step of it."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from executors.elastic.batches import IGNORED, global_batch, pad, share
+from executors.elastic.model import ModelError, TrainableModel, longest_sequence_tokens
+from executors.lora.batch import TokenSequence, tokenize
+from executors.lora.dataset import JsonlDataset
+from executors.lora.randomness import derive_seed
+from schemas.elastic.workload import ElasticWorkload
+
+_FIRST_MOMENT_PREFIX = "exp_avg."
+_SECOND_MOMENT_PREFIX = "exp_avg_sq."
+
+
+class DivergedError(ArithmeticError):
+    """The loss or the gradient is not finite any more."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """One process's part of a global batch."""
+
+    first: int
+    """Its place in the batch."""
+    sequences: list[TokenSequence]
+
+    @property
+    def loss_tokens(self) -> int:
+        """How many tokens are predicted."""
+        return sum(sequence.loss_tokens for sequence in self.sequences)
+
+
+class Trainer:
+    """A model, AdamW's moments and a place in the data. All processes of a job hold the same between steps.
+
+    The loss of a step is the mean over all tokens that are predicted in the global batch. Each process adds
+    up the gradient of its own share, micro-batch by micro-batch, divided by the tokens of the whole; the sum
+    over the processes is then the gradient of the whole batch, whatever the shares are.
+
+    Attributes:
+        samples_done: samples trained; decides the next batch, and so the whole state but for rounding.
+        loss: of the last step; None before the first of all.
+    """
+
+    def __init__(self, workload: ElasticWorkload, model: TrainableModel, dataset: JsonlDataset) -> None:
+        """Begin at the first sample.
+
+        Raises:
+            ModelError: the sequences of the job are too long for the model.
+        """
+        self._workload = workload
+        self._hyperparameters = workload.hyperparameters
+        longest = longest_sequence_tokens(model.module)
+        if longest is not None and self._hyperparameters.sequence_length > longest:
+            length = self._hyperparameters.sequence_length
+            raise ModelError(f"{workload.model}: takes {longest} tokens, the job's sequences have {length}")
+        self.model = model
+        self.dataset = dataset
+        self.samples_done = 0
+        self.loss: float | None = None
+        self._parameters = dict(model.parameters())
+        self._device = next(iter(self._parameters.values())).device
+        # One vector for all gradients, so that a step adds them up over the processes at once; the last
+        # element is for the loss.
+        size = sum(parameter.numel() for parameter in self._parameters.values())
+        self._sums = torch.zeros(size + 1, device=self._device)
+        self._gradient = self._sums[:-1]
+        start = 0
+        for parameter in self._parameters.values():
+            parameter.grad = self._gradient[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+        self._optimizer = torch.optim.AdamW(
+            self._parameters.values(),
+            lr=self._hyperparameters.learning_rate,
+            weight_decay=self._hyperparameters.weight_decay,
+            fused=True,
+        )
+        for parameter in self._parameters.values():
+            self._optimizer.state[parameter] = {
+                "step": torch.zeros((), device=self._device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+    @property
+    def finished(self) -> bool:
+        """Whether all of the work is done."""
+        return self.samples_done >= self._workload.work_samples
+
+    def warm_up(self) -> None:
+        """Run one sample forwards and backwards and forget it: the first pass of a process takes longer, and
+        so nobody waits for it.
+
+        Raises:
+            ValueError: a record leaves nothing to predict.
+        """
+        self._loss(self.share(0, len(self._batch())).sequences).backward()
+        self._sums.zero_()
+
+    def share(self, rank: int, world: int) -> Share:
+        """What a rank trains in the next step.
+
+        Raises:
+            ValueError: a record leaves nothing to predict.
+        """
+        batch = self._batch()
+        places = share(len(batch), rank, world)
+        sequences = [
+            tokenize(self.dataset[batch[place]], self.model.tokenizer, self._hyperparameters.sequence_length)
+            for place in places
+        ]
+        return Share(places.start, sequences)
+
+    def step(self, own: Share, loss_tokens: int, add_up: Callable[[Tensor], None]) -> None:
+        """Take a step together with the other processes.
+
+        Args:
+            own: this process's share.
+            loss_tokens: of the global batch, over all shares.
+            add_up: adds a vector up over all processes, in place. If it raises, the state is as it was.
+
+        Raises:
+            DivergedError: the step would spoil the model. All processes raise it.
+        """
+        self._sums.zero_()
+        micro = self._hyperparameters.micro_batch_size
+        for start in range(0, len(own.sequences), micro):
+            # Masks are drawn anew for each micro-batch, so that they depend on no step before this one.
+            place = self.samples_done + own.first + start
+            torch.manual_seed(derive_seed(self._hyperparameters.seed, "dropout", place))
+            loss = self._loss(own.sequences[start : start + micro]) / loss_tokens
+            loss.backward()
+            self._sums[-1] += loss.detach()
+        add_up(self._sums)
+        norm = float(torch.linalg.vector_norm(self._gradient))
+        loss_value = float(self._sums[-1])
+        if not (math.isfinite(norm) and math.isfinite(loss_value)):
+            raise DivergedError(
+                f"the training has diverged: loss {loss_value}, gradient norm {norm} after "
+                f"{self.samples_done} samples"
+            )
+        if norm > self._hyperparameters.max_gradient_norm:
+            self._gradient.mul_(self._hyperparameters.max_gradient_norm / norm)
+        self._optimizer.step()
+        self.samples_done += len(self._batch())
+        self.loss = loss_value
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and moments by name, as they are: writing to them changes the state."""
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self._parameters.items():
+            moments = self._optimizer.state[parameter]
+            tensors[name] = parameter.detach()
+            tensors[_FIRST_MOMENT_PREFIX + name] = moments["exp_avg"]
+            tensors[_SECOND_MOMENT_PREFIX + name] = moments["exp_avg_sq"]
+        return tensors
+
+    def load(self, tensors: Mapping[str, Tensor], samples_done: int, loss: float | None) -> None:
+        """Take over a state that `tensors` and the attributes have told.
+
+        Raises:
+            ValueError: it is not of this model and adapter.
+        """
+        mine = self.tensors()
+        odd = [
+            name
+            for name in sorted(mine.keys() | tensors.keys())
+            if name not in mine or name not in tensors or mine[name].shape != tensors[name].shape
+        ]
+        if odd:
+            raise ValueError(f"the tensors do not fit the model {self._workload.model}: {', '.join(odd[:5])}")
+        for name, tensor in mine.items():
+            tensor.copy_(tensors[name])
+        self.move_to(samples_done, loss)
+
+    def move_to(self, samples_done: int, loss: float | None) -> None:
+        """Set what the tensors do not say; every batch but the last of all is whole."""
+        self.samples_done = samples_done
+        self.loss = loss
+        steps = -(-samples_done // self._hyperparameters.global_batch_size)
+        for moments in self._optimizer.state.values():
+            moments["step"].fill_(steps)
+
+    def _batch(self) -> list[int]:
+        return global_batch(
+            len(self.dataset),
+            self._hyperparameters.seed,
+            self.samples_done,
+            self._hyperparameters.global_batch_size,
+            self._workload.work_samples,
+        )
+
+    def _loss(self, sequences: list[TokenSequence]) -> Tensor:
+        batch = pad(sequences, self._device)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+            logits = self.model.module(
+                input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False
+            ).logits
+        return cross_entropy(
+            logits[:, :-1].float().flatten(0, 1),
+            batch.labels[:, 1:].flatten(),
+            ignore_index=IGNORED,
+            reduction="sum",
+        )

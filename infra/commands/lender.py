@@ -1,0 +1,121 @@
+"""`millrace lender` and `millrace load`: what the inference side of a cell says, in the foreground."""
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infra.commands.options import (
+    DEFAULT_PREFIX,
+    BootstrapServers,
+    Json,
+    TopicPrefix,
+    bounded,
+    settings_faults,
+    target_of,
+)
+from infra.commands.output import print_json, remark, say
+from infra.errors import CommandError
+from infra.lender.prometheus import MeasuredLoad, Prometheus
+from infra.lender.reporting import LoadReporter
+from infra.lender.zones import lending_zone
+from infra.workloads.elastic.load_files import read_load_samples
+from schemas.inference import InferenceLoadReported
+from schemas.services import begin_log
+
+Cell = Annotated[str, typer.Option(help="The zone's cell.", show_default=False)]
+Zone = Annotated[str, typer.Option(help="The zone that lends, one with `lending`.", show_default=False)]
+
+
+def lender(
+    cell: Cell,
+    zone: Zone,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Lend what a zone's load leaves idle; its settings are MILLRACE_LENDER_* variables."""
+    from infra.lender.service import LenderService
+    from infra.lender.settings import LenderSettings
+
+    target = target_of(bootstrap_servers, topic_prefix, "inference")
+    with settings_faults():
+        settings = LenderSettings(**target.kafka.as_fields(), topic_prefix=target.prefix)
+    begin_log(settings.log_level)
+    tell = print_json if json else lambda _line: None
+    LenderService(target, settings, cell, zone, tell, _stopped_by_signal()).serve()
+
+
+def load(
+    cell: Cell,
+    zone: Zone,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(help="A Prometheus server to ask, such as http://127.0.0.1:9090.", metavar="URL"),
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option(help="A query whose one value is the load, from 0 to 1.", metavar="QUERY")
+    ] = None,
+    per_server: Annotated[
+        str | None,
+        typer.Option(
+            help="The query's series are per server, which this label names; those above 0 are busy.",
+            metavar="LABEL",
+        ),
+    ] = None,
+    every_s: Annotated[
+        float, bounded("--every", least=0.1, most=86_400, help="Seconds from one query to the next.")
+    ] = 60.0,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="CSV of loads to publish instead, with columns time_s and load.", metavar="FILE"),
+    ] = None,
+    pace: Annotated[
+        float, bounded(least=0.001, most=1_000_000, help="Seconds of the file that pass in one.")
+    ] = 1.0,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Report how loaded a zone's inference servers are, as Prometheus or a file says."""
+    if (file is None) == (prometheus is None):
+        raise CommandError("give either --prometheus and --query, or --file")
+    if (query is None) != (prometheus is None):
+        raise CommandError("--prometheus and --query go together")
+    if per_server is not None and file is not None:
+        raise CommandError("--per-server goes with --prometheus")
+    loads = None if file is None else read_load_samples(file)
+    server = None if prometheus is None else Prometheus(prometheus)
+    target = target_of(bootstrap_servers, topic_prefix, "inference")
+    found = lending_zone(target, cell, zone)
+    stop = _stopped_by_signal()
+    reporter = LoadReporter(target, cell, zone, remark)
+
+    def published(event: InferenceLoadReported) -> None:
+        if json:
+            print_json(event.model_dump(mode="json"))
+        else:
+            say(f"load {event.load:.4f} at {event.time_s:.3f}")
+
+    if loads is not None:
+        reporter.replay(loads, pace, stop, published)
+        return
+    assert server is not None
+    assert query is not None
+    owned = [node.id for node in found.nodes]
+
+    def ask() -> MeasuredLoad:
+        if per_server is None:
+            return server.load(query)
+        return server.load_by_server(query, per_server, owned)
+
+    reporter.measure(ask, every_s, stop, published)
+
+
+def _stopped_by_signal() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

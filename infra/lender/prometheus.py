@@ -1,0 +1,219 @@
+"""Asking a Prometheus server how loaded inference servers are, through its HTTP API (instant queries).
+
+https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries
+"""
+
+import http.client
+import json
+import math
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from schemas.base import MAX_TIME_S
+from schemas.codec import describe
+from schemas.errors import ReadableError
+from schemas.inference import MAX_SERVERS
+
+MAX_ANSWER_BYTES = 16 * 2**20
+_EXCERPT = 200
+_PORT = re.compile(r":\d{1,5}$")
+
+
+class LoadQueryError(ReadableError):
+    """The answer to a query is no load. The message is one line."""
+
+
+@dataclass(frozen=True)
+class MeasuredLoad:
+    """A load, and when it was measured."""
+
+    time_s: float
+    load: float
+    serving: tuple[str, ...] = ()
+    """The servers that are busy, where the query says so."""
+
+
+Sample = tuple[float, str]
+"""Unix time, and the value as text."""
+
+
+class _Series(BaseModel):
+    metric: dict[str, str]
+    value: Sample
+
+
+class _Scalar(BaseModel):
+    kind: Annotated[Literal["scalar"], Field(alias="resultType")]
+    result: Sample
+
+
+class _Vector(BaseModel):
+    kind: Annotated[Literal["vector"], Field(alias="resultType")]
+    result: list[_Series]
+
+
+class _Answer(BaseModel):
+    status: Literal["success"]
+    data: Annotated[_Scalar | _Vector, Field(discriminator="kind")]
+
+
+class _Refusal(BaseModel):
+    status: Literal["error"]
+    error: str
+
+
+_R = TypeVar("_R")
+_REPLY: TypeAdapter[_Answer | _Refusal] = TypeAdapter(
+    Annotated[_Answer | _Refusal, Field(discriminator="status")]
+)
+
+
+class Prometheus:
+    """A Prometheus server, or what speaks its API."""
+
+    def __init__(self, url: str, timeout_s: float = 10.0) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            url: of the server, such as `http://prometheus:9090`, with a path where it is behind a proxy.
+
+        Raises:
+            LoadQueryError: it is no such URL.
+        """
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise LoadQueryError(f"{url!r} is no URL of a server: expected such as http://prometheus:9090")
+        self._url = f"{url.rstrip('/')}/api/v1/query"
+        self._timeout_s = timeout_s
+
+    def load(self, query: str) -> MeasuredLoad:
+        """The one value of a query, from 0 to 1.
+
+        Raises:
+            LoadQueryError: the server does not answer, or with another thing than one such value.
+        """
+        answer = self._ask(query)
+        if isinstance(answer, _Scalar):
+            sample = answer.result
+        else:
+            if len(answer.result) != 1:
+                raise LoadQueryError(
+                    f"{query}: {_count(answer.result)} and not one: aggregate them, as with avg(...), or "
+                    "name the label of servers with --per-server"
+                )
+            sample = answer.result[0].value
+        return MeasuredLoad(_time_s(query, sample), _fraction(query, sample))
+
+    def load_by_server(self, query: str, label: str, owned: Sequence[str]) -> MeasuredLoad:
+        """The load from one series or more per server, of which those above 0 are busy.
+
+        A server is busy if any of its series is. Busy servers that are not the zone's are not counted; one
+        without any series is idle.
+
+        Args:
+            label: of the series, names the server; a port after the name is left out.
+            owned: the servers that the load is a fraction of, in the order of the configuration.
+
+        Raises:
+            LoadQueryError: the server does not answer, or without a usable value for each series.
+        """
+        answer = self._ask(query)
+        if isinstance(answer, _Scalar):
+            raise LoadQueryError(f"{query}: a scalar, which has no label {label}: leave out --per-server")
+        busy, known, times_s = set(), set(), []
+        for series in answer.result:
+            if label not in series.metric:
+                raise LoadQueryError(f"{query}: a series has no label {label}, it has {_labels(series)}")
+            server = _PORT.sub("", series.metric[label])
+            known.add(server)
+            times_s.append(_time_s(query, series.value))
+            if _number(query, series.value) > 0:
+                busy.add(server)
+        if not known & set(owned):
+            raise LoadQueryError(
+                f"{query}: {_count(answer.result)}, none of a server of the zone, such as {owned[0]}: does "
+                f"label {label} name servers as the zone's configuration does?"
+            )
+        serving = tuple(server for server in owned if server in busy)
+        if len(serving) > MAX_SERVERS:
+            raise LoadQueryError(
+                f"{query}: {len(serving)} busy servers, a report names at most {MAX_SERVERS}"
+            )
+        return MeasuredLoad(min(times_s), len(serving) / len(owned), serving)
+
+    def _ask(self, query: str) -> _Scalar | _Vector:
+        body = self._fetch(query)
+        try:
+            reply = _REPLY.validate_json(body)
+        except ValidationError as error:
+            raise LoadQueryError(f"{self._url}: no answer of Prometheus: {_first_line(error)}") from None
+        if isinstance(reply, _Refusal):
+            raise LoadQueryError(f"{self._url}: {query}: {reply.error[:_EXCERPT]}")
+        return reply.data
+
+    def _fetch(self, query: str) -> bytes:
+        form = urllib.parse.urlencode({"query": query}).encode()
+        request = urllib.request.Request(self._url, data=form, headers={"Accept": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
+                body: bytes = response.read(MAX_ANSWER_BYTES + 1)
+        except urllib.error.HTTPError as error:
+            raise LoadQueryError(f"{self._url}: HTTP {error.code} {error.reason}{_why(error)}") from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise LoadQueryError(f"{self._url} does not answer: {reason}") from None
+        if len(body) > MAX_ANSWER_BYTES:
+            raise LoadQueryError(f"{self._url}: {query}: an answer of more than {MAX_ANSWER_BYTES} bytes")
+        return body
+
+
+def _why(error: urllib.error.HTTPError) -> str:
+    """What Prometheus says of a query that it refuses, if it says so."""
+    try:
+        found = json.loads(error.read(MAX_ANSWER_BYTES))
+    except (OSError, ValueError, http.client.HTTPException):
+        return ""
+    said = found.get("error") if isinstance(found, dict) else None
+    return f": {said[:_EXCERPT]}" if isinstance(said, str) else ""
+
+
+def _number(query: str, sample: Sample) -> float:
+    try:
+        value = float(sample[1])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise LoadQueryError(f"{query}: the value is {sample[1][:_EXCERPT]!r}, no number")
+    return value
+
+
+def _fraction(query: str, sample: Sample) -> float:
+    value = _number(query, sample)
+    if not 0 <= value <= 1:
+        raise LoadQueryError(f"{query}: the value is {value:g}, a load is from 0 to 1")
+    return value
+
+
+def _time_s(query: str, sample: Sample) -> float:
+    if not 0 <= sample[0] <= MAX_TIME_S:
+        raise LoadQueryError(f"{query}: the time is {sample[0]:g}, no Unix time in seconds")
+    return sample[0]
+
+
+def _count(series: Sequence[Any]) -> str:
+    return f"{len(series)} series" if series else "no series"
+
+
+def _labels(series: _Series) -> str:
+    return ", ".join(sorted(series.metric)[:8]) or "none"
+
+
+def _first_line(error: ValidationError) -> str:
+    return describe(error).splitlines()[0][:_EXCERPT]

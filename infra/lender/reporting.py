@@ -1,0 +1,99 @@
+"""Publishing the load of a zone, as it is measured or as a file has it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from infra.lender.prometheus import LoadQueryError, MeasuredLoad
+from infra.log.publisher import EventPublisher, PublishError
+from infra.log.target import Target
+from infra.workloads.elastic.loads import LoadSample
+from schemas.inference import InferenceLoadReported
+from streams.kafka.faults import BrokerError
+
+SOURCE = "millrace/load"
+
+Tell = Callable[[str], None]
+
+
+class LoadReporter:
+    """Publishes loads of one zone; a load that cannot be had or published is told of, and left out."""
+
+    def __init__(self, target: Target, cell: str, zone: str, tell: Tell) -> None:
+        """Connect with the first load. `tell` takes a line about a fault, and one when it is over."""
+        self._target = target
+        self._cell, self._zone = cell, zone
+        self._tell = tell
+        self._publisher: EventPublisher | None = None
+        self._fault: str | None = None
+
+    def measure(
+        self,
+        ask: Callable[[], MeasuredLoad],
+        every_s: float,
+        stop: threading.Event,
+        published: Callable[[InferenceLoadReported], None],
+    ) -> None:
+        """Ask again and again until told to stop, and publish what comes; never what does not.
+
+        Args:
+            every_s: from one question to the next.
+            published: takes what the broker has confirmed.
+        """
+        due_s = time.monotonic()
+        while not stop.wait(max(due_s - time.monotonic(), 0.0)):
+            due_s = max(due_s + every_s, time.monotonic())
+            try:
+                found = ask()
+                event = self._event(found.time_s, found.load, found.serving)
+                self._publish(event)
+            except (LoadQueryError, PublishError, BrokerError) as error:
+                self._fail(str(error))
+                continue
+            if self._fault is not None:
+                self._tell("loads are reported again")
+                self._fault = None
+            published(event)
+
+    def replay(
+        self,
+        samples: Iterable[LoadSample],
+        pace: float,
+        stop: threading.Event,
+        published: Callable[[InferenceLoadReported], None],
+    ) -> None:
+        """Publish loads when their times come, as if they were measured then; the first one at once.
+
+        Args:
+            pace: so many seconds of the samples pass in one.
+
+        Raises:
+            PublishError: the broker does not take one.
+        """
+        begin_s: float | None = None
+        start_s = time.time()
+        for sample in samples:
+            begin_s = sample.offset_s if begin_s is None else begin_s
+            if stop.wait(max(start_s + (sample.offset_s - begin_s) / pace - time.time(), 0.0)):
+                return
+            event = self._event(time.time(), sample.load, ())
+            self._publish(event)
+            published(event)
+
+    def _event(self, time_s: float, load: float, serving: tuple[str, ...]) -> InferenceLoadReported:
+        return InferenceLoadReported(
+            cell=self._cell, zone=self._zone, time_s=time_s, load=load, serving=serving
+        )
+
+    def _publish(self, event: InferenceLoadReported) -> None:
+        publisher = self._publisher or EventPublisher(self._target, SOURCE)
+        self._publisher = None  # one that has failed stays failed
+        publisher.publish(event)
+        publisher.flush()
+        self._publisher = publisher
+
+    def _fail(self, fault: str) -> None:
+        """Tell of a fault once, however often it comes in a row."""
+        if fault != self._fault:
+            self._tell(f"{fault}; tried again")
+            self._fault = fault

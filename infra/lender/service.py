@@ -1,0 +1,285 @@
+"""The lender's service: follows loads and decisions in the log, and publishes offers and reclaims."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from infra.errors import CommandError
+from infra.lender.forecast import Forecaster
+from infra.lender.lending import Lender
+from infra.lender.seasonal import SeasonalNaive
+from infra.lender.selection import Selection
+from infra.lender.settings import LenderSettings
+from infra.lender.zones import lending_zone
+from infra.log.publisher import EventPublisher, PublishError
+from infra.log.reader import LogReader
+from infra.log.target import ANSWER_TIMEOUT_S, Target
+from schemas.access import use_of_topics
+from schemas.codec import Decision, InvalidRecordError, decode_decision, decode_event
+from schemas.decisions import EventIgnored, NodeMoved, ZoneAccepted
+from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
+from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
+from schemas.topics import DECISIONS, INFERENCE
+from streams.kafka.administration import Administration
+from streams.kafka.faults import BrokerError
+from streams.kafka.reader import ReadError
+from streams.kafka.records import ReadRecord
+
+SOURCE = "millrace/lender"
+_POLL_S = 0.2
+_RETRY_S = 1.0
+"""Between two attempts to reach a broker that is away."""
+_FOLLOWED = frozenset(
+    model.TYPE.encode()
+    for model in (
+        EventIgnored,
+        LoanChanged,
+        NodeMoved,
+        OfferAnswered,
+        ReclaimEnded,
+        ReclaimPlanned,
+        ZoneAccepted,
+    )
+)
+
+_log = logging.getLogger(__name__)
+
+Tell = Callable[[dict[str, Any]], None]
+"""Takes what is to be said of one interval, one offer, one reclaim: a flat JSON object."""
+
+
+class LenderService:
+    """Runs the lender of one zone.
+
+    All that it knows comes from the log: loads, and offers and reclaims that are not answered, from the topic
+    `inference`; where the servers are, from `decisions`; what the zone is, from the ledger. So a new process
+    goes on where one before it ended, and repeats nothing that is in the log already.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        settings: LenderSettings,
+        cell: str,
+        zone: str,
+        tell: Tell,
+        stop: threading.Event,
+    ) -> None:
+        """Take position in the log, and look the zone up.
+
+        Raises:
+            BrokerError: the broker does not answer, a topic is missing, or a right is.
+            ReadError: the log cannot be read.
+            CommandError: there is no such zone, or it does not lend.
+        """
+        Administration(target.kafka, ANSWER_TIMEOUT_S).require(use_of_topics("inference", target.prefix))
+        self._target, self._settings = target, settings
+        self._cell, self._zone = cell, zone
+        self._tell, self._stop = tell, stop
+        # Positions first: what the zone becomes after it was looked up is then among the decisions to come.
+        self._log_of_decisions = LogReader(target, [target.topic(DECISIONS)], "beginning")
+        self._log_of_loads = LogReader(target, [target.topic(INFERENCE)], "beginning")
+        self._lender = Lender(cell, lending_zone(target, cell, zone), SeasonalNaive(), settings.parameters)
+        self._forecaster: Forecaster = SeasonalNaive()
+        self._followed = (-1, -1)
+        """Place of the latest decision that was followed."""
+        self._unsent: list[InferenceEvent] = []
+        self._publisher: EventPublisher | None = None
+
+    def serve(self) -> None:
+        """Catch up with the log, then decide until told to stop.
+
+        Raises:
+            ReadError: the log cannot be read from its beginning.
+        """
+        with self._log_of_decisions as decisions, self._log_of_loads as loads:
+            for decision in self._decisions(decisions.to_end()):
+                if not isinstance(decision.outcome, ZoneAccepted):  # the zone is that of after all of them
+                    self._follow(decision)
+            for record, event in self._events(loads.to_end()):
+                self._remember(record, event)
+            self._forecaster = forecaster(self._settings)
+            self._lender.use(self._forecaster)
+            _log.info(
+                "lender ready cell=%s zone=%s lent=%d loads since %s",
+                self._cell,
+                self._zone,
+                len(self._lender.lent),
+                "now" if self._lender.history.last < 0 else self._lender.history.first_s,
+            )
+            while not self._stop.is_set():
+                try:
+                    for decision in self._decisions(iter(decisions.poll(0.0))):
+                        self._follow(decision)
+                    for record, event in self._events(iter(loads.poll(_POLL_S))):
+                        self._take(record, event)
+                except ReadError as error:
+                    _log.warning("%s; tried again", error)
+                    self._stop.wait(_RETRY_S)
+                self._decided(self._lender.pass_time(time.time()))
+                self._send()
+
+    def _decisions(self, records: Iterator[ReadRecord]) -> Iterator[Decision]:
+        """Those of the cell that matter, each once: a worker that was killed leaves repetitions."""
+        for record in records:
+            if dict(record.headers).get("ce_type") not in _FOLLOWED:
+                continue
+            try:
+                decision = decode_decision(record.value or b"")
+                place = decision.place
+            except InvalidRecordError:
+                continue  # replay is who says so
+            if decision.cell == self._cell and place > self._followed:
+                self._followed = place
+                yield decision
+
+    def _events(self, records: Iterator[ReadRecord]) -> Iterator[tuple[ReadRecord, InferenceEvent]]:
+        """Those about the zone."""
+        for record in records:
+            try:
+                event = decode_event(record.value, record.headers).event
+            except InvalidRecordError:
+                continue  # intake refuses it
+            if isinstance(event, InferenceEvent) and (event.cell, event.zone) == (self._cell, self._zone):
+                yield record, event
+
+    def _follow(self, decision: Decision) -> None:
+        match decision.outcome:
+            case EventIgnored(reason=reason, detail=detail):
+                if self._lender.awaits(decision.cause):
+                    _log.warning("ignored %s: %s (%s)", decision.cause, reason, detail)
+                self._lender.take_answer(decision.cause)
+            case ZoneAccepted(zone=self._zone):
+                self._reconfigure()
+            case ReclaimEnded(owner=self._zone, status="overdue", reclaim_id=reclaim, missing=missing):
+                _log.warning("overdue reclaim=%s missing=%s", reclaim, ",".join(missing))
+            case outcome:
+                self._lender.take_outcome(outcome, decision.time_s or 0.0)
+
+    def _reconfigure(self) -> None:
+        try:
+            self._lender.reconfigure(lending_zone(self._target, self._cell, self._zone))
+        except CommandError as error:
+            # What is said meanwhile, the cell ignores; operators may have the zone lend again.
+            _log.warning("%s: nothing is lent until it has", error)
+
+    def _remember(self, record: ReadRecord, event: InferenceEvent) -> None:
+        """Take in what was published before this process began."""
+        if isinstance(event, InferenceLoadReported):
+            if self._is_plausible(record, event):
+                self._lender.remember(event)
+        else:
+            self._learn(record, event)
+
+    def _take(self, record: ReadRecord, event: InferenceEvent) -> None:
+        if not isinstance(event, InferenceLoadReported):
+            self._learn(record, event)
+            return
+        if not self._is_plausible(record, event):
+            _log.warning("load passed over: its time %.3f is still to come", event.time_s)
+            return
+        before = self._lender.history.last
+        self._decided(self._lender.take_load(event, time.time()))
+        if self._lender.history.last > before:
+            self._tell_interval(event)
+
+    def _learn(self, record: ReadRecord, event: InferenceEvent) -> None:
+        """Of an offer or a reclaim, our own included."""
+        match event:
+            case CapacityOffered():
+                self._lender.take_offer(event, _time_s(record))
+            case CapacityReclaimed():
+                self._lender.take_reclaim(event, _time_s(record))
+
+    def _is_plausible(self, record: ReadRecord, report: InferenceLoadReported) -> bool:
+        """Whether a report was measured before it was published, short of an interval: one from the future
+        would stand until its time comes."""
+        return report.time_s <= _time_s(record) + self._settings.lender_interval_s
+
+    def _decided(self, events: list[InferenceEvent]) -> None:
+        for event in events:
+            self._unsent.append(event)
+            match event:
+                case CapacityOffered(offer_id=name, servers=servers):
+                    _log.info("offered servers=%s offer=%s", ",".join(servers), name)
+                    self._tell({"offer": name, "servers": list(servers)})
+                case CapacityReclaimed(reclaim_id=name, servers=count, due_s=due_s):
+                    _log.info("reclaimed servers=%d due_s=%.3f reclaim=%s", count, due_s, name)
+                    self._tell({"reclaim": name, "servers": count, "due_s": due_s})
+
+    def _tell_interval(self, report: InferenceLoadReported) -> None:
+        line: dict[str, Any] = {
+            "time_s": report.time_s,
+            "load": report.load,
+            "forecast": self._lender.forecast[0],
+            "margin": self._lender.margin_load,
+            "lent": len(self._lender.lent),
+        }
+        if isinstance(self._forecaster, Selection):
+            compared = self._forecaster.comparison
+            line |= {
+                "forecaster": "lstm" if compared.uses_trained else "seasonal",
+                "lstm_error": compared.trained_error,
+                "seasonal_error": compared.seasonal_error,
+                "compared_intervals": compared.intervals,
+            }
+        _log.info("interval %s", " ".join(f"{name}={value}" for name, value in line.items()))
+        self._tell(line)
+
+    def _send(self) -> None:
+        """Publish what is decided, under ids of its own: what the broker took and did not confirm is sent
+        again, and changes nothing."""
+        if not self._unsent:
+            return
+        try:
+            if self._publisher is None:
+                self._publisher = EventPublisher(self._target, SOURCE)
+            for event in self._unsent:
+                self._publisher.publish(event, event_id_of(event))
+            self._publisher.flush()
+        except (PublishError, BrokerError) as error:
+            _log.warning("%s; tried again", error)
+            self._publisher = None
+            self._stop.wait(_RETRY_S)
+        else:
+            self._unsent.clear()
+
+
+def event_id_of(event: InferenceEvent) -> str:
+    """The CloudEvents id of an offer or a reclaim: the one that the lender gave it."""
+    match event:
+        case CapacityOffered(offer_id=name) | CapacityReclaimed(reclaim_id=name):
+            return name
+    raise TypeError(f"a lender does not publish {event.TYPE}")
+
+
+def forecaster(settings: LenderSettings) -> Forecaster:
+    """The forecaster of these settings; torch is loaded only for the LSTM."""
+    seasonal = SeasonalNaive()
+    if settings.lender_forecaster == "seasonal":
+        return seasonal
+    try:
+        import torch
+
+        from infra.lender.lstm import train
+    except ModuleNotFoundError as error:
+        _log.warning(
+            "no LSTM, as %s is not installed (extra `executors`): forecasts are seasonal", error.name
+        )
+        return seasonal
+    torch.set_num_threads(1)
+    return Selection(
+        seasonal,
+        partial(train, seed=settings.lender_seed),
+        interval_s=settings.lender_interval_s,
+        retrain_s=settings.lender_retrain_s,
+    )
+
+
+def _time_s(record: ReadRecord) -> float:
+    """When the broker took a record."""
+    return math.inf if record.timestamp_ms is None else record.timestamp_ms / 1_000

@@ -1,0 +1,90 @@
+"""What goes wrong in a job: its data, its model, its workers, its nodes."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from schemas.fleet import RunFailed
+from schemas.lora import Dataset
+from tests.support.doomed_node import DoomedNode
+from tests.support.elastic_nodes import MODEL, Fleet, workload
+
+
+def test_a_killed_worker_fails_the_run_on_all_nodes(fleet: Fleet) -> None:
+    fleet.assign("j", 1, [("n1", 2), ("n2", 1)], workload(10**6))
+    fleet.until(fleet.has_trained("j"))
+    pids = fleet.pids("n1") + fleet.pids("n2")
+    os.kill(pids[-1], signal.SIGKILL)
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    failures = fleet.reports(RunFailed, "j")
+    assert [(failure.node, failure.permanent) for failure in failures] == [("n1", False), ("n2", False)]
+    assert failures[1].error == "a worker process has ended with signal 9 and no word"
+    # What the leader had learned is kept.
+    assert fleet.checkpoints("j") == [f"1-{failures[0].samples_done}"]
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_job_whose_other_node_never_comes_fails_in_time(fleet: Fleet) -> None:
+    fleet.add("n3", join_timeout_s=0.5)
+    fleet.assign("j", 1, [("n3", 1), ("n2", 1)], workload(), only=["n3"])
+    fleet.until(fleet.is_over("j", "n3"))
+    (failure,) = fleet.reports(RunFailed)
+    assert not failure.permanent
+    assert failure.error == "not all 2 workers of generation 1 have come in 0.5 s"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"dataset": Dataset(path="none.jsonl", samples=1)}, "'none.jsonl': no such dataset"),
+        ({"dataset": Dataset(path="bad.jsonl", samples=1)}, "bad.jsonl, line 1: not JSON"),
+        ({"model": "none"}, "'none': no Hugging Face model directory (config.json is missing)"),
+        ({"model": f"{MODEL}/model.safetensors"}, "no Hugging Face model directory"),
+        ({"hyperparameters": {"sequence_length": 4_096}}, "takes 128 tokens, the job's sequences have 4096"),
+        (
+            {"adapter": {"target_modules": ("nowhere",)}},
+            "no such adapter: Target modules {'nowhere'} not found",
+        ),
+    ],
+)
+def test_a_job_that_cannot_be_trained_fails_for_good(
+    fleet: Fleet, fields: dict[str, object], error: str
+) -> None:
+    (fleet.settings.dataset_root / "bad.jsonl").write_text("{\n")
+    fleet.assign("j", 1, [("n1", 1)], workload(**fields))
+    fleet.until(fleet.is_over("j", "n1"))
+    (failure,) = fleet.reports(RunFailed)
+    assert failure.permanent
+    assert error in failure.error
+
+
+def test_all_members_know_why_one_has_failed(fleet: Fleet, tmp_path: Path) -> None:
+    # Both fail, each in its own time; who only sees the other go reads why on the shared disk.
+    fleet.assign("j", 1, [("n1", 1), ("n2", 1)], workload(model="none"))
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    assert [failure.permanent for failure in fleet.reports(RunFailed, "j")] == [True, True]
+
+
+def test_a_job_that_diverges_fails_for_good(fleet: Fleet) -> None:
+    wild = {"learning_rate": 10.0, "max_gradient_norm": 1e6, "weight_decay": 10.0}
+    fleet.assign("j", 1, [("n1", 1), ("n2", 1)], workload(8 * 2_000, hyperparameters=wild))
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    failures = fleet.reports(RunFailed, "j")
+    assert [failure.permanent for failure in failures] == [True, True]
+    assert "the training has diverged" in failures[0].error
+
+
+def test_the_workers_of_a_killed_node_are_gone_after_a_moment(doomed_node: DoomedNode) -> None:
+    pids = doomed_node.begin()
+    assert len(pids) == 2
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+    doomed_node.process.kill()
+    deadline_s = time.monotonic() + 10.0
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline_s, f"of {pids} some are still there"
+        time.sleep(0.05)

@@ -1,0 +1,89 @@
+"""Which commands a node takes on, and what it says of those of the process before. No worker is started."""
+
+from pathlib import Path
+
+import pytest
+
+from executors.elastic.runner import ElasticRunner, count_gpus
+from executors.elastic.settings import ElasticSettings
+from executors.node.runner import Objection
+from schemas.fleet import RunFailed, RunProgressed
+from tests.support.elastic_nodes import Fleet, Members, assigned, released, short, workload
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Fleet:
+    fleet = Fleet(tmp_path, ElasticSettings(model_root=tmp_path, dataset_root=tmp_path))
+    fleet.add("n1")
+    return fleet
+
+
+@pytest.fixture
+def runner(idle: Fleet) -> ElasticRunner:
+    return idle.nodes["n1"].runner
+
+
+@pytest.mark.parametrize(
+    ("members", "fields", "detail"),
+    [
+        ([("n2", 1)], {}, "n1 is not among the members n2"),
+        ([("n1", 1), ("n1", 1)], {}, "a node is among the members twice"),
+        ([("n1", 3)], {}, "workers here need 3 GPUs, the node has 2"),
+        ([("n1", 1), ("n2", 1)], {"gpus_per_worker": 3}, "workers here need 3 GPUs, the node has 2"),
+        ([("n1", 1), ("n2", 4)], {}, "5 workers, the job takes 1 to 4"),
+        ([("n1", 1)], {"min_workers": 2}, "1 workers, the job takes 2 to 4"),
+    ],
+)
+def test_what_no_cell_sends_is_impossible(
+    runner: ElasticRunner, members: Members, fields: dict[str, object], detail: str
+) -> None:
+    command = assigned("n1", "j", 1, members, workload(**fields))
+    assert runner.judge(command) == Objection("impossible", detail)
+
+
+def test_a_generation_that_is_not_newer_is_out_of_date(runner: ElasticRunner) -> None:
+    work = workload()
+    runner.apply(assigned("n1", "j", 2, [("n1", 1)], work))
+    late = Objection("out_of_date", "j is in generation 2")
+    assert runner.judge(assigned("n1", "j", 2, [("n1", 1)], work)) == late
+    assert runner.judge(released("n1", "j", 1)) == late
+    assert runner.judge(assigned("n1", "j", 3, [("n1", 1)], work)) is None
+    assert runner.judge(released("n1", "j", 2)) is None
+
+
+def test_runs_of_a_process_that_was_killed_are_reported_over(idle: Fleet, runner: ElasticRunner) -> None:
+    work = workload()
+    runner.apply(assigned("n1", "fails", 1, [("n1", 1)], work, resume_samples=40))
+    runner.apply(assigned("n1", "starts-over", 1, [("n1", 1)], workload(keeps=False)))
+    runner.apply(assigned("n1", "ends", 1, [("n1", 1)], work, resume_samples=80))
+    runner.apply(released("n1", "ends", 1, "preempted"))
+    state = runner.state()
+    again = idle.add("n1")
+    again.runner.restore(state)
+    assert again.runner.state() == state
+    assert again.runner.advance() == "idle"
+    why = "permanent=False the node was started again, and its workers ended with the process before"
+    assert sorted(map(short, again.reports)) == [
+        "n1 ends/1 progressed 80 complete",
+        f"n1 fails/1 failed 40 {why}",
+        f"n1 starts-over/1 failed 0 {why}",
+    ]
+    assert {type(report) for report in again.reports} == {RunFailed, RunProgressed}
+    assert again.runner.state() is None
+    again.runner.advance()
+    assert len(again.reports) == 3
+
+
+def test_a_state_of_another_runner_is_refused(runner: ElasticRunner) -> None:
+    with pytest.raises(ValueError, match="valid array"):
+        runner.restore({"slot": 3})
+
+
+def test_gpus_are_those_that_are_set_or_there(tmp_path: Path) -> None:
+    roots = {"model_root": tmp_path, "dataset_root": tmp_path}
+    assert count_gpus(ElasticSettings(**roots, gpus=3), 0) == 3
+    assert count_gpus(ElasticSettings(**roots), 8) >= 1
+    assert count_gpus(ElasticSettings(**roots, device="cuda"), 8) == 8
+    assert count_gpus(ElasticSettings(**roots, device="cuda", gpus=2), 8) == 2
+    with pytest.raises(ValueError, match="4 CUDA devices are wanted, the machine has 2"):
+        count_gpus(ElasticSettings(**roots, device="cuda", gpus=4), 2)

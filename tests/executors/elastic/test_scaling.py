@@ -1,0 +1,126 @@
+"""Workers that join and leave: the same samples, the same losses, the same parameters as on one worker."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from tests.support.elastic_nodes import Fleet, released, workload
+from tests.support.trained import Trained
+
+
+def test_losses_are_reported_of_each_step(alone: Trained) -> None:
+    assert len(alone.losses) > 70
+    assert set(alone.losses) <= {*range(8, 604, 8), 604}
+
+
+def test_two_workers_train_what_one_would(fleet: Fleet, alone: Trained) -> None:
+    fleet.assign("j", 1, [("n1", 1), ("n2", 1)], workload(keeps=False))
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    Trained.of(fleet, "j").assert_like(alone)
+    (finished,) = fleet.reports(RunFinished)
+    assert (finished.node, finished.samples_done, finished.run_id) == ("n1", 604, "j/1")
+    # The other member's part is over, too, and nobody reports the job twice.
+    assert fleet.told("j")[-1] == "n2 j/1 progressed 604 complete"
+
+
+def test_more_processes_than_samples_of_the_last_batch(fleet: Fleet, alone: Trained) -> None:
+    # Six processes share eight samples unequally, and the last batch has four: two have none.
+    fleet.nodes.clear()
+    fleet.add("n1", gpus=6)
+    fleet.assign("j", 1, [("n1", 3)], workload(20, keeps=False, gpus_per_worker=2))
+    fleet.until(fleet.is_over("j", "n1"))
+    losses = fleet.losses("j")
+    assert {samples: losses[samples] for samples in (8, 16)} == pytest.approx(
+        {samples: alone.losses[samples] for samples in (8, 16)}, rel=1e-5
+    )
+    assert [report.samples_done for report in fleet.reports(RunFinished)] == [20]
+
+
+def test_a_worker_joins_and_leaves_in_the_middle(fleet: Fleet, alone: Trained) -> None:
+    work = workload(keeps=False)
+    fleet.assign("j", 1, [("n1", 1)], work)
+    fleet.until(fleet.has_started("j", 1, "n1"))
+    fleet.assign("j", 2, [("n1", 1), ("n2", 1)], work)
+    fleet.until(fleet.has_started("j", 2, "n1", "n2"))
+    fleet.assign("j", 3, [("n1", 1)], work)
+    fleet.release("j", 2, ["n2"])
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    Trained.of(fleet, "j").assert_like(alone)
+    started = [report.samples_done for report in fleet.reports(RunStarted, node="n1")]
+    assert 0 == started[0] < started[1] < started[2] < 604
+    # The node that was left says so once, with what the others go on from.
+    (left,) = fleet.reports(RunProgressed, node="n2")
+    assert (left.run_id, left.complete, left.samples_done) == ("j/2", True, started[2])
+
+
+def test_the_leader_leaves_and_another_goes_on(fleet: Fleet, alone: Trained) -> None:
+    work = workload(keeps=False)
+    fleet.assign("j", 1, [("n1", 2), ("n2", 1)], work)
+    fleet.until(fleet.has_started("j", 1, "n1", "n2"))
+    fleet.assign("j", 2, [("n2", 2)], work)
+    fleet.release("j", 1, ["n1"])
+    fleet.until(fleet.is_over("j", "n2", generation=2))
+    fleet.until(fleet.is_over("j", "n1"))
+    Trained.of(fleet, "j").assert_like(alone)
+    (finished,) = fleet.reports(RunFinished)
+    assert (finished.node, finished.run_id) == ("n2", "j/2")
+
+
+def test_a_generation_is_superseded_before_it_comes_together(fleet: Fleet, alone: Trained) -> None:
+    fleet.add("n3")
+    work = workload(keeps=False)
+    fleet.assign("j", 1, [("n1", 1)], work)
+    fleet.until(fleet.has_started("j", 1, "n1"))
+    fleet.assign("j", 2, [("n1", 1), ("n2", 2)], work)
+    for _ in range(3):
+        fleet.turn()
+    fleet.assign("j", 3, [("n1", 1), ("n3", 1)], work)
+    fleet.release("j", 2, ["n2"])
+    fleet.until(fleet.is_over("j", "n1", "n2", "n3"))
+    Trained.of(fleet, "j").assert_like(alone)
+    assert fleet.told("j").count("n2 j/2 progressed 0 complete") == 1
+
+
+def test_a_member_that_never_comes_stops_nobody(fleet: Fleet) -> None:
+    # n2 is down and never hears of generation 2; the cell sends another one when it has noticed.
+    work = workload(10**6, keeps=False)
+    fleet.assign("j", 1, [("n1", 1)], work)
+    fleet.until(fleet.has_started("j", 1, "n1"))
+    fleet.assign("j", 2, [("n1", 2), ("n2", 1)], work, only=["n1"])
+    before = fleet.progress("j")
+    fleet.until(lambda: fleet.progress("j") > before + 80)
+    fleet.assign("j", 3, [("n1", 2)], work)
+    fleet.until(fleet.has_started("j", 3, "n1"))
+    assert not fleet.has_started("j", 2, "n1")()
+    assert len(fleet.pids("n1")) == 2
+    fleet.release("j", 3, ["n1"], "withdrawn")
+    fleet.until(fleet.is_over("j", "n1"))
+
+
+def test_a_worker_that_does_not_leave_in_time_is_killed_and_the_others_go_on(fleet: Fleet) -> None:
+    work = workload(10**6, keeps=False)
+    fleet.assign("j", 1, [("n1", 1), ("n2", 1)], work)
+    fleet.until(fleet.has_started("j", 1, "n1", "n2"))
+    fleet.until(fleet.has_trained("j"))
+    (stuck,) = fleet.pids("n2")
+    os.kill(stuck, signal.SIGSTOP)
+    fleet.assign("j", 2, [("n1", 1)], work)
+    fleet.release("j", 1, ["n2"], by_s=time.time() + 2.0)
+    fleet.until(fleet.is_over("j", "n2"))
+    fleet.until(fleet.has_started("j", 2, "n1"))
+    assert fleet.reports(RunStarted, node="n1")[-1].samples_done > 0
+    fleet.release("j", 2, ["n1"], "withdrawn")
+    fleet.until(fleet.is_over("j", "n1"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(stuck, 0)
+
+
+def test_a_release_that_comes_before_its_assignment_changes_nothing(fleet: Fleet) -> None:
+    # A node obeys what takes work back before the commands that it read with it.
+    fleet.assign("j", 1, [("n1", 1)], workload(16))
+    fleet.nodes["n1"].runner.apply(released("n1", "j", 2))
+    fleet.until(fleet.is_over("j", "n1"))
+    assert [report.run_id for report in fleet.reports(RunFinished)] == ["j/1"]

@@ -1,0 +1,66 @@
+"""A local server with the answers of Prometheus, of which none is installed here."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+T = 1_700_000_000.125
+
+
+class FakeAnswers(ThreadingHTTPServer):
+    """A local HTTP server with one answer to all queries, which it keeps."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status = 200
+        self.body = b""
+        self.asked: list[tuple[str, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def answer(self, data: Any) -> None:
+        self.body = json.dumps({"status": "success", "data": data}).encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeAnswers
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        self.server.asked.append((self.path, form["query"][0]))
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(self.server.body)))
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def log_message(self, *_: object) -> None:
+        """Not to the tests' output."""
+
+
+@contextmanager
+def answering() -> Iterator[FakeAnswers]:
+    """A server that runs for the length of the block."""
+    with FakeAnswers() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def sample(value: str) -> list[Any]:
+    """A value, measured at T."""
+    return [T, value]
+
+
+def vector(*series: tuple[dict[str, str], str]) -> dict[str, Any]:
+    """What a query answers with: labels and value of each series."""
+    return {"resultType": "vector", "result": [{"metric": m, "value": sample(v)} for m, v in series]}

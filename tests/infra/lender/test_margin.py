@@ -1,0 +1,53 @@
+"""The margin is a quantile of what loads have exceeded plans by."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.lender.history import LoadHistory
+from infra.lender.margin import Margin
+from tests.infra.lender.loads import INTERVAL_S, START_S
+
+
+def judged(margin: Margin, loads: list[float | None], planned: float, ahead: int = 1) -> Margin:
+    """Plan for the same load in each interval, and let the intervals bring these."""
+    past = LoadHistory(INTERVAL_S)
+    for index, load in enumerate(loads):
+        if load is not None:
+            past.take(START_S + index * INTERVAL_S, load)
+            margin.planned(past, ahead, planned)
+    return margin
+
+
+def test_without_judged_plans_there_is_none():
+    assert Margin(0.99, 100).load == 0.0
+    assert judged(Margin(0.99, 100), [0.5, 0.9], 0.5).load == 0.0
+
+
+def test_a_plan_is_judged_by_the_highest_load_of_its_intervals_once_they_are_over():
+    loads = [0.5, 0.6, 0.8, 0.5, 0.5]
+    assert judged(Margin(1.0, 100), loads[:4], 0.5, ahead=2).load == pytest.approx(0.3)
+    assert judged(Margin(1.0, 100), loads[:3], 0.5, ahead=2).load == 0.0
+
+
+def test_loads_below_plans_leave_no_margin():
+    assert judged(Margin(1.0, 100), [0.1] * 20, 0.5).load == 0.0
+
+
+def test_a_plan_whose_time_is_not_wholly_known_is_not_judged():
+    gap = [None] * 5
+    assert judged(Margin(1.0, 100), [0.5, *gap, 0.9, 0.5, 0.5], 0.5, ahead=2).load == pytest.approx(0.0)
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), min_size=3, max_size=60),
+    st.floats(0.0, 1.0),
+    st.integers(1, 20),
+)
+def test_it_is_the_quantile_of_the_last_excesses(loads, quantile, kept):
+    # Of a plan for one interval, made in each: judged when the interval after it is over.
+    excesses = [load - 0.3 for load in loads[1:-1]][-kept:]
+    place = min(max(math.ceil(quantile * (len(excesses) + 1)), 1), len(excesses))
+    assert judged(Margin(quantile, kept), list(loads), 0.3).load == max(sorted(excesses)[place - 1], 0.0)

@@ -1,0 +1,158 @@
+"""Loads from a server that speaks Prometheus's HTTP API: what is no load is refused, in one line."""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from infra.lender.prometheus import LoadQueryError, MeasuredLoad, Prometheus
+from infra.lender.reporting import LoadReporter
+from infra.log.target import Target
+from schemas.kafka_connection import KafkaConnection
+from tests.infra.lender.prometheus_server import FakeAnswers, T, answering, sample, vector
+
+QUERY = "avg(busy)"
+
+
+@pytest.fixture
+def server() -> Iterator[FakeAnswers]:
+    with answering() as server:
+        yield server
+
+
+def scalar(value: str) -> dict[str, Any]:
+    return {"resultType": "scalar", "result": sample(value)}
+
+
+@pytest.mark.parametrize(
+    "data", [scalar("0.42"), vector(({"job": "vllm"}, "0.42"))], ids=["scalar", "vector"]
+)
+def test_the_one_value_of_a_query_is_the_load_at_its_time(server, data):
+    server.answer(data)
+    assert Prometheus(server.url).load(QUERY) == MeasuredLoad(T, 0.42)
+    assert server.asked == [("/api/v1/query", QUERY)]
+
+
+def test_a_path_before_the_api_is_kept(server):
+    server.answer(scalar("1"))
+    assert Prometheus(f"{server.url}/metrics/").load(QUERY).load == 1.0
+    assert server.asked[0][0] == "/metrics/api/v1/query"
+
+
+REFUSED = {
+    "NaN": (scalar("NaN"), "the value is 'NaN', no number"),
+    "an infinity": (scalar("+Inf"), "the value is '+Inf', no number"),
+    "a text": (scalar("much"), "the value is 'much', no number"),
+    "percent": (scalar("42"), "the value is 42, a load is from 0 to 1"),
+    "less than nothing": (scalar("-0.1"), "the value is -0.1, a load is from 0 to 1"),
+    "nothing": (vector(), "no series and not one"),
+    "several": (vector(({"a": "1"}, "0.1"), ({"a": "2"}, "0.2")), "2 series and not one: aggregate them"),
+    "a matrix": ({"resultType": "matrix", "result": []}, "no answer of Prometheus"),
+    "a bad sample": ({"resultType": "scalar", "result": [T]}, "no answer of Prometheus"),
+    "a time that is none": ({"resultType": "scalar", "result": [1e300, "0.5"]}, "no Unix time"),
+}
+
+
+@pytest.mark.parametrize(("data", "fault"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_no_load_is_refused_in_one_line(server, data, fault):
+    server.answer(data)
+    with pytest.raises(LoadQueryError) as raised:
+        Prometheus(server.url).load(QUERY)
+    assert fault in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_query_that_prometheus_refuses_is_told_with_its_reason(server):
+    server.status = 400
+    server.body = json.dumps({"status": "error", "errorType": "bad_data", "error": "parse error"}).encode()
+    with pytest.raises(LoadQueryError, match=r"HTTP 400 Bad Request: parse error$"):
+        Prometheus(server.url).load("avg(")
+
+
+@pytest.mark.parametrize("status", [401, 500, 503])
+def test_an_http_error_is_told(server, status):
+    server.status, server.body = status, b"<html>no</html>"
+    with pytest.raises(LoadQueryError, match=f"HTTP {status}"):
+        Prometheus(server.url).load(QUERY)
+
+
+def test_an_answer_of_another_kind_of_server_is_told(server):
+    server.body = b"<html>welcome</html>"
+    with pytest.raises(LoadQueryError, match="no answer of Prometheus"):
+        Prometheus(server.url).load(QUERY)
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(server, monkeypatch):
+    monkeypatch.setattr("infra.lender.prometheus.MAX_ANSWER_BYTES", 1_000)
+    server.body = b" " * 2_000
+    with pytest.raises(LoadQueryError, match="more than 1000 bytes"):
+        Prometheus(server.url).load(QUERY)
+
+
+def test_a_server_that_is_not_there_is_told():
+    with pytest.raises(LoadQueryError, match=r"does not answer: .*refused"):
+        Prometheus("http://127.0.0.1:1").load(QUERY)
+
+
+@pytest.mark.parametrize(
+    "url", ["prometheus:9090", "file:///etc/passwd", "ftp://host", "http://", "http://h?x=1"]
+)
+def test_a_url_that_is_none_of_a_server_is_refused(url):
+    with pytest.raises(LoadQueryError, match="is no URL of a server"):
+        Prometheus(url)
+
+
+OWNED = ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
+
+
+def test_busy_servers_make_the_load_and_are_named_in_the_order_of_the_configuration(server):
+    server.answer(
+        vector(
+            ({"instance": "gpu-3:8000", "gpu": "0"}, "0"),
+            ({"instance": "gpu-3:8000", "gpu": "1"}, "0.25"),
+            ({"instance": "gpu-1:8000"}, "7"),
+            ({"instance": "gpu-2:8000"}, "0"),
+            ({"instance": "elsewhere:8000"}, "3"),
+        )
+    )
+    found = Prometheus(server.url).load_by_server(QUERY, "instance", OWNED)
+    assert found == MeasuredLoad(T, 0.5, ("gpu-1", "gpu-3"))
+
+
+PER_SERVER_REFUSED = {
+    "a scalar": (scalar("1"), "leave out --per-server"),
+    "no such label": (vector(({"job": "vllm"}, "1")), "no label instance, it has job"),
+    "other servers": (vector(({"instance": "x"}, "1")), "does label instance name servers as the zone"),
+    "no series": (vector(), "no series, none of a server of the zone"),
+    "NaN among others": (
+        vector(({"instance": "gpu-1"}, "1"), ({"instance": "gpu-2"}, "NaN")),
+        "the value is 'NaN'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "fault"), PER_SERVER_REFUSED.values(), ids=PER_SERVER_REFUSED.keys())
+def test_series_that_do_not_tell_which_servers_are_busy_are_refused(server, data, fault):
+    server.answer(data)
+    with pytest.raises(LoadQueryError) as raised:
+        Prometheus(server.url).load_by_server(QUERY, "instance", OWNED)
+    assert fault in str(raised.value)
+
+
+def test_a_fault_that_goes_on_is_told_once_and_nothing_is_published(server):
+    """There is no Kafka at the target: a load that were published would be another fault."""
+    stop, asked, told = threading.Event(), [], []
+    target = Target(KafkaConnection(bootstrap_servers="127.0.0.1:1"), "none")
+    server.answer(scalar("NaN"))
+
+    def ask() -> MeasuredLoad:
+        asked.append(1)
+        if len(asked) == 3:
+            stop.set()
+        return Prometheus(server.url).load(QUERY)
+
+    LoadReporter(target, "c", "z", told.append).measure(ask, 0.01, stop, lambda _event: None)
+    assert len(asked) == 3
+    assert told == [f"{QUERY}: the value is 'NaN', no number; tried again"]

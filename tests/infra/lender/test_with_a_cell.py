@@ -1,0 +1,59 @@
+"""The lender beside the very cell of production: what it says is taken, and what it wants back is in time."""
+
+from infra.lender.lending import Lender, LendingParameters
+from infra.lender.seasonal import SeasonalNaive
+from infra.workloads.elastic.loads import INTERVAL_S, generate_load
+from schemas.base import Event, Outcome
+from schemas.cells import Borrower, Lending, Node
+from schemas.clock import ClockTicked
+from schemas.codec import Envelope
+from schemas.decisions import EventIgnored
+from schemas.inference import InferenceLoadReported
+from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded
+from streams.cell.cell import Cell, LedgerEvent
+from tests.support.cells import configuration, zone
+from tests.support.invariants import handle_checked
+
+SERVERS = 30
+DAYS = 2
+
+
+def test_a_swing_of_days_is_lent_and_reclaimed_without_a_refusal_or_a_delay():
+    nodes = tuple(Node(id=f"s{number:02}", gpu_type="fast", tariff="t") for number in range(SERVERS))
+    lending = Lending(notice_s=240.0, borrowers=(Borrower(zone="z"),))
+    serving = zone(id="serving", nodes=nodes, lending=lending)
+    start_s = 1_700_000_000.0
+    cell = Cell("c")
+    offset = 0
+
+    def tell(event: Event) -> list[Outcome]:
+        nonlocal offset
+        offset += 1
+        envelope = Envelope(f"e{offset}", "tests", "", event)
+        return [decision.outcome for decision in handle_checked(cell, LedgerEvent(offset, envelope))]
+
+    tell(configuration(epoch_s=start_s, slot_s=600.0, zones=(zone(), serving)))
+    lender = Lender("c", serving, SeasonalNaive(), LendingParameters())
+    decided: list[Outcome] = []
+    for sample in generate_load(seed=4, days=DAYS):
+        time_s = start_s + sample.offset_s
+        said = tell(ClockTicked(cell="c", time_s=time_s))
+        report = InferenceLoadReported(cell="c", zone="serving", time_s=time_s, load=sample.load)
+        said += tell(report)
+        for event in lender.take_load(report):
+            said += tell(event)
+        # So that what is due between two reports is seen to be back, or not.
+        said += tell(ClockTicked(cell="c", time_s=time_s + INTERVAL_S - 1.0))
+        for outcome in said:
+            lender.take_outcome(outcome, time_s)
+        decided += said
+
+    assert not [outcome for outcome in decided if isinstance(outcome, EventIgnored)]
+    answers = [outcome for outcome in decided if isinstance(outcome, OfferAnswered)]
+    ended = [outcome for outcome in decided if isinstance(outcome, ReclaimEnded)]
+    assert len(answers) > 5
+    assert not any(answer.refused for answer in answers)
+    assert len(ended) > 5
+    assert {outcome.status for outcome in ended} == {"in_time"}
+    latest = {change.server: change.status for change in decided if isinstance(change, LoanChanged)}
+    assert lender.lent == {server for server, status in latest.items() if status != "returned"}

@@ -1,0 +1,262 @@
+"""The real lender beside the real worker on Kafka: load falls, servers are lent; it rises, they return."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infra.broker import LocalKafka
+from infra.deployment.deployment import Deployment as LocalDeployment
+from infra.deployment.deployment import Layout
+from infra.deployment.folders import Folders
+from infra.log.publisher import EventPublisher, PublishError
+from infra.log.target import Target
+from schemas.base import Event, Outcome
+from schemas.cells import Borrower, CellConfigured, Lending, Node
+from schemas.clock import ClockTicked
+from schemas.codec import decode_decision, decode_event
+from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
+from schemas.kafka_connection import KafkaConnection
+from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded
+from streams.kafka.faults import BrokerError
+from tests.infra.lender.prometheus_server import answering, vector
+from tests.integration.deployment import ROOT, Deployment, until
+from tests.support.cells import configuration, zone
+
+pytestmark = pytest.mark.integration
+
+CELL = "alpha"
+NOTICE_S = 2.0
+SERVERS = 10
+SETTINGS = {
+    "MILLRACE_LENDER_FORECASTER": "seasonal",
+    "MILLRACE_LENDER_INTERVAL_S": "0.5",
+    "MILLRACE_LENDER_STEADY_S": "1",
+    "MILLRACE_LENDER_MARGIN_QUANTILE": "0",
+    "MILLRACE_LENDER_UNKNOWN_S": "6",
+    "MILLRACE_LENDER_DELAY_S": "2",
+}
+
+
+def lending_cell(cell: str) -> CellConfigured:
+    """Zone "serving", ten servers, lends to zone "z"."""
+    servers = tuple(Node(id=f"s{number}", gpu_type="fast", tariff="t") for number in range(SERVERS))
+    lending = Lending(headroom=0.1, notice_s=NOTICE_S, borrowers=(Borrower(zone="z"),))
+    return configuration(
+        cell=cell, epoch_s=time.time(), zones=(zone(), zone(id="serving", nodes=servers, lending=lending))
+    )
+
+
+class Inference:
+    """Says the time, and how loaded the zone is, several times a second; starts lenders."""
+
+    def __init__(self, deployment: Deployment, folder: Path) -> None:
+        self.deployment = deployment
+        self.target = Target(deployment.kafka, deployment.prefix)
+        self.load: float | None = 0.2
+        """None: nothing is said of it."""
+        self.lenders: list[subprocess.Popen] = []
+        self._folder = folder
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._speak)
+        self._thread.start()
+
+    def _speak(self) -> None:
+        publisher = None
+        while not self._stop.wait(0.25):
+            now_s = time.time()
+            events: list[Event] = [ClockTicked(cell=CELL, time_s=now_s)]
+            if self.load is not None:
+                report = InferenceLoadReported(cell=CELL, zone="serving", time_s=now_s, load=self.load)
+                events.append(report)
+            try:
+                publisher = publisher or EventPublisher(self.target, "tests")
+                for event in events:
+                    publisher.publish(event)
+                publisher.flush()
+            except (PublishError, BrokerError):
+                publisher = None
+
+    def start_lender(self) -> subprocess.Popen:
+        place = ["--cell", CELL, "--zone", "serving", "--topic-prefix", self.deployment.prefix]
+        servers = ["--bootstrap-servers", self.deployment.bootstrap_servers]
+        with (self._folder / f"lender-{len(self.lenders)}").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "infra.cli", "lender", *place, *servers, "--json"],
+                cwd=ROOT,
+                env={**os.environ, **SETTINGS},
+                stdout=log,
+                stderr=log,
+            )
+        self.lenders.append(process)
+        return process
+
+    def output(self) -> str:
+        return "".join(path.read_text() for path in sorted(self._folder.glob("lender-*")))
+
+    def said(self, kind: type) -> list:
+        """What lenders have published."""
+        events = [decode_event(r.value, r.headers).event for r in self.deployment.records("inference")]
+        return [event for event in events if isinstance(event, kind)]
+
+    def decided(self, kind: type[Outcome]) -> list:
+        decisions = [decode_decision(record.value or b"") for record in self.deployment.records("decisions")]
+        return [decision.outcome for decision in decisions if isinstance(decision.outcome, kind)]
+
+    def on_loan(self) -> set[str]:
+        """Servers that the zone does not have."""
+        latest = {change.server: change.status for change in self.decided(LoanChanged)}
+        return {server for server, status in latest.items() if status != "returned"}
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        for lender in self.lenders:
+            lender.kill()
+            lender.wait()
+
+
+@pytest.fixture
+def deployment(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Deployment]:
+    deployment = Deployment(kafka, topic_prefix, tmp_path, [CELL], configuration=lending_cell)
+    yield deployment
+    deployment.stop_workers()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LocalKafka]:
+    """One to kill."""
+    with LocalKafka(tmp_path / "broker") as broker:
+        yield broker
+
+
+@pytest.fixture
+def inference(deployment: Deployment, tmp_path: Path) -> Iterator[Inference]:
+    deployment.start_worker()
+    deployment.configure(CELL)
+    inference = Inference(deployment, tmp_path)
+    yield inference
+    inference.close()
+
+
+def test_a_load_that_falls_lends_servers_and_one_that_rises_has_them_back_in_time(inference):
+    inference.start_lender()
+    until(lambda: len(inference.on_loan()) == 7, f"seven servers on loan: {inference.output()}")
+    rises_s = time.time()
+    inference.load = 0.6
+    until(lambda: len(inference.on_loan()) == 3, "four are back")
+    until(lambda: len(inference.decided(ReclaimEnded)) > 0, "the end of the reclaim")
+    reclaims = inference.said(CapacityReclaimed)
+    assert [reclaim.servers for reclaim in reclaims] == [4]
+    assert reclaims[0].due_s >= rises_s + NOTICE_S
+    assert {ended.status for ended in inference.decided(ReclaimEnded)} == {"in_time"}
+    assert not any(answer.refused for answer in inference.decided(OfferAnswered))
+    lines = [json.loads(line) for line in inference.output().splitlines() if line.startswith("{")]
+    assert {"time_s", "load", "forecast", "margin", "lent"} <= next(
+        line.keys() for line in lines if "load" in line
+    )
+    assert sum("reclaim" in line for line in lines) == 1
+
+
+def test_a_lender_that_is_killed_is_followed_by_one_that_offers_nothing_twice(inference):
+    first = inference.start_lender()
+    until(lambda: len(inference.on_loan()) == 7, "seven servers on loan")
+    first.kill()
+    offers = inference.said(CapacityOffered)
+    inference.start_lender()
+    until(lambda: "lender ready" in inference.output().split("lender ready", 1)[1], "another lender")
+    inference.load = 0.6
+    until(lambda: len(inference.on_loan()) == 3, "four servers are back")
+    assert inference.said(CapacityOffered) == offers
+    inference.load = 0.2
+    until(lambda: len(inference.on_loan()) == 7, "four servers on loan again")
+    offered = [server for offer in inference.said(CapacityOffered) for server in offer.servers]
+    assert len(offered) == 7 + 4
+    assert not any(answer.refused for answer in inference.decided(OfferAnswered))
+
+
+def test_without_word_of_the_load_everything_is_wanted_back(inference):
+    inference.start_lender()
+    until(lambda: len(inference.on_loan()) == 7, "seven servers on loan")
+    inference.load = None
+    until(lambda: not inference.on_loan(), "all servers are back")
+    assert sum(reclaim.servers for reclaim in inference.said(CapacityReclaimed)) == 7
+    assert {ended.status for ended in inference.decided(ReclaimEnded)} == {"in_time"}
+
+
+def test_loads_of_prometheus_and_of_files_reach_the_topic(deployment, tmp_path):
+    deployment.start_worker()
+    deployment.configure(CELL)
+    place = ["--cell", CELL, "--zone", "serving", "--topic-prefix", deployment.prefix, "--json"]
+    place += ["--bootstrap-servers", deployment.bootstrap_servers]
+
+    def load(*arguments: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "infra.cli", "load", *place, *arguments]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+    def reported() -> list[InferenceLoadReported]:
+        return [decode_event(r.value, r.headers).event for r in deployment.records("inference")]
+
+    file = tmp_path / "loads.csv"
+    file.write_text("time_s,load\n0,0.25\n100,0.5\n")
+    replayed = load("--file", str(file), "--pace", "1000")
+    lines = [json.loads(line) for line in replayed.communicate(timeout=60)[0].splitlines()]
+    assert replayed.returncode == 0
+    assert [line["load"] for line in lines] == [report.load for report in reported()] == [0.25, 0.5]
+
+    with answering() as server:
+        busy = [({"instance": f"s{number}:8000"}, "1" if number < 3 else "0") for number in range(SERVERS)]
+        server.answer(vector(*busy))
+        asking = load(
+            "--prometheus", server.url, "--query", "busy", "--per-server", "instance", "--every", "0.5"
+        )
+        until(lambda: len(reported()) >= 4, "two loads of Prometheus")
+        asking.terminate()
+        asking.communicate(timeout=60)
+        assert asking.returncode == 0
+    assert {(report.load, report.serving) for report in reported()[2:]} == {(0.3, ("s0", "s1", "s2"))}
+
+
+def test_a_lender_goes_on_when_its_broker_is_back(broker, topic_prefix, tmp_path):
+    deployment = Deployment(
+        broker.bootstrap_servers, topic_prefix, tmp_path, [CELL], configuration=lending_cell
+    )
+    deployment.start_worker()
+    deployment.configure(CELL)
+    inference = Inference(deployment, tmp_path)
+    try:
+        lender = inference.start_lender()
+        until(lambda: len(inference.on_loan()) == 7, "seven servers on loan")
+        broker.kill()
+        time.sleep(2.0)
+        inference.load = 0.6
+        broker.start()
+        until(lambda: inference.said(CapacityReclaimed), f"a reclaim: {inference.output()}")
+        assert lender.poll() is None
+    finally:
+        inference.close()
+        deployment.stop_workers()
+
+
+@pytest.mark.timeout(300)
+def test_a_deployment_of_a_zone_that_lends_has_a_lender(kafka, topic_prefix, tmp_path):
+    file = tmp_path / "cells.yaml"
+    cell = lending_cell("fleet").model_dump(mode="json")
+    file.write_text(yaml.safe_dump({"cells": [cell]}))
+    folders = Folders(tmp_path / "deployment")
+    folders.create()
+    said: list[str] = []
+    layout = Layout(
+        file, folders, Target(KafkaConnection(bootstrap_servers=kafka), topic_prefix), run_executors=False
+    )
+    with LocalDeployment(layout, said.append).running():
+        log = folders.logs / "lender-fleet-serving.log"
+        until(lambda: log.exists() and "lender ready" in log.read_text(), "a lender that is ready")
+    assert "lender of zone serving in cell fleet starts" in said

@@ -1,0 +1,231 @@
+"""Whatever is offered, reclaimed, lost and changed, loans are consistent and the auction minds the notice."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from schemas.base import Event, Outcome
+from schemas.cells import Borrower, Lending
+from schemas.changes import (
+    NodeCordoned,
+    NodeLent,
+    NodeRegistered,
+    NodeRetired,
+    NodeReturned,
+    NodeUncordoned,
+    ZoneConfigured,
+)
+from schemas.decisions import EventIgnored, NodeMoved
+from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
+from schemas.lora_commands import SlotAssigned
+from streams.cell.cell import Cell
+from tests.support.cells import (
+    EPOCH_S,
+    SLOT_S,
+    CheckedBench,
+    bid,
+    finished,
+    offline,
+    online,
+    progressed,
+    silent,
+    started,
+    tick,
+)
+from tests.support.invariants import auctions
+from tests.support.loans import NOTICE_S, SERVERS, lender, lending_cell, offered, reclaimed, reported
+
+OWN = ("a1", "a2", "b1", "y1")
+"""Nodes of the borrowers."""
+NODES = (*SERVERS, *OWN, "nobody")
+nodes = st.sampled_from(NODES)
+STEPS_S = (0.25, 0.5, 1.0, 1.0, 2.0)
+"""In slots: how far the clock goes on."""
+
+
+ORDERS = (
+    lambda node, zone: NodeRetired(cell="c", node=node),
+    lambda node, zone: NodeRegistered(cell="c", node=node, zone=zone, gpu_type="fast", tariff="t"),
+    lambda node, zone: NodeLent(cell="c", node=node, zone=zone),
+    lambda node, zone: NodeReturned(cell="c", node=node),
+    lambda node, zone: NodeCordoned(cell="c", node=node),
+    lambda node, zone: NodeUncordoned(cell="c", node=node),
+)
+"""Of an operator about a node, and perhaps a zone."""
+
+
+class LoanHistories(RuleBasedStateMachine):
+    """A cell that lends, what is said to it, and what its decisions say of its loans."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = CheckedBench()
+        self.slot = 0.0
+        self.number = 0
+        self.loans: dict[str, LoanChanged] = {}
+        """By server, as the decisions tell."""
+        self.reclaims: dict[str, ReclaimPlanned] = {}
+        """Those that are not over."""
+        self.runs: dict[tuple[str, int, str], tuple[int, int, int]] = {}
+        """Samples before, to train and in all, by node, slot and job."""
+
+    @initialize(lost=st.sets(st.sampled_from(OWN), max_size=4))
+    def begin(self, lost: set[str]) -> None:
+        self.send(lending_cell(), tick(0), reported(0.0), offered(*SERVERS, id="o"))
+        self.send(*map(online, SERVERS[:7]), *map(offline, sorted(lost)))
+
+    def send(self, *events: Event) -> list[Outcome]:
+        outcomes = self.bench.send(*events)
+        for outcome in outcomes:
+            match outcome:
+                case LoanChanged(status="returned"):
+                    del self.loans[outcome.server]
+                case LoanChanged():
+                    self.loans[outcome.server] = outcome
+                case ReclaimPlanned():
+                    assert all(self.loans[server].status == "on_loan" for server in outcome.servers)
+                    assert outcome.due_s >= self.time_s + NOTICE_S
+                    self.reclaims[outcome.reclaim_id] = outcome
+                case ReclaimEnded(status="overdue"):
+                    assert self.time_s > self.reclaims[outcome.reclaim_id].due_s
+                case ReclaimEnded():
+                    planned = self.reclaims.pop(outcome.reclaim_id)
+                    assert (outcome.status == "in_time") == (self.time_s <= planned.due_s)
+                case SlotAssigned():
+                    for run in outcome.runs:
+                        self.runs[outcome.node, outcome.slot, run.job_id] = (
+                            run.resume_samples,
+                            run.quota_samples,
+                            run.work_samples,
+                        )
+        return outcomes
+
+    @property
+    def time_s(self) -> float:
+        return EPOCH_S + self.slot * SLOT_S
+
+    @property
+    def cell(self) -> Cell:
+        return self.bench.cell
+
+    @rule(steps=st.lists(st.sampled_from(STEPS_S), min_size=1, max_size=4))
+    def go_on(self, steps: list[float]) -> None:
+        for step in steps:
+            self.slot += step
+            self.send(tick(self.slot))
+
+    @rule(load=st.floats(0, 1), serving=st.sets(nodes, max_size=2), late=st.booleans())
+    def report(self, load: float, serving: set[str], late: bool) -> None:
+        self.send(reported(load, max(self.slot - late, 0.0), tuple(sorted(serving))))
+
+    @rule(servers=st.lists(st.sampled_from((*SERVERS, *NODES)), min_size=1, max_size=6, unique=True))
+    def offer(self, servers: list[str]) -> None:
+        self.number += 1
+        (answer, *rest) = self.send(offered(*servers, id=f"o{self.number}"))
+        if isinstance(answer, EventIgnored):
+            assert answer.reason == "zone_does_not_lend"
+            return
+        assert isinstance(answer, OfferAnswered)
+        told = [*answer.lent, *(server for one in answer.refused for server in one.servers)]
+        assert sorted(told) == sorted(servers), "each server is answered for"
+        moved = {
+            outcome.node for outcome in rest if isinstance(outcome, NodeMoved) and outcome.reason == "lent"
+        }
+        assert moved >= set(answer.lent)
+
+    @rule(servers=st.integers(1, 5), ahead=st.sampled_from((3.5, 4.0, 4.0, 4.0, 6.0)), repeated=st.booleans())
+    def reclaim(self, servers: int, ahead: float, repeated: bool) -> None:
+        self.number += 1
+        event = reclaimed(servers, self.slot + ahead, id=f"r{self.number}")
+        self.send(event)
+        if repeated and event.reclaim_id in self.reclaims:
+            (ignored,) = self.send(event)
+            assert ignored.reason == "duplicate_reclaim"
+
+    @rule(
+        zone=st.sampled_from(("z", "y")),
+        work=st.integers(20, 150),
+        slots=st.integers(3, 8),
+        bids=st.integers(1, 5),
+    )
+    def submit(self, zone: str, work: int, slots: int, bids: int) -> None:
+        deadline_s = self.time_s + slots * SLOT_S
+        for _ in range(bids):
+            self.number += 1
+            self.send(bid(f"j{self.number}", zone=zone, work_samples=work, deadline_s=deadline_s))
+
+    @precondition(lambda self: self.runs)
+    @rule(share=st.sampled_from((0.5, 1.0, 1.0, 1.0)), left_out=st.integers(0, 3))
+    def run(self, share: float, left_out: int) -> None:
+        """What is out is reported, except for a few runs."""
+        for node, slot, job_id in sorted(self.runs)[left_out:]:
+            before, quota, work = self.runs.pop((node, slot, job_id))
+            done = min(before + int(quota * share), work)
+            self.send(started(node, slot, before, job_id))
+            if done == work:
+                self.send(finished(node, slot, done, job_id))
+            else:
+                self.send(progressed(node, slot, done, job_id=job_id))
+
+    @rule(node=nodes, kind=st.sampled_from((online, online, online, offline, silent)))
+    def hear(self, node: str, kind: Any) -> None:
+        self.send(kind(node))
+
+    @rule(
+        node=st.sampled_from((*SERVERS, *NODES)),
+        order=st.sampled_from(ORDERS),
+        zone=st.sampled_from(("z", "y", "inf")),
+    )
+    def order(self, node: str, order: Any, zone: str) -> None:
+        self.send(order(node, zone))
+
+    @rule(lends=st.booleans(), notice_s=st.sampled_from((NOTICE_S, 2 * NOTICE_S)), to=st.sampled_from("zy"))
+    def configure(self, lends: bool, notice_s: float, to: str) -> None:
+        terms = Lending(
+            headroom=0.1,
+            notice_s=notice_s,
+            borrowers=(Borrower(zone=to), Borrower(zone="zy".replace(to, ""))),
+        )
+        present = next(held for held in self.cell.configuration.zones if held.id == "inf")
+        changed = lender(lending=terms if lends else None, nodes=present.nodes)
+        self.send(ZoneConfigured(cell="c", zone=changed))
+
+    @rule()
+    def restart(self) -> None:
+        restored = Cell.restore(self.cell.snapshot())
+        assert restored.packed() == self.cell.packed()
+        self.bench.cell = restored
+
+    @invariant()
+    def decisions_tell_the_loans(self) -> None:
+        held = self.cell.nodes.loans if self.cell.nodes is not None else {}
+        assert {server: (loan.owner, loan.borrower, loan.status) for server, loan in held.items()} == {
+            server: (told.owner, told.borrower, told.status) for server, told in self.loans.items()
+        }
+        due = {server for planned in self.reclaims.values() for server in planned.servers if server in held}
+        assert due >= {server for server, loan in held.items() if loan.reclaim_id is not None}
+
+    @invariant()
+    def nothing_is_planned_beyond_the_notice(self) -> None:
+        for id, auction in auctions(self.cell).items():
+            first_slot = auction.auctioneer.market.first_slot
+            for job in auction.book.jobs.values():
+                for slot, row in job.rows.items():
+                    loan = self.cell.nodes.loans.get(auction.fleet.nodes[row]) if slot >= first_slot else None
+                    if loan is not None and loan.borrower == id:
+                        ends_s = auction.calendar.start_s(slot + 1)
+                        assert ends_s <= self.time_s + loan.notice_s
+                        assert loan.due_s is None or loan.reclaim_id is None or ends_s <= loan.due_s
+
+
+TestLoanHistories = LoanHistories.TestCase
+TestLoanHistories.settings = settings(
+    max_examples=50,
+    stateful_step_count=60,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)

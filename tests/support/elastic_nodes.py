@@ -1,0 +1,275 @@
+"""Nodes with the runner `elastic`, without a broker, on one machine and one shared disk."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from executors.elastic.places import checkpoint_root
+from executors.elastic.runner import ElasticRunner
+from executors.elastic.settings import ElasticSettings
+from executors.node.process import SystemClock
+from executors.node.room import Room
+from executors.node.runner import RunnerContext
+from executors.node.settings import ExecutorSettings
+from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, WorkersReleased
+from schemas.elastic.workload import ElasticWorkload
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from schemas.lora import Dataset
+
+CELL = "c"
+MODEL = "tiny"
+DATASET = "pairs.jsonl"
+_WAIT_S = 60.0
+
+Members = Sequence[tuple[str, int]]
+
+
+def workload(
+    work: int = 604,
+    *,
+    keeps: bool = True,
+    most: int = 4,
+    hyperparameters: dict[str, object] | None = None,
+    **fields: object,
+) -> ElasticWorkload:
+    """A job of the tiny model, with batches of eight that are no whole number of micro-batches for all."""
+    chosen = {
+        "global_batch_size": 8,
+        "micro_batch_size": 5,
+        "sequence_length": 24,
+        "learning_rate": 1e-3,
+    } | (hyperparameters or {})
+    return ElasticWorkload.model_validate(
+        {
+            "work_samples": work,
+            "model": MODEL,
+            "dataset": Dataset(path=DATASET, samples=48),
+            "hyperparameters": chosen,
+            "max_workers": most,
+            "samples_per_s": 1.0,
+            "keeps_checkpoints": keeps,
+        }
+        | fields
+    )
+
+
+@dataclass
+class Node:
+    """One node, as its process sees it."""
+
+    name: str
+    runner: ElasticRunner
+    reports: list[RunReport] = field(default_factory=list)
+
+
+@dataclass
+class Fleet:
+    """Nodes that share a disk; each gets the commands that a cell would send it."""
+
+    root: Path
+    settings: ElasticSettings
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+    def add(self, name: str, gpus: int = 2, **settings: object) -> Node:
+        """Start a node."""
+        reports: list[RunReport] = []
+        context = RunnerContext(
+            ExecutorSettings(
+                cell=CELL,
+                node=name,
+                runners=("elastic",),
+                output_root=self.root / "output",
+                state_root=self.root / "state",
+            ),
+            reports.append,
+            Room({"state root": self.root, "output root": self.root}, least_free_bytes=0),
+            SystemClock(),
+        )
+        runner = ElasticRunner(context, self.settings.model_copy(update=settings), gpus)
+        self.nodes[name] = Node(name, runner, reports)
+        return self.nodes[name]
+
+    def assign(
+        self,
+        job_id: str,
+        generation: int,
+        members: Members,
+        work: ElasticWorkload,
+        *,
+        resumes: bool | None = None,
+        resume_samples: int = 0,
+        only: Sequence[str] | None = None,
+    ) -> None:
+        """Tell the members of a generation, or some of them."""
+        for name, _ in members:
+            if only is None or name in only:
+                command = assigned(
+                    name, job_id, generation, members, work, resumes=resumes, resume_samples=resume_samples
+                )
+                assert self.nodes[name].runner.judge(command) is None
+                self.nodes[name].runner.apply(command)
+
+    def release(
+        self,
+        job_id: str,
+        generation: int,
+        names: Sequence[str],
+        reason: ReleaseReason = "scaled_in",
+        by_s: float | None = None,
+    ) -> None:
+        """Take a job from nodes."""
+        for name in names:
+            command = released(name, job_id, generation, reason, by_s)
+            assert self.nodes[name].runner.judge(command) is None
+            self.nodes[name].runner.apply(command)
+
+    def until(self, condition: Callable[[], object], timeout_s: float = _WAIT_S) -> None:
+        """Let the nodes turn until something is so."""
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline_s, f"in vain for {timeout_s} s: {self.told()}"
+            self.turn()
+
+    def turn(self) -> None:
+        """One turn of each node's loop."""
+        for node in self.nodes.values():
+            node.runner.advance()
+        time.sleep(0.005)
+
+    def told(self, job_id: str | None = None) -> list[str]:
+        """All reports, in short."""
+        return [
+            short(report)
+            for node in self.nodes.values()
+            for report in node.reports
+            if job_id in (None, report.job_id)
+        ]
+
+    def reports(
+        self, kind: type[RunReport], job_id: str | None = None, node: str | None = None
+    ) -> list[RunReport]:
+        """Reports of one kind, of a job and a node if named."""
+        return list(self._reports(kind, job_id, node))
+
+    def has_started(self, job_id: str, generation: int, *names: str) -> Callable[[], bool]:
+        """Whether the workers of a generation take part on each of these nodes."""
+
+        def check() -> bool:
+            run_id = run_of(job_id, generation)
+            return all(
+                any(report.run_id == run_id for report in self._reports(RunStarted, job_id, name))
+                for name in names
+            )
+
+        return check
+
+    def has_trained(self, job_id: str) -> Callable[[], bool]:
+        """Whether a step of the job has been reported, kept or not."""
+        return lambda: bool(self.losses(job_id))
+
+    def is_over(self, job_id: str, *names: str, generation: int = 1) -> Callable[[], bool]:
+        """Whether each of these nodes has reported the end of the job in this generation or a later one."""
+
+        def check() -> bool:
+            return all(
+                any(
+                    is_end(report) and int(report.run_id.rpartition("/")[2]) >= generation
+                    for report in self._reports(RunReport, job_id, name)
+                )
+                for name in names
+            )
+
+        return check
+
+    def losses(self, job_id: str) -> dict[int, float]:
+        """The loss of each step that was reported, by the samples trained with it."""
+        return {
+            report.samples_done: report.loss
+            for report in self._reports(RunProgressed, job_id, None)
+            if isinstance(report, RunProgressed) and report.loss is not None and not report.complete
+        }
+
+    def progress(self, job_id: str) -> int:
+        """The most samples that a report says are done."""
+        return max((report.samples_done for report in self._reports(RunReport, job_id, None)), default=0)
+
+    def result(self, job_id: str) -> Path:
+        """Where a job's result is published."""
+        return self.root / "output" / CELL / "u" / job_id
+
+    def checkpoints(self, job_id: str) -> list[str]:
+        """What the store holds of a job."""
+        return sorted(path.name for path in (checkpoint_root(self.root / "state", CELL) / job_id).glob("*"))
+
+    def pids(self, node: str) -> list[int]:
+        """Of a node's workers."""
+        return [pid for job in self.nodes[node].runner._jobs.values() for pid in job.pids]
+
+    def close(self) -> None:
+        """Stop all nodes."""
+        for node in self.nodes.values():
+            node.runner.close("node_stops")
+
+    def _reports(self, kind: type[RunReport], job_id: str | None, node: str | None) -> Iterator[RunReport]:
+        for name, each in self.nodes.items():
+            for report in each.reports:
+                if isinstance(report, kind) and job_id in (None, report.job_id) and node in (None, name):
+                    yield report
+
+
+def is_end(report: RunReport) -> bool:
+    """Whether nothing of the run is on the node any more."""
+    if isinstance(report, RunProgressed):
+        return report.complete
+    return isinstance(report, RunFinished | RunFailed)
+
+
+def short(report: RunReport) -> str:
+    """A report in one line."""
+    what = report.TYPE.removeprefix("millrace.run.").removesuffix(".v1")
+    extra = ""
+    if isinstance(report, RunProgressed):
+        extra = " complete" if report.complete else ""
+    if isinstance(report, RunFailed):
+        extra = f" permanent={report.permanent} {report.error}"
+    return f"{report.node} {report.run_id} {what} {report.samples_done}{extra}"
+
+
+def run_of(job_id: str, generation: int) -> str:
+    """What a generation's run is called."""
+    return f"{job_id}/{generation}"
+
+
+def assigned(
+    node: str,
+    job_id: str,
+    generation: int,
+    members: Members,
+    work: ElasticWorkload,
+    *,
+    resumes: bool | None = None,
+    resume_samples: int = 0,
+) -> WorkersAssigned:
+    """What one member of a generation is told."""
+    return WorkersAssigned(
+        zone="z",
+        node=node,
+        run_id=run_of(job_id, generation),
+        job_id=job_id,
+        user="u",
+        generation=generation,
+        members=tuple(Member(node=name, workers=workers) for name, workers in members),
+        resumes=generation == 1 if resumes is None else resumes,
+        resume_samples=resume_samples,
+        workload=work,
+    )
+
+
+def released(
+    node: str, job_id: str, generation: int, reason: ReleaseReason = "scaled_in", by_s: float | None = None
+) -> WorkersReleased:
+    """What a node is told whose workers are to go."""
+    return WorkersReleased(
+        zone="z", node=node, job_id=job_id, generation=generation, reason=reason, by_s=by_s
+    )
