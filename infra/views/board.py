@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from infra.views.jobs import Job, Jobs
+from infra.views.loans import Loans
 from infra.views.nodes import Node, Nodes
 from infra.views.policy import PolicyFigures, policy_views
 from schemas.clock import ClockTicked
@@ -36,6 +37,7 @@ class Board:
     cell: str
     jobs: Jobs = field(default_factory=Jobs)
     nodes: Nodes = field(default_factory=Nodes)
+    loans: Loans = field(default_factory=Loans)
     solves: Solves = field(default_factory=Solves)
     figures: tuple[PolicyFigures, ...] = field(
         default_factory=lambda: tuple(view.figures() for view in policy_views())
@@ -68,6 +70,7 @@ class Board:
         self.events += 1
         self.jobs.take_event(envelope)
         self.nodes.take_event(envelope)
+        self.loans.take_event(envelope)
         match event := envelope.event:
             case ClockTicked():
                 self._read_clock(event.time_s)
@@ -87,6 +90,7 @@ class Board:
             self._read_clock(decision.time_s)
         self.jobs.take_decision(decision.outcome)
         self.nodes.take_decision(decision)
+        self.loans.take_decision(decision.outcome)
         for figures in self.figures:
             figures.take_decision(decision)
 
