@@ -1,4 +1,4 @@
-"""The present state of a cell's loans, folded from its log: who uses which server, and what is wanted back."""
+"""The present state of a cell's loans, folded from its log: who uses which server, what is wanted back."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -42,6 +42,11 @@ def lasting(duration_s: float) -> str:
     return f"{duration_s / 86_400:.1f} days"
 
 
+def counted(number: int, thing: str) -> str:
+    """So many of a thing whose plural takes an s."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def _read(time: str) -> datetime:
     moment = datetime.fromisoformat(time)
     # Without a zone it is meant in UTC, as all times here.

@@ -8,7 +8,7 @@ from typing import Any
 from infra.views.jobs import Job
 from infra.views.nodes import Node
 from infra.views.policy import PolicyFigures
-from infra.views.text import lasting
+from infra.views.text import counted, lasting
 from schemas.base import Outcome
 from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn
@@ -223,12 +223,12 @@ def _risk(staffed: ZoneStaffed) -> str:
     first = staffed.next_returns[0]
     return (
         f"{staffed.harmless_returns} of {staffed.on_loan} servers on loan can go back without a preemption, "
-        f"then {first.server} goes with {', '.join(first.preempts)}"
+        f"the next is {first.server} and preempts {', '.join(first.preempts)}"
     )
 
 
 def _effect(staffed: ZoneStaffed, job_id: str) -> str:
     for number, back in enumerate(staffed.next_returns, start=staffed.harmless_returns + 1):
         if job_id in back.preempts:
-            return f"preempted at {number} servers"
+            return f"preempted if {counted(number, 'server')} must go"
     return ""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from infra.views.elastic.figures import ElasticFigures, pools_of, servers_of
 from infra.views.policy import PolicyView
-from infra.views.text import lasting, written
+from infra.views.text import counted, lasting, written
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted, JobQuoted
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
@@ -52,10 +52,10 @@ class ElasticView(PolicyView):
                 return list(_staffed(told))
             case WorkersAssigned():
                 here = sum(member.workers for member in told.members if member.node == told.node)
-                total = sum(member.workers for member in told.members)
+                workers = counted(sum(member.workers for member in told.members), "worker")
                 doing = "starts" if told.resumes else "goes on with"
                 at = f"generation {told.generation}, from {told.resume_samples} samples"
-                return [f"{told.node} {doing} {here} of {total} workers: {at}"]
+                return [f"{told.node} {doing} {here} of {workers}: {at}"]
             case WorkersReleased():
                 by = "" if told.by_s is None else f", by {written(told.by_s)}"
                 return [
@@ -67,8 +67,8 @@ class ElasticView(PolicyView):
         """Of jobs whose workers change, of servers that are cleared, and how the zone stands."""
         match outcome:
             case JobAdmitted(evidence=QueuedJob() as place):
-                others = f"{place.jobs_waiting} others wait"
-                return f"{outcome.job_id} queued: takes {lasting(place.running_s)} at least, {others}"
+                others = counted(place.jobs_waiting, "other job")
+                return f"{outcome.job_id} queued beside {others}: takes {lasting(place.running_s)} at least"
             case JobResized():
                 return f"{outcome.job_id} {next(_resized(outcome))}"
             case ServersCleared():
@@ -82,13 +82,13 @@ def _workload(job: ElasticWorkload) -> Iterator[str]:
     trains = "all weights" if job.adapter is None else f"an adapter of rank {job.adapter.rank}"
     yield f"{job.work_samples} samples of {job.dataset.path}, to train {trains} of {job.model}"
     size = (
-        f"{job.max_workers} workers"
+        counted(job.max_workers, "worker")
         if job.min_workers == job.max_workers
         else f"{job.min_workers} to {job.max_workers} workers"
     )
     scaling = "linear in workers" if not job.speedup else f"{job.speedup[-1]:g} times that at most"
     yield (
-        f"{size} of {job.gpus_per_worker} GPUs each; {job.samples_per_s:g} samples/s with one, {scaling}; "
+        f"{size} of {counted(job.gpus_per_worker, 'GPU')} each; {job.samples_per_s:g} samples/s with one, {scaling}; "
         f"global batch {job.hyperparameters.global_batch_size}"
     )
     abilities = {
@@ -101,8 +101,8 @@ def _workload(job: ElasticWorkload) -> Iterator[str]:
 
 def _queue_place(place: QueuedJob) -> str:
     return (
-        f"{place.jobs_waiting} other jobs wait, shorter ones go first; it takes {lasting(place.running_s)} "
-        "with all the workers that it can use"
+        f"jobs that wait beside it: {place.jobs_waiting}, shorter ones go first; it takes "
+        f"{lasting(place.running_s)} with all the workers that it can use"
     )
 
 
@@ -115,26 +115,27 @@ def _forecast(forecast: ElasticForecast) -> str:
 def _resized(size: JobResized) -> Iterator[str]:
     """What happened, and further lines on why and what is left."""
     difference = size.workers - size.workers_before
+    workers, before = counted(size.workers, "worker"), counted(size.workers_before, "worker")
     where = f" on {servers_of(size.servers)} ({pools_of(size)})" if size.servers else ""
     match size.reason:
         case "started" | "resumed":
-            yield f"{size.reason} with {size.workers} workers{where}"
+            yield f"{size.reason} with {workers}{where}"
         case "scaled_out":
-            yield f"scaled out to {size.workers} workers, {difference} more{where}"
+            yield f"scaled out to {workers}, {difference} more{where}"
         case "scaled_in":
-            yield f"scaled in to {size.workers} workers, {-difference} fewer{where}"
+            yield f"scaled in to {workers}, {-difference} fewer{where}"
         case "moved":
-            yield f"keeps {size.workers} workers, in other places{where}"
+            yield f"keeps {workers}, in other places{where}"
         case "servers_reclaimed":
-            yield f"goes on with {size.workers} workers, {-difference} fewer{where}: {size.detail}"
+            yield f"goes on with {workers}, {-difference} fewer{where}: {size.detail}"
         case "preempted":
-            yield f"preempted, loses {size.workers_before} workers and is queued again: {size.detail}"
+            yield f"preempted, loses {before} and is queued again: {size.detail}"
         case "node_lost":
-            yield f"loses {size.workers_before} workers with a node and is queued again: {size.detail}"
+            yield f"loses {before} with a node and is queued again: {size.detail}"
         case "run_failed":
             yield f"is queued again, as a run failed: {size.detail}"
         case "stopped":
-            yield f"its {size.workers_before} workers are told to stop: {size.detail}"
+            yield f"its {before} are told to stop: {size.detail}"
     if size.reason == "scaled_in" and size.detail:
         yield f"makes way for {size.detail}"
     if size.reason == "preempted":
@@ -153,20 +154,20 @@ def _cleared(cleared: ServersCleared) -> Iterator[str]:
     free = len(cleared.servers) - cleared.preempting_servers
     yield f"servers that cost no job its base demand: {free} of {len(cleared.servers)}"
     yield (
-        f"spared: {cleared.spared_jobs} jobs on other loaned servers; left idle elsewhere by preempted jobs: "
-        f"{cleared.collateral_gpus} GPUs"
+        f"spared: {counted(cleared.spared_jobs, 'job')} on other loaned servers; left idle elsewhere by preempted jobs: "
+        f"{counted(cleared.collateral_gpus, 'GPU')}"
     )
 
 
 def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
     yield (
-        f"{staffed.jobs_running} jobs run on {staffed.workers} workers, {staffed.jobs_waiting} wait; "
+        f"{counted(staffed.jobs_running, 'job')} on {counted(staffed.workers, 'worker')}, {staffed.jobs_waiting} wait; "
         f"GPUs in use: {_used(staffed.training)} on training servers, {_used(staffed.loaned)} on loaned ones"
     )
     if staffed.queue:
         last = staffed.queue[-1]
         yield (
-            f"number {len(staffed.queue)} in the queue: needs {last.base_gpus} GPUs to start, "
+            f"number {len(staffed.queue)} in the queue: needs {counted(last.base_gpus, 'GPU')} to start, "
             f"and takes {lasting(last.running_s)} with all the workers that it can use"
         )
     if staffed.on_loan:
