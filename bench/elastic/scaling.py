@@ -126,6 +126,7 @@ def _assigned(workload: ElasticWorkload, generation: int, workers: int) -> Worke
         members=(Member(node=_NODE, workers=workers),),
         resumes=generation == 1,
         resume_samples=0,
+        expected_samples_per_s=workers * workload.samples_per_s,
         workload=workload,
     )
 

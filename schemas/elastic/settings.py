@@ -36,8 +36,8 @@ class ElasticPolicy(PolicySettings):
     """Which abilities of jobs are used (section 3.7.1). `basic`: another GPU type, and scaling. `advanced`:
     several GPU types at a time too, at 70 % of the speed. `heterogeneous`: several at a time and scaling.
     `ideal`: all, at full speed."""
-    grace_s: Annotated[float, Field(gt=0, le=3_600)] = 60.0
-    """Workers that are to go have so long to finish a step and to checkpoint."""
+    scaling_pause_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+    """What a job is taken to lose when its workers change: it is not resized for less."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Of schemes and choices that draw."""
 

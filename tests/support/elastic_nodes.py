@@ -262,6 +262,7 @@ def assigned(
         members=tuple(Member(node=name, workers=workers) for name, workers in members),
         resumes=generation == 1 if resumes is None else resumes,
         resume_samples=resume_samples,
+        expected_samples_per_s=1.0,
         workload=work,
     )
 

@@ -63,12 +63,14 @@ class VirtualWorkers:
         if job.generation != command.generation:
             return
         place = self._place(command.node, command.run_id, command.job_id)
-        yield job.since_s, RunStarted(**place, samples_done=min(int(job.samples_done), work))
+        leads = command.node == command.members[0].node
+        if leads:
+            yield job.since_s, RunStarted(**place, samples_done=min(int(job.samples_done), work))
         end_s = job.since_s + max(work - job.samples_done, 0.0) / job.samples_per_s
         yield end_s, None
         if job.generation != command.generation:
             return
-        if command.node == command.members[0].node:
+        if leads:
             yield end_s, RunFinished(**place, samples_done=work)
             self._jobs.pop(command.job_id, None)
         else:

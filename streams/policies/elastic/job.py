@@ -37,10 +37,9 @@ class ElasticJob:
     """Counted as on training servers."""
     pool: ServerPool | None = None
     flexible_pool: ServerPool | None = None
-    formed: dict[str, None] = field(default_factory=dict)
-    """Members that have said that their workers of this generation run."""
     since_s: float | None = None
-    """When all of them had; until then it makes no progress."""
+    """When its leader last said how far it is; None until it has said that the workers of this generation
+    run. Until then the job makes no progress."""
     clearing: dict[str, int] = field(default_factory=dict)
     """Nodes that still have workers of an older generation, and which."""
     failures: int = 0
@@ -68,7 +67,12 @@ class ElasticJob:
     @property
     def is_formed(self) -> bool:
         """Whether all of its workers run."""
-        return bool(self.members) and len(self.formed) == len(self.members)
+        return self.since_s is not None
+
+    @property
+    def leader(self) -> str | None:
+        """The first of its members, which speaks for all of them; None while it waits."""
+        return next(iter(self.members), None)
 
     @property
     def speedup(self) -> Sequence[float]:
@@ -83,7 +87,7 @@ class ElasticJob:
     @property
     def state_bytes(self) -> int:
         """What it takes in a snapshot, at most."""
-        nodes = (*self.members, *self.members, *self.members, *self.clearing)
+        nodes = (*self.members, *self.clearing)
         return _BYTES_PER_JOB + sum(_BYTES_PER_NODE + len(node) for node in nodes)
 
     def work_left_s(self, time_s: float | None, speed: float) -> float:
@@ -110,7 +114,6 @@ class ElasticJob:
             self.workers,
             self.pool,
             self.flexible_pool,
-            list(self.formed),
             self.since_s,
             self.clearing,
             self.failures,
@@ -122,7 +125,7 @@ class ElasticJob:
     def from_state(cls, state: Sequence[Any], jobs: Mapping[str, Job]) -> Self:
         """The job that `state` was taken of."""
         job_id, arrival, generation, members, workers, pool, flexible_pool, *rest = state
-        formed, since_s, clearing, failures, finished, given_up = rest
+        since_s, clearing, failures, finished, given_up = rest
         return cls(
             jobs[job_id],
             arrival,
@@ -131,7 +134,6 @@ class ElasticJob:
             workers,
             pool,
             flexible_pool,
-            dict.fromkeys(formed),
             since_s,
             clearing,
             failures,

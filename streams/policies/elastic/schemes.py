@@ -12,7 +12,7 @@ from solvers.elastic.reclaiming import Choice, least_preemption_cost, random_cho
 from solvers.elastic.two_phase import TwoPhase
 
 _SCHEMES: Mapping[SchemeName, Callable[[ElasticPolicy], Scheme]] = {
-    "lyra": lambda _policy: TwoPhase(),
+    "lyra": lambda policy: TwoPhase(policy.scaling_pause_s),
     "fifo": lambda _policy: FirstInFirstOut(),
     "opportunistic": lambda _policy: Opportunistic(),
     "gandiva": lambda _policy: Gandiva(),

@@ -8,7 +8,7 @@ from schemas.base import Outcome
 from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
 from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, WorkersReleased
 from schemas.elastic.outcomes import JobResized, ResizeReason
-from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
 from solvers.elastic.cluster import Cluster, Kind
 from solvers.elastic.demand import Grant, Pool
 from solvers.elastic.lent import hosted_job
@@ -173,12 +173,10 @@ class Workforce:
         flexible = cluster.normalised_workers(job_id, "flexible")
         yield from self._assign(job, job.workload.min_workers + flexible, why)
 
-    def form(self, job: ElasticJob, report: RunStarted) -> None:
-        """A member's workers of the present generation run."""
-        job.formed[report.node] = None
-        self.progress(job, report.samples_done)
-        job.since_s = self.time_s if job.is_formed else None
-        self._note(job)
+    def form(self, job: ElasticJob, samples_done: int) -> None:
+        """The leader says that the workers of the present generation run."""
+        job.since_s = self.time_s
+        self.progress(job, samples_done)
 
     def progress(self, job: ElasticJob, samples_done: int) -> None:
         """So far a job is now."""
@@ -297,7 +295,7 @@ class Workforce:
         job.clearing.update(dict.fromkeys(left, ended))
         job.generation, job.workers = ended + 1, workers
         job.members = {**kept, **placed}
-        job.formed, job.since_s = {}, None
+        job.since_s = None
         for node in job.members:
             self._busy.setdefault(node, {})[job.job.job_id] = None
         self._note(job)
@@ -337,7 +335,7 @@ class Workforce:
     def _let_go(self, job: ElasticJob) -> None:
         """The job has no members any more; those that it had are still to say that their workers are gone."""
         job.clearing.update(dict.fromkeys(job.members, job.generation))
-        job.members, job.formed, job.since_s = {}, {}, None
+        job.members, job.since_s = {}, None
         job.workers, job.pool, job.flexible_pool = 0, None, None
         self.cluster.remove(job.job.job_id)
         self._note(job)

@@ -112,9 +112,11 @@ class ElasticZone:
         match report:
             case RunFinished() if not entry.is_ending:
                 yield from self._workforce.complete(entry, report)
-            case RunStarted() if is_member:
-                self._workforce.form(entry, report)
-            case RunProgressed(complete=False) if is_member:
+            case RunStarted() | RunProgressed(complete=False) if not is_member or report.node != entry.leader:
+                return  # the leader speaks for all, and workers that are to go say when they are gone
+            case RunStarted():
+                self._workforce.form(entry, report.samples_done)
+            case RunProgressed(complete=False):
                 self._workforce.progress(entry, report.samples_done)
                 return
             case RunFailed() if is_member:
@@ -125,8 +127,6 @@ class ElasticZone:
                 yield from self._workforce.lose(entry, report.node, why)
             case RunFinished() | RunFailed() | RunProgressed(complete=True):
                 yield from self._workforce.clear(entry, report)
-            case _:
-                return  # the start of workers that are to go
         self._changed = True
 
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
