@@ -23,14 +23,15 @@ class WaitingJob(Record):
     """What is left of it takes so long with all the workers that it can use."""
 
 
-class ServerReturn(Record):
-    """A server that would be given back, and what that would do to jobs."""
+class ReclaimEffect(Record):
+    """What it would do to want so many servers back now."""
 
-    server: Identifier
+    servers: Amount
+    """How many, of which the others preempt nobody."""
+    preempting: tuple[Identifier, ...]
+    """Those of them that have workers of jobs which would be preempted."""
     preempts: tuple[Identifier, ...]
-    """Jobs that would be put back into the queue, without those that an earlier server has put there."""
-    scales_in: tuple[Identifier, ...]
-    """Jobs that would go on with fewer workers."""
+    """Jobs that would be put back into the queue."""
 
 
 class ZoneStaffed(ZoneView):
@@ -53,5 +54,5 @@ class ZoneStaffed(ZoneView):
     """Servers on loan to the zone that nobody wants back yet."""
     harmless_returns: Amount
     """So many of them may be wanted back at once before a job is preempted."""
-    next_returns: tuple[ServerReturn, ...]
-    """The servers that would go next if they were wanted back together with those."""
+    next_reclaims: tuple[ReclaimEffect, ...]
+    """What reclaims of one server more would do, and of two."""

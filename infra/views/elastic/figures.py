@@ -218,17 +218,17 @@ def _range(job: Job) -> str:
 
 
 def _risk(staffed: ZoneStaffed) -> str:
-    if not staffed.next_returns:
+    if not staffed.next_reclaims:
         return f"all {staffed.on_loan} servers on loan can go back without a preemption"
-    first = staffed.next_returns[0]
+    first = staffed.next_reclaims[0]
     return (
         f"{staffed.harmless_returns} of {staffed.on_loan} servers on loan can go back without a preemption, "
-        f"the next is {first.server} and preempts {', '.join(first.preempts)}"
+        f"one more preempts {', '.join(first.preempts)}"
     )
 
 
 def _effect(staffed: ZoneStaffed, job_id: str) -> str:
-    for number, back in enumerate(staffed.next_returns, start=staffed.harmless_returns + 1):
-        if job_id in back.preempts:
-            return f"preempted if {counted(number, 'server')} must go"
+    for effect in staffed.next_reclaims:
+        if job_id in effect.preempts:
+            return f"preempted if {counted(effect.servers, 'server')} must go"
     return ""

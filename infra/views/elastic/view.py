@@ -9,7 +9,7 @@ from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted, JobQuoted
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.elastic.outcomes import ElasticForecast, JobResized, QueuedJob, ServersCleared
-from schemas.elastic.staffing import PoolGpus, ServerReturn, ZoneStaffed
+from schemas.elastic.staffing import PoolGpus, ZoneStaffed
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload
 
 
@@ -20,7 +20,7 @@ class ElasticView(PolicyView):
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
         """Of servers that are cleared all, since it tells whom the job was preempted for, and with whom. Of a
-        zone's staffing the queue up to the job, or the servers that would go up to those which it is on."""
+        zone's staffing the queue up to the job, or the reclaims that would preempt it."""
         match record:
             case ServersCleared() if job_id in (*record.preempted, *record.scaled_in):
                 return record
@@ -88,8 +88,8 @@ def _workload(job: ElasticWorkload) -> Iterator[str]:
     )
     scaling = "linear in workers" if not job.speedup else f"{job.speedup[-1]:g} times that at most"
     yield (
-        f"{size} of {counted(job.gpus_per_worker, 'GPU')} each; {job.samples_per_s:g} samples/s with one, {scaling}; "
-        f"global batch {job.hyperparameters.global_batch_size}"
+        f"{size} of {counted(job.gpus_per_worker, 'GPU')} each; {job.samples_per_s:g} samples/s with one, "
+        f"{scaling}; global batch {job.hyperparameters.global_batch_size}"
     )
     abilities = {
         "fungible: may run on slower GPUs": job.fungible,
@@ -154,15 +154,15 @@ def _cleared(cleared: ServersCleared) -> Iterator[str]:
     free = len(cleared.servers) - cleared.preempting_servers
     yield f"servers that cost no job its base demand: {free} of {len(cleared.servers)}"
     yield (
-        f"spared: {counted(cleared.spared_jobs, 'job')} on other loaned servers; left idle elsewhere by preempted jobs: "
-        f"{counted(cleared.collateral_gpus, 'GPU')}"
+        f"spared: {counted(cleared.spared_jobs, 'job')} on other loaned servers; left idle elsewhere by "
+        f"preempted jobs: {counted(cleared.collateral_gpus, 'GPU')}"
     )
 
 
 def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
     yield (
-        f"{counted(staffed.jobs_running, 'job')} on {counted(staffed.workers, 'worker')}, {staffed.jobs_waiting} wait; "
-        f"GPUs in use: {_used(staffed.training)} on training servers, {_used(staffed.loaned)} on loaned ones"
+        f"{counted(staffed.jobs_running, 'job')} on {counted(staffed.workers, 'worker')}, "
+        f"{staffed.jobs_waiting} wait; GPUs in use: {_used(staffed.training)} on training servers, {_used(staffed.loaned)} on loaned ones"
     )
     if staffed.queue:
         last = staffed.queue[-1]
@@ -175,17 +175,15 @@ def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
             f"if servers are wanted back now: {staffed.harmless_returns} of {staffed.on_loan} on loan can go "
             "without a preemption"
         )
-    for number, back in enumerate(staffed.next_returns, start=staffed.harmless_returns + 1):
-        yield f"  number {number} is {back.server}, which {_effects(back)}"
+    for effect in staffed.next_reclaims:
+        yield (
+            f"  a reclaim of {effect.servers} would take {_names(effect.preempting)} among them, and preempt "
+            f"{_names(effect.preempts)}"
+        )
 
 
 def _used(pool: PoolGpus) -> str:
     return f"{pool.used_gpus} of {pool.gpus}"
-
-
-def _effects(back: ServerReturn) -> str:
-    preempts = f"preempts {_names(back.preempts)}" if back.preempts else "preempts no further job"
-    return preempts + (f" and scales in {_names(back.scales_in)}" if back.scales_in else "")
 
 
 def _names(names: Sequence[str], most: int = 5) -> str:
@@ -196,12 +194,8 @@ def _names(names: Sequence[str], most: int = 5) -> str:
 def _staffing_of(staffed: ZoneStaffed, job_id: str) -> ZoneStaffed | None:
     places = [number for number, job in enumerate(staffed.queue, start=1) if job.job_id == job_id]
     if places:
-        return staffed.model_copy(update={"queue": staffed.queue[: places[0]], "next_returns": ()})
-    hits = [
-        number
-        for number, back in enumerate(staffed.next_returns, start=1)
-        if job_id in (*back.preempts, *back.scales_in)
-    ]
+        return staffed.model_copy(update={"queue": staffed.queue[: places[0]], "next_reclaims": ()})
+    hits = tuple(effect for effect in staffed.next_reclaims if job_id in effect.preempts)
     if hits:
-        return staffed.model_copy(update={"queue": (), "next_returns": staffed.next_returns[: hits[-1]]})
+        return staffed.model_copy(update={"queue": (), "next_reclaims": hits})
     return None

@@ -1,10 +1,11 @@
 """What an elastic zone says of itself from time to time, for those who watch it."""
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schemas.elastic.staffing import PoolGpus, ServerReturn, WaitingJob, ZoneStaffed
+from schemas.elastic.staffing import PoolGpus, ReclaimEffect, WaitingJob, ZoneStaffed
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Pool
 from solvers.elastic.lent import Lent, Reclaim, lent_by
@@ -15,7 +16,7 @@ from streams.policies.elastic.workforce import Workforce
 ROUNDS_BETWEEN = 5
 """It takes milliseconds in a large zone, so it is not said after every round."""
 MOST_QUEUED = 32
-MOST_RETURNS = 3
+RECLAIMS_AHEAD = 2
 
 
 @dataclass
@@ -45,7 +46,9 @@ def staffed(zone: str, workforce: Workforce, on_loan: Sequence[str], choose: Cho
         choose: how those are chosen that go.
     """
     running = [job for job in workforce.jobs.values() if job.members]
-    reclaim, lent = _next_reclaim(workforce.cluster, on_loan, choose)
+    lent = lent_by(workforce.cluster, on_loan)
+    harmless = _harmless(lent, choose)
+    ahead = range(harmless + 1, min(harmless + RECLAIMS_AHEAD, len(on_loan)) + 1)
     return ZoneStaffed(
         zone=zone,
         jobs_waiting=workforce.jobs_without_workers,
@@ -55,8 +58,8 @@ def staffed(zone: str, workforce: Workforce, on_loan: Sequence[str], choose: Cho
         loaned=_gpus(workforce.cluster, "loaned"),
         queue=_queue(workforce),
         on_loan=len(on_loan),
-        harmless_returns=reclaim.harmless,
-        next_returns=_returns(reclaim, lent),
+        harmless_returns=harmless,
+        next_reclaims=tuple(_effect(choose(lent, count)) for count in ahead),
     )
 
 
@@ -81,28 +84,16 @@ def _queue(workforce: Workforce) -> tuple[WaitingJob, ...]:
     )
 
 
-def _next_reclaim(cluster: Cluster, on_loan: Sequence[str], choose: Choice) -> tuple[Reclaim, Lent]:
-    """A reclaim just large enough to show who would be preempted first.
-
-    As many servers as may go before that cost nothing each by itself. There may be more of these: two of them
-    may have flexible workers of the same job.
-    """
-    lent = lent_by(cluster, on_loan)
-    harmless = sum(cost == 0.0 for cost in preemption_costs(lent).values())
-    reclaim = choose(lent, min(harmless + MOST_RETURNS, len(on_loan)))
-    if len(reclaim.servers) > reclaim.harmless + MOST_RETURNS:
-        reclaim = choose(lent, reclaim.harmless + MOST_RETURNS)
-    return reclaim, lent
+def _harmless(lent: Lent, choose: Choice) -> int:
+    """How many servers may be wanted back at once before a job is preempted: no more than would preempt
+    nobody each by itself, and fewer where several of these have flexible workers of the same job."""
+    most = sum(cost == 0.0 for cost in preemption_costs(lent).values())
+    return bisect_left(range(most), True, key=lambda taken: bool(choose(lent, taken + 1).preempted))
 
 
-def _returns(reclaim: Reclaim, lent: Lent) -> tuple[ServerReturn, ...]:
-    """The first servers of a reclaim that are not harmless."""
-    preempted = set(reclaim.preempted)
-    left = [job for job in lent.jobs if job.job_id in preempted]
-    returns = []
-    for server in reclaim.servers[reclaim.harmless :][:MOST_RETURNS]:
-        hit = sorted(job.job_id for job in left if server in job.all_workers())
-        left = [job for job in left if server not in job.all_workers()]
-        scaled_in = tuple(job_id for job_id, workers in reclaim.scaled_in.items() if server in workers)
-        returns.append(ServerReturn(server=server, preempts=tuple(hit), scales_in=scaled_in))
-    return tuple(returns)
+def _effect(reclaim: Reclaim) -> ReclaimEffect:
+    return ReclaimEffect(
+        servers=len(reclaim.servers),
+        preempting=reclaim.servers[reclaim.harmless :],
+        preempts=reclaim.preempted,
+    )
