@@ -105,6 +105,8 @@ class Board:
     def _read_clock(self, time_s: float) -> None:
         self.first_s = time_s if self.first_s is None else min(self.first_s, time_s)
         self.time_s = time_s if self.time_s is None else max(self.time_s, time_s)
+        for figures in self.figures:
+            figures.read_clock(self.time_s)
 
 
 def _joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -24,6 +24,9 @@ class PolicyFigures:
     def take_decision(self, decision: Decision) -> None:
         """Take a decision of the cell, with the time of its clock; they come in their order."""
 
+    def read_clock(self, time_s: float) -> None:
+        """It is so late by the cell's clock, which may be later than the decisions that were taken."""
+
     def headline(self) -> str:
         """How things stand, in a few words, for the line above a watcher's tables."""
         return ""

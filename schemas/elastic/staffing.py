@@ -53,6 +53,6 @@ class ZoneStaffed(ZoneView):
     on_loan: Amount
     """Servers on loan to the zone that nobody wants back yet."""
     harmless_returns: Amount
-    """So many of them may be wanted back at once before a job is preempted."""
+    """So many of them could go and no job be preempted."""
     next_reclaims: tuple[ReclaimEffect, ...]
-    """What reclaims of one server more would do, and of two."""
+    """What the next larger reclaims would do, if they came now."""

@@ -58,6 +58,8 @@ class ElasticFigures(PolicyFigures):
         self._queued_s = 0.0
         """Likewise, what they waited."""
         self._time_s = 0.0
+        """Of the decision that was last taken."""
+        self._now_s = 0.0
 
     @property
     def running(self) -> int:
@@ -110,6 +112,10 @@ class ElasticFigures(PolicyFigures):
             case ZoneStaffed():
                 self._staffed[outcome.zone] = outcome
 
+    def read_clock(self, time_s: float) -> None:
+        """So late it is for those who wait."""
+        self._now_s = time_s
+
     def headline(self) -> str:
         """What runs and waits, and whom the next reclaim would preempt."""
         if not self._courses:
@@ -149,7 +155,7 @@ class ElasticFigures(PolicyFigures):
         course = self._courses.get(job.job_id)
         if course is None:
             return {}
-        cells = {"waited": lasting(course.waited_s(self._time_s))}
+        cells = {"waited": lasting(course.waited_s(self._now_s))}
         if job.job_id in self._live:
             workers = 0 if course.size is None else course.size.workers
             cells["workers"] = f"{workers}{_range(job)}"

@@ -1,7 +1,6 @@
 """What an elastic zone says of itself from time to time, for those who watch it."""
 
 import heapq
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,11 +8,11 @@ from schemas.elastic.staffing import PoolGpus, ReclaimEffect, WaitingJob, ZoneSt
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Pool
 from solvers.elastic.lent import Lent, Reclaim, lent_by
-from solvers.elastic.reclaiming import Choice, preemption_costs
+from solvers.elastic.reclaiming import Choice
 from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.workforce import Workforce
 
-ROUNDS_BETWEEN = 5
+ROUNDS_BETWEEN = 10
 """It takes milliseconds in a large zone, so it is not said after every round."""
 MOST_QUEUED = 32
 RECLAIMS_AHEAD = 2
@@ -46,9 +45,7 @@ def staffed(zone: str, workforce: Workforce, on_loan: Sequence[str], choose: Cho
         choose: how those are chosen that go.
     """
     running = [job for job in workforce.jobs.values() if job.members]
-    lent = lent_by(workforce.cluster, on_loan)
-    harmless = _harmless(lent, choose)
-    ahead = range(harmless + 1, min(harmless + RECLAIMS_AHEAD, len(on_loan)) + 1)
+    harmless, reclaims = _reclaims(lent_by(workforce.cluster, on_loan), choose)
     return ZoneStaffed(
         zone=zone,
         jobs_waiting=workforce.jobs_without_workers,
@@ -59,7 +56,7 @@ def staffed(zone: str, workforce: Workforce, on_loan: Sequence[str], choose: Cho
         queue=_queue(workforce),
         on_loan=len(on_loan),
         harmless_returns=harmless,
-        next_reclaims=tuple(_effect(choose(lent, count)) for count in ahead),
+        next_reclaims=tuple(map(_effect, reclaims)),
     )
 
 
@@ -84,11 +81,35 @@ def _queue(workforce: Workforce) -> tuple[WaitingJob, ...]:
     )
 
 
-def _harmless(lent: Lent, choose: Choice) -> int:
-    """How many servers may be wanted back at once before a job is preempted: no more than would preempt
-    nobody each by itself, and fewer where several of these have flexible workers of the same job."""
-    most = sum(cost == 0.0 for cost in preemption_costs(lent).values())
-    return bisect_left(range(most), True, key=lambda taken: bool(choose(lent, taken + 1).preempted))
+def _harmless(lent: Lent) -> int:
+    """How many servers could go and no job be preempted, if those with the fewest workers go first."""
+    spare = {job.job_id: sum(job.workers.values()) - job.min_workers for job in lent.jobs}
+    hosted: dict[str, list[tuple[str, int]]] = {server.server_id: [] for server in lent.servers}
+    for job in lent.jobs:
+        for server_id, workers in job.workers.items():
+            if server_id in hosted:
+                hosted[server_id].append((job.job_id, workers))
+    harmless = 0
+    for _, server_id in sorted((sum(count for _, count in jobs), id) for id, jobs in hosted.items()):
+        if all(workers <= spare[job_id] for job_id, workers in hosted[server_id]):
+            harmless += 1
+            for job_id, workers in hosted[server_id]:
+                spare[job_id] -= workers
+    return harmless
+
+
+def _reclaims(lent: Lent, choose: Choice) -> tuple[int, list[Reclaim]]:
+    """How many servers could go and no job be preempted, and the smallest reclaims that are larger."""
+    harmless, reclaims = _harmless(lent), list[Reclaim]()
+    for count in range(harmless + 1, len(lent.servers) + 1):
+        reclaim = choose(lent, count)
+        if reclaim.preempted or reclaims:
+            reclaims.append(reclaim)
+        else:
+            harmless = count
+        if len(reclaims) == RECLAIMS_AHEAD:
+            break
+    return harmless, reclaims
 
 
 def _effect(reclaim: Reclaim) -> ReclaimEffect:

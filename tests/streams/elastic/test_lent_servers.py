@@ -43,17 +43,17 @@ def test_a_zone_says_how_it_is_staffed_and_what_is_next() -> None:
     assert said.on_loan == 3
 
 
-def test_nothing_new_is_said_more_often_than_every_five_rounds_or_where_nothing_has_changed() -> None:
+def test_nothing_new_is_said_more_often_than_every_ten_rounds_or_where_nothing_has_changed() -> None:
     bench = lent()
     bench.tell(submit("a", 60_000))
     bench.rounds(1, 1)
     assert len(staffed(bench)) == 1
     bench.tell(submit("b", 60_000))
-    bench.rounds(2, 5)
+    bench.rounds(2, 10)
     assert len(staffed(bench)) == 1
-    bench.rounds(6, 6)
+    bench.rounds(11, 11)
     assert [said.jobs_running for said in staffed(bench)] == [1, 2]
-    bench.rounds(7, 30)
+    bench.rounds(12, 30)
     assert len(staffed(bench)) == 2
     assert bench.send(tick(31 * INTERVAL_S)) == []
 
@@ -78,5 +78,5 @@ def test_a_server_that_is_wanted_back_is_not_counted_again() -> None:
     bench.tell(submit("firm", 60_000, (4, 4)), submit("other", 90_000, (4, 4)))
     bench.rounds(1, 1)
     bench.tell(loaded(0.5, INTERVAL_S), reclaimed(1, 4 * INTERVAL_S))
-    bench.rounds(2, 6)
+    bench.rounds(2, 11)
     assert [(said.on_loan, said.harmless_returns) for said in staffed(bench)] == [(3, 2), (2, 1)]

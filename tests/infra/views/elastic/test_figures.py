@@ -126,17 +126,18 @@ def test_a_watcher_hears_of_loans_and_of_what_they_do_to_jobs(bench: LivelyBench
     heard = [line for decision in bench.decisions if (line := happening(decision)) is not None]
     harmless, harmful = [d.outcome for d in bench.decisions if isinstance(d.outcome, ServersCleared)]
     (server,), (kept,) = harmless.servers, {"i1", "i2"} - {*harmless.servers}
-    servers = ", ".join(harmful.servers)
+    servers, victims = ", ".join(harmful.servers), ", ".join(harmful.preempted)
+    first_s, second_s = "1970-01-01T00:03:00.000Z", "1970-01-01T00:04:00.000Z"
     for line in (
         "offer o1 of zone inf: i0, i1, i2 lent",
         "i0 of zone inf is on loan to zone z",
         "own queued beside 0 other jobs: takes 75 s at least",
         "own started with 4 workers on s0 x4 (training)",
-        f"{server} is on its way back from zone z to inf, to be back by 1970-01-01T00:03:00.000Z (reclaim r1)",
-        f"zone z: to give back {server}, by 1970-01-01T00:03:00.000Z: preempts no job, scales in roomy",
+        f"{server} is on its way back from zone z to inf, to be back by {first_s} (reclaim r1)",
+        f"zone z: to give back {server}, by {first_s}: preempts no job, scales in roomy",
         f"roomy goes on with 4 workers, 2 fewer on {kept} x4 (loaned): gives back {server}",
-        f"zone z: to give back {servers}, by 1970-01-01T00:04:00.000Z: preempts {', '.join(harmful.preempted)}",
-        f"hit preempted, loses 4 workers and is queued again: gives back i0",
+        f"zone z: to give back {servers}, by {second_s}: preempts {victims}",
+        "hit preempted, loses 4 workers and is queued again: gives back i0",
         f"{server} is back from zone z in zone inf (reclaim r1)",
         "reclaim r1 of zone inf is over, all servers are back in time",
     ):

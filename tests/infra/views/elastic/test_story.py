@@ -70,15 +70,15 @@ def test_a_preempted_job_is_told_for_which_servers_and_by_when_and_whom_that_spa
 
 
 def test_who_would_be_preempted_next_is_told_until_it_is_not_true_any_more(bench: LivelyBench) -> None:
-    bench.rounds(4, 9)
+    bench.rounds(4, 12)
     latest = [d.outcome for d in bench.decisions if isinstance(d.outcome, ZoneStaffed)][-1]
     victim = latest.next_reclaims[0].preempts[0]
     before = lines(story(bench, victim))
     assert "if servers are wanted back now: 0 of 3 on loan can go without a preemption" in before
     server = latest.next_reclaims[0].preempting[0]
     assert f"  a reclaim of 1 would take {server} among them, and preempt {victim}" in before
-    reclaim(bench, 3, "r1", 10)
-    bench.rounds(12, 20)
+    reclaim(bench, 3, "r1", 13)
+    bench.rounds(15, 30)
     after = lines(story(bench, victim))
     assert not any("if servers are wanted back" in line for line in after)
 
