@@ -1,5 +1,6 @@
 """The configuration of a cell. It is an event itself, so that the ledger alone explains every decision."""
 
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -217,17 +218,17 @@ class CellConfigured(Event):
                         f"zone {zone.id}: a node of type {gpu.name} trains less than one sample in a slot of "
                         f"{self.slot_s} s"
                     )
-            for node in zone.nodes:
-                if node.tariff not in tariffs:
-                    raise ValueError(
-                        f"zone {zone.id}: node {node.id} pays tariff {node.tariff}, which the cell lacks"
-                    )
+            if not tariffs.issuperset(node.tariff for node in zone.nodes):
+                node = next(node for node in zone.nodes if node.tariff not in tariffs)
+                raise ValueError(
+                    f"zone {zone.id}: node {node.id} pays tariff {node.tariff}, which the cell lacks"
+                )
         self._refuse_unfit_borrowers()
         self._refuse_more_state_than_a_snapshot_holds()
         self._refuse_costs_beyond_exact_sums()
         return self
 
-    @property
+    @cached_property
     def live_jobs_bytes(self) -> int:
         """What a snapshot has room for besides everything that does not depend on the live jobs."""
         zones = len(self.zones)
@@ -236,6 +237,7 @@ class CellConfigured(Event):
                 _CONFIGURATION_BYTES,
                 BYTES_PER_NODE_SLOT * sum(zone.policy.node_slots(zone) for zone in self.zones),
                 self._nodes_bytes,
+                sum(zone.policy.state_bytes(zone) for zone in self.zones),
                 BYTES_PER_REMEMBERED_ID * 2 * self.duplicate_window_events,
                 _BYTES_PER_QUOTE * len(self.vendors) * zones,
                 _BYTES_PER_ZONE * zones,
@@ -246,11 +248,8 @@ class CellConfigured(Event):
     def _nodes_bytes(self) -> int:
         """What a snapshot says of nodes, at most, besides the configuration."""
         longest_zone = max(len(zone.id) for zone in self.zones)
-        nodes = sum(
-            _BYTES_PER_NODE + _IDS_PER_NODE * len(node.id) + 2 * longest_zone
-            for zone in self.zones
-            for node in zone.nodes
-        )
+        ids = [node.id for zone in self.zones for node in zone.nodes]
+        nodes = len(ids) * (_BYTES_PER_NODE + 2 * longest_zone) + _IDS_PER_NODE * sum(map(len, ids))
         lenders = [zone for zone in self.zones if zone.lending is not None]
         loans = sum(
             _BYTES_PER_LENT_NODE + _IDS_PER_LENT_NODE * (len(node.id) + longest_zone) + 2 * _RECLAIM_ID_BYTES
@@ -311,6 +310,8 @@ class CellConfigured(Event):
 
 def _refuse_repeats(what: str, names: list[str]) -> None:
     seen: set[str] = set()
+    if len(set(names)) == len(names):
+        return
     for name in names:
         if name in seen:
             raise ValueError(f"{what} {name} is given twice")

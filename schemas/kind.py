@@ -43,6 +43,10 @@ class PolicySettings(Kinded):
         """For how many pairs of a node and a slot the policy keeps prices and room in its state."""
         return 0
 
+    def state_bytes(self, zone: "Zone") -> int:  # noqa: ARG002
+        """What the policy keeps in a snapshot that depends neither on jobs nor on node-slots, at most."""
+        return 0
+
     def tick_interval_s(self, slot_s: float) -> float:
         """A zone needs the time at least so often, in a cell with slots of `slot_s` seconds."""
         return min(slot_s / _TICKS_PER_SLOT, _LONGEST_TICK_INTERVAL_S)

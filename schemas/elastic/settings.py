@@ -16,6 +16,10 @@ ReclaimingName = Literal["preemption_cost", "smallest_count", "random"]
 Scenario = Literal["basic", "advanced", "heterogeneous", "ideal"]
 
 
+_IDS_PER_SERVER = 3
+_BYTES_PER_SERVER = 64
+
+
 class ElasticPolicy(PolicySettings):
     """Two-phase allocation, best-fit placement, and reclaims of least preemption cost (thesis, chapter 3)."""
 
@@ -40,6 +44,11 @@ class ElasticPolicy(PolicySettings):
     """What a job is taken to lose when its workers change: it is not resized for less."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Of schemes and choices that draw."""
+
+    def state_bytes(self, zone: "Zone") -> int:
+        """Where each server is closed, and why."""
+        ids = [node.id for node in zone.nodes]
+        return _BYTES_PER_SERVER * len(ids) + _IDS_PER_SERVER * sum(map(len, ids))
 
     def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
         """Slots are nothing to it."""

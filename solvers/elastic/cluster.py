@@ -286,12 +286,9 @@ class Cluster:
         return len({_class_of(part) for part in self._jobs[job_id].values()}) == 1
 
     def state(self) -> dict[str, Any]:
-        """Everything, of types that msgpack writes."""
+        """Everything but the servers themselves, of types that msgpack writes."""
         return {
-            "servers": [
-                [each.server_id, each.pool, each.gpus, each.workers_per_worker, each.is_open]
-                for each in self._servers.values()
-            ],
+            "closed": sorted(each.server_id for each in self._servers.values() if not each.is_open),
             "jobs": [
                 [job_id, kind, part.pool, part.workers_per_worker, part.gpus_per_worker, part.workers]
                 for job_id, parts in self._jobs.items()
@@ -300,17 +297,14 @@ class Cluster:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another cluster; this one must be new."""
-        for server_id, pool, gpus, workers_per_worker, _ in state["servers"]:
-            self.add_server(server_id, pool, gpus, workers_per_worker)
+        """Take the state of another cluster of the same servers; this one must be empty and open."""
         for job_id, kind, pool, workers_per_worker, gpus_per_worker, workers in state["jobs"]:
             part = _Part(pool, workers_per_worker, gpus_per_worker)
             self._jobs.setdefault(job_id, {})[kind] = part
             for server_id, count in workers.items():
                 self._put(self._servers[server_id], job_id, kind, part, count)
-        for server_id, _, _, _, is_open in state["servers"]:
-            if not is_open:
-                self.close(server_id)
+        for server_id in state["closed"]:
+            self.close(server_id)
 
     def _part_for(
         self, job_id: str, workers: int, gpus_per_worker: int, pool: Pool, kind: Kind

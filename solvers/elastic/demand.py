@@ -6,13 +6,12 @@ are in training GPUs: a loaned GPU counts as the part of one that it is as fast 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 Pool = Literal["training", "loaned"]
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """A job that waits, or that may be resized."""
 
     job_id: str

@@ -96,7 +96,8 @@ def test_a_quote_says_when_the_job_would_start_and_between_when_it_would_end() -
     bench = ElasticBench()
     bench.send(elastic_cell(servers=1), tick(0.0))
     assert quoted(bench, 3_600, (1, 4)) == [
-        "starts at 1970-01-01T00:01:00.000Z, ends between 1970-01-01T00:16:00.000Z and 1970-01-01T01:01:00.000Z",
+        "starts at 1970-01-01T00:01:00.000Z, "
+        "ends between 1970-01-01T00:16:00.000Z and 1970-01-01T01:01:00.000Z",
         "as things stand: later jobs, loans and reclaims change it; jobs that wait now: 0",
     ]
 

@@ -4,6 +4,7 @@ import random
 import string
 from typing import Any
 
+import msgpack
 import pytest
 
 from bench.spine.cells import bid as usual_bid
@@ -11,10 +12,19 @@ from bench.spine.cells import configuration as usual_configuration
 from schemas.auction.batches import SolvedPlan
 from schemas.auction.quotes import VendorQuoted
 from schemas.auction.settings import MAX_BATCH_NODE_SLOTS, TitanPolicy
-from schemas.cells import LEAST_LIVE_JOBS_BYTES, MAX_SNAPSHOT_BYTES, GpuType, Node
+from schemas.cells import (
+    LEAST_LIVE_JOBS_BYTES,
+    MAX_SNAPSHOT_BYTES,
+    Borrower,
+    CellConfigured,
+    GpuType,
+    Lending,
+    Node,
+)
 from schemas.changes import NodeCordoned
 from schemas.clock import ClockTicked
 from schemas.decisions import JobAdmitted, JobQuoted, JobRefunded, JobRejected
+from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraHyperparameters
 from schemas.topics import topics
@@ -27,6 +37,7 @@ from tests.support.cells import (
     Bench,
     ask,
     bid,
+    configuration,
     heard,
     nodes_by_slot,
     offline,
@@ -37,6 +48,7 @@ from tests.support.cells import (
     zone,
 )
 from tests.support.invariants import check_live_bytes
+from tests.support.loans import lender
 
 LONGEST_ID = 128
 LARGEST_EVENT_BYTES = 2**20
@@ -276,3 +288,40 @@ def test_ten_thousand_jobs_of_usual_size_fit() -> None:
         count = whole_bytes(usual_bid(rng, f"job{number}", now_s=0.0)) + 10 * NODE_SLOT_BYTES
         assert live.refuse_job(count) is None
         live.add(count)
+
+
+def test_a_loan_takes_no_more_of_a_snapshot_than_is_counted_for_its_server() -> None:
+    def lending(servers: int) -> CellConfigured:
+        names = [f"s{number}".ljust(LONGEST_ID, "x") for number in range(servers)]
+        terms = Lending(headroom=0.0, notice_s=40.0, borrowers=(Borrower(zone=longest_zone),))
+        lent = lender(
+            id="inf".ljust(LONGEST_ID, "x"),
+            nodes=tuple(Node(id=name, gpu_type="fast", tariff="t") for name in names),
+            lending=terms,
+        )
+        return configuration(zones=(zone(id=longest_zone), lent))
+
+    def taken_bytes() -> int:
+        state = msgpack.unpackb(bench.cell.packed())
+        return len(msgpack.packb([state["nodes"], state["loans"]]))
+
+    longest_zone = "z".ljust(LONGEST_ID, "x")
+    counted = lending(2).live_jobs_bytes - lending(3).live_jobs_bytes
+    bench = Bench()
+    bench.send(lending(2), tick(0))
+    own, lent = bench.cell.configuration.zones
+    (server, _), said = [node.id for node in lent.nodes], {"cell": "c", "zone": lent.id}
+    before = taken_bytes()
+    bench.send(
+        InferenceLoadReported(**said, time_s=EPOCH_S, load=0.0),
+        CapacityOffered(**said, offer_id="o", servers=(server,)),
+        online(server),
+        *(offline(node.id) for node in own.nodes),
+        bid(zone=own.id, work_samples=150),
+        tick(1),
+        CapacityReclaimed(**said, reclaim_id="r".ljust(LONGEST_ID, "x"), servers=1, due_s=EPOCH_S + 50.0),
+        InferenceLoadReported(**said, time_s=EPOCH_S, load=0.0, serving=(server,)),
+    )
+    assert bench.cell.nodes.loans[server].status == "draining"
+    lost_bytes = len(own.nodes) * (LONGEST_ID + 3)
+    assert 0 < taken_bytes() - before - lost_bytes <= counted

@@ -162,7 +162,8 @@ def _cleared(cleared: ServersCleared) -> Iterator[str]:
 def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
     yield (
         f"{counted(staffed.jobs_running, 'job')} on {counted(staffed.workers, 'worker')}, "
-        f"{staffed.jobs_waiting} wait; GPUs in use: {_used(staffed.training)} on training servers, {_used(staffed.loaned)} on loaned ones"
+        f"{staffed.jobs_waiting} wait; GPUs in use: {_used(staffed.training)} on training servers, "
+        f"{_used(staffed.loaned)} on loaned ones"
     )
     if staffed.queue:
         last = staffed.queue[-1]

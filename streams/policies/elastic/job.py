@@ -49,10 +49,11 @@ class ElasticJob:
     given_up: str | None = None
     """Why it ends without: the run's error, or an empty text where its user withdraws it."""
 
-    @property
-    def workload(self) -> ElasticWorkload:
+    def __post_init__(self) -> None:
+        self.workload = cast(ElasticWorkload, self.job.workload)
         """What it runs."""
-        return cast(ElasticWorkload, self.job.workload)
+        self.speedup = speedup_of(self.workload)
+        """Speed by number of workers over that of one, from 0 workers on."""
 
     @property
     def is_ending(self) -> bool:
@@ -75,11 +76,6 @@ class ElasticJob:
         return next(iter(self.members), None)
 
     @property
-    def speedup(self) -> Sequence[float]:
-        """Speed by number of workers over that of one, from 0 workers on."""
-        return speedup_of(self.workload)
-
-    @property
     def is_elastic(self) -> bool:
         """Whether it has flexible demand."""
         return self.workload.max_workers > self.workload.min_workers
@@ -87,7 +83,8 @@ class ElasticJob:
     @property
     def state_bytes(self) -> int:
         """What it takes in a snapshot, at most."""
-        nodes = (*self.members, *self.clearing)
+        # A member is among the servers of the cluster too, with base workers and with flexible ones.
+        nodes = (*self.members, *self.members, *self.members, *self.clearing)
         return _BYTES_PER_JOB + sum(_BYTES_PER_NODE + len(node) for node in nodes)
 
     def work_left_s(self, time_s: float | None, speed: float) -> float:

@@ -22,4 +22,5 @@ ELASTIC = PolicyKind(
     },
     view="infra.views.elastic.view:ElasticView",
     virtual_runners={WorkersAssigned.RUNNER: "infra.simulation.elastic.workers:VirtualWorkers"},
+    warm_up="streams.policies.elastic.warm_up:story",
 )

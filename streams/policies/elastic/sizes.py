@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from functools import cached_property
 from typing import NamedTuple, cast
 
 from schemas.cells import Node
@@ -40,12 +41,21 @@ class Sizes:
             name: max(math.ceil(reference_per_gpu * gpu.gpus / gpu.samples_per_s - _ROUNDING), 1)
             for name, gpu in types.items()
         }
-        self.has_one_speed = all(self._workers_per_worker[node.gpu_type] == 1 for node in zone.nodes)
+        self._nodes = zone.nodes
+        self._rooms: dict[int, int] = {}
+        """How many workers of so many GPUs each there is room for on training servers."""
+
+    @cached_property
+    def has_one_speed(self) -> bool:
         """Whether every job may run on every server."""
-        self._own = {
-            node.id: self._gpus[node.gpu_type] for node in zone.nodes if self.place_of(node)[0] == "training"
-        }
+        return all(self._workers_per_worker[name] == 1 for name in {node.gpu_type for node in self._nodes})
+
+    @cached_property
+    def _own(self) -> dict[str, int]:
         """GPUs of each training server."""
+        return {
+            node.id: self._gpus[node.gpu_type] for node in self._nodes if self.place_of(node)[0] == "training"
+        }
 
     def place_of(self, node: Node) -> tuple[Pool, int, int]:
         """The pool of a server, its GPUs, and how many of its workers do the work of one on the reference GPU
@@ -65,7 +75,11 @@ class Sizes:
         Args:
             without: servers that are not there.
         """
-        room = sum(gpus // shape.gpus_per_worker for id, gpus in self._own.items() if id not in without)
+        gpus_per_worker = shape.gpus_per_worker
+        if gpus_per_worker not in self._rooms:
+            self._rooms[gpus_per_worker] = sum(gpus // gpus_per_worker for gpus in self._own.values())
+        lacking = sum(self._own.get(server, 0) // gpus_per_worker for server in without)
+        room = self._rooms[gpus_per_worker] - lacking
         if room >= shape.min_workers:
             return None
         return (

@@ -213,7 +213,6 @@ class ElasticZone:
         self._next_round_s, self._changed = state["next_round_s"], state["changed"]
         self._workforce.time_s = state["time_s"]
         self._staffing.has_changed, self._staffing.next_s = state["staffing"]
-        self._workforce.cluster = Cluster(self._policy.groups_elastic_jobs)
         self._workforce.cluster.restore(state["cluster"])
         for packed in state["jobs"]:
             self._workforce.add(ElasticJob.from_state(packed, self._jobs))

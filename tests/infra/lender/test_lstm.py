@@ -54,7 +54,7 @@ def test_it_beats_the_last_value_on_a_daily_swing():
     1 - sqrt(0.75) = 13 % less than the last value, and a quarter of that must be had."""
     loads = [sample.load for sample in generate_load(seed=5, days=6)]
     past = history(loads)
-    trained = train(past, until=past.last - PER_DAY, steps=250)
+    trained = train(past, until=past.last - PER_DAY)
     assert trained is not None
     error, of_last = (one_step_error(one, loads, 5 * PER_DAY) for one in (trained, LastValue()))
     assert error < 0.966 * of_last

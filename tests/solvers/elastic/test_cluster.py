@@ -178,6 +178,16 @@ JOBS = st.sampled_from([f"j{number}" for number in range(8)])
 KINDS = st.sampled_from(["base", "flexible", "inelastic"])
 
 
+def restored_from(cluster, separates=True):
+    """A cluster of the same servers that goes on where this one is."""
+    other = Cluster(separates)
+    for server in cluster.servers():
+        factor = cluster.workers_per_worker(server)
+        other.add_server(server, cluster.pool_of(server), cluster.gpus_of(server), factor)
+    other.restore(msgpack.unpackb(msgpack.packb(cluster.state())))
+    return other
+
+
 class ClusterMachine(RuleBasedStateMachine):
     """A cluster beside a plain account of who is where."""
 
@@ -335,8 +345,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule()
     def continue_from_its_state(self):
-        restored = Cluster(self.separates)
-        restored.restore(msgpack.unpackb(msgpack.packb(self.cluster.state())))
+        restored = restored_from(self.cluster, self.separates)
         assert restored.state() == self.cluster.state()
         self.cluster = restored
 
@@ -385,7 +394,6 @@ def test_a_restored_cluster_places_as_the_other_goes_on_to():
 
     one = cluster(training=(8,) * 9, loaned=(8,) * 9, factor=3)
     churn(one, 0, 100)
-    other = Cluster()
-    other.restore(msgpack.unpackb(msgpack.packb(one.state())))
+    other = restored_from(one)
     assert churn(one, 100, 200) == churn(other, 100, 200)
     assert one.state() == other.state()

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -100,9 +99,9 @@ def test_of_twenty_seeds_nineteen_find_the_best_allocation_of_a_few_jobs(
 def test_a_job_that_would_nearly_be_done_is_not_restarted_for_a_worker_more() -> None:
     running = [demand("a", 0, (2, 4), workers=2, remaining_work_s=40.0)]
     assert decided(Pollux(1), ([], running, 2)) == {}
-    running = [replace(running[0], remaining_work_s=4_000.0)]
+    running = [running[0]._replace(remaining_work_s=4_000.0)]
     assert decided(Pollux(1), ([], running, 2)) == {"a": 4}
-    running = [replace(running[0], remaining_work_s=40.0)]
+    running = [running[0]._replace(remaining_work_s=40.0)]
     assert decided(Pollux(1, restart_s=0.0), ([], running, 2)) == {"a": 4}
 
 

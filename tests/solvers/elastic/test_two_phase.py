@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -42,8 +41,8 @@ def completion_times_s(workers, demands, servers_gpus):
                 del left[job_id]
             else:
                 flexible = "training" if workers[job_id] > demand.min_workers else None
-                left[job_id] = replace(
-                    demand, remaining_work_s=work_s, workers=workers[job_id], flexible_pool=flexible
+                left[job_id] = demand._replace(
+                    remaining_work_s=work_s, workers=workers[job_id], flexible_pool=flexible
                 )
         free = servers_gpus - sum(workers[job_id] for job_id in left)
         for grant in TwoPhase().allocate([], list(left.values()), {"training": free, "loaned": 0}):
@@ -84,7 +83,7 @@ def test_the_job_that_table_3_4_favours_is_the_one_that_two_phases_favour():
 
 def test_figure_3_6_items_weigh_gpus_and_are_worth_the_time_that_they_save_from_w_min():
     # Erratum L3; A has 2 GPUs per worker: weight 2, worth 50 s; B's weigh 1 to 4, worth 20, 30, 36 and 40 s.
-    two_gpus = replace(LATER_A, gpus_per_worker=2)
+    two_gpus = LATER_A._replace(gpus_per_worker=2)
     workers = {}
     for flexible_gpus in range(7):
         free = {"training": 6 + flexible_gpus, "loaned": 0}
@@ -153,14 +152,14 @@ def test_base_demands_of_running_jobs_stay():
 def test_flexible_workers_move_to_the_job_that_they_help_more():
     slow = job("slow", 0, (1, 2), 1000.0)
     fast = job("fast", 1, (1, 2), 10.0, has=2)
-    slow = replace(slow, workers=1)
+    slow = slow._replace(workers=1)
     grants = TwoPhase().allocate([], [slow, fast], {"training": 0, "loaned": 0})
     assert grants == [Grant("slow", 2, "training", "training"), Grant("fast", 1, "training", "training")]
 
 
 def test_no_job_is_resized_for_less_than_its_pause():
     # The worker is worth 500 s to one and 450 s to the other, that has it.
-    poor = replace(job("poor", 0, (1, 2), 1000.0), workers=1)
+    poor = job("poor", 0, (1, 2), 1000.0)._replace(workers=1)
     rich = job("rich", 1, (1, 2), 900.0, has=2)
     free = {"training": 0, "loaned": 0}
     assert [grant.job_id for grant in TwoPhase(scaling_pause_s=24.0).allocate([], [poor, rich], free)] == [
@@ -170,7 +169,7 @@ def test_no_job_is_resized_for_less_than_its_pause():
     assert TwoPhase(scaling_pause_s=26.0).allocate([], [poor, rich], free) == []
     # An idle GPU is worth its pause, unless the job is nearly done.
     assert len(TwoPhase(scaling_pause_s=26.0).allocate([], [poor], {"training": 1, "loaned": 0})) == 1
-    nearly = replace(poor, remaining_work_s=50.0)
+    nearly = poor._replace(remaining_work_s=50.0)
     assert TwoPhase(scaling_pause_s=26.0).allocate([], [nearly], {"training": 1, "loaned": 0}) == []
 
 
@@ -201,14 +200,14 @@ def test_flexible_workers_of_a_spanning_job_are_where_its_base_is_if_nothing_is_
 def test_a_job_does_not_span_pools_where_that_makes_it_slower():
     # Two workers at 40 % in both pools are slower than one in one; three are faster.
     fields = {"pools": ("training", "loaned"), "spans_pools": True, "spanning_speed": 0.4}
-    running = replace(job("s", 0, (1, 3), 30.0, **fields), workers=1)
+    running = job("s", 0, (1, 3), 30.0, **fields)._replace(workers=1)
     assert TwoPhase().allocate([], [running], {"training": 0, "loaned": 1}) == []
     grants = TwoPhase().allocate([], [running], {"training": 0, "loaned": 2})
     assert grants == [Grant("s", 3, "training", "loaned")]
 
 
 def test_thirds_of_gpus_on_loan_add_up_to_whole_ones():
-    running = replace(job("r", 0, (1, 9), 3000.0, pools=("loaned",)), workers=1)
+    running = job("r", 0, (1, 9), 3000.0, pools=("loaned",))._replace(workers=1)
     thirds = sum([1 / 3] * 18)
     assert thirds < 6
     (grant,) = TwoPhase().allocate([], [running], {"training": 0, "loaned": thirds})
@@ -245,7 +244,7 @@ def rounds(draw, max_jobs):
             has = draw(st.integers(least, most))
             base = pools[0]
             flexible = None if has == least else draw(st.sampled_from([base, "loaned"])) if spans else base
-            running.append(replace(demand, pools=(base,), workers=has, flexible_pool=flexible))
+            running.append(demand._replace(pools=(base,), workers=has, flexible_pool=flexible))
     free = {"training": draw(st.integers(0, 8)), "loaned": draw(st.integers(0, 24)) / 3}
     return waiting, running, free
 
@@ -311,7 +310,7 @@ def granted(demand, grant):
     if grant is None:
         return demand
     flexible_pool = grant.flexible_pool if grant.workers > demand.min_workers else None
-    return replace(demand, workers=grant.workers, pools=(grant.pool,), flexible_pool=flexible_pool)
+    return demand._replace(workers=grant.workers, pools=(grant.pool,), flexible_pool=flexible_pool)
 
 
 @settings(max_examples=150, deadline=None)
@@ -319,8 +318,8 @@ def granted(demand, grant):
 def test_flexible_demands_get_what_takes_the_most_off_the_running_times(jobs):
     _, running, free = jobs
     running = [
-        replace(
-            demand, pools=("training",), spans_pools=False, workers=demand.min_workers, flexible_pool=None
+        demand._replace(
+            pools=("training",), spans_pools=False, workers=demand.min_workers, flexible_pool=None
         )
         for demand in running
     ]

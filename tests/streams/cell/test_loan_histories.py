@@ -21,6 +21,7 @@ from schemas.decisions import EventIgnored, NodeMoved
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
 from schemas.lora_commands import SlotAssigned
 from streams.cell.cell import Cell
+from streams.cell.layout import Layout
 from tests.support.cells import (
     EPOCH_S,
     SLOT_S,
@@ -206,6 +207,14 @@ class LoanHistories(RuleBasedStateMachine):
         }
         due = {server for planned in self.reclaims.values() for server in planned.servers if server in held}
         assert due >= {server for server, loan in held.items() if loan.reclaim_id is not None}
+
+    @invariant()
+    def the_layout_is_the_one_that_is_made_anew(self) -> None:
+        layout = self.cell.nodes.layout if self.cell.nodes is not None else None
+        if layout is not None:
+            anew = Layout(layout.owned, layout.lent)
+            assert (layout.present, layout.owner_of) == (anew.present, anew.owner_of)
+            assert layout.owned_json == anew.owned_json
 
     @invariant()
     def nothing_is_planned_beyond_the_notice(self) -> None:
