@@ -178,8 +178,8 @@ def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
         )
     for effect in staffed.next_reclaims:
         yield (
-            f"  a reclaim of {effect.servers} would take {_names(effect.preempting)} among them, and preempt "
-            f"{_names(effect.preempts)}"
+            f"  a reclaim of {effect.servers} would preempt {_names(effect.preempts)}, on "
+            f"{_names(effect.preempting)}"
         )
 
 

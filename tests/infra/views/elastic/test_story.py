@@ -76,7 +76,7 @@ def test_who_would_be_preempted_next_is_told_until_it_is_not_true_any_more(bench
     before = lines(story(bench, victim))
     assert "if servers are wanted back now: 0 of 3 on loan can go without a preemption" in before
     server = latest.next_reclaims[0].preempting[0]
-    assert f"  a reclaim of 1 would take {server} among them, and preempt {victim}" in before
+    assert f"  a reclaim of 1 would preempt {victim}, on {server}" in before
     reclaim(bench, 3, "r1", 13)
     bench.rounds(15, 30)
     after = lines(story(bench, victim))
