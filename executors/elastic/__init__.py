@@ -4,6 +4,7 @@ Each worker process is a rank of torch.distributed. The node's own process impor
 does, and the worker processes are forked from it.
 """
 
+from executors.elastic.network import interface_of
 from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Runner, RunnerContext, UnfitError
 from schemas.commands import Command
@@ -19,7 +20,7 @@ class ElasticTraining:
         """Look for the data and the models.
 
         Raises:
-            UnfitError: a folder is missing.
+            UnfitError: a folder is missing, or the worker host is another machine.
             ValidationError: a setting is none.
         """
         self._settings = ElasticSettings()
@@ -27,6 +28,10 @@ class ElasticTraining:
             folder = getattr(self._settings, name)
             if not folder.is_dir():
                 raise UnfitError(f"{name.replace('_', ' ')} {folder} is no folder")
+        try:
+            interface_of(self._settings.worker_host)
+        except OSError as error:
+            raise UnfitError(str(error)) from error
 
     def load(self, context: RunnerContext) -> Runner:
         """Start the fork server, which imports torch and transformers: some ten seconds.

@@ -22,8 +22,7 @@ OPTIMIZER_TENSORS = "optimizer.safetensors"
 TRAINING_STATE = "training_state.json"
 FINISHED_JOB = "finished.json"
 
-MAX_LOSS = 1e9
-"""What a report can carry."""
+_MAX_LOSS = 1e9
 
 
 class TrainingState(BaseModel):
@@ -93,7 +92,7 @@ class JobCheckpoints:
         training = TrainingState(
             workload=self._workload,
             samples_done=trainer.samples_done,
-            loss=trainer.loss if trainer.loss is None else min(trainer.loss, MAX_LOSS),
+            loss=reportable(trainer.loss),
             dataset_digest=trainer.dataset.digest,
         )
         files = {
@@ -138,6 +137,11 @@ class JobCheckpoints:
         self._store.conclude(self._job_id, generation, finished.samples_done, {FINISHED_JOB: content})
 
 
+def reportable(loss: float | None) -> float | None:
+    """A loss as a report can carry it."""
+    return None if loss is None else min(loss, _MAX_LOSS)
+
+
 def publish(trainer: Trainer, root: Path, path: str) -> FinishedJob:
     """Write the trained model, or its adapter, to `path` below the output root.
 
@@ -148,7 +152,7 @@ def publish(trainer: Trainer, root: Path, path: str) -> FinishedJob:
     write_folder(root / path, files)
     return FinishedJob(
         samples_done=trainer.samples_done,
-        loss=trainer.loss if trainer.loss is None else min(trainer.loss, MAX_LOSS),
+        loss=reportable(trainer.loss),
         path=path,
         adapter_digest=_digest(files),
     )

@@ -1,7 +1,5 @@
 """A generation's process group: what its processes do together, at the boundary of a step and in it."""
 
-import os
-import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
@@ -9,14 +7,11 @@ from datetime import timedelta
 from enum import IntEnum
 from typing import Self
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from executors.elastic.meeting import Meeting, losses_told
-
-_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 class Wish(IntEnum):
@@ -127,19 +122,3 @@ class Group:
         with losses_told():
             dist.all_gather(everyones, mine)
         return [row.tolist() for row in everyones]
-
-
-def use_interface_of(host: str) -> None:
-    """Have Gloo and NCCL connect over the network interface that has the address of `host`, unless the
-    environment names one.
-
-    Raises:
-        OSError: no such host is known, or it is another machine.
-    """
-    address = socket.gethostbyname(host)
-    for interface, addresses in sorted(psutil.net_if_addrs().items()):
-        if any(address == entry.address for entry in addresses):
-            for variable in _INTERFACE_VARIABLES:
-                os.environ.setdefault(variable, interface)
-            return
-    raise OSError(f"no network interface has the address {address} of the worker host {host}")

@@ -107,6 +107,7 @@ class JobOnNode:
     def __post_init__(self) -> None:
         self._standing = _Standing(self.command.resume_samples)
         self._started_run_id = self.command.run_id
+        self._reported_samples = self.command.resume_samples
         self._vacant_ranks = list(local_ranks(self.command))
 
     @property
@@ -238,8 +239,7 @@ class JobOnNode:
                 samples_done = max(word.samples_done, self._standing.samples_done)
                 self._standing = _Standing(samples_done, word.loss, word.node_s)
             if isinstance(word, Progress) and word.leads and self._started_generation:
-                run_id, samples_done = self._started_run_id, self._standing.samples_done
-                self._report_progress(run_id, samples_done, complete=False)
+                self._report_news()
         if isinstance(word, Ended | Failed):
             worker.last_word = word
 
@@ -282,6 +282,7 @@ class JobOnNode:
             return
         self._started_generation = command.generation
         self._started_run_id = command.run_id
+        self._reported_samples = self._standing.samples_done
         self.place.report(
             RunStarted(
                 **self._of(command.run_id),
@@ -291,8 +292,14 @@ class JobOnNode:
         )
         self._say("run started", generation=command.generation, samples_done=self._standing.samples_done)
 
+    def _report_news(self) -> None:
+        samples_done = self._standing.samples_done
+        if samples_done != self._reported_samples:
+            self._report_progress(self._started_run_id, samples_done, complete=False)
+
     def _report_progress(self, run_id: str, samples_done: int, *, complete: bool) -> None:
         standing = self._standing
+        self._reported_samples = samples_done
         self.place.report(
             RunProgressed(
                 **self._of(run_id),

@@ -76,6 +76,7 @@ def load_model(
 
     Raises:
         ModelError: it is no causal language model, or a target module matches no layer.
+        OSError: a file cannot be read.
     """
     is_frozen_bf16 = adapter is not None and device.type == "cuda"
     try:
@@ -87,7 +88,7 @@ def load_model(
             dtype=torch.bfloat16 if is_frozen_bf16 else torch.float32,
         )
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, KeyError) as error:
         raise ModelError(f"{directory.name}: cannot be loaded: {error}") from error
     module: PreTrainedModel | PeftModel = base
     if adapter is not None:

@@ -158,18 +158,11 @@ class ElasticRunner:
 
     def _judge_assignment(self, command: WorkersAssigned) -> Objection | None:
         nodes = [member.node for member in command.members]
-        workers = sum(member.workers for member in command.members)
-        workload = command.workload
         if len(set(nodes)) < len(nodes):
             return Objection("impossible", "a node is among the members twice")
         if command.node not in nodes:
             return Objection(
                 "impossible", f"{command.node} is not among the members {', '.join(nodes)}"[:2_000]
-            )
-        if not workload.min_workers <= workers <= workload.max_workers:
-            return Objection(
-                "impossible",
-                f"{workers} workers, the job takes {workload.min_workers} to {workload.max_workers}",
             )
         if (needed := len(local_ranks(command))) > self._gpus:
             return Objection("impossible", f"workers here need {needed} GPUs, the node has {self._gpus}")

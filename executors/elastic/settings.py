@@ -42,7 +42,7 @@ class ElasticSettings(BaseSettings):
     checkpoint_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
     """How long a job that starts anew waits for the checkpoint that the cell knows of."""
     progress_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
-    """Seconds between two reports of a job that trains."""
+    """Seconds between two reports of a job that keeps no checkpoints; others report each checkpoint."""
     join_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     """How long workers wait for the others of their generation to load the model and to come."""
     peer_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0

@@ -14,8 +14,8 @@ import torch
 from pydantic import ValidationError
 from transformers.utils.logging import disable_progress_bar
 
-from executors.elastic.checkpoint import FinishedJob, JobCheckpoints, publish
-from executors.elastic.group import Group, Signal, Standing, Wish, use_interface_of
+from executors.elastic.checkpoint import FinishedJob, JobCheckpoints, publish, reportable
+from executors.elastic.group import Group, Signal, Standing, Wish
 from executors.elastic.inbox import Inbox
 from executors.elastic.meeting import JobFolder, Meeting, PeerLostError
 from executors.elastic.messages import (
@@ -28,6 +28,7 @@ from executors.elastic.messages import (
     WorkerOrder,
 )
 from executors.elastic.model import load_model, model_directory
+from executors.elastic.network import use_interface
 from executors.elastic.places import checkpoint_root, job_folder, result_path
 from executors.elastic.training import Trainer
 from executors.lora.dataset import DatasetError, DatasetRoot
@@ -143,7 +144,7 @@ class Worker:
             os.environ["CUDA_VISIBLE_DEVICES"] = devices[0]
         disable_progress_bar()
         torch.set_num_threads(order.threads)
-        use_interface_of(order.worker_host)
+        use_interface(order.worker_host)
         # What is cheap to refuse is refused before anything heavy is loaded.
         directory = model_directory(order.model_root, order.workload.model)
         dataset = DatasetRoot(order.dataset_root).open(order.workload.dataset.path)
@@ -398,7 +399,7 @@ class Worker:
 
     @property
     def _loss(self) -> float | None:
-        return None if self._trainer is None else self._trainer.loss
+        return None if self._trainer is None else reportable(self._trainer.loss)
 
 
 def _with_result(ended: Ended, finished: FinishedJob | None) -> Ended:

@@ -13,8 +13,12 @@ from infra.log.target import Target
 from infra.views.story import Chapter, Story
 from infra.views.text import written
 from infra.views.words import describe
+from schemas.base import ZoneView
 from schemas.codec import InvalidRecordError, decode_decision, decode_event
-from schemas.topics import DECISIONS, LEDGER
+from schemas.topics import DECISION_VIEWS, DECISIONS, LEDGER
+
+_STANDING = tuple(model.TYPE.encode() for model in DECISION_VIEWS if issubclass(model, ZoneView))
+"""How a zone stands may be news of a job that it does not speak of any more."""
 
 
 def explain(
@@ -57,7 +61,7 @@ def _stories(target: Target, job_id: str) -> dict[str, Story]:
         progress("reading the log") as done,
     ):
         for record in reader.to_end(done):
-            if record.value is None or mention not in record.value:
+            if record.value is None or not any(part in record.value for part in (mention, *_STANDING)):
                 continue
             cell = (record.key or b"").decode(errors="replace")
             story = stories.setdefault(cell, Story(job_id))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from infra.views.jobs import Job, Jobs
+from infra.views.loans import Loans
 from infra.views.nodes import Node, Nodes
 from infra.views.policy import PolicyFigures, policy_views
 from schemas.clock import ClockTicked
@@ -36,6 +37,7 @@ class Board:
     cell: str
     jobs: Jobs = field(default_factory=Jobs)
     nodes: Nodes = field(default_factory=Nodes)
+    loans: Loans = field(default_factory=Loans)
     solves: Solves = field(default_factory=Solves)
     figures: tuple[PolicyFigures, ...] = field(
         default_factory=lambda: tuple(view.figures() for view in policy_views())
@@ -68,6 +70,7 @@ class Board:
         self.events += 1
         self.jobs.take_event(envelope)
         self.nodes.take_event(envelope)
+        self.loans.take_event(envelope)
         match event := envelope.event:
             case ClockTicked():
                 self._read_clock(event.time_s)
@@ -87,8 +90,9 @@ class Board:
             self._read_clock(decision.time_s)
         self.jobs.take_decision(decision.outcome)
         self.nodes.take_decision(decision)
+        self.loans.take_decision(decision.outcome)
         for figures in self.figures:
-            figures.take_decision(decision.outcome)
+            figures.take_decision(decision)
 
     def job_cells(self, job: Job) -> dict[str, str]:
         """What the policies' figures say of a job, by the name of the column."""
@@ -101,6 +105,8 @@ class Board:
     def _read_clock(self, time_s: float) -> None:
         self.first_s = time_s if self.first_s is None else min(self.first_s, time_s)
         self.time_s = time_s if self.time_s is None else max(self.time_s, time_s)
+        for figures in self.figures:
+            figures.read_clock(self.time_s)
 
 
 def _joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:

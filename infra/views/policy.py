@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from infra.views.jobs import Job
 from infra.views.nodes import Node
 from schemas.base import Event, Outcome, Record
+from schemas.codec import Decision
 from schemas.kinds import KINDS
 
 
@@ -20,8 +21,11 @@ class PolicyFigures:
     NAME: ClassVar[str]
     """Of their part in a summary for programs."""
 
-    def take_decision(self, outcome: Outcome) -> None:
-        """Take a decision of the cell; they come in their order."""
+    def take_decision(self, decision: Decision) -> None:
+        """Take a decision of the cell, with the time of its clock; they come in their order."""
+
+    def read_clock(self, time_s: float) -> None:
+        """It is so late by the cell's clock, which may be later than the decisions that were taken."""
 
     def headline(self) -> str:
         """How things stand, in a few words, for the line above a watcher's tables."""

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from infra.views.jobs import Jobs
 from infra.views.policy import policy_views
-from schemas.base import Event, Outcome
+from schemas.base import Event, Outcome, ZoneView
 from schemas.codec import Decision, Envelope
 from schemas.decisions import JobStateName
 
@@ -38,13 +38,16 @@ class Story:
 
     job_id: str
     _chapters: list[Chapter] = field(default_factory=list)
+    _standing: dict[tuple[str, str], Chapter] = field(default_factory=dict)
+    """What the latest record of each kind on how a zone stands says of the job, by type and zone."""
     _jobs: Jobs = field(default_factory=Jobs)
     """Of this job alone."""
 
     @property
     def chapters(self) -> list[Chapter]:
         """All of it in the order of the ledger, each decision behind the event that brought it about."""
-        return sorted(self._chapters, key=lambda chapter: chapter.place)
+        standing = () if self._is_over else self._standing.values()
+        return sorted((*self._chapters, *standing), key=lambda chapter: chapter.place)
 
     @property
     def state(self) -> Literal["unknown"] | JobStateName:
@@ -61,14 +64,20 @@ class Story:
             self._chapters.append(Chapter((offset, -1), envelope.time, envelope.id, own))
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision, if it is about the job.
+        """Take a decision, if it is about the job. Of how a zone stands only the latest counts, also where
+        it does not speak of the job any more.
 
         Raises:
             InvalidRecordError: its id is none that a cell gives.
         """
         own = self._own_part(decision.outcome)
-        if own is not None:
-            self._chapters.append(Chapter(decision.place, decision.time_s, decision.id, own))
+        chapter = None if own is None else Chapter(decision.place, decision.time_s, decision.id, own)
+        if isinstance(zone := decision.outcome, ZoneView):
+            self._standing.pop((zone.TYPE, zone.zone), None)
+            if chapter is not None:
+                self._standing[zone.TYPE, zone.zone] = chapter
+        elif chapter is not None:
+            self._chapters.append(chapter)
             self._jobs.take_decision(decision.outcome)
 
     def as_json(self) -> dict[str, Any]:
@@ -78,6 +87,11 @@ class Story:
             "state": self.state,
             "chapters": [chapter.as_json() for chapter in self.chapters],
         }
+
+    @property
+    def _is_over(self) -> bool:
+        job = self._jobs.by_id.get(self.job_id)
+        return job is not None and job.is_over
 
     def _own_part(self, record: Event | Outcome) -> Event | Outcome | None:
         if getattr(record, "job_id", None) == self.job_id:

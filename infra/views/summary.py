@@ -38,6 +38,10 @@ class Summary:
     refunded: int
     withdrawn: int
     nodes_lost: int
+    servers_lent: int
+    """Each time that one was."""
+    reclaims: dict[str, int]
+    """Those that are over, by whether all servers were back `in_time`, or `late`."""
     revenue_micros: int
     """Payments less what was given back."""
     utilisation: float
@@ -75,6 +79,10 @@ class Summary:
         yield "refunded", str(self.refunded)
         yield "withdrawn", str(self.withdrawn)
         yield "nodes lost", str(self.nodes_lost)
+        if self.servers_lent:
+            yield "servers lent", str(self.servers_lent)
+        for status, count in self.reclaims.items():
+            yield f"reclaims: {status}", str(count)
         yield "revenue", units(self.revenue_micros)
         for figures in self.figures:
             yield from figures.rows()
@@ -96,6 +104,8 @@ def summarise(board: Board) -> Summary:
         refunded=len(jobs.in_state("refunded")),
         withdrawn=len(jobs.in_state("withdrawn")),
         nodes_lost=board.nodes.losses,
+        servers_lent=board.loans.lent,
+        reclaims=dict(sorted(board.loans.reclaims.items())),
         revenue_micros=board.revenue_micros,
         utilisation=_utilisation(board),
         solves=board.solves.answers,

@@ -1,7 +1,7 @@
 """A board as a live table, and a log's figures as tables."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -9,8 +9,10 @@ from rich.text import Text
 
 from infra.views.board import Board
 from infra.views.jobs import Job
+from infra.views.loans import holdings
 from infra.views.summary import Summary
-from infra.views.text import units
+from infra.views.text import units, written
+from schemas.loans import LoanChanged
 
 _STYLES = {"admitted": "cyan", "rejected": "dim", "refunded": "red", "withdrawn": "dim", "completed": "green"}
 _BAR_WIDTH = 10
@@ -26,11 +28,50 @@ def board_view(board: Board, most_jobs: int) -> RenderableType:
         f"revenue {units(board.revenue_micros)}",
         *(line for figures in board.figures if (line := figures.headline())),
     ]
+    lending: list[RenderableType] = []
+    if board.loans.has_any:
+        lending = [_holding_table(board), *_reclaim_lines(board)]
     return Group(
         Text(f"cell {board.cell}: {', '.join(parts)}"),
+        *lending,
         _node_table(board),
         _job_table(board, _chosen(list(jobs), most_jobs)),
     )
+
+
+def _holding_table(board: Board) -> Table:
+    """Servers by owner and user."""
+    table = Table("owner", "load", "user", "servers", "on the way back")
+    for holding in holdings(board.nodes.by_id, board.loans):
+        load = board.loans.loads.get(holding.owner)
+        table.add_row(
+            holding.owner,
+            "–" if load is None else f"{load:.0%}",
+            holding.user,
+            str(holding.servers),
+            str(holding.draining) if holding.owner != holding.user else "–",
+        )
+    return table
+
+
+def _reclaim_lines(board: Board) -> Iterator[Text]:
+    """A line for each reclaim that is not over."""
+    for reclaim in board.loans.open_reclaims.values():
+        back = reclaim.servers - len(reclaim.missing)
+        late = ", overdue" if reclaim.is_overdue else ""
+        yield Text(
+            f"reclaim {reclaim.reclaim_id} of zone {reclaim.owner}: {back} of {reclaim.servers} servers are "
+            f"back, due by {written(reclaim.due_s)}{late}",
+            "red" if reclaim.is_overdue else "yellow",
+        )
+
+
+def _loan_cells(loan: LoanChanged | None) -> dict[str, str]:
+    if loan is None:
+        return {}
+    if loan.due_s is None:
+        return {"loan": f"since {written(loan.since_s)}"}
+    return {"loan": f"to be back by {written(loan.due_s)}"}
 
 
 def _node_table(board: Board) -> Table:
@@ -39,7 +80,8 @@ def _node_table(board: Board) -> Table:
     for job in board.jobs.by_id.values():
         for name in job.nodes:
             running.setdefault(name, []).append(job.job_id)
-    added = [board.node_cells(node) for node in nodes]
+    loans = board.loans.by_server
+    added = [{**_loan_cells(loans.get(node.node)), **board.node_cells(node)} for node in nodes]
     columns = columns_of(added)
     table = Table("node", "zone", "type", "status", *columns, "runs")
     for node, cells in zip(nodes, added, strict=True):
@@ -120,6 +162,14 @@ def summary_table(title: str, sides: Mapping[str, Summary]) -> Table:
     table = Table("", *sides, title=title, title_justify="left", show_header=len(sides) > 1)
     for name in _in_order(shown):
         table.add_row(name, *(rows.get(name, "–") for rows in shown))
+    return table
+
+
+def rows_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """One row per figure of a single side."""
+    table = Table("", "", title=title, title_justify="left", show_header=False)
+    for name, figure in rows:
+        table.add_row(name, figure)
     return table
 
 

@@ -1,4 +1,4 @@
-"""Money and times as readable text."""
+"""Money, times and durations as readable text."""
 
 from datetime import UTC, datetime
 
@@ -29,6 +29,22 @@ def written(time: str | float) -> str:
     except (ValueError, OverflowError):
         return str(time)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def lasting(duration_s: float) -> str:
+    """A duration with the unit that leaves two digits or more of it, and few."""
+    if duration_s < 2 * 60:
+        return f"{duration_s:.0f} s"
+    if duration_s < 2 * 3_600:
+        return f"{duration_s / 60:.0f} min"
+    if duration_s < 2 * 86_400:
+        return f"{duration_s / 3_600:.1f} h"
+    return f"{duration_s / 86_400:.1f} days"
+
+
+def counted(number: int, thing: str) -> str:
+    """So many of a thing whose plural takes an s."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _read(time: str) -> datetime:

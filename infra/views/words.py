@@ -1,5 +1,6 @@
 """Events and decisions in words, those of a policy by its view."""
 
+from infra.views.loan_words import describe_loan, loan_happening
 from infra.views.policy import policy_views
 from infra.views.text import units
 from schemas.base import Event, Kinded, Outcome, Record
@@ -25,9 +26,9 @@ from schemas.solves import SolveFinished, SolveRequested
 
 def describe(record: Event | Outcome) -> list[str]:
     """What happened, on a line, and the numbers behind it on further ones."""
-    own = _own_words(record)
-    if own is not None:
-        return own
+    for words in (_own_words(record), describe_loan(record)):
+        if words is not None:
+            return words
     match record:
         case JobSubmitted():
             terms, *more = _of(record.terms)
@@ -77,9 +78,10 @@ def describe(record: Event | Outcome) -> list[str]:
 def happening(decision: Decision) -> str | None:
     """A line for a decision that a watcher wants to hear of; None for the others."""
     outcome = decision.outcome
-    own = next((line for view in policy_views() if (line := view.happening(outcome)) is not None), None)
-    if own is not None:
-        return own
+    own = (view.happening(outcome) for view in policy_views())
+    line = next((line for line in (*own, loan_happening(outcome)) if line is not None), None)
+    if line is not None:
+        return line
     match outcome:
         case CellAccepted():
             return f"cell {decision.cell} accepted"

@@ -96,3 +96,5 @@ class ServersCleared(Outcome):
     """How many of the servers a preempted job was on; the others cost no job its base demand."""
     collateral_gpus: Amount
     """GPUs that preempted jobs leave idle on other servers (section 3.7.3)."""
+    spared_jobs: Amount
+    """Jobs that have workers on other loaned servers and lose none."""

@@ -288,7 +288,7 @@ class Cluster:
     def state(self) -> dict[str, Any]:
         """Everything but the servers themselves, of types that msgpack writes."""
         return {
-            "closed": [each.server_id for each in self._servers.values() if not each.is_open],
+            "closed": sorted(each.server_id for each in self._servers.values() if not each.is_open),
             "jobs": [
                 [job_id, kind, part.pool, part.workers_per_worker, part.gpus_per_worker, part.workers]
                 for job_id, parts in self._jobs.items()

@@ -31,16 +31,17 @@ _WRITERS_AT_LEAST = 8
 class ConfiguredCell:
     """The state of a cell, but for its place in the ledger and its chain."""
 
-    def __init__(self, name: str, layout: Layout, rules: Rules) -> None:
+    def __init__(self, name: str, nodes: NodePool, rules: Rules) -> None:
         self.name = name
         self.time_s: float | None = None
+        layout = nodes.layout
         window = layout.owned.duplicate_window_events
         self._recent = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
         """Of events."""
         live_bytes = LiveBytes(layout.present.live_jobs_bytes)
         self.jobs = JobRegister(window, live_bytes)
-        self.nodes = NodePool(layout)
-        self._zones = Zones(layout, self.jobs, live_bytes, self.nodes.loans, rules.policies)
+        self.nodes = nodes
+        self._zones = Zones(layout, self.jobs, live_bytes, nodes.loans, rules.policies)
         self.zones = self._zones.policies
         """By id."""
         self._changes = Changes(name, self.nodes, self._zones)
@@ -51,7 +52,7 @@ class ConfiguredCell:
         cls, name: str, envelope: Envelope, configuration: CellConfigured, rules: Rules
     ) -> "ConfiguredCell":
         """The cell as its first configuration makes it."""
-        cell = cls(name, Layout(configuration), rules)
+        cell = cls(name, NodePool(Layout(configuration)), rules)
         cell._recent.note(writer_of(configuration), envelope.id)
         return cell
 
@@ -59,10 +60,12 @@ class ConfiguredCell:
     def restore(cls, name: str, state: State, rules: Rules) -> "ConfiguredCell":
         """The cell that `state` was taken of."""
         owned = CellConfigured.model_validate_json(state["configuration"])
-        cell = cls(name, Layout(owned, state["nodes"]["lent"]), rules)
+        nodes = NodePool(Layout(owned, state["nodes"]["lent"]))
+        # Before there are zones, which ask at once which of their nodes are on loan.
+        nodes.restore(state["nodes"])
+        cell = cls(name, nodes, rules)
         cell.time_s = state["time_s"]
         cell._recent.restore(state["recent"])
-        cell.nodes.restore(state["nodes"])
         cell._loans.restore(state["loans"])
         cell.jobs.restore(state["jobs"])
         cell._zones.restore(state["zones"], cell.time_s)

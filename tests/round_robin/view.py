@@ -7,6 +7,7 @@ from typing import Any
 from infra.views.jobs import Job
 from infra.views.policy import PolicyFigures, PolicyView
 from schemas.base import Event, Outcome, Record
+from schemas.codec import Decision
 from schemas.solves import SolveFinished, SolveRequested
 from tests.round_robin.kind import QueuePlace, SortProblem, SortSolution
 from tests.support.counting_commands import CountOrdered
@@ -20,9 +21,9 @@ class RoundRobinFigures(PolicyFigures):
     def __init__(self) -> None:
         self._turns: Counter[str] = Counter()
 
-    def take_decision(self, outcome: Outcome) -> None:
-        if isinstance(outcome, CountOrdered):
-            self._turns[outcome.job_id] += 1
+    def take_decision(self, decision: Decision) -> None:
+        if isinstance(decision.outcome, CountOrdered):
+            self._turns[decision.outcome.job_id] += 1
 
     def headline(self) -> str:
         return f"{self._turns.total()} turns" if self._turns else ""

@@ -46,7 +46,7 @@ def _serve(root: Path) -> None:
     fleet = Fleet(root, ElasticSettings(progress_s=0.05))
     fleet.add("n9")
     sys.stdin.readline()
-    fleet.assign("j", 1, [("n9", 2)], workload(10**6))
+    fleet.assign("j", 1, [("n9", 2)], workload(10**6, keeps=False))
     fleet.until(fleet.has_trained("j"))
     sys.stdout.write(" ".join(map(str, fleet.pids("n9"))) + "\n")
     sys.stdout.flush()

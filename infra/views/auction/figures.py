@@ -17,6 +17,7 @@ from schemas.auction.evidence import (
     evidence_of,
 )
 from schemas.base import Outcome
+from schemas.codec import Decision
 from schemas.decisions import JobOutcome, JobRejected
 from schemas.lora_commands import SlotAssigned
 
@@ -92,10 +93,10 @@ class AuctionFigures(PolicyFigures):
         """How often a job's rest was planned again."""
         return self._replanned.total()
 
-    def take_decision(self, outcome: Outcome) -> None:
+    def take_decision(self, decision: Decision) -> None:
         """Take a decision; those of other policies say nothing here."""
-        self._certificates |= certified(outcome)
-        match outcome:
+        self._certificates |= certified(decision.outcome)
+        match outcome := decision.outcome:
             case ZonePriced():
                 for prices in outcome.classes:
                     self._prices[outcome.zone, prices.gpu_type, prices.tariff] = prices

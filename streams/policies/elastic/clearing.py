@@ -41,8 +41,12 @@ class ClearedServers:
             gpus for server, gpus in gpus_before.items() if server not in self._wanted
         )
 
-    def outcome(self) -> ServersCleared:
-        """All of it."""
+    def outcome(self, spared_jobs: int) -> ServersCleared:
+        """All of it.
+
+        Args:
+            spared_jobs: how many jobs have workers on other loaned servers and lose none.
+        """
         dues_s = [due_s for server in self._servers if (due_s := self._wanted[server]) is not None]
         return ServersCleared(
             zone=self._zone,
@@ -52,4 +56,5 @@ class ClearedServers:
             scaled_in=tuple(self._scaled_in),
             preempting_servers=len(self._preempting),
             collateral_gpus=self._collateral_gpus,
+            spared_jobs=spared_jobs,
         )

@@ -3,6 +3,7 @@
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.elastic.outcomes import ElasticForecast, JobResized, QueuedJob, ServersCleared
 from schemas.elastic.settings import ElasticPolicy
+from schemas.elastic.staffing import ZoneStaffed
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload
 from schemas.kind import PolicyKind
 
@@ -13,11 +14,15 @@ ELASTIC = PolicyKind(
     terms=(ElasticTerms,),
     quoted_terms=(ElasticTerms,),
     evidence=(QueuedJob, ElasticForecast),
-    outcomes=(JobResized, ServersCleared, WorkersAssigned, WorkersReleased),
+    outcomes=(JobResized, ServersCleared, ZoneStaffed, WorkersAssigned, WorkersReleased),
     reasons={
         "job.admitted": ("queued",),
         "job.rejected": ("larger_than_the_zone",),
         "event.ignored": ("job_ending",),
     },
+    view="infra.views.elastic.view:ElasticView",
     virtual_runners={WorkersAssigned.RUNNER: "infra.simulation.elastic.workers:VirtualWorkers"},
+    drawn="infra.workloads.elastic.drawing:draw",
+    measures="infra.simulation.elastic.measures:ElasticMeasures",
+    warm_up="streams.policies.elastic.warm_up:story",
 )

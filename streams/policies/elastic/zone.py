@@ -23,6 +23,7 @@ from streams.policies.elastic.job import ElasticJob, generation_of
 from streams.policies.elastic.rounds import Rounds
 from streams.policies.elastic.schemes import choice_of, scheme_of
 from streams.policies.elastic.sizes import Shape, Sizes
+from streams.policies.elastic.staffing import ROUNDS_BETWEEN, Staffing, staffed
 from streams.policies.elastic.workforce import Why, Workforce
 from streams.policies.policy import ZoneContext
 
@@ -39,6 +40,7 @@ class ElasticZone:
         """Why nothing new is placed on a node: it is down, or cordoned, or leaving."""
         self._wanted: dict[str, float | None] = {}
         """Nodes that are to leave, and by when they must; cleared with the next tick, all at once."""
+        self._staffing = Staffing()
         self._arrivals = 0
         self._next_round_s = context.cell.epoch_s
         self._changed = False
@@ -177,10 +179,14 @@ class ElasticZone:
         interval_s = self._policy.interval_s
         self._next_round_s = (math.floor(time_s / interval_s) + 1) * interval_s
         if self._changed:
-            self._changed = False
+            self._changed, self._staffing.has_changed = False, True
             for node in self._wanted:
                 self._open_or_close(node)
             yield from self._rounds.allocate()
+        if self._staffing.is_due(time_s):
+            self._staffing.told(time_s + ROUNDS_BETWEEN * interval_s)
+            on_loan = [node for node in self._workforce.cluster.servers() if self._is_borrowed(node)]
+            yield staffed(self._zone.id, self._workforce, on_loan, self._choose)
 
     def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
         yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
@@ -198,6 +204,7 @@ class ElasticZone:
             "next_round_s": self._next_round_s,
             "changed": self._changed,
             "time_s": self._workforce.time_s,
+            "staffing": [self._staffing.has_changed, self._staffing.next_s],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -205,6 +212,7 @@ class ElasticZone:
         self._wanted, self._arrivals = state["wanted"], state["arrivals"]
         self._next_round_s, self._changed = state["next_round_s"], state["changed"]
         self._workforce.time_s = state["time_s"]
+        self._staffing.has_changed, self._staffing.next_s = state["staffing"]
         self._workforce.cluster.restore(state["cluster"])
         for packed in state["jobs"]:
             self._workforce.add(ElasticJob.from_state(packed, self._jobs))
@@ -217,6 +225,10 @@ class ElasticZone:
             self._workforce.cluster.close(node)
         else:
             self._workforce.cluster.open(node)
+
+    def _is_borrowed(self, node: str) -> bool:
+        """Whether it is on loan, and nobody wants it back yet."""
+        return node in self._loans and node not in self._wanted
 
     def _is_needed(self, node: str) -> bool:
         """Whether a job would never run without it."""
@@ -242,12 +254,14 @@ class ElasticZone:
             cleared.note(job, before)
         if changed:
             self._changed = True
-            yield cleared.outcome()
+            cluster = self._workforce.cluster
+            lodgers = {job for server in cluster.servers("loaned") for job in cluster.jobs_of(server)}
+            yield cleared.outcome(spared_jobs=len(lodgers - affected.keys()))
             yield from changed
 
     def _configure(self, context: ZoneContext) -> None:
         """Take over a configuration: the servers that are there now, and the settings."""
-        self._zone = context.zone
+        self._zone, self._loans = context.zone, context.loans
         self._policy = cast(ElasticPolicy, context.zone.policy)
         self._sizes = Sizes(context)
         cluster = self._workforce.cluster

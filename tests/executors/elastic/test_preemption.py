@@ -6,6 +6,7 @@ from tests.support.trained import Trained
 
 
 def test_a_preempted_job_resumes_elsewhere_from_its_checkpoint(fleet: Fleet, alone: Trained) -> None:
+    fleet.add("n1", checkpoint_s=0.05)
     work = workload()
     fleet.assign("j", 1, [("n1", 1), ("n2", 1)], work)
     fleet.until(fleet.has_trained("j"))
@@ -14,8 +15,7 @@ def test_a_preempted_job_resumes_elsewhere_from_its_checkpoint(fleet: Fleet, alo
     fleet.until(fleet.is_over("j", "n1", "n2"))
     ends = fleet.reports(RunProgressed, "j")[-1], fleet.reports(RunProgressed, "j", "n1")[-1]
     assert ends[0].samples_done == ends[1].samples_done > 0
-    (checkpoint,) = fleet.checkpoints("j")
-    assert checkpoint == f"1-{ends[0].samples_done}"
+    assert f"1-{ends[0].samples_done}" in fleet.checkpoints("j")
     fleet.release("j", 1, ["n1"], "preempted")
 
     fleet.assign("j", 2, [("n2", 1)], work, resumes=True, resume_samples=ends[0].samples_done)
@@ -93,11 +93,13 @@ def test_a_finished_job_is_reported_again_without_training(fleet: Fleet) -> None
 
 
 def test_a_node_that_stops_checkpoints_and_reports(fleet: Fleet) -> None:
+    fleet.add("n1", checkpoint_s=0.05)
     fleet.assign("j", 1, [("n1", 1)], workload(10**6))
     fleet.until(fleet.has_trained("j"))
     fleet.nodes["n1"].runner.close("node_stops")
-    (end,) = [report for report in fleet.reports(RunProgressed, "j") if report.complete]
-    assert fleet.checkpoints("j") == [f"1-{end.samples_done}"]
+    end = fleet.reports(RunProgressed, "j")[-1]
+    assert end.complete
+    assert f"1-{end.samples_done}" in fleet.checkpoints("j")
     assert fleet.nodes["n1"].runner.state() is None
 
 

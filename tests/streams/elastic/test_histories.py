@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 from schemas.base import Event
 from schemas.changes import NodeCordoned, NodeRegistered, NodeRetired, NodeUncordoned
 from schemas.fleet import NodeOnline, NodeSilent
+from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from tests.support.elastic import (
     CELL,
     INTERVAL_S,
+    LENDER,
+    NOTICE_S,
     ZONE,
     ElasticBench,
     ObedientNodes,
@@ -23,6 +26,7 @@ from tests.support.elastic import (
 )
 
 STEPS = 60
+LENDABLE = 3
 
 
 class History:
@@ -35,7 +39,8 @@ class History:
         self.down: set[str] = set()
         self.time_s = 0.0
         self.jobs = 0
-        self.send(elastic_cell(servers, **policy), tick(0.0))
+        self.send(elastic_cell(servers, LENDABLE, rng.choice(["T4", "V100"]), **policy), tick(0.0))
+        self.send(InferenceLoadReported(cell=CELL, zone=LENDER, time_s=0.0, load=0.0))
 
     @property
     def live(self) -> list[str]:
@@ -43,7 +48,8 @@ class History:
 
     @property
     def servers(self) -> list[str]:
-        return list(self.bench.cell.nodes.layout.zone_of)
+        layout = self.bench.cell.nodes.layout
+        return [node for node, zone in layout.zone_of.items() if zone == ZONE]
 
     def send(self, *events: Event) -> None:
         for event in events:
@@ -55,7 +61,7 @@ class History:
 
     def step(self) -> None:
         rng = self.rng
-        match rng.choice(["job", "job", "tick", "tick", "report", "report", "report", "end", "trouble"]):
+        match rng.choice(["job", "job", "tick", "tick", *3 * ["report"], "end", "trouble", "loan"]):
             case "job":
                 self.jobs += 1
                 fewest = rng.choice([1, 1, 2, 3, 6])
@@ -78,6 +84,30 @@ class History:
                 self.nodes.end(rng.choice(sorted(self.nodes.leading)))
             case "trouble":
                 self.trouble()
+            case "loan":
+                self.loan()
+
+    def loan(self) -> None:
+        """The inference side says something; whether it makes sense is the cell's to judge."""
+        rng = self.rng
+        number = len(self.bench.ledger)
+        of_lender = {"cell": CELL, "zone": LENDER}
+        match rng.choice(["load", "offer", "offer", "reclaim", "reclaim"]):
+            case "load":
+                load = rng.choice([0.0, 0.2, 0.5, 1.0])
+                self.send(InferenceLoadReported(**of_lender, time_s=self.time_s, load=load))
+            case "offer":
+                servers = rng.sample([f"i{index}" for index in range(LENDABLE)], rng.randint(1, LENDABLE))
+                self.send(CapacityOffered(**of_lender, offer_id=f"o{number}", servers=tuple(servers)))
+            case "reclaim":
+                self.send(
+                    CapacityReclaimed(
+                        **of_lender,
+                        reclaim_id=f"r{number}",
+                        servers=rng.randint(1, 2),
+                        due_s=self.time_s + NOTICE_S,
+                    )
+                )
 
     def trouble(self) -> None:
         rng, nodes = self.rng, self.nodes
@@ -126,7 +156,16 @@ class History:
             self.tick(INTERVAL_S)
 
 
-@pytest.mark.parametrize("scheme", ["lyra", "afs", "gandiva", "opportunistic", "fifo", "pollux"])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_invariants_hold_where_fungible_jobs_wait_for_loans_that_may_never_come(seed):
+    rng = random.Random(seed)
+    history = History(rng, servers=rng.randint(1, 4), scheme="opportunistic")
+    for _ in range(STEPS):
+        history.step()
+
+
+@pytest.mark.parametrize("scheme", ["lyra", "afs", "gandiva", "fifo", "pollux"])
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=25, deadline=None)
 def test_whatever_happens_every_job_ends_and_every_server_is_free_again(scheme, seed):
@@ -139,3 +178,5 @@ def test_whatever_happens_every_job_ends_and_every_server_is_free_again(scheme, 
     cluster = history.bench.zone._workforce.cluster
     assert all(cluster.is_empty(server) for server in cluster.servers())
     assert not any(history.bench.zone.occupies(server) for server in cluster.servers())
+    history.tick(INTERVAL_S)
+    assert all(loan.due_s is None for loan in history.bench.cell.nodes.loans.values()), "all are back"

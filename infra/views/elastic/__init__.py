@@ -1,0 +1,1 @@
+"""How the elastic policy is shown."""

@@ -1,0 +1,201 @@
+"""Descriptions of the elastic policy's own types: workloads, sizes of jobs, cleared servers, forecasts."""
+
+from collections.abc import Iterator, Sequence
+
+from infra.views.elastic.figures import ElasticFigures, pools_of, servers_of
+from infra.views.policy import PolicyView
+from infra.views.text import counted, lasting, written
+from schemas.base import Event, Outcome, Record
+from schemas.decisions import JobAdmitted, JobQuoted
+from schemas.elastic.commands import WorkersAssigned, WorkersReleased
+from schemas.elastic.outcomes import ElasticForecast, JobResized, QueuedJob, ServersCleared
+from schemas.elastic.staffing import PoolGpus, ZoneStaffed
+from schemas.elastic.workload import ElasticTerms, ElasticWorkload
+
+
+class ElasticView(PolicyView):
+    """See `PolicyView`."""
+
+    figures = ElasticFigures
+
+    def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
+        """Of servers that are cleared all, since it tells whom the job was preempted for, and with whom. Of a
+        zone's staffing the queue up to the job, or the reclaims that would preempt it."""
+        match record:
+            case ServersCleared() if job_id in (*record.preempted, *record.scaled_in):
+                return record
+            case ZoneStaffed():
+                return _staffing_of(record, job_id)
+        return None
+
+    def words(self, told: Record) -> list[str] | None:
+        """Of records that are about one job alone: see `part_of`."""
+        match told:
+            case ElasticWorkload():
+                return list(_workload(told))
+            case ElasticTerms():
+                return ["queues it, without a bid or a deadline"]
+            case QueuedJob():
+                return [_queue_place(told)]
+            case JobAdmitted(evidence=QueuedJob() as place):
+                return ["admitted to the queue", _queue_place(place)]
+            case ElasticForecast():
+                return [_forecast(told)]
+            case JobQuoted(evidence=ElasticForecast() as forecast):
+                jobs = f"jobs that wait now: {forecast.jobs_waiting}"
+                return [_forecast(forecast), f"{told.detail}; {jobs}"]
+            case JobResized():
+                return list(_resized(told))
+            case ServersCleared():
+                return list(_cleared(told))
+            case ZoneStaffed():
+                return list(_staffed(told))
+            case WorkersAssigned():
+                here = sum(member.workers for member in told.members if member.node == told.node)
+                workers = counted(sum(member.workers for member in told.members), "worker")
+                doing = "starts" if told.resumes else "goes on with"
+                at = f"generation {told.generation}, from {told.resume_samples} samples"
+                return [f"{told.node} {doing} {here} of {workers}: {at}"]
+            case WorkersReleased():
+                by = "" if told.by_s is None else f", by {written(told.by_s)}"
+                return [
+                    f"{told.node} gives up its workers of generation {told.generation} ({told.reason}){by}"
+                ]
+        return None
+
+    def happening(self, outcome: Outcome) -> str | None:
+        """Of jobs whose workers change, of servers that are cleared, and how the zone stands."""
+        match outcome:
+            case JobAdmitted(evidence=QueuedJob() as place):
+                others = counted(place.jobs_waiting, "other job")
+                return f"{outcome.job_id} queued beside {others}: takes {lasting(place.running_s)} at least"
+            case JobResized():
+                return f"{outcome.job_id} {next(_resized(outcome))}"
+            case ServersCleared():
+                return f"zone {outcome.zone}: {next(_cleared(outcome))}"
+            case ZoneStaffed():
+                return f"zone {outcome.zone}: {next(_staffed(outcome))}"
+        return None
+
+
+def _workload(job: ElasticWorkload) -> Iterator[str]:
+    trains = "all weights" if job.adapter is None else f"an adapter of rank {job.adapter.rank}"
+    yield f"{job.work_samples} samples of {job.dataset.path}, to train {trains} of {job.model}"
+    size = (
+        counted(job.max_workers, "worker")
+        if job.min_workers == job.max_workers
+        else f"{job.min_workers} to {job.max_workers} workers"
+    )
+    scaling = "linear in workers" if not job.speedup else f"{job.speedup[-1]:g} times that at most"
+    yield (
+        f"{size} of {counted(job.gpus_per_worker, 'GPU')} each; {job.samples_per_s:g} samples/s with one, "
+        f"{scaling}; global batch {job.hyperparameters.global_batch_size}"
+    )
+    abilities = {
+        "fungible: may run on slower GPUs": job.fungible,
+        "heterogeneous: on several GPU types at a time": job.heterogeneous,
+        "keeps no checkpoints: starts over when it is preempted": not job.keeps_checkpoints,
+    }
+    yield from (words for words, has_it in abilities.items() if has_it)
+
+
+def _queue_place(place: QueuedJob) -> str:
+    return (
+        f"jobs that wait beside it: {place.jobs_waiting}, shorter ones go first; it takes "
+        f"{lasting(place.running_s)} with all the workers that it can use"
+    )
+
+
+def _forecast(forecast: ElasticForecast) -> str:
+    first, last = written(forecast.earliest_end_s), written(forecast.latest_end_s)
+    end = f"ends at {first}" if first == last else f"ends between {first} and {last}"
+    return f"starts at {written(forecast.start_s)}, {end}"
+
+
+def _resized(size: JobResized) -> Iterator[str]:
+    """What happened, and further lines on why and what is left."""
+    difference = size.workers - size.workers_before
+    workers, before = counted(size.workers, "worker"), counted(size.workers_before, "worker")
+    where = f" on {servers_of(size.servers)} ({pools_of(size)})" if size.servers else ""
+    match size.reason:
+        case "started" | "resumed":
+            yield f"{size.reason} with {workers}{where}"
+        case "scaled_out":
+            yield f"scaled out to {workers}, {difference} more{where}"
+        case "scaled_in":
+            yield f"scaled in to {workers}, {-difference} fewer{where}"
+        case "moved":
+            yield f"keeps {workers}, in other places{where}"
+        case "servers_reclaimed":
+            yield f"goes on with {workers}, {-difference} fewer{where}: {size.detail}"
+        case "preempted":
+            yield f"preempted, loses {before} and is queued again: {size.detail}"
+        case "node_lost":
+            yield f"loses {before} with a node and is queued again: {size.detail}"
+        case "run_failed":
+            yield f"is queued again, as a run failed: {size.detail}"
+        case "stopped":
+            yield f"its {before} are told to stop: {size.detail}"
+    if size.reason == "scaled_in" and size.detail:
+        yield f"makes way for {size.detail}"
+    if size.reason == "preempted":
+        yield "without its workers there it would be below its base demand"
+    if size.reason != "stopped":
+        left = lasting(size.remaining_s)
+        with_them = "with these workers" if size.workers else "with its base demand, once it runs"
+        yield f"{size.samples_done} samples known to be done; the rest takes {left} {with_them}"
+
+
+def _cleared(cleared: ServersCleared) -> Iterator[str]:
+    by = "" if cleared.by_s is None else f", by {written(cleared.by_s)}"
+    hit = f"preempts {_names(cleared.preempted)}" if cleared.preempted else "preempts no job"
+    eased = f", scales in {_names(cleared.scaled_in)}" if cleared.scaled_in else ""
+    yield f"to give back {_names(cleared.servers)}{by}: {hit}{eased}"
+    free = len(cleared.servers) - cleared.preempting_servers
+    yield f"servers that cost no job its base demand: {free} of {len(cleared.servers)}"
+    yield (
+        f"spared: {counted(cleared.spared_jobs, 'job')} on other loaned servers; left idle elsewhere by "
+        f"preempted jobs: {counted(cleared.collateral_gpus, 'GPU')}"
+    )
+
+
+def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
+    yield (
+        f"{counted(staffed.jobs_running, 'job')} on {counted(staffed.workers, 'worker')}, "
+        f"{staffed.jobs_waiting} wait; GPUs in use: {_used(staffed.training)} on training servers, {_used(staffed.loaned)} on loaned ones"
+    )
+    if staffed.queue:
+        last = staffed.queue[-1]
+        yield (
+            f"number {len(staffed.queue)} in the queue: needs {counted(last.base_gpus, 'GPU')} to start, "
+            f"and takes {lasting(last.running_s)} with all the workers that it can use"
+        )
+    if staffed.on_loan:
+        yield (
+            f"if servers are wanted back now: {staffed.harmless_returns} of {staffed.on_loan} on loan can go "
+            "without a preemption"
+        )
+    for effect in staffed.next_reclaims:
+        yield (
+            f"  a reclaim of {effect.servers} would take {_names(effect.preempting)} among them, and preempt "
+            f"{_names(effect.preempts)}"
+        )
+
+
+def _used(pool: PoolGpus) -> str:
+    return f"{pool.used_gpus} of {pool.gpus}"
+
+
+def _names(names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _staffing_of(staffed: ZoneStaffed, job_id: str) -> ZoneStaffed | None:
+    places = [number for number, job in enumerate(staffed.queue, start=1) if job.job_id == job_id]
+    if places:
+        return staffed.model_copy(update={"queue": staffed.queue[: places[0]], "next_reclaims": ()})
+    hits = tuple(effect for effect in staffed.next_reclaims if job_id in effect.preempts)
+    if hits:
+        return staffed.model_copy(update={"queue": (), "next_reclaims": hits})
+    return None

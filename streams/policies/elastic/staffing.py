@@ -1,0 +1,120 @@
+"""What an elastic zone says of itself from time to time, for those who watch it."""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from schemas.elastic.staffing import PoolGpus, ReclaimEffect, WaitingJob, ZoneStaffed
+from solvers.elastic.cluster import Cluster
+from solvers.elastic.demand import Pool
+from solvers.elastic.lent import Lent, Reclaim, lent_by
+from solvers.elastic.reclaiming import Choice
+from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.workforce import Workforce
+
+ROUNDS_BETWEEN = 10
+"""It takes milliseconds in a large zone, so it is not said after every round."""
+MOST_QUEUED = 32
+RECLAIMS_AHEAD = 2
+
+
+@dataclass
+class Staffing:
+    """When one zone is described next."""
+
+    has_changed: bool = False
+    """Whether there is anything to say that was not said."""
+    next_s: float = 0.0
+    """Not before this."""
+
+    def is_due(self, time_s: float) -> bool:
+        """Whether to describe it now."""
+        return self.has_changed and time_s >= self.next_s
+
+    def told(self, next_s: float) -> None:
+        """It is described now."""
+        self.has_changed, self.next_s = False, next_s
+
+
+def staffed(zone: str, workforce: Workforce, on_loan: Sequence[str], choose: Choice) -> ZoneStaffed:
+    """How a zone is staffed now.
+
+    Args:
+        zone: its id.
+        on_loan: the servers that could be wanted back.
+        choose: how those are chosen that go.
+    """
+    running = [job for job in workforce.jobs.values() if job.members]
+    harmless, reclaims = _reclaims(lent_by(workforce.cluster, on_loan), choose)
+    return ZoneStaffed(
+        zone=zone,
+        jobs_waiting=workforce.jobs_without_workers,
+        jobs_running=len(running),
+        workers=sum(job.workers for job in running),
+        training=_gpus(workforce.cluster, "training"),
+        loaned=_gpus(workforce.cluster, "loaned"),
+        queue=_queue(workforce),
+        on_loan=len(on_loan),
+        harmless_returns=harmless,
+        next_reclaims=tuple(map(_effect, reclaims)),
+    )
+
+
+def _gpus(cluster: Cluster, pool: Pool) -> PoolGpus:
+    servers = cluster.servers(pool)
+    gpus = sum(map(cluster.gpus_of, servers))
+    return PoolGpus(gpus=gpus, used_gpus=gpus - sum(map(cluster.free_of, servers)))
+
+
+def _queue(workforce: Workforce) -> tuple[WaitingJob, ...]:
+    def running_s(job: ElasticJob) -> float:
+        return workforce.work_left_s(job) / job.speedup[job.workload.max_workers]
+
+    entries = ((running_s(job), job.arrival, job) for job in workforce.waiting)
+    return tuple(
+        WaitingJob(
+            job_id=job.job.job_id,
+            base_gpus=job.workload.min_workers * job.workload.gpus_per_worker,
+            running_s=left_s,
+        )
+        for left_s, _, job in heapq.nsmallest(MOST_QUEUED, entries)
+    )
+
+
+def _harmless(lent: Lent) -> int:
+    """How many servers could go and no job be preempted, if those with the fewest workers go first."""
+    spare = {job.job_id: sum(job.workers.values()) - job.min_workers for job in lent.jobs}
+    hosted: dict[str, list[tuple[str, int]]] = {server.server_id: [] for server in lent.servers}
+    for job in lent.jobs:
+        for server_id, workers in job.workers.items():
+            if server_id in hosted:
+                hosted[server_id].append((job.job_id, workers))
+    harmless = 0
+    for _, server_id in sorted((sum(count for _, count in jobs), id) for id, jobs in hosted.items()):
+        if all(workers <= spare[job_id] for job_id, workers in hosted[server_id]):
+            harmless += 1
+            for job_id, workers in hosted[server_id]:
+                spare[job_id] -= workers
+    return harmless
+
+
+def _reclaims(lent: Lent, choose: Choice) -> tuple[int, list[Reclaim]]:
+    """How many servers could go and no job be preempted, and the smallest reclaims that are larger."""
+    harmless, reclaims = _harmless(lent), list[Reclaim]()
+    for count in range(harmless + 1, len(lent.servers) + 1):
+        reclaim = choose(lent, count)
+        if reclaim.preempted or reclaims:
+            reclaims.append(reclaim)
+        else:
+            harmless = count
+        if len(reclaims) == RECLAIMS_AHEAD:
+            break
+    return harmless, reclaims
+
+
+def _effect(reclaim: Reclaim) -> ReclaimEffect:
+    return ReclaimEffect(
+        servers=len(reclaim.servers),
+        preempting=reclaim.servers[reclaim.harmless :],
+        preempts=reclaim.preempted,
+    )

@@ -1,0 +1,116 @@
+"""Files of elastic jobs, and the words in which a quote of one is answered."""
+
+from pathlib import Path
+
+import pytest
+
+from infra.files.entries import EntriesFileError
+from infra.files.events import read_jobs, read_quote_requests
+from infra.views.words import describe
+from schemas.decisions import JobQuoted
+from schemas.elastic.workload import ElasticTerms, ElasticWorkload
+from schemas.jobs import JobQuoteRequested
+from tests.support.elastic import CELL, ZONE, ElasticBench, elastic_cell, submit, tick, workload
+
+JOB = """\
+- job_id: tune-1
+  user: ann
+  zone: train
+  terms: {kind: elastic}
+  workload:
+    kind: elastic
+    work_samples: 120000
+    model: models/tiny
+    dataset: {path: data/corpus.jsonl, samples: 20000}
+    samples_per_s: 12.5
+    min_workers: 2
+    max_workers: 8
+"""
+
+
+def written(folder: Path, text: str) -> str:
+    file = folder / "jobs.yaml"
+    file.write_text(text)
+    return str(file)
+
+
+def test_an_elastic_job_is_read_from_yaml(tmp_path: Path) -> None:
+    (job,) = read_jobs(written(tmp_path, JOB), 0.0, "c")
+    assert isinstance(job.workload, ElasticWorkload)
+    assert (job.workload.min_workers, job.workload.max_workers) == (2, 8)
+    assert job.terms == ElasticTerms()
+
+
+def test_an_elastic_job_is_also_a_request_for_a_quote(tmp_path: Path) -> None:
+    file = written(tmp_path, JOB)
+    (job,), (request,) = read_jobs(file, 0.0, "c"), read_quote_requests(file, 0.0, "c")
+    assert (request.user, request.zone, request.workload) == (job.user, job.zone, job.workload)
+    assert request.terms == ElasticTerms()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ("min_workers: 2", "min_workers: 9", "5: workload.elastic: min_workers 9 is above max_workers 8"),
+        (
+            "max_workers: 8",
+            "max_workers: 8\n    speedup: [1, 1.9]",
+            "5: workload.elastic: speedup has 2 values, expected one for each of 8 workers",
+        ),
+        (
+            "max_workers: 8",
+            "max_workers: 3\n    speedup: [1, 1.9, 1.8]",
+            "5: workload.elastic: speedup falls: give the throughput of 1, 2, ... workers, which never falls",
+        ),
+        (
+            "max_workers: 8",
+            "max_workers: 64",
+            "5: workload.elastic: a global batch of 32 has no sample for each of 64 workers",
+        ),
+    ],
+)
+def test_a_job_that_contradicts_itself_is_refused_in_one_line(
+    tmp_path: Path, before: str, after: str, fault: str
+) -> None:
+    file = written(tmp_path, JOB.replace(before, after))
+    with pytest.raises(EntriesFileError) as refused:
+        read_jobs(file, 0.0, "c")
+    assert str(refused.value) == f"{file}:{fault}"
+
+
+def quoted(bench: ElasticBench, work_s: float, workers: tuple[int, int]) -> list[str]:
+    request = JobQuoteRequested(
+        cell=CELL,
+        quote_id="q",
+        user="ann",
+        zone=ZONE,
+        workload=workload(work_s, workers),
+        terms=ElasticTerms(),
+    )
+    (answer,) = bench.send(request)
+    assert isinstance(answer, JobQuoted)
+    return describe(answer)
+
+
+def test_a_quote_says_when_the_job_would_start_and_between_when_it_would_end() -> None:
+    bench = ElasticBench()
+    bench.send(elastic_cell(servers=1), tick(0.0))
+    assert quoted(bench, 3_600, (1, 4)) == [
+        "starts at 1970-01-01T00:01:00.000Z, ends between 1970-01-01T00:16:00.000Z and 1970-01-01T01:01:00.000Z",
+        "as things stand: later jobs, loans and reclaims change it; jobs that wait now: 0",
+    ]
+
+
+def test_a_quote_of_a_job_of_one_size_has_one_end_and_waits_for_the_jobs_before_it() -> None:
+    bench = ElasticBench()
+    bench.send(elastic_cell(servers=1), tick(0.0), submit("before", 600, (4, 4)))
+    head, *_ = quoted(bench, 3_600, (4, 4))
+    assert head == "starts at 1970-01-01T00:03:30.000Z, ends at 1970-01-01T00:18:30.000Z"
+
+
+def test_a_job_that_could_never_run_is_answered_with_the_reason() -> None:
+    bench = ElasticBench()
+    bench.send(elastic_cell(servers=1), tick(0.0))
+    assert quoted(bench, 600, (5, 5)) == [
+        "larger_than_the_zone: 5 workers of 1 GPUs each, and the zone's own servers have room for 4"
+    ]

@@ -1,0 +1,82 @@
+"""An elastic zone on servers that it has on loan."""
+
+from schemas.decisions import JobRejected
+from schemas.elastic.outcomes import ServersCleared
+from schemas.elastic.staffing import PoolGpus, ZoneStaffed
+from streams.cell.cell import Cell
+from tests.support.elastic import GPUS, INTERVAL_S, submit, tick
+from tests.support.elastic_loans import LivelyBench, borrowing_cell, loaded, offered, reclaimed
+
+
+def lent() -> LivelyBench:
+    """A server of its own, and three on loan."""
+    bench = LivelyBench(borrowing_cell(servers=1, lent=4))
+    bench.tell(loaded(0.0), offered("i0", "i1", "i2"))
+    return bench
+
+
+def staffed(bench: LivelyBench) -> list[ZoneStaffed]:
+    return [d.outcome for d in bench.decisions if isinstance(d.outcome, ZoneStaffed)]
+
+
+def test_servers_on_loan_make_no_room_for_larger_jobs_also_when_the_cell_is_restored() -> None:
+    bench = lent()
+    for cell in (bench.cell, Cell.unpack(bench.cell.packed())):
+        bench.cell = cell
+        (outcome,) = bench.send(submit("wide", workers=(GPUS + 1, GPUS + 1)))
+        assert isinstance(outcome, JobRejected)
+        assert outcome.reason == "larger_than_the_zone"
+
+
+def test_a_zone_says_how_it_is_staffed_and_what_is_next() -> None:
+    bench = lent()
+    bench.tell(
+        submit("firm", 60_000, (4, 4)), submit("solid", 30_000, (3, 3)), submit("roomy", 90_000, (2, 5))
+    )
+    bench.tell(submit("late", 120_000, (4, 4)), submit("later", 200_000, (4, 4)))
+    bench.rounds(1, 1)
+    (said,) = staffed(bench)
+    assert (said.jobs_running, said.jobs_waiting, said.workers) == (4, 1, 4 + 3 + 4 + 4)
+    assert said.training == PoolGpus(gpus=4, used_gpus=3)
+    assert said.loaned == PoolGpus(gpus=12, used_gpus=12)
+    assert [(job.job_id, job.base_gpus, job.running_s) for job in said.queue] == [("later", 4, 50_000.0)]
+    assert said.on_loan == 3
+
+
+def test_nothing_new_is_said_more_often_than_every_ten_rounds_or_where_nothing_has_changed() -> None:
+    bench = lent()
+    bench.tell(submit("a", 60_000))
+    bench.rounds(1, 1)
+    assert len(staffed(bench)) == 1
+    bench.tell(submit("b", 60_000))
+    bench.rounds(2, 10)
+    assert len(staffed(bench)) == 1
+    bench.rounds(11, 11)
+    assert [said.jobs_running for said in staffed(bench)] == [1, 2]
+    bench.rounds(12, 30)
+    assert len(staffed(bench)) == 2
+    assert bench.send(tick(31 * INTERVAL_S)) == []
+
+
+def test_what_it_says_of_the_next_reclaim_is_what_the_reclaim_does() -> None:
+    bench = lent()
+    bench.tell(submit("own", 300, (4, 4)), submit("wide", 60_000, (4, 4)), submit("other", 90_000, (3, 3)))
+    bench.rounds(1, 1)
+    (said,) = staffed(bench)
+    assert (said.on_loan, said.harmless_returns) == (3, 1)
+    one_more, two_more = said.next_reclaims
+    assert (one_more.servers, two_more.servers) == (2, 3)
+    outcomes = bench.tell(loaded(0.5, INTERVAL_S), reclaimed(2, 4 * INTERVAL_S)) + bench.rounds(2, 2)
+    (cleared,) = [outcome for outcome in outcomes if isinstance(outcome, ServersCleared)]
+    assert cleared.servers == one_more.preempting
+    assert cleared.preempted == one_more.preempts
+    assert cleared.spared_jobs == len(two_more.preempts) - len(one_more.preempts) == 1
+
+
+def test_a_server_that_is_wanted_back_is_not_counted_again() -> None:
+    bench = lent()
+    bench.tell(submit("firm", 60_000, (4, 4)), submit("other", 90_000, (4, 4)))
+    bench.rounds(1, 1)
+    bench.tell(loaded(0.5, INTERVAL_S), reclaimed(1, 4 * INTERVAL_S))
+    bench.rounds(2, 11)
+    assert [(said.on_loan, said.harmless_returns) for said in staffed(bench)] == [(3, 2), (2, 1)]

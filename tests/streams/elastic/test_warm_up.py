@@ -1,0 +1,17 @@
+"""What a worker folds before its first event, so that no round waits for a compiler."""
+
+from schemas.elastic.outcomes import JobResized
+from schemas.loans import ReclaimPlanned
+from streams.cell.cell import Cell
+from streams.policies.elastic.warm_up import story
+from tests.support.cells import Bench
+
+
+def test_the_warm_up_scales_jobs_by_each_scheme_and_gives_a_server_back():
+    bench = Bench(cell=Cell("elastic"))
+    outcomes = bench.send(*story())
+    started = {o.job_id: o.workers for o in outcomes if isinstance(o, JobResized)}
+    assert started == {"lyra-elastic": 2, "lyra-large": 2, "pollux-elastic": 2}, "a knapsack, and a search"
+    (reclaim,) = [o for o in outcomes if isinstance(o, ReclaimPlanned)]
+    assert reclaim.servers == ("lent",)
+    assert bench.cell.zones["lyra"].occupies("lent")
