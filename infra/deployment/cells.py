@@ -80,9 +80,8 @@ def present_cells(target: Target) -> dict[str, PresentCell]:
                 cell.zone_of[node] = zone
                 if from_zone is None:
                     cell.owner_of[node] = zone
-                    registration = registered.get((decision.cell, decision.cause))
-                    if registration is not None:
-                        cell.gpu_type_of[node] = registration.gpu_type
+                    if (decision.cell, decision.cause) in registered:
+                        cell.gpu_type_of[node] = registered[decision.cell, decision.cause].gpu_type
     return cells
 
 

@@ -38,7 +38,8 @@ OWN, SERVERS = "train-0", ("serve-0", "serve-1")
 CELLS = ROOT / "infra" / "cells" / "loans.yaml"
 QUIET, BUSY = 0.0, 0.9
 """Loads at which one of two servers is lent, and none: one is headroom."""
-LENDER = {
+SETTINGS = {
+    "MILLRACE_CHECKPOINT_S": "1",
     "MILLRACE_LENDER_FORECASTER": "seasonal",
     "MILLRACE_LENDER_INTERVAL_S": "0.5",
     "MILLRACE_LENDER_STEADY_S": "1",
@@ -155,8 +156,7 @@ class Fleet:
         """A job has done all of its work, and its result is there and better than it was."""
         (job,) = self.completed(job_id)
         assert job.samples_done == work_samples
-        assert job.adapter_path is not None
-        result = self.folders.adapters / job.adapter_path
+        result = self.folders.adapters / CELL / "ann" / job_id
         assert (result / "config.json").is_file()
         assert (result / "model.safetensors").stat().st_size > 0
         losses = self.losses(job_id)
@@ -178,7 +178,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     write_datasets(folders.datasets, seed=1)
     shutil.copytree(default_base_directory(), folders.models / "tiny-llama")
     with pytest.MonkeyPatch.context() as patch, LocalKafka(root / "broker") as broker:
-        for name, value in LENDER.items():
+        for name, value in SETTINGS.items():
             patch.setenv(name, value)
         target = Target(KafkaConnection(bootstrap_servers=broker.bootstrap_servers), "millrace")
         deployment = Deployment(Layout(CELLS, folders, target), lambda _line: None)
@@ -200,6 +200,8 @@ def test_an_elastic_job_spreads_to_a_lent_server_and_gives_it_back_in_time(fleet
     until(fleet.on_loan, "a server is lent")
     (server,) = fleet.on_loan()
     until(lambda: fleet.starts("wide", server), "the job spreads to it")
+    (spread,) = fleet.starts("wide", server)
+    until(lambda: fleet.trained("wide")[-1].samples_done > spread.samples_done + 100, "it trains on both")
     assert not fleet.completed("wide")
     fleet.load = BUSY
     until(lambda: not fleet.on_loan(), "the server is back")
@@ -210,8 +212,9 @@ def test_an_elastic_job_spreads_to_a_lent_server_and_gives_it_back_in_time(fleet
     until(lambda: fleet.completed("wide"), "the job is done", READY_S)
     fleet.assert_whole("wide", work_samples)
     # Nothing was lost: each set of workers goes on where the one before it was.
-    starts = [run.samples_done for run in fleet.events(RunStarted) if run.job_id == "wide"]
+    starts = [run.samples_done for run in fleet.starts("wide", OWN)]
     assert starts == sorted(starts)
+    assert 0 < starts[-1] < work_samples
     assert not any(answer.refused for answer in fleet.decided(OfferAnswered))
     fleet.assert_proven()
 
