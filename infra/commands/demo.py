@@ -48,7 +48,8 @@ def demo(
     console = Console(highlight=False, soft_wrap=True, stderr=json)
     with interrupted_by_sigterm(), show(console) as stage:
         stage.say("arrivals " + (f"from {source}" if source else f"generated, seed {seed}"))
-        result = run_demo(CELLS_DIRECTORY / "demo.yaml", arrivals, seed, stage, keep, secure, started_s)
+        files = CELLS_DIRECTORY / "demo.yaml", CELLS_DIRECTORY / "loans.yaml"
+        result = run_demo(*files, arrivals, seed, stage, keep, secure, started_s)
     _tell(result, json)
 
 
