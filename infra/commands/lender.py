@@ -66,7 +66,7 @@ def load(
         ),
     ] = None,
     every_s: Annotated[
-        float, bounded("--every", least=0.1, most=86_400, help="Seconds from one query to the next.")
+        float, bounded(least=0.1, most=86_400, help="Seconds from one query to the next.")
     ] = 60.0,
     file: Annotated[
         Path | None,

@@ -20,6 +20,7 @@ HARMLESS = {
         f"nodes {order}": ["n", "--cell", "c", *NOWHERE]
         for order in ("cordon", "uncordon", "retire", "return")
     },
+    "load": ["--file", "none.csv", "--cell", "c", "--zone", "z", *NOWHERE],
     "nodes lend": ["n", "--cell", "c", "--zone", "z", *NOWHERE],
     "nodes register": [
         *("n", "--cell", "c", "--zone", "z", "--gpu-type", "g", "--tariff", "t"),

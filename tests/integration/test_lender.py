@@ -215,7 +215,7 @@ def test_loads_of_prometheus_and_of_files_reach_the_topic(deployment, tmp_path):
         busy = [({"instance": f"s{number}:8000"}, "1" if number < 3 else "0") for number in range(SERVERS)]
         server.answer(vector(*busy))
         asking = load(
-            "--prometheus", server.url, "--query", "busy", "--per-server", "instance", "--every", "0.5"
+            "--prometheus", server.url, "--query", "busy", "--per-server", "instance", "--every-s", "0.5"
         )
         until(lambda: len(reported()) >= 4, "two loads of Prometheus")
         asking.terminate()

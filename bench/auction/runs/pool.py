@@ -117,6 +117,7 @@ DECIDING = (
     "schemas",
     "solvers",
     "streams",
+    "infra/lender",
     "infra/simulation",
     "infra/workloads",
     "infra/views",
