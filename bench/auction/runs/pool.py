@@ -117,7 +117,7 @@ DECIDING = (
     "schemas",
     "solvers",
     "streams",
-    "infra/lender",
+    *(f"infra/lender/{name}.py" for name in ("forecast", "history", "lending", "margin", "seasonal")),
     "infra/simulation",
     "infra/workloads",
     "infra/views",
