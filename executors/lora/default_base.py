@@ -9,6 +9,7 @@ import os
 import platform
 import random
 import shutil
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
@@ -168,3 +169,7 @@ def _exclusive(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{default_base_directory()}\n")

@@ -10,12 +10,12 @@ from rich.console import Console
 from infra.commands.options import CELLS_DIRECTORY, Json, Seed, bounded
 from infra.commands.output import console, print_json
 from infra.commands.replay import verdict_line
-from infra.commands.simulate import arrivals_of
 from infra.demo.demo import DemoResult, run_demo
 from infra.demo.market import show
 from infra.deployment.deployment import interrupted_by_sigterm
 from infra.errors import CommandError
 from infra.views.tables import adapter_table, summary_table
+from infra.workloads.arrivals import arrivals_of
 
 _TRACE = Path("../shared/traces/jobs_philly.csv.gz")
 
@@ -48,7 +48,8 @@ def demo(
     console = Console(highlight=False, soft_wrap=True, stderr=json)
     with interrupted_by_sigterm(), show(console) as stage:
         stage.say("arrivals " + (f"from {source}" if source else f"generated, seed {seed}"))
-        result = run_demo(CELLS_DIRECTORY / "demo.yaml", arrivals, seed, stage, keep, secure, started_s)
+        files = CELLS_DIRECTORY / "demo.yaml", CELLS_DIRECTORY / "loans.yaml"
+        result = run_demo(*files, arrivals, seed, stage, keep, secure, started_s)
     _tell(result, json)
 
 

@@ -7,13 +7,14 @@ import random
 import shutil
 import sysconfig
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 
 from infra.broker import watched_broker
+from infra.demo.loans import LENDER, LoanScene, default_model
 from infra.demo.market import Market, Show
 from infra.deployment.deployment import Deployment, Layout, principals, sole_user
 from infra.deployment.folders import Folders
@@ -24,6 +25,7 @@ from infra.log.target import Target
 from infra.views.summary import Summary, summarise
 from infra.workloads.arrivals import Arrival
 from infra.workloads.auction.bids import Demands, Workload, draw_workload
+from schemas.access import Role
 from schemas.cells import CellConfigured
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset
@@ -124,6 +126,8 @@ class DemoResult:
     """Whether it trained again after that."""
     faulty_adapters: list[str]
     """Jobs whose adapter is not on disk as the log has it."""
+    loan_shortcomings: list[str]
+    """Of the second scene."""
     duration_s: float
 
     @property
@@ -142,6 +146,7 @@ class DemoResult:
             found.append(f"{self.killed_node} did not come online again after its executor was killed")
         elif not self.recovered:
             found.append(f"{self.killed_node} came online again after the kill and began no run since")
+        found += self.loan_shortcomings
         if not self.verdict.ok:
             found.append("the replay does not verify")
         return found
@@ -149,6 +154,7 @@ class DemoResult:
 
 def run_demo(
     cells_file: Path,
+    loans_file: Path,
     arrivals: list[Arrival],
     seed: int,
     show: Show,
@@ -192,6 +198,10 @@ def run_demo(
                 (cell,) = deployment.cells
                 market = Market(deployment, follower, bids, show, cell.cell)
                 finished = _trade(market, quotes, cell, arrivals, seed, demands)
+            loans = Layout(
+                loans_file, folders, targets["operators"], connections=connections, lender_environment=LENDER
+            )
+            loan_shortcomings = _lend(loans, targets, datasets[0], show)
             show.say("folding the ledger again")
             verdict = verify_kafka(connections["auditor"], _PREFIX)
         completed = [end for job in market.board.jobs.by_id.values() if (end := job.completed) is not None]
@@ -203,6 +213,7 @@ def run_demo(
             returned=market.returned,
             recovered=market.recovered,
             faulty_adapters=faulty_adapters(folders.adapters, completed),
+            loan_shortcomings=loan_shortcomings,
             duration_s=time.monotonic() - started_s,
         )
 
@@ -229,6 +240,21 @@ def _trade(
     else:
         market.drain(_QUIET_S, deadline_s)
     return finished
+
+
+def _lend(layout: Layout, targets: Mapping[Role, Target], dataset: Dataset, show: Show) -> list[str]:
+    """Play the second scene, and say what is missing of it."""
+    deployment = Deployment(layout, show.say)
+    with (
+        default_model(layout.folders.models) as has_model,
+        EventPublisher(targets["users"], "millrace/demo") as users,
+        EventPublisher(targets["inference"], "millrace/demo") as inference,
+        deployment.running(),
+        BoardFollower(targets["auditor"]) as follower,
+    ):
+        scene = LoanScene(deployment, follower, users, inference, show, dataset)
+        scene.play(NODES_READY_S, has_model)
+    return scene.shortcomings
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from infra.log.reader import LogReader
 from infra.log.target import Target
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured, Zone
-from schemas.changes import ZoneConfigured
+from schemas.changes import NodeRegistered, ZoneConfigured
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision, decode_event
 from schemas.decisions import NodeMoved, ZoneAccepted
 from schemas.topics import DECISIONS, LEDGER
@@ -24,6 +24,10 @@ class PresentCell:
     """By id, each as it was last configured."""
     zone_of: dict[str, str]
     """The zone that each node serves."""
+    owner_of: dict[str, str]
+    """The zone that owns each node."""
+    gpu_type_of: dict[str, str]
+    """Of each node, as its owner calls it."""
 
 
 def ledger_configurations(target: Target, cells: set[str]) -> dict[str, CellConfigured]:
@@ -49,14 +53,18 @@ def present_cells(target: Target) -> dict[str, PresentCell]:
         decided = {decision.id: decision for decision in layout_changes(reader.to_end())}
     cells: dict[str, PresentCell] = {}
     asked: dict[tuple[str, str], Zone] = {}
-    for envelope in _events(target, CellConfigured, ZoneConfigured):
+    registered: dict[tuple[str, str], NodeRegistered] = {}
+    for envelope in _events(target, CellConfigured, ZoneConfigured, NodeRegistered):
         match envelope.event:
             case CellConfigured() as first:
                 zones = {zone.id: zone for zone in first.zones}
                 zone_of = {node.id: zone.id for zone in first.zones for node in zone.nodes}
-                cells.setdefault(first.cell, PresentCell(first, zones, zone_of))
+                gpu_type_of = {node.id: node.gpu_type for zone in first.zones for node in zone.nodes}
+                cells.setdefault(first.cell, PresentCell(first, zones, zone_of, dict(zone_of), gpu_type_of))
             case ZoneConfigured() as change:
                 asked.setdefault((change.cell, envelope.id), change.zone)
+            case NodeRegistered() as registration:
+                registered.setdefault((registration.cell, envelope.id), registration)
     for decision in decided.values():
         cell = cells.get(decision.cell)
         if cell is None:
@@ -64,10 +72,16 @@ def present_cells(target: Target) -> dict[str, PresentCell]:
         match decision.outcome:
             case ZoneAccepted(zone=zone):
                 cell.zones[zone] = asked[decision.cell, decision.cause]
+                cell.gpu_type_of.update((node.id, node.gpu_type) for node in cell.zones[zone].nodes)
             case NodeMoved(node=node, to_zone=None):
-                cell.zone_of.pop(node, None)
-            case NodeMoved(node=node, to_zone=str() as zone):
+                for known in (cell.zone_of, cell.owner_of, cell.gpu_type_of):
+                    known.pop(node, None)
+            case NodeMoved(node=node, from_zone=from_zone, to_zone=str() as zone):
                 cell.zone_of[node] = zone
+                if from_zone is None:
+                    cell.owner_of[node] = zone
+                    if (decision.cell, decision.cause) in registered:
+                        cell.gpu_type_of[node] = registered[decision.cell, decision.cause].gpu_type
     return cells
 
 

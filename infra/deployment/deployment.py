@@ -79,6 +79,8 @@ class Layout:
     """How other roles connect, where it is not as the operators do."""
     credentials: Path | None = None
     """The folder of the roles' passwords, for commands on this machine to find."""
+    lender_environment: Mapping[str, str] = field(default_factory=dict)
+    """Settings of lenders that differ from their defaults."""
 
     def connection(self, role: Role) -> KafkaConnection:
         """How a role connects."""
@@ -220,7 +222,9 @@ class Deployment:
                 if zone.lending is None:
                     continue
                 arguments = ["infra.cli", "lender", "--cell", cell, "--zone", zone.id]
-                lender = self._service(f"lender-{cell}-{zone.id}", "inference", arguments, {})
+                lender = self._service(
+                    f"lender-{cell}-{zone.id}", "inference", arguments, dict(self.layout.lender_environment)
+                )
                 self.lenders.append(lender)
                 stack.callback(lender.stop)
                 lender.start()

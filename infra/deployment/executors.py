@@ -4,6 +4,7 @@ import json
 
 from infra.deployment.cells import PresentCell
 from infra.deployment.folders import Folders
+from schemas.cells import Zone
 from schemas.registry import runners_of
 
 _HEARTBEATS_PER_NODE_TIMEOUT = 4
@@ -14,26 +15,45 @@ _LONGEST_PROGRESS_S = 5.0
 def served_nodes(cell: PresentCell, folders: Folders) -> list[str]:
     """The nodes of a cell that a deployment serves: those that the cell began with, and those registered
     since that an executor with its folders has served. Others may be served from another machine, and those
-    of zones that command nothing need no executor."""
+    of zones that command nothing, nor lend to such as do, need no executor."""
     first = {node.id for zone in cell.configuration.zones for node in zone.nodes}
     journals = folders.executors / cell.configuration.cell / "nodes"
-    commanding = {zone.id for zone in cell.zones.values() if runners_of(zone.policy.kind)}
     return [
         node
-        for node, zone in cell.zone_of.items()
-        if zone in commanding and (node in first or (journals / node).is_dir())
+        for node in cell.zone_of
+        if _runners(_users(cell, node)) and (node in first or (journals / node).is_dir())
     ]
 
 
 def executor_environment(cell: PresentCell, node: str, folders: Folders) -> dict[str, str]:
-    """The variables that set up an executor of a node for the zone that it serves at present."""
-    configuration, zone = cell.configuration, cell.zones[cell.zone_of[node]]
+    """The variables that set up an executor of a node for all zones that may use it."""
+    configuration, users = cell.configuration, _users(cell, node)
+    # One executor holds one base model: that of the first zone whose jobs share one.
+    base_models = [zone.base_model for zone in users if zone.policy.shares_base_model]
+    gpu_types = cell.zones[cell.owner_of[node]].gpu_types
+    gpus = next(gpu.gpus for gpu in gpu_types if gpu.name == cell.gpu_type_of[node])
     return {
-        "MILLRACE_BASE_MODEL": zone.base_model,
-        "MILLRACE_RUNNERS": json.dumps(sorted(runners_of(zone.policy.kind))),
+        "MILLRACE_BASE_MODEL": next(iter(base_models), users[0].base_model),
+        "MILLRACE_RUNNERS": json.dumps(_runners(users)),
+        "MILLRACE_GPUS": str(gpus),
+        "MILLRACE_MODEL_ROOT": str(folders.models),
         "MILLRACE_DATASET_ROOT": str(folders.datasets),
         "MILLRACE_OUTPUT_ROOT": str(folders.adapters),
         "MILLRACE_STATE_ROOT": str(folders.executors),
         "MILLRACE_NODE_HEARTBEAT_S": str(configuration.node_timeout_s / _HEARTBEATS_PER_NODE_TIMEOUT),
         "MILLRACE_PROGRESS_S": str(min(configuration.slot_s / _REPORTS_PER_SLOT, _LONGEST_PROGRESS_S)),
     }
+
+
+def _users(cell: PresentCell, node: str) -> list[Zone]:
+    """The zone that a node serves; if its owner lends, also its owner and the borrowers, whom it may serve
+    later without a new start of its executor."""
+    owner = cell.zones[cell.owner_of[node]]
+    ids = [cell.zone_of[node]]
+    if owner.lending is not None:
+        ids += [owner.id, *(borrower.zone for borrower in owner.lending.borrowers)]
+    return [cell.zones[id] for id in dict.fromkeys(ids)]
+
+
+def _runners(zones: list[Zone]) -> list[str]:
+    return sorted(frozenset[str]().union(*(runners_of(zone.policy.kind) for zone in zones)))

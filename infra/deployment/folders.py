@@ -37,6 +37,11 @@ class Folders:
         return self.root / "datasets"
 
     @property
+    def models(self) -> Path:
+        """Hugging Face directories that jobs may name; users put them there."""
+        return self.root / "models"
+
+    @property
     def adapters(self) -> Path:
         """What was trained."""
         return self.root / "adapters"
@@ -68,13 +73,16 @@ class Folders:
             CommandError: a folder cannot be made.
         """
         try:
-            for folder in (self.root, self.datasets, self.adapters, self.executors, self.logs):
+            for folder in (
+                *(self.root, self.datasets, self.models),
+                *(self.adapters, self.executors, self.logs),
+            ):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CommandError(f"{error.filename}: {error.strerror}") from None
 
     def clear(self) -> None:
-        """Remove everything but the datasets.
+        """Remove everything but datasets and models.
 
         Raises:
             CommandError: the log is where it cannot be removed from here.

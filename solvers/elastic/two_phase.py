@@ -9,6 +9,8 @@ from solvers.elastic.demand import Demand, Grant, Pool
 from solvers.elastic.knapsack import Group, best_choice
 
 POOLS: tuple[Pool, ...] = ("training", "loaned")
+MOST_STEPS = 50_000_000
+"""Of one knapsack: tens of milliseconds. Whoever submits many jobs of wide ranges holds up nobody else."""
 _WHOLE = 1e-9
 """Parts of GPUs are sums of thirds and the like: so much below a whole number is that number."""
 
@@ -77,30 +79,57 @@ class TwoPhase:
                 and demand.job_id not in scaled
                 and (base_pool == flexible_pool or (demand.spans_pools and flexible_pool == "loaned"))
             ]
-            groups = [self._group(demand, base_pool, flexible_pool) for demand, base_pool in here]
-            for (demand, _), item in zip(here, best_choice(groups, left[flexible_pool]), strict=True):
+            offers = _offers([demand for demand, _ in here], left[flexible_pool])
+            groups = [
+                self._group(demand, base_pool, flexible_pool, offered)
+                for (demand, base_pool), offered in zip(here, offers, strict=True)
+            ]
+            choice = best_choice(groups, left[flexible_pool])
+            for (demand, _), offered, item in zip(here, offers, choice, strict=True):
                 if item is not None:
-                    scaled[demand.job_id] = (item + 1, flexible_pool)
-                    left[flexible_pool] -= (item + 1) * demand.gpus_per_worker
+                    scaled[demand.job_id] = (offered[item], flexible_pool)
+                    left[flexible_pool] -= offered[item] * demand.gpus_per_worker
         return scaled
 
-    def _group(self, demand: Demand, base_pool: Pool, flexible_pool: Pool) -> Group:
-        """A job's items in the knapsack of one pool (erratum L3): 1, 2, ... extra workers."""
-        fewest, most = demand.min_workers, demand.max_workers
+    def _group(self, demand: Demand, base_pool: Pool, flexible_pool: Pool, offered: Sequence[int]) -> Group:
+        """A job's items in the knapsack of one pool (erratum L3): so many extra workers each."""
+        fewest, speedup = demand.min_workers, demand.speedup
         base_s = demand.remaining_s(fewest)
         work_s = demand.remaining_work_s
         if base_pool != flexible_pool:
             work_s /= demand.spanning_speed
-        values_s = [base_s - work_s / speed for speed in demand.speedup[fewest + 1 : most + 1]]
+        values_s = [base_s - work_s / speedup[fewest + more] for more in offered]
         extra = demand.workers - fewest
         if extra > 0:
             # To go on as it is costs no pause; anything else does, to lose its flexible workers too.
-            if demand.flexible_pool == flexible_pool:
-                values_s[extra - 1] += self._scaling_pause_s
+            if demand.flexible_pool == flexible_pool and extra in offered:
+                values_s[offered.index(extra)] += self._scaling_pause_s
         elif extra == 0:
             values_s = [value_s - self._scaling_pause_s for value_s in values_s]
-        gpus = demand.gpus_per_worker
-        return Group(range(gpus, (most - fewest) * gpus + 1, gpus), values_s)
+        return Group([more * demand.gpus_per_worker for more in offered], values_s)
+
+
+def _offers(demands: Sequence[Demand], capacity_gpus: int) -> list[Sequence[int]]:
+    """How many extra workers each job may be given: 1, 2, ... as far as they fit.
+
+    The knapsack takes time of their number x capacity. Where that is too much, every second number is left
+    out, or more of them, but for the present one and the largest: the result is then near the best.
+    """
+    most = [
+        min(demand.max_workers - demand.min_workers, capacity_gpus // demand.gpus_per_worker)
+        for demand in demands
+    ]
+    stride = -(-sum(most) * capacity_gpus // MOST_STEPS) or 1
+    if stride == 1:
+        return [range(1, count + 1) for count in most]
+    return [
+        sorted(
+            {*range(stride, count, stride), count, min(max(demand.workers - demand.min_workers, 1), count)}
+        )
+        if count
+        else []
+        for demand, count in zip(demands, most, strict=True)
+    ]
 
 
 def _capacity(running: Sequence[Demand], free_gpus: Mapping[Pool, float]) -> dict[Pool, int]:

@@ -13,12 +13,14 @@ from rich.console import Console
 
 from infra.files.entries import EntriesFileError
 from infra.files.events import read_jobs
+from infra.simulation.measures import measures_of
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.views.board import Board
 from infra.views.story import Story
 from infra.views.summary import summarise
 from infra.views.tables import board_view
 from infra.views.words import describe, happening
+from infra.workloads.drawing import draw_jobs
 from infra.workloads.timed import TimedEvent, WorkloadError
 from schemas.auction.terms import BidTerms
 from schemas.base import Event, Outcome
@@ -206,6 +208,17 @@ def test_a_simulation_runs_until_the_last_job_is_over_and_its_log_is_proven() ->
     verdict = verify(ledger, records)
     assert verdict.ok
     assert verdict.decisions == len(decisions)
+
+
+def test_jobs_are_drawn_and_measured_by_the_policy() -> None:
+    drawn = draw_jobs(cell(), 1, jobs=5, span_s=60.0, options={"largest_goal": "12"})
+    assert draw_jobs(cell(), 1, jobs=5, span_s=60.0, options={"largest_goal": "12"}) == drawn
+    assert max(timed.event.workload.goal for timed in drawn) <= 12
+    measures = measures_of(cell())
+    Simulation(cell(), drawn).pass_on(lambda step: [each.take(step) for each in measures.values()])
+    (measured,) = measures.values()
+    assert len(measured.tables()["waits"]) == 5
+    assert measured.as_json()["longest_wait_s"] == max(row["waited_s"] for row in measured.tables()["waits"])
 
 
 @pytest.fixture

@@ -75,5 +75,7 @@ ROUND_ROBIN = PolicyKind(
         ),
     ),
     virtual_runners={"counting": "tests.round_robin.virtual:VirtualCounting"},
+    drawn="tests.round_robin.drawing:draw",
+    measures="tests.round_robin.measures:RoundRobinMeasures",
     view="tests.round_robin.view:RoundRobinView",
 )

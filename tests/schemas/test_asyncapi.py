@@ -152,10 +152,8 @@ def test_every_type_travels_over_its_topics() -> None:
         assert set(channels[name]["messages"]) == {model.__name__ for model in models}
     assert set(channels["ledger"]["messages"]) == {model.__name__ for model in LEDGER_TYPES.values()}
     assert set(channels["decisions"]["messages"]) == {model.__name__ for model in DECISION_TYPES.values()}
-    assert set(channels["commands"]["messages"]) == {
-        *("SlotAssigned", "RunCancelled"),
-        *("WorkersAssigned", "WorkersReleased"),
-    }
+    commands = {"SlotAssigned", "RunCancelled", "WorkersAssigned", "WorkersReleased"}
+    assert set(channels["commands"]["messages"]) == commands
     assert set(channels["prices"]["messages"]) == {"ZonePriced"}
     assert set(channels["staffing"]["messages"]) == {"ZoneStaffed"}
     assert set(channels["loans"]["messages"]) == {"LoanChanged"}

@@ -345,3 +345,27 @@ def test_flexible_demands_get_what_takes_the_most_off_the_running_times(jobs):
         <= free["training"]
     )
     assert math.fsum(saved_s.values()) == pytest.approx(best_s)
+
+
+def test_wide_ranges_are_looked_at_in_strides_and_still_nearly_the_best(monkeypatch):
+    waiting = [job(name, number, (1, 60), 1_000.0 * (number + 1)) for number, name in enumerate("abcd")]
+    free = {"training": 100.0}
+    work_s = {demand.job_id: demand.remaining_work_s for demand in waiting}
+
+    def running_s():
+        granted = {grant.job_id: grant.workers for grant in TwoPhase().allocate(waiting, [], free)}
+        assert sum(granted.values()) <= 100
+        return sum(work_s[name] / workers for name, workers in granted.items())
+
+    exact_s = running_s()
+    monkeypatch.setattr("solvers.elastic.two_phase.MOST_STEPS", 4_000)
+    assert exact_s < running_s() < 1.1 * exact_s
+
+
+def test_a_job_can_stay_as_it_is_whatever_the_strides(monkeypatch):
+    monkeypatch.setattr("solvers.elastic.two_phase.MOST_STEPS", 4_000)
+    running = [
+        job(name, number, (1, 60), 1_000.0)._replace(workers=24, flexible_pool="training")
+        for number, name in enumerate("abcd")
+    ]
+    assert TwoPhase(scaling_pause_s=100.0).allocate([], running, {"training": 4.0}) == []

@@ -1,0 +1,107 @@
+"""Which nodes a deployment runs executors for, and what these are set up with."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from infra.deployment.cells import PresentCell
+from infra.deployment.executors import executor_environment, served_nodes
+from infra.deployment.folders import Folders
+from schemas.cells import Borrower, CellConfigured, GpuType, Lending, Node, Zone
+from schemas.elastic.settings import ElasticPolicy
+from tests.support.cells import configuration, zone
+from tests.support.loans import lender, lending_cell
+
+EIGHT = GpuType(name="fast", samples_per_s=80.0, memory_gib=640.0, gpus=8)
+BORROWER = Lending(borrowers=(Borrower(zone="e"),))
+
+
+def elastic(*nodes: str) -> Zone:
+    """Zone "e" of servers with eight GPUs each."""
+    servers = tuple(Node(id=node, gpu_type="fast", tariff="t") for node in nodes)
+    return zone(
+        id="e",
+        base_model="unused",
+        gpu_types=(EIGHT,),
+        nodes=servers,
+        policy=ElasticPolicy(reference_gpu_type="fast"),
+    )
+
+
+def serving(lending: Lending | None) -> Zone:
+    """Zone "inf" of two servers, which runs no jobs."""
+    nodes = tuple(Node(id=node, gpu_type="fast", tariff="t") for node in ("s1", "s2"))
+    return lender(gpu_types=(EIGHT,), nodes=nodes, lending=lending)
+
+
+def present(cell: CellConfigured, **moved: str) -> PresentCell:
+    """A cell as configured, but for nodes that serve other zones than their own."""
+    owner_of = {node.id: zone.id for zone in cell.zones for node in zone.nodes}
+    gpu_type_of = {node.id: node.gpu_type for zone in cell.zones for node in zone.nodes}
+    zones = {zone.id: zone for zone in cell.zones}
+    return PresentCell(cell, zones, {**owner_of, **moved}, owner_of, gpu_type_of)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders(tmp_path)
+
+
+def runners(cell: PresentCell, node: str, folders: Folders) -> list[str]:
+    return json.loads(executor_environment(cell, node, folders)["MILLRACE_RUNNERS"])
+
+
+def test_servers_of_a_zone_that_commands_nothing_need_no_executors(folders: Folders) -> None:
+    cell = present(configuration(zones=(elastic("t1"), serving(lending=None))))
+    assert served_nodes(cell, folders) == ["t1"]
+
+
+def test_servers_that_may_be_lent_have_executors_with_the_runners_of_their_borrowers(
+    folders: Folders,
+) -> None:
+    cell = present(configuration(zones=(elastic("t1"), serving(BORROWER))))
+    assert served_nodes(cell, folders) == ["t1", "s1", "s2"]
+    assert runners(cell, "s1", folders) == ["elastic"]
+
+
+def test_an_executor_started_during_a_loan_is_set_up_as_one_started_before_it(folders: Folders) -> None:
+    configured = configuration(zones=(elastic("t1"), serving(BORROWER)))
+    before, during = present(configured), present(configured, s1="e")
+    assert executor_environment(before, "s1", folders) == {
+        **executor_environment(during, "s1", folders),
+        "MILLRACE_BASE_MODEL": "served",
+    }
+
+
+def test_a_lent_server_holds_the_base_model_of_the_borrower_whose_jobs_share_one(folders: Folders) -> None:
+    auction = present(lending_cell())
+    assert executor_environment(auction, "s1", folders)["MILLRACE_BASE_MODEL"] == "tiny"
+    assert runners(auction, "s1", folders) == ["lora"]
+    both = Lending(borrowers=(Borrower(zone="e"), Borrower(zone="z")))
+    mixed = present(configuration(zones=(zone(), elastic("t1"), serving(both))))
+    assert executor_environment(mixed, "s1", folders)["MILLRACE_BASE_MODEL"] == "tiny"
+    assert runners(mixed, "s1", folders) == ["elastic", "lora"]
+
+
+def test_a_node_that_its_operator_has_lent_is_set_up_for_the_zone_that_it_serves(folders: Folders) -> None:
+    cell = present(configuration(zones=(zone(), elastic("t1", "t2"))), t2="z")
+    assert runners(cell, "t2", folders) == ["lora"]
+    assert executor_environment(cell, "t2", folders)["MILLRACE_BASE_MODEL"] == "tiny"
+
+
+def test_an_executor_is_told_how_many_gpus_its_node_has_and_where_models_lie(folders: Folders) -> None:
+    cell = present(configuration(zones=(zone(), elastic("t1"))))
+    environment = executor_environment(cell, "t1", folders)
+    assert environment["MILLRACE_GPUS"] == "8"
+    assert environment["MILLRACE_MODEL_ROOT"] == str(folders.models)
+    assert executor_environment(cell, "a1", folders)["MILLRACE_GPUS"] == "1"
+
+
+def test_nodes_registered_later_are_served_once_they_were(folders: Folders) -> None:
+    cell = present(configuration(zones=(elastic("t1"), serving(BORROWER))))
+    cell.zone_of["s3"] = cell.owner_of["s3"] = "inf"
+    cell.gpu_type_of["s3"] = "fast"
+    assert served_nodes(cell, folders) == ["t1", "s1", "s2"]
+    (folders.executors / "c" / "nodes" / "s3").mkdir(parents=True)
+    assert served_nodes(cell, folders) == ["t1", "s1", "s2", "s3"]
