@@ -155,6 +155,7 @@ def test_every_type_travels_over_its_topics() -> None:
     commands = {"SlotAssigned", "RunCancelled", "WorkersAssigned", "WorkersReleased"}
     assert set(channels["commands"]["messages"]) == commands
     assert set(channels["prices"]["messages"]) == {"ZonePriced"}
+    assert set(channels["staffing"]["messages"]) == {"ZoneStaffed"}
     assert set(channels["loans"]["messages"]) == {"LoanChanged"}
     assert set(channels["jobs.state"]["messages"]) == {"JobState"}
     assert set(channels["rules.states"]["messages"]) == {"CellState"}
