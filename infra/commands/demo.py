@@ -40,7 +40,7 @@ def demo(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run a demo in four minutes: bids, prices, trained adapters, a crash, and a verified log."""
+    """Run a demo in five minutes: bids, prices, trained adapters, a crash, a loan, and a verified log."""
     started_s = time.monotonic()
 
     source = trace or (_TRACE if _TRACE.is_file() else None)
@@ -62,6 +62,7 @@ def _tell(result: DemoResult, json: bool) -> None:
                 "killed_node": result.killed_node,
                 "returned": result.returned,
                 "recovered": result.recovered,
+                "loan_ok": not result.loan_shortcomings,
                 "duration_s": result.duration_s,
             }
         )
@@ -70,6 +71,8 @@ def _tell(result: DemoResult, json: bool) -> None:
         screen.print(adapter_table(result.summary))
         screen.print(summary_table("The demo", {"demo": result.summary}))
         screen.print(f"executor killed: {result.killed_node}; came back and trained: {result.recovered}")
+        loan = "; ".join(result.loan_shortcomings) or "a job spread to the server, which was back in time"
+        screen.print(f"server on loan: {loan}")
         screen.print(f"replay: {verdict_line(result.verdict)}")
         screen.print(f"took {result.duration_s:.0f} s")
     if result.shortcomings:

@@ -1,1 +1,1 @@
-"""The demo: a whole deployment on one machine, forty bids, a crash in between, and a replay at the end."""
+"""The demo: a whole deployment on one machine, forty bids, a crash, a loan, and a replay at the end."""

@@ -1,4 +1,4 @@
-"""The demo from end to end: a whole deployment, a crash in between, and a replay."""
+"""The demo from end to end: a whole deployment, a crash in between, a server on loan, and a replay."""
 
 import ast
 import hashlib

@@ -13,14 +13,14 @@ from tests.integration.deployment import ROOT
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(540)
 def test_the_demo_trains_lives_through_a_crash_and_proves_its_log() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "infra.cli", "demo", "--bids", "10", "--span", "10", "--json"],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=520,
         check=False,
     )
     # So few bids may all have their plans on the other node by the time that the killed one is back.
@@ -32,6 +32,7 @@ def test_the_demo_trains_lives_through_a_crash_and_proves_its_log() -> None:
     assert result["replay_ok"]
     assert result["killed_node"]
     assert result["returned"]
+    assert result["loan_ok"]
     assert result["admitted"] > 0
     assert len(result["adapters"]) == result["admitted"] - result["refunded"]
     # A job that is trained before its first report is due has no first loss.
