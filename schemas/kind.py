@@ -158,6 +158,10 @@ class PolicyKind:
     solves: tuple[Solve, ...] = ()
     virtual_runners: Mapping[str, Reference] = field(default_factory=dict)
     """The simulated runners of its commands, by the runners' names: see `VirtualRunner`."""
+    drawn: Reference | None = None
+    """`(Drawing) -> list[TimedEvent[Event]]`: draws jobs for simulations; None where jobs must be given."""
+    measures: Reference | None = None
+    """`(CellConfigured, zone: str) -> ZoneMeasures`: what simulations tell of a zone besides the summary."""
     view: Reference | None = None
     """`() -> PolicyView`: how people see it; in general terms where there is none."""
     warm_up: Reference | None = None

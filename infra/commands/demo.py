@@ -10,12 +10,12 @@ from rich.console import Console
 from infra.commands.options import CELLS_DIRECTORY, Json, Seed, bounded
 from infra.commands.output import console, print_json
 from infra.commands.replay import verdict_line
-from infra.commands.simulate import arrivals_of
 from infra.demo.demo import DemoResult, run_demo
 from infra.demo.market import show
 from infra.deployment.deployment import interrupted_by_sigterm
 from infra.errors import CommandError
 from infra.views.tables import adapter_table, summary_table
+from infra.workloads.arrivals import arrivals_of
 
 _TRACE = Path("../shared/traces/jobs_philly.csv.gz")
 

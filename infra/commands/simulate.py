@@ -1,8 +1,10 @@
 """`millrace simulate`."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,27 +22,60 @@ from infra.commands.options import (
 )
 from infra.commands.output import console, print_json, progress, remark
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
+from infra.commands.tables import write_tables
 from infra.commands.what_if import show_what_if
 from infra.errors import CommandError
 from infra.files.events import read_timed_events, read_timed_jobs
 from infra.simulation.alternative import Alternative, NodeAddition
 from infra.simulation.auction.policies import OtherPolicies, PolicyName
-from infra.simulation.simulator import Simulation
+from infra.simulation.edits import Edits, NodeCount, Setting
+from infra.simulation.lender import lenders_of
+from infra.simulation.measures import measures_of
+from infra.simulation.simulator import Participant, Simulation, Step
 from infra.views.board import Board
 from infra.views.summary import summarise
-from infra.views.tables import summary_table
-from infra.workloads.arrivals import Arrival, cut_from_trace, generate
-from infra.workloads.auction.bids import Demands, draw_workload
+from infra.views.tables import rows_table, summary_table
+from infra.workloads.drawing import draw_jobs
+from infra.workloads.elastic.load_files import read_load
+from infra.workloads.elastic.loads import INTERVAL_S, generate_load, load_reports
+from infra.workloads.elastic.requests import DAY_S
 from infra.workloads.timed import TimedEvent
-from infra.workloads.trace import read_trace
 from schemas.base import Event
 from schemas.cells import CellConfigured
 
 EPOCH_S = 1_704_067_200.0
 """2024-01-01: the virtual time at which a cell without an epoch of its own begins."""
 
-_OF_DRAWN_WORKLOADS = ("trace", "jobs", "span_slots", "median_work_slots", "seed")
-_OF_OWN_WORKLOADS = ("job_file", "events", "solve_s")
+GENERATED = "generated"
+"""In place of a file of loads."""
+
+_MOST_JOBS = 1_000_000
+_OF_DRAWN_WORKLOADS = ("trace", "jobs", "span_slots", "days", "median_work_slots", "draw")
+_OF_OWN_WORKLOADS = ("job_file", "events", "load", "solve_s")
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """How many jobs are drawn, or from which file."""
+
+    count: int | None = None
+    file: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Jobs":
+        """Read a number, or the path of a file.
+
+        Raises:
+            BadParameter: it is neither.
+        """
+        if text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_JOBS)):
+            if int(text) <= _MOST_JOBS:
+                return cls(count=int(text))
+        elif Path(text).is_file():
+            return cls(file=Path(text))
+        raise typer.BadParameter(f"{text!r} is neither a number from 0 to {_MOST_JOBS} nor a file")
+
+
 FromLedger = Annotated[
     Path | None,
     typer.Option(
@@ -52,7 +87,7 @@ FromLedger = Annotated[
 Trace = Annotated[
     Path | None,
     typer.Option(
-        help="CSV of a real trace for arrivals and sizes; generated without one.",
+        help="CSV of a real trace to draw jobs from; they are generated without one.",
         metavar="FILE.csv",
         show_default=False,
     ),
@@ -87,8 +122,49 @@ AddedNodes = Annotated[
 OutputDirectory = Annotated[
     Path | None,
     typer.Option(
-        help=f"Write {LEDGER_FILE} and {DECISIONS_FILE} there, for `replay --from`.",
+        help=f"Write {LEDGER_FILE} and {DECISIONS_FILE} there, for `replay --from`, and what policies "
+        "measure as CSV.",
         metavar="DIR",
+        show_default=False,
+    ),
+]
+DrawnJobs = Annotated[
+    Jobs | None,
+    typer.Option(
+        parser=Jobs.parse,
+        help="Number of drawn jobs, or a file for --trace; by default as many as the policy draws. With 0, "
+        "nothing is drawn.",
+        metavar="N|FILE.csv",
+        show_default=False,
+    ),
+]
+DrawingOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What the policy lets be said of drawn jobs; may be repeated.",
+        metavar="NAME=VALUE",
+        show_default=False,
+    ),
+]
+Loads = Annotated[
+    str | None,
+    typer.Option(
+        help=f"CSV of the load of zones that lend, or `{GENERATED}`: a lender of each acts on it.",
+        metavar="FILE.csv",
+        show_default=False,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="A zone's setting; may be repeated.", metavar="ZONE.FIELD=VALUE", show_default=False
+    ),
+]
+NodeCounts = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="How many nodes a zone has, which jobs are drawn for; may be repeated.",
+        metavar="ZONE=N",
         show_default=False,
     ),
 ]
@@ -100,20 +176,37 @@ AuctionPrice = Annotated[
 def simulate(
     context: typer.Context,
     cells: Annotated[
-        Path, typer.Option(help="YAML file of cells; a ledger's own by default.", metavar="CELLS.yaml")
-    ] = CELLS_DIRECTORY / "fleet.yaml",
+        Path | None,
+        typer.Option(
+            help="YAML file of cells; by default a ledger's own, else infra/cells/elastic.yaml with --load "
+            "or a file as --jobs, else infra/cells/fleet.yaml.",
+            metavar="CELLS.yaml",
+            show_default=False,
+        ),
+    ] = None,
     cell: CellName = None,
     from_ledger: FromLedger = None,
     expect_head: ExpectHead = None,
     trace: Trace = None,
-    jobs: Annotated[
-        int,
-        bounded(least=0, most=1_000_000, help="Number of drawn jobs; with 0, no quotes are drawn either."),
-    ] = 200,
-    span_slots: Annotated[float, bounded(least=0, most=10_000, help="Slots over which they arrive.")] = 72.0,
+    jobs: DrawnJobs = None,
+    span_slots: Annotated[
+        float | None,
+        bounded(least=0, most=10_000, help="Slots over which drawn jobs arrive.", show_default=False),
+    ] = None,
+    days: Annotated[
+        float | None, bounded(least=0.01, most=366, help="The same in days.", show_default=False)
+    ] = None,
     median_work_slots: Annotated[
-        float, bounded(least=0.001, most=10_000, help="Median work, in slots on the slowest GPU type.")
-    ] = 3.0,
+        float | None,
+        bounded(
+            least=0.001,
+            most=10_000,
+            help="Median work of bids, in slots on the slowest GPU type.",
+            show_default=False,
+        ),
+    ] = None,
+    draw: DrawingOption = None,
+    load: Loads = None,
     job_file: JobFile = None,
     events: EventsFile = None,
     solve_s: Annotated[float, bounded(least=0, most=86_400, help="Virtual seconds of each solve.")] = 0.0,
@@ -128,6 +221,8 @@ def simulate(
     money_unit_micros: AuctionPrice = None,
     max_value_per_compute_micros: AuctionPrice = None,
     max_value_per_memory_micros: AuctionPrice = None,
+    settings: Settings = None,
+    nodes: NodeCounts = None,
     add_nodes: AddedNodes = None,
     scale_nodes: Annotated[
         float, bounded(least=0.01, most=100, help="Multiply the nodes of each type and tariff.")
@@ -147,29 +242,50 @@ def simulate(
         price_per_thousand_samples_micros,
         {name: micros for name, micros in prices.items() if micros is not None},
     )
+    edits = Edits(tuple(map(Setting.parse, settings or [])), tuple(map(NodeCount.parse, nodes or [])))
     alternative = Alternative(policies.of, scale_nodes, tuple(map(NodeAddition.parse, add_nodes or [])))
     if from_ledger is not None:
-        _refuse(context, (*_OF_DRAWN_WORKLOADS, *_OF_OWN_WORKLOADS), "--from-ledger")
-        other_cells = cells if is_given(context, "cells") else None
+        _refuse(context, (*_OF_DRAWN_WORKLOADS, "seed", *_OF_OWN_WORKLOADS), "--from-ledger")
         kept = kept_heads(expect_head, cell)
-        show_what_if(from_ledger, cell, kept, other_cells, alternative, pace, out, json)
+        show_what_if(from_ledger, cell, kept, cells, edits, alternative, pace, out, json)
         return
     if expect_head:
         raise CommandError("--expect-head is for recorded ledgers and goes with --from-ledger")
-    configuration = cell_of(cells, EPOCH_S, cell)
+    wanted = jobs or Jobs()
+    if cells is None:
+        cells = CELLS_DIRECTORY / ("elastic.yaml" if load or wanted.file else "fleet.yaml")
+    configuration = edits.of(cell_of(cells, EPOCH_S, cell))
+    span_s = _span_s(context, span_slots, days, configuration.slot_s)
+    inputs: list[TimedEvent[Event]]
     if job_file is None:
-        demands = Demands(median_work_slots=median_work_slots)
-        inputs = _drawn(configuration, trace, jobs, span_slots * configuration.slot_s, seed, demands)
+        if wanted.file is not None:
+            _refuse(context, ("trace",), "a file as --jobs")
+        options = _options(draw, median_work_slots)
+        source = trace or wanted.file
+        drawn = wanted.count != 0
+        inputs = draw_jobs(configuration, seed, source, wanted.count, span_s, options) if drawn else []
     else:
-        _refuse(context, _OF_DRAWN_WORKLOADS, "--job-file")
+        drawn_alone = _OF_DRAWN_WORKLOADS if load == GENERATED else (*_OF_DRAWN_WORKLOADS, "seed")
+        _refuse(context, drawn_alone, "--job-file")
         inputs = [*read_timed_jobs(str(job_file), configuration.epoch_s, configuration.cell)]
     if events is not None:
         inputs += read_timed_events(str(events), configuration.epoch_s, configuration.cell)
+    participants: list[Participant] = []
+    if load is not None:
+        last_s = max((timed.time_s for timed in inputs), default=configuration.epoch_s)
+        inputs += _loads(configuration, load, span_s or last_s - configuration.epoch_s, seed)
+        participants += lenders_of(configuration)
     # Jobs and quotes are drawn for the cell as the file has it, so that all changes meet the same ones.
     simulated = alternative.of(configuration, source=str(cells))
     for note in alternative.without_effect(configuration):
         remark(note)
-    _run(simulated, inputs, pace, solve_s, seed, out, json)
+    _run(
+        simulated,
+        Simulation(simulated, inputs, pace, solve_s=solve_s, participants=participants),
+        seed,
+        out,
+        json,
+    )
 
 
 def _refuse(context: typer.Context, names: Iterable[str], option: str) -> None:
@@ -179,49 +295,69 @@ def _refuse(context: typer.Context, names: Iterable[str], option: str) -> None:
             raise CommandError(f"--{name.replace('_', '-')} does not go with {option}")
 
 
-def _drawn(
-    cell: CellConfigured, trace: Path | None, jobs: int, span_s: float, seed: int, demands: Demands
-) -> list[TimedEvent[Event]]:
-    """A drawn workload, as inputs of a simulation."""
-    if jobs == 0:
-        return []
-    arrivals = arrivals_of(trace, jobs, span_s, seed)
-    return draw_workload(cell, arrivals, cell.epoch_s, seed, demands).inputs(cell.epoch_s)
+def _span_s(
+    context: typer.Context, span_slots: float | None, days: float | None, slot_s: float
+) -> float | None:
+    """Over which time jobs arrive, where that is said."""
+    if days is None:
+        return None if span_slots is None else span_slots * slot_s
+    _refuse(context, ("span_slots",), "--days")
+    return days * DAY_S
 
 
-def _run(
-    cell: CellConfigured,
-    inputs: list[TimedEvent[Event]],
-    pace: float,
-    solve_s: float,
-    seed: int,
-    out: Path | None,
-    json: bool,
-) -> None:
-    """Simulate a cell and print what came of it."""
-    with progress("simulating") as done:
-        run = Simulation(cell, inputs, pace, solve_s=solve_s).run(done)
-    summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))
-    if out is not None:
-        with LogFiles(out) as files:
-            files.write(run.ledger, run.decisions)
-    if json:
-        print_json({"cell": cell.cell, "seed": seed, **summary.as_json()})
-    else:
-        console().print(summary_table(f"Cell {cell.cell}, seed {seed}", {cell.cell: summary}))
+def _options(draw: list[str] | None, median_work_slots: float | None) -> dict[str, str]:
+    """What is said of drawn jobs, by name."""
+    options = {} if median_work_slots is None else {"median_work_slots": str(median_work_slots)}
+    for text in draw or []:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise CommandError(f"--draw {text}: expected NAME=VALUE")
+        if name in options:
+            raise CommandError(f"--draw {text}: {name} is given twice")
+        options[name] = value
+    return options
 
 
-def arrivals_of(trace: Path | None, jobs: int, span_s: float, seed: int) -> list[Arrival]:
-    """Arrivals from a trace if one is given, else generated.
+def _loads(cell: CellConfigured, load: str, span_s: float, seed: int) -> list[TimedEvent[Event]]:
+    """The load of each zone that lends, every five minutes from the start on; all have the same.
 
     Raises:
-        CommandError: the trace is too short.
+        CommandError: none lends.
         TraceError: the file is none.
     """
-    if trace is None:
-        return generate(jobs, span_s, seed)
-    traced = read_trace(trace)
-    try:
-        return cut_from_trace(traced, jobs, span_s, seed)
-    except ValueError as error:
-        raise CommandError(f"{trace}: {error}") from None
+    lenders = [zone.id for zone in cell.zones if zone.lending is not None]
+    if not lenders:
+        raise CommandError(f"--load: no zone of cell {cell.cell} has `lending`")
+    days = max(span_s, INTERVAL_S) / DAY_S
+    samples = generate_load(seed, days) if load == GENERATED else read_load(Path(load), days)
+    return [timed for zone in lenders for timed in load_reports(samples, cell.cell, zone, cell.epoch_s)]
+
+
+def _run(cell: CellConfigured, simulation: Simulation, seed: int, out: Path | None, json: bool) -> None:
+    """Simulate a cell, print what came of it, and keep no more than that."""
+    board, measures = Board(cell.cell), measures_of(cell)
+    with LogFiles(out) if out is not None else nullcontext() as files, progress("simulating") as done:
+
+        def take(step: Step) -> None:
+            board.take_event(step.entry.envelope)
+            for decision in step.decisions:
+                board.take_decision(decision)
+            for measured in measures.values():
+                measured.take(step)
+            if files is not None:
+                files.write([step.entry], step.decisions)
+
+        simulation.pass_on(take, done)
+    if out is not None:
+        write_tables(out, {zone: measured.tables() for zone, measured in measures.items()})
+    summary = summarise(board)
+    if json:
+        told: dict[str, Any] = {"cell": cell.cell, "seed": seed, **summary.as_json()}
+        if measures:
+            told["zones"] = {zone: measured.as_json() for zone, measured in measures.items()}
+        print_json(told)
+        return
+    screen = console()
+    screen.print(summary_table(f"Cell {cell.cell}, seed {seed}", {cell.cell: summary}))
+    for zone, measured in measures.items():
+        screen.print(rows_table(f"Zone {zone}", measured.rows()))

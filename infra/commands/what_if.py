@@ -12,6 +12,7 @@ from infra.commands.output import console, print_json, progress, remark
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE, fault_of
 from infra.errors import CommandError
 from infra.simulation.alternative import Alternative, check_comparable, losses
+from infra.simulation.edits import Edits
 from infra.simulation.what_if import WhatIf, ledger_configuration, recorded, what_if
 from infra.views.summary import summarise
 from infra.views.tables import columns_of, state_of, summary_table
@@ -110,6 +111,7 @@ def show_what_if(
     cell: str | None,
     kept: list[KeptHead],
     cells: Path | None,
+    edits: Edits,
     alternative: Alternative,
     pace: float,
     out: Path | None,
@@ -121,7 +123,8 @@ def show_what_if(
         cell: None takes the ledger's only one.
         kept: heads that the ledger must lead to.
         cells: the file that has the other configuration; None starts from the ledger's own.
-        alternative: what is changed in it.
+        edits: how that is changed as if its file said so.
+        alternative: what is changed in it then.
         out: where the new log goes, if anywhere.
 
     Raises:
@@ -131,7 +134,7 @@ def show_what_if(
         ReplayError: the ledger is none.
     """
     own = ledger_configuration(ledger, cell)
-    base = own if cells is None else cell_of(cells, own.epoch_s, own.cell)
+    base = edits.of(own if cells is None else cell_of(cells, own.epoch_s, own.cell))
     other = alternative.of(base, source=str(cells or ledger))
     check_comparable(own, other)
     if out is not None and _same_file(out / LEDGER_FILE, ledger):

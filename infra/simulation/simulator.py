@@ -114,12 +114,26 @@ class Simulation:
         """
         ledger: list[LedgerEvent] = []
         decisions: list[Decision] = []
+
+        def keep(step: Step) -> None:
+            ledger.append(step.entry)
+            decisions.extend(step.decisions)
+
+        self.pass_on(keep, on_progress)
+        return SimulatedRun(ledger, decisions)
+
+    def pass_on(
+        self, take: Callable[[Step], None], on_progress: Callable[[float], None] = lambda _part: None
+    ) -> None:
+        """Feed the cell until all is over, and keep nothing: `take` is given each step.
+
+        Raises:
+            WorkloadError: it does not end.
+        """
         with _no_search_for_cycles():
             for step in self.steps():
-                ledger.append(step.entry)
-                decisions += step.decisions
+                take(step)
                 on_progress(self.part_over(step.time_s))
-        return SimulatedRun(ledger, decisions)
 
     def part_over(self, time_s: float) -> float:
         """How much of the simulation is over at a virtual time, from 0 to 1."""
@@ -183,8 +197,8 @@ def _latest_s(event: Event) -> float | None:
 
 @contextmanager
 def _no_search_for_cycles() -> Iterator[None]:
-    """The ledger and the decisions grow all the while and hold no cycles: to look through them for some takes
-    a quarter of the time."""
+    """Jobs, and whatever is kept of events and decisions, grow all the while and hold no cycles: to look
+    through them for some takes a quarter of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -123,6 +123,14 @@ def summary_table(title: str, sides: Mapping[str, Summary]) -> Table:
     return table
 
 
+def rows_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """One row per figure of a single side."""
+    table = Table("", "", title=title, title_justify="left", show_header=False)
+    for name, figure in rows:
+        table.add_row(name, figure)
+    return table
+
+
 def _in_order(sides: Iterable[Iterable[str]]) -> list[str]:
     """All names, each behind the one that it comes after on its own side."""
     names: list[str] = []

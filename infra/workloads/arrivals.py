@@ -7,8 +7,10 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from infra.workloads.trace import TraceJob
+from infra.workloads.timed import WorkloadError
+from infra.workloads.trace import TraceJob, read_trace
 
 BLOCK_MEAN_GAPS = 10
 """The arrival rate holds for so many mean gaps, then moves on."""
@@ -44,6 +46,22 @@ class Arrival:
     """Since the workload's start."""
     user: str
     gpu_s: float
+
+
+def arrivals_of(trace: Path | None, count: int, span_s: float, seed: int) -> list[Arrival]:
+    """So many arrivals from a trace if one is given, else generated.
+
+    Raises:
+        WorkloadError: the trace is too short.
+        TraceError: the file is none.
+    """
+    if trace is None:
+        return generate(count, span_s, seed)
+    traced = read_trace(trace)
+    try:
+        return cut_from_trace(traced, count, span_s, seed)
+    except ValueError as error:
+        raise WorkloadError(f"{trace}: {error}") from None
 
 
 def cut_from_trace(jobs: Sequence[TraceJob], count: int, span_s: float, seed: int) -> list[Arrival]:

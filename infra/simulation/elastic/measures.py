@@ -1,173 +1,187 @@
 """What elastic scheduling is measured by (thesis, section 3.7): queuing time, JCT, usage, preemptions."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from infra.simulation.elastic.figures import Distribution, ElasticFigures
+from infra.simulation.elastic.job_line import JobLine
+from infra.simulation.elastic.usage import GpuSeconds, GpuUsage, Integral
+from infra.simulation.measures import Table
 from infra.simulation.simulator import Step
 from schemas.base import Outcome
 from schemas.cells import CellConfigured
-from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn, NodeMoved
+from schemas.changes import NodeRegistered
+from schemas.decisions import (
+    JobAdmitted,
+    JobCompleted,
+    JobRefunded,
+    JobRejected,
+    JobWithdrawn,
+    NodeMoved,
+)
 from schemas.elastic.outcomes import JobResized, ServersCleared
 from schemas.elastic.workload import ElasticWorkload
 from schemas.fleet import RunFinished
 from schemas.inference import InferenceLoadReported
 from schemas.jobs import JobSubmitted
-from schemas.loans import ReclaimPlanned
+from schemas.loans import LoanChanged, ReclaimEnded, ReclaimPlanned
 
 
-@dataclass
-class JobLine:
-    """One job from its submission to its end."""
-
-    job_id: str
-    user: str
-    submitted_s: float
-    gpus_per_worker: int
-    min_workers: int
-    max_workers: int
-    started_s: float | None = None
-    """When it was first given workers."""
-    ended_s: float | None = None
-    queuing_s: float = 0.0
-    """How long it had no workers, after preemptions too."""
-    preemptions: int = 0
-    resizes: int = 0
-    """How often its workers changed while it ran."""
-    was_on_loaned: bool = False
-    state: str = "waiting"
-    _waits_since_s: float | None = None
-
-    @property
-    def jct_s(self) -> float | None:
-        """Job completion time: from submission to end."""
-        return None if self.ended_s is None else self.ended_s - self.submitted_s
-
-    def as_row(self) -> dict[str, Any]:
-        """Plain values, for a file."""
-        fields = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        return {**fields, "jct_s": self.jct_s}
-
-
-@dataclass
-class Usage:
-    """A sum over time of something that stays the same between changes."""
-
-    amount: float = 0.0
-    integral: float = 0.0
-    since_s: float = 0.0
-
-    def change(self, time_s: float, difference: float) -> None:
-        """It is more by so much from this moment on."""
-        self.integral += self.amount * (time_s - self.since_s)
-        self.amount += difference
-        self.since_s = time_s
-
-    def until(self, time_s: float) -> float:
-        """The integral up to a moment that is no earlier than the last change."""
-        return self.integral + self.amount * (time_s - self.since_s)
-
-
-class Measures:
-    """Takes the steps of a simulation of one cell with a zone of elastic jobs, and perhaps one that lends.
+class ElasticMeasures:
+    """See `ZoneMeasures`. Servers count as in the configuration that the cell begins with; inference is what
+    the zones report that lend.
 
     Times are those of the events, not of the cell's clock, which stands still between two ticks.
     """
 
     def __init__(self, cell: CellConfigured, zone: str) -> None:
-        """
-        Args:
-            zone: of elastic jobs.
-        """
-        zones = {each.id: each for each in cell.zones}
-        gpus = {each.id: {gpu.name: gpu.gpus for gpu in each.gpu_types} for each in cell.zones}
-        self._gpus_of = {node.id: gpus[each.id][node.gpu_type] for each in cell.zones for node in each.nodes}
-        self._own = {node.id for node in zones[zone].nodes}
-        self.own_gpus = sum(self._gpus_of[node] for node in self._own)
-        self.other_gpus = sum(self._gpus_of.values()) - self.own_gpus
         self._zone = zone
+        self._gpus_of_type = {each.id: {gpu.name: gpu.gpus for gpu in each.gpu_types} for each in cell.zones}
+        self._gpus_of: dict[str, int] = {}
+        gpus: dict[str, int] = {}
+        for each in cell.zones:
+            for node in each.nodes:
+                self._gpus_of[node.id] = self._gpus_of_type[each.id][node.gpu_type]
+            gpus[each.id] = sum(self._gpus_of[node.id] for node in each.nodes)
+        self._own = {node.id for each in cell.zones if each.id == zone for node in each.nodes}
+        self._own_gpus = gpus[zone]
+        self._lent_gpus = {
+            each.id: gpus[each.id] for each in cell.zones if each.lending is not None and each.id != zone
+        }
+        """Of each zone that lends, all."""
+        self._serving = dict.fromkeys(self._lent_gpus, 0.0)
         self._start_s = self._end_s = cell.epoch_s
-        self.jobs: dict[str, JobLine] = {}
-        """By id."""
-        self.used_own, self.used_loaned, self.loaned, self.inference = (
-            Usage(since_s=cell.epoch_s) for _ in range(4)
-        )
-        """GPUs: of jobs on own servers and on loaned ones, on loan, and serving inference."""
-        self.reclaims = self.reclaimed_servers = self.reclaimed_gpus = 0
-        """How often servers were wanted back, how many, and their GPUs."""
-        self.preempting_servers = self.collateral_gpus = 0
-        """How many of those servers cost jobs their base demand, and GPUs that these jobs left elsewhere."""
-        self._placed: dict[str, list[tuple[Usage, int]]] = {}
+        self._jobs: dict[str, JobLine] = {}
+        self._usage = GpuUsage(cell.epoch_s)
+        self._until_last_input = (cell.epoch_s, GpuSeconds())
+        self._placed: dict[str, list[tuple[Integral, int]]] = {}
         """What each running job uses."""
+        self._borrowed: set[str] = set()
+        """Servers that were on loan to the zone; where they are now does not matter."""
+        self._reclaims = self._reclaimed_servers = self._reclaimed_gpus = self._overdue = 0
+        self._preempting_servers = self._collateral_gpus = 0
 
     def take(self, step: Step) -> None:
-        """Take the next step."""
+        """Take the next step of the simulation."""
         time_s, event = step.time_s, step.entry.envelope.event
         self._end_s = time_s
+        self._usage.pass_time(time_s)
         match event:
-            case JobSubmitted(workload=ElasticWorkload() as workload):
-                self.jobs.setdefault(
-                    event.job_id,
-                    JobLine(
-                        event.job_id,
-                        event.user,
-                        time_s,
-                        workload.gpus_per_worker,
-                        workload.min_workers,
-                        workload.max_workers,
-                    ),
-                )
-            case InferenceLoadReported():
-                self.inference.change(time_s, event.load * self.other_gpus - self.inference.amount)
-            case RunFinished() if event.job_id in self.jobs:
-                self.jobs[event.job_id].ended_s = time_s
+            case JobSubmitted(zone=self._zone, workload=ElasticWorkload() as workload):
+                self._jobs.setdefault(event.job_id, JobLine.of(event.job_id, event.user, workload, time_s))
+                self._until_last_input = (time_s, self._usage.until(time_s))
+            case InferenceLoadReported() if event.zone in self._lent_gpus:
+                serving = event.load * self._lent_gpus[event.zone]
+                self._usage.serving.change(time_s, serving - self._serving[event.zone])
+                self._serving[event.zone] = serving
+                self._until_last_input = (time_s, self._usage.until(time_s))
+            case RunFinished() if event.job_id in self._jobs:
+                self._jobs[event.job_id].ended_s = time_s
+            case NodeRegistered() if event.gpu_type in self._gpus_of_type.get(event.zone, {}):
+                self._gpus_of.setdefault(event.node, self._gpus_of_type[event.zone][event.gpu_type])
         for decision in step.decisions:
             self._decide(time_s, decision.outcome)
 
+    def figures(self) -> ElasticFigures:
+        """All of it, so far."""
+        done = [job for job in self._jobs.values() if job.state == "completed"]
+        measured_s, used = self._until_last_input
+        span_s = measured_s - self._start_s
+        own, lent = self._own_gpus * span_s, sum(self._lent_gpus.values()) * span_s
+        preemptions = sum(job.preemptions for job in self._jobs.values())
+        return ElasticFigures(
+            jobs=len(self._jobs),
+            completed=len(done),
+            queuing=Distribution.of([job.queuing_s for job in done]),
+            jct=Distribution.of([job.jct_s for job in done if job.jct_s is not None]),
+            span_s=span_s,
+            training_usage=_part(used.own, own),
+            overall_usage=_part(used.own + used.on_loaned + used.serving, own + lent),
+            on_loan_usage=_part(used.on_loaned, used.loaned),
+            preemptions=preemptions,
+            preemption_ratio=_part(preemptions, len(self._jobs)),
+            resizes=sum(job.resizes for job in self._jobs.values()),
+            reclaims=self._reclaims,
+            reclaimed_servers=self._reclaimed_servers,
+            flexible_servers=self._reclaimed_servers - self._preempting_servers,
+            collateral_damage=_part(self._collateral_gpus, self._reclaimed_gpus),
+            overdue_reclaims=self._overdue,
+        )
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """What a summary says, by name."""
+        return self.figures().rows()
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        return self.figures().as_json()
+
+    def tables(self) -> Mapping[str, Table]:
+        """`jobs`: a row per job, as submitted. `usage`: mean GPUs by the hour."""
+        lent_gpus = sum(self._lent_gpus.values())
+        usage = [
+            {
+                "start_s": start_s,
+                "length_s": length_s,
+                "own_gpus": self._own_gpus,
+                "used_own_gpus": used.own / length_s,
+                "loaned_gpus": used.loaned / length_s,
+                "used_loaned_gpus": used.on_loaned / length_s,
+                "inference_gpus": lent_gpus,
+                "serving_gpus": used.serving / length_s,
+            }
+            for start_s, length_s, used in self._usage.by_hour(self._end_s)
+        ]
+        return {"jobs": [job.as_row() for job in self._jobs.values()], "usage": usage}
+
     def _decide(self, time_s: float, outcome: Outcome) -> None:
         match outcome:
-            case JobAdmitted():
-                self.jobs[outcome.job_id]._waits_since_s = time_s
-            case JobResized():
+            case JobAdmitted() if (job := self._jobs.get(outcome.job_id)) is not None:
+                job.state, job.waits_since_s = "admitted", time_s
+            case JobResized(zone=self._zone):
                 self._resize(time_s, outcome)
-            case JobCompleted() | JobRefunded() | JobWithdrawn():
-                job = self.jobs[outcome.job_id]
-                job.state = outcome.STATE
-                job.ended_s = time_s if job.ended_s is None else job.ended_s
-                self._use(time_s, outcome.job_id, [])
-            case NodeMoved() if outcome.node not in self._own:
+            case JobCompleted() | JobRefunded() | JobWithdrawn() | JobRejected():
+                job = self._jobs.get(outcome.job_id)
+                if job is not None and not outcome.is_of_another_job:
+                    job.end(time_s, outcome.STATE)
+                    self._use(time_s, outcome.job_id, [])
+            case LoanChanged(borrower=self._zone):
+                self._borrowed.add(outcome.server)
+            case NodeMoved() if outcome.node not in self._own and outcome.node in self._gpus_of:
                 gpus = self._gpus_of[outcome.node]
-                self.loaned.change(time_s, gpus if outcome.to_zone == self._zone else -gpus)
+                arrives, leaves = outcome.to_zone == self._zone, outcome.from_zone == self._zone
+                self._usage.loaned.change(time_s, gpus * (arrives - leaves))
             case ReclaimPlanned():
-                self.reclaims += 1
-                self.reclaimed_servers += len(outcome.servers)
-                self.reclaimed_gpus += sum(self._gpus_of[server] for server in outcome.servers)
-            case ServersCleared():
-                self.preempting_servers += outcome.preempting_servers
-                self.collateral_gpus += outcome.collateral_gpus
+                servers = [server for server in outcome.servers if server in self._borrowed]
+                self._reclaims += bool(servers)
+                self._reclaimed_servers += len(servers)
+                self._reclaimed_gpus += sum(self._gpus_of[server] for server in servers)
+            case ReclaimEnded(status="overdue") if self._borrowed.intersection(outcome.missing):
+                self._overdue += 1
+            case ServersCleared(zone=self._zone):
+                self._preempting_servers += outcome.preempting_servers
+                self._collateral_gpus += outcome.collateral_gpus
 
     def _resize(self, time_s: float, outcome: JobResized) -> None:
-        job = self.jobs[outcome.job_id]
-        if outcome.workers_before == 0 and job._waits_since_s is not None:
-            job.queuing_s += time_s - job._waits_since_s
-            job._waits_since_s = None
-            job.started_s = time_s if job.started_s is None else job.started_s
-        elif outcome.workers > 0:
-            job.resizes += 1
-        if outcome.workers == 0 and outcome.reason != "stopped":
-            job._waits_since_s = time_s
-            job.preemptions += outcome.reason == "preempted"
+        job = self._jobs[outcome.job_id]
+        job.resize(time_s, outcome)
         servers = [(each.node, each.workers * job.gpus_per_worker) for each in outcome.servers]
         job.was_on_loaned |= any(server not in self._own for server, _ in servers)
+        used = self._usage
         self._use(
             time_s,
             outcome.job_id,
-            [(self.used_own if server in self._own else self.used_loaned, gpus) for server, gpus in servers],
+            [(used.own if server in self._own else used.on_loaned, gpus) for server, gpus in servers],
         )
 
-    def _use(self, time_s: float, job_id: str, uses: list[tuple[Usage, int]]) -> None:
-        for usage, gpus in self._placed.pop(job_id, []):
-            usage.change(time_s, -gpus)
-        for usage, gpus in uses:
-            usage.change(time_s, gpus)
+    def _use(self, time_s: float, job_id: str, uses: list[tuple[Integral, int]]) -> None:
+        for integral, gpus in self._placed.pop(job_id, []):
+            integral.change(time_s, -gpus)
+        for integral, gpus in uses:
+            integral.change(time_s, gpus)
         if uses:
             self._placed[job_id] = uses
+
+
+def _part(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

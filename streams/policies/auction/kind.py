@@ -51,6 +51,7 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
         },
         solves=solves,
         virtual_runners={SlotAssigned.RUNNER: "infra.simulation.lora.slots:VirtualSlots"},
+        drawn="infra.workloads.auction.drawing:draw",
         view="infra.views.auction.view:AuctionView",
         warm_up="streams.policies.auction.warm_up:story",
     )

@@ -20,4 +20,6 @@ ELASTIC = PolicyKind(
         "event.ignored": ("job_ending",),
     },
     virtual_runners={WorkersAssigned.RUNNER: "infra.simulation.elastic.workers:VirtualWorkers"},
+    drawn="infra.workloads.elastic.drawing:draw",
+    measures="infra.simulation.elastic.measures:ElasticMeasures",
 )

@@ -1,0 +1,68 @@
+"""The lender of a zone in a simulation: the decisions of `millrace lender`, on virtual time."""
+
+from infra.lender.lending import Lender
+from infra.lender.seasonal import SeasonalNaive
+from infra.simulation.event_queue import Moments
+from infra.simulation.simulator import Step
+from schemas.cells import CellConfigured, Zone
+from schemas.changes import ZoneConfigured
+from schemas.decisions import EventIgnored, NodeMoved, ZoneAccepted
+from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
+from schemas.loans import LoanChanged, OfferAnswered, ReclaimPlanned
+
+_FOLLOWED = (LoanChanged, OfferAnswered, ReclaimPlanned, NodeMoved)
+
+
+class VirtualLender:
+    """See `Participant`. It answers each load at once, with offers and reclaims (thesis, section 3.4).
+
+    Forecasts are seasonal-naive. Between two loads it says nothing, also where loads fail to come: who
+    simulates that says by events what a lender would.
+    """
+
+    def __init__(self, cell: str, zone: Zone) -> None:
+        """
+        Args:
+            zone: one that lends.
+        """
+        self._zone = zone.id
+        self._lender = Lender(cell, zone, SeasonalNaive())
+
+    def react(self, step: Step) -> Moments:
+        """What it offers and wants back, from the moment of a load on."""
+        event = step.entry.envelope.event
+        if isinstance(event, InferenceEvent) and event.zone == self._zone:
+            self._learn(event, step)
+        for decision in step.decisions:
+            if isinstance(decision.outcome, _FOLLOWED):
+                self._lender.take_outcome(decision.outcome, step.time_s)
+        if isinstance(event, ZoneConfigured) and event.zone.id == self._zone:
+            self._reconfigure(event.zone, step)
+        said: list[InferenceEvent] = []
+        if isinstance(event, InferenceLoadReported) and event.zone == self._zone:
+            said = self._lender.take_load(event)
+        return iter([(step.time_s, one) for one in said])
+
+    def _learn(self, event: InferenceEvent, step: Step) -> None:
+        """Of an offer or a reclaim, whoever made it, and whether the cell passes over it."""
+        ignored = any(isinstance(decision.outcome, EventIgnored) for decision in step.decisions)
+        match event:
+            case CapacityOffered(offer_id=id):
+                self._lender.take_offer(event, step.time_s)
+            case CapacityReclaimed(reclaim_id=id):
+                self._lender.take_reclaim(event, step.time_s)
+            case _:
+                return
+        if ignored:
+            self._lender.take_answer(id)
+
+    def _reconfigure(self, zone: Zone, step: Step) -> None:
+        """Go on under the zone's new settings; where it lends no more, as before: the cell ignores that."""
+        accepted = any(isinstance(decision.outcome, ZoneAccepted) for decision in step.decisions)
+        if accepted and zone.lending is not None:
+            self._lender.reconfigure(zone)
+
+
+def lenders_of(cell: CellConfigured) -> list[VirtualLender]:
+    """One for each zone that lends."""
+    return [VirtualLender(cell.cell, zone) for zone in cell.zones if zone.lending is not None]

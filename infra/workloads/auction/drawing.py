@@ -1,0 +1,35 @@
+"""The jobs of an auction, as simulations draw them."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from infra.workloads.arrivals import arrivals_of
+from infra.workloads.auction.bids import Demands, draw_workload
+from infra.workloads.drawing import Drawing, DrawingOptions
+from infra.workloads.timed import TimedEvent
+from schemas.base import Event
+
+DEFAULT_JOBS = 200
+DEFAULT_SPAN_SLOTS = 72.0
+
+
+class AuctionOptions(DrawingOptions):
+    """See `Demands`."""
+
+    median_work_slots: Annotated[float, Field(ge=0.001, le=10_000)] = 3.0
+
+
+def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
+    """Bids, and a standing quote of each of the cell's vendors; of a trace, arrivals and sizes are taken.
+
+    Raises:
+        WorkloadError: an option is none, a zone declares nothing to bid by, or the trace is too short.
+        TraceError: the trace is none.
+    """
+    demands = Demands(median_work_slots=drawing.options_as(AuctionOptions).median_work_slots)
+    jobs = DEFAULT_JOBS if drawing.jobs is None else drawing.jobs
+    span_s = DEFAULT_SPAN_SLOTS * drawing.cell.slot_s if drawing.span_s is None else drawing.span_s
+    arrivals = arrivals_of(drawing.trace, jobs, span_s, drawing.seed)
+    cell = drawing.cell.model_copy(update={"zones": drawing.zones})
+    return draw_workload(cell, arrivals, cell.epoch_s, drawing.seed, demands).inputs(cell.epoch_s)

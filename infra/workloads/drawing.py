@@ -1,0 +1,95 @@
+"""Jobs drawn for a cell, by the policies of its zones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from infra.workloads.timed import TimedEvent, WorkloadError
+from schemas.base import Event
+from schemas.cells import CellConfigured, Zone
+from schemas.codec import describe
+from schemas.kinds import KINDS
+
+
+class DrawingOptions(BaseModel):
+    """What may be said of the jobs of one policy; numbers may be given as text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+Options = TypeVar("Options", bound=DrawingOptions)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is to be drawn. The same is drawn again, whatever the machine."""
+
+    cell: CellConfigured
+    zones: tuple[Zone, ...]
+    """Those of the cell that jobs are drawn for, one at least."""
+    seed: int
+    trace: Path | None = None
+    """A file of real jobs to take as much as possible from; None generates everything."""
+    jobs: int | None = None
+    """How many; None leaves it to the policy."""
+    span_s: float | None = None
+    """From the cell's epoch on, the time over which they come; None leaves it to the policy."""
+    options: Mapping[str, str] | None = None
+    """By the names of the policy's `DrawingOptions`."""
+
+    def options_as(self, model: type[Options]) -> Options:
+        """What is said of the jobs, in the policy's terms.
+
+        Raises:
+            WorkloadError: it has no such option, or a value is none.
+        """
+        try:
+            return model.model_validate(dict(self.options or {}))
+        except ValidationError as error:
+            known = ", ".join(model.model_fields)
+            kind = self.zones[0].policy.kind
+            raise WorkloadError(
+                f"drawing jobs for policy {kind}: {describe(error)}; its options are {known}"
+            ) from None
+
+
+def draw_jobs(
+    cell: CellConfigured,
+    seed: int,
+    trace: Path | None = None,
+    jobs: int | None = None,
+    span_s: float | None = None,
+    options: Mapping[str, str] | None = None,
+) -> list[TimedEvent[Event]]:
+    """Jobs for all zones of a cell that take any, and what else their policy draws with them.
+
+    Raises:
+        WorkloadError: no jobs can be drawn for a zone, or not together with those of another.
+        TraceError: the trace is none.
+    """
+    zones = tuple(zone for zone in cell.zones if KINDS[zone.policy.kind].workloads)
+    drawn_by = {zone.id: KINDS[zone.policy.kind].drawn for zone in zones}
+    for zone in zones:
+        if drawn_by[zone.id] is None:
+            raise WorkloadError(
+                f"zone {zone.id} is under policy {zone.policy.kind}, for which no jobs are drawn: give "
+                "--job-file, or --jobs 0"
+            )
+    references = dict.fromkeys(reference for reference in drawn_by.values() if reference is not None)
+    if not references:
+        raise WorkloadError(f"no zone of cell {cell.cell} takes jobs: give --jobs 0")
+    if len(references) > 1:
+        kinds = ", ".join(dict.fromkeys(zone.policy.kind for zone in zones))
+        raise WorkloadError(
+            f"cell {cell.cell} has zones under policies {kinds}, whose jobs are not drawn together: give "
+            "--job-file"
+        )
+    (reference,) = references
+    drawn: list[TimedEvent[Event]] = resolve_name(reference)(
+        Drawing(cell, zones, seed, trace, jobs, span_s, options)
+    )
+    return drawn

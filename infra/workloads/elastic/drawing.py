@@ -1,0 +1,111 @@
+"""The jobs of elastic zones, as simulations draw them."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Annotated, Literal, cast
+
+from pydantic import Field
+
+from infra.workloads.drawing import Drawing, DrawingOptions
+from infra.workloads.elastic.abilities import Abilities, linear, lossy
+from infra.workloads.elastic.calibrated import generate_requests
+from infra.workloads.elastic.jobs import draw_jobs, submissions
+from infra.workloads.elastic.requests import DAY_S, JobRequest
+from infra.workloads.elastic.traces import LOAD, requests_as_recorded, requests_from_trace
+from infra.workloads.timed import TimedEvent, WorkloadError
+from infra.workloads.trace import read_trace
+from schemas.base import Event
+from schemas.cells import Zone
+from schemas.elastic.settings import ElasticPolicy
+
+DEFAULT_SPAN_S = DAY_S
+
+_SCALING = {"linear": linear, "lossy": lossy}
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class ElasticOptions(DrawingOptions):
+    """What jobs ask for, and what they are able to do; see `Abilities` for the shares. The scenario is that
+    of the zone's policy."""
+
+    elastic_share: _Share | None = None
+    heterogeneous_share: _Share = 0.10
+    checkpoint_share: _Share = 0.0
+    scaling: Literal["linear", "lossy"] = "linear"
+    load: Annotated[float, Field(gt=0, le=100)] = LOAD
+    """GPU time that the jobs taken from a trace ask for, over that of the zone's own servers."""
+    as_recorded: bool = False
+    """Whether all jobs of the trace are taken, at its own times, for files that were made for the zone."""
+
+
+def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
+    """Jobs for each zone by the size of its own servers: generated like those of the thesis' trace
+    (section 3.7.1), or taken from another trace, as many as load it.
+
+    Raises:
+        WorkloadError: an option is none, or the trace has too little work.
+        TraceError: the trace is none.
+    """
+    options = drawing.options_as(ElasticOptions)
+    drawn: list[TimedEvent[Event]] = []
+    for number, (zone, jobs) in enumerate(_shares(drawing.zones, drawing.jobs)):
+        policy = cast(ElasticPolicy, zone.policy)
+        abilities = Abilities(
+            scenario=policy.scenario,
+            elastic_share=options.elastic_share,
+            heterogeneous_share=options.heterogeneous_share,
+            checkpoint_share=options.checkpoint_share,
+            scaling=_SCALING[options.scaling],
+        )
+        # Zones beside each other must not get the same jobs.
+        seed = drawing.seed + number
+        requests = _requests(drawing, options, _gpus(zone), jobs, seed)
+        elastic_jobs = draw_jobs(
+            requests, abilities, seed, _server_gpus(zone), id_prefix=f"{zone.id}-{drawing.seed}"
+        )
+        drawn += submissions(elastic_jobs, drawing.cell.cell, zone.id, drawing.cell.epoch_s)
+    return sorted(drawn, key=lambda timed: timed.time_s)
+
+
+def _requests(
+    drawing: Drawing, options: ElasticOptions, gpus: int, jobs: int | None, seed: int
+) -> list[JobRequest]:
+    days = (DEFAULT_SPAN_S if drawing.span_s is None else drawing.span_s) / DAY_S
+    if drawing.trace is None:
+        return generate_requests(seed, gpus, days, jobs)
+    if jobs is not None:
+        raise WorkloadError(
+            "as many jobs are taken from a trace as load an elastic zone, and no given number of them: give "
+            "the load in place of it (--draw load=0.5)"
+        )
+    traced = read_trace(drawing.trace)
+    try:
+        if options.as_recorded:
+            return requests_as_recorded(traced, gpus, seed)
+        return requests_from_trace(traced, gpus, days, seed, options.load)
+    except WorkloadError as error:
+        raise WorkloadError(f"{drawing.trace}: {error}") from None
+
+
+def _shares(zones: Sequence[Zone], jobs: int | None) -> Iterator[tuple[Zone, int | None]]:
+    """A number of jobs in proportion to the zones' GPUs, for each zone that gets any."""
+    if jobs is None:
+        yield from ((zone, None) for zone in zones)
+        return
+    passed = [0, *accumulate(_gpus(zone) for zone in zones)]
+    ends = [jobs * gpus // passed[-1] for gpus in passed]
+    for zone, (first, end) in zip(zones, pairwise(ends), strict=True):
+        if end > first:
+            yield zone, end - first
+
+
+def _gpus(zone: Zone) -> int:
+    gpus = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
+    return sum(gpus[node.gpu_type] for node in zone.nodes)
+
+
+def _server_gpus(zone: Zone) -> int:
+    """Of its smallest server, so that every worker fits on each."""
+    gpus = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
+    return min(gpus[node.gpu_type] for node in zone.nodes)
