@@ -38,8 +38,8 @@ class Bars:
     group: str
     series: str
     height: str
-    error: str
-    """Half the width of an interval; no value where there is none."""
+    error: str | None
+    """Half the width of an interval; no value where there is none. None where no bar has any."""
     label: str
     """What the height is, with its unit."""
 
@@ -53,7 +53,7 @@ class Bars:
                 [groups.index(columns[self.group][row]) + (place + 0.5) * width - 0.4 for row in rows],
                 [columns[self.height][row] for row in rows],
                 width,
-                yerr=[columns[self.error][row] or 0.0 for row in rows],
+                yerr=[columns[self.error][row] or 0.0 for row in rows] if self.error else None,
                 capsize=2,
                 label=name,
             )

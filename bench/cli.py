@@ -48,7 +48,14 @@ def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     yield from parts.auction_parts(conditions)
 
 
-BENCHES = {"spine": spine_parts, "auction": auction_parts}
+def elastic_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
+    """The parts of `millrace bench elastic`."""
+    from bench.elastic import parts
+
+    yield from parts.elastic_parts(conditions)
+
+
+BENCHES = {"spine": spine_parts, "auction": auction_parts, "elastic": elastic_parts}
 
 
 def bench(

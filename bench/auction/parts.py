@@ -6,9 +6,10 @@ from functools import partial
 from bench.auction import ablations, comparison, competitive_ratio, growth, runtime
 from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, gain_pct
 from bench.auction.runs.measures import CLEARING_BOUND
-from bench.auction.runs.pool import Rows, digest_of_sources, jobs_at_once, run_missing
+from bench.auction.runs.pool import Rows, digest_of_sources, run_missing
 from bench.auction.runs.trial import Trial
 from bench.auction.scope import SENSITIVITY_AXIS, Scope, full, quick
+from bench.cores import jobs_at_once
 from bench.figures import Conditions, Measurement, Part, Result
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.figures import Figure

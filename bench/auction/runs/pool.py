@@ -1,11 +1,9 @@
 """Runs the trials that have no row yet and keeps their rows, so that a stopped benchmark can be resumed."""
 
-import hashlib
 import json
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,6 +15,8 @@ from bench.auction.runs.day import simulate_day
 from bench.auction.runs.measures import run_trial
 from bench.auction.runs.optimum import measure_clearing_bound
 from bench.auction.runs.trial import Row, Trial
+from bench.cores import on_one_core, usable_cores
+from bench.sources import ROOT, digest_of, files_of
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError, disk_faults
 from schemas.auction.settings import TitanPolicy
@@ -112,13 +112,18 @@ def _read(path: Path) -> list[Row]:
     return rows
 
 
-_ROOT = Path(__file__).parents[3]
 DECIDING = (
     "schemas",
     "solvers",
     "streams",
     *(f"infra/lender/{name}.py" for name in ("forecast", "history", "lending", "margin", "seasonal")),
     "infra/simulation",
+    # What the lender of a simulation decides.
+    "infra/lender/forecast.py",
+    "infra/lender/history.py",
+    "infra/lender/lending.py",
+    "infra/lender/margin.py",
+    "infra/lender/seasonal.py",
     "infra/workloads",
     "infra/views",
     "bench/workloads",
@@ -127,27 +132,16 @@ DECIDING = (
     "requirements.lock",
 )
 """Files, and folders of Python files, from the root of the checkout."""
-_DIGEST_BYTES = 8
 
 
-def digest_of_sources(root: Path = _ROOT) -> str:
+def digest_of_sources(root: Path = ROOT) -> str:
     """Of all files that decide, by name and content, in hexadecimal."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for path in deciding_files(root):
-        for part in (str(path.relative_to(root)).encode(), path.read_bytes()):
-            digest.update(len(part).to_bytes(8))
-            digest.update(part)
-    return digest.hexdigest()
+    return digest_of(DECIDING, root)
 
 
-def deciding_files(root: Path = _ROOT) -> Iterator[Path]:
-    """In a stable order. What is not there, as the lock beside an installed package, is left out."""
-    for name in DECIDING:
-        path = root / name
-        if path.is_dir():
-            yield from sorted(path.rglob("*.py"))
-        elif path.exists():
-            yield path
+def deciding_files(root: Path = ROOT) -> Iterator[Path]:
+    """In a stable order."""
+    yield from files_of(DECIDING, root)
 
 
 def run_missing(trials: Sequence[Trial], rows: Rows, jobs: int, console: Console) -> None:
@@ -186,35 +180,6 @@ def _outcomes(trials: Sequence[Trial], rows: Rows, jobs: int) -> Iterator[Row]:
         yield row
     if left := rows.missing(trials):
         yield from _beside_each_other(left, rows.sources, jobs)
-
-
-def jobs_at_once(wanted: int, console: Console) -> int:
-    """So many runs beside each other, but no more than there are cores for; says so where that is fewer."""
-    usable = len(usable_cores())
-    if wanted > usable:
-        console.print(f"--jobs {wanted} is more than the usable cores: {usable} at a time", markup=False)
-    return min(wanted, usable)
-
-
-def usable_cores() -> list[int]:
-    """Cores that this process may run on; where no affinity can be asked for, as many as there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-@contextmanager
-def on_one_core() -> Iterator[None]:
-    """Keep this thread, and all that it starts, to one core meanwhile: solvers take all that they may use."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _beside_each_other(trials: Iterable[Trial], sources: str, jobs: int) -> Iterator[Row]:

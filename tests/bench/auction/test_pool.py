@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from bench.auction.runs import pool
-from bench.auction.runs.pool import Rows, jobs_at_once, on_one_core, run_missing, usable_cores
+from bench.auction.runs.pool import Rows, run_missing
 from bench.auction.runs.trial import Trial
+from bench.cores import jobs_at_once, on_one_core, usable_cores
 from tests.bench.auction.rows import TINY, row
 
 pytestmark = pytest.mark.skipif(

@@ -1,0 +1,198 @@
+"""A simulated run of the cell of production, and what is kept of it."""
+
+import gc
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, FiniteFloat, TypeAdapter
+
+from bench.elastic.trial import Trial
+from infra.simulation.elastic.figures import Distribution, ElasticFigures
+from infra.simulation.elastic.measures import ElasticMeasures
+from infra.simulation.event_queue import Moments
+from infra.simulation.lender import lenders_of
+from infra.simulation.simulator import Participant, Simulation, Step
+from infra.workloads.elastic.cluster import cluster_configuration
+from infra.workloads.elastic.jobs import draw_jobs, submissions, true_speeds
+from infra.workloads.elastic.loads import generate_load, load_reports
+from infra.workloads.elastic.requests import DAY_S, JobRequest
+from schemas.cells import CellConfigured
+from schemas.codec import Decision
+from schemas.elastic.commands import WorkersAssigned
+from streams.cell.cell import Cell, LedgerEvent
+from streams.policies.inference.kind import InferencePolicy
+from streams.worker.warm_up import warm_up
+
+LONGEST_DRAIN_DAYS = 20.0
+"""How long after the days of submissions is waited for jobs: twice the longest running time. A job that is
+not over then never will be; it counts with the times that it has by then."""
+
+_DIGEST_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    requests: str
+    """Digest of what was asked of the training cluster: results with the same one are comparable."""
+    values: Mapping[str, FiniteFloat]
+    """By name, see `_values`."""
+    queuing_s: Sequence[FiniteFloat]
+    """Of each job, in the order of submission."""
+    jct_s: Sequence[FiniteFloat]
+    on_loaned: Sequence[bool]
+    """Whether it ever ran on a loaned server."""
+
+    def __getitem__(self, name: str) -> float:
+        """One of the values.
+
+        Raises:
+            KeyError: there is no such value.
+        """
+        return self.values[name]
+
+
+OUTCOME = TypeAdapter(Outcome)
+
+
+def simulate(trial: Trial) -> Outcome:
+    """Run a trial in this process, which should have done nothing else: its peak memory is part of it."""
+    warm_up()
+    # As `Simulation.pass_on`: what is kept grows, and holds no cycles. The process ends with the run.
+    gc.disable()
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    setting = trial.setting
+    requests = setting.requests()
+    jobs = draw_jobs(requests, trial.abilities, setting.seed)
+    cluster = setting.cluster
+    cell = cluster_configuration(cluster, InferencePolicy(), 0.0, trial.policy)
+    participants: list[Participant] = [_Loads(cell, cluster.inference_zone, trial)]
+    if trial.loans:
+        participants += lenders_of(cell)
+    simulation = Simulation(
+        cell,
+        submissions(jobs, cluster.cell, cluster.training_zone, 0.0),
+        fold=_at_true_speeds(true_speeds(jobs)),
+        participants=participants,
+    )
+    measures = ElasticMeasures(cell, cluster.training_zone)
+    events, end_s, used = _run(simulation, measures, setting.days * DAY_S)
+    lines = measures.tables()["jobs"]
+    queuing_s = [_queuing_s(line, end_s) for line in lines]
+    jct_s = [(line["ended_s"] or end_s) - line["submitted_s"] for line in lines]
+    values = _values(measures.figures(), used, queuing_s, jct_s)
+    values |= {
+        "events": events,
+        "cpu_s": time.process_time() - cpu_s,
+        "wall_s": time.perf_counter() - wall_s,
+        "rss_mb": _peak_mb(),
+    }
+    return Outcome(
+        _digest(requests), values, queuing_s, jct_s, [bool(line["was_on_loaned"]) for line in lines]
+    )
+
+
+class _Loads:
+    """Reports the load of the inference cluster for as long as the simulation lasts."""
+
+    def __init__(self, cell: CellConfigured, zone: str, trial: Trial) -> None:
+        days = trial.setting.days + LONGEST_DRAIN_DAYS
+        # Hours of day stay in place where the first day is no whole one.
+        first = trial.setting.first_day
+        samples = generate_load(trial.setting.seed, first + days)
+        begun = [
+            replace(sample, offset_s=sample.offset_s - first * DAY_S)
+            for sample in samples
+            if sample.offset_s >= first * DAY_S
+        ]
+        self._reports = [
+            (timed.time_s, timed.event) for timed in load_reports(begun, cell.cell, zone, cell.epoch_s)
+        ]
+
+    def react(self, step: Step) -> Moments:
+        """All loads, once the cell is there."""
+        return iter(self._reports if isinstance(step.entry.envelope.event, CellConfigured) else ())
+
+
+def _at_true_speeds(speeds: Mapping[str, float]) -> Callable[[Cell, LedgerEvent], list[Decision]]:
+    """A fold after which workers train as fast as they really do, whatever the cell expects of them."""
+
+    def of(decision: Decision) -> Decision:
+        command = decision.outcome
+        if not isinstance(command, WorkersAssigned) or command.job_id not in speeds:
+            return decision
+        true_samples_per_s = command.expected_samples_per_s * speeds[command.job_id]
+        return replace(
+            decision, outcome=command.model_copy(update={"expected_samples_per_s": true_samples_per_s})
+        )
+
+    def fold(cell: Cell, entry: LedgerEvent) -> list[Decision]:
+        return [of(decision) for decision in cell.handle(entry)]
+
+    return fold if speeds else Cell.handle
+
+
+def _run(
+    simulation: Simulation, measures: ElasticMeasures, submitted_by_s: float
+) -> tuple[int, float, ElasticFigures]:
+    """How many events there were, when it ended, and the figures at the end of the submissions."""
+    last_s = submitted_by_s + LONGEST_DRAIN_DAYS * DAY_S
+    events, time_s = 0, 0.0
+    used: ElasticFigures | None = None
+    for step in simulation.steps():
+        events, time_s = events + 1, step.time_s
+        if used is None and time_s > submitted_by_s:
+            used = measures.figures()
+        measures.take(step)
+        if time_s > last_s:
+            break
+    return events, time_s, used or measures.figures()
+
+
+def _queuing_s(line: Mapping[str, Any], end_s: float) -> float:
+    """Where a job never started, all its time; where it waits again at the end, the waiting before that."""
+    if line["started_s"] is None:
+        return float((line["ended_s"] or end_s) - line["submitted_s"])
+    return float(line["queuing_s"])
+
+
+def _values(
+    figures: ElasticFigures, used: ElasticFigures, queuing_s: Sequence[float], jct_s: Sequence[float]
+) -> dict[str, float]:
+    """Times over all jobs, usage until the last submissions, and whatever is counted."""
+    counted = {
+        name: float(value)
+        for name, value in asdict(figures).items()
+        if isinstance(value, int | float) and not name.endswith("_usage")
+    }
+    usage = {name: value for name, value in asdict(used).items() if name.endswith("_usage")}
+    times = {
+        f"{kind}_{name}": value
+        for kind, all_s in (("queue", queuing_s), ("jct", jct_s))
+        for name, value in Distribution.of(all_s).as_json().items()
+    }
+    flexible_share = figures.flexible_servers / max(figures.reclaimed_servers, 1)
+    unfinished = float(figures.jobs - figures.completed)
+    return counted | usage | times | {"flexible_share": flexible_share, "unfinished": unfinished}
+
+
+def _digest(requests: Sequence[JobRequest]) -> str:
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for request in requests:
+        digest.update(repr(request).encode())
+    return digest.hexdigest()
+
+
+def _peak_mb() -> float:
+    # Not ru_maxrss, which a process inherits from the one that started it.
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise OSError("the system does not say this process's peak memory")

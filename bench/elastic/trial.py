@@ -1,0 +1,110 @@
+"""What a simulated run of the elastic cell is made of."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from infra.workloads.elastic.abilities import Abilities, ScalingRange, linear, lossy
+from infra.workloads.elastic.calibrated import generate_requests
+from infra.workloads.elastic.cluster import TRAINING_GPU, ElasticCluster
+from infra.workloads.elastic.requests import JobRequest, window
+from schemas.elastic.settings import ElasticPolicy, ReclaimingName, Scenario, SchemeName
+from solvers.elastic.goodput import family_at, tuned_speedup
+
+ScalingName = Literal["linear", "lossy", "tuned"]
+
+
+def tuned(workers: ScalingRange) -> tuple[float, ...]:
+    """A job whose batch is tuned for each number of workers, as Pollux does it (thesis, section 3.7.1). Its
+    model is drawn as Pollux lists them."""
+    family = family_at(workers.family_draw)
+    return tuned_speedup(family, workers.max_workers, workers.gpus_per_worker)[1:]
+
+
+_SCALING = {"linear": linear, "lossy": lossy, "tuned": tuned}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The clusters, and the jobs that users ask for: what all schemes of a comparison have in common."""
+
+    seed: int = 0
+    factor: float = 1.0
+    """Size of the clusters over the thesis' 3,544 and 4,160 GPUs."""
+    first_day: float = 0.0
+    """Jobs from before it that would still run are submitted first of all."""
+    days: float = 15.0
+
+    def requests(self) -> list[JobRequest]:
+        """What is asked of the training cluster; the same for any scheme and any abilities."""
+        last_day = self.first_day + self.days
+        drawn = generate_requests(self.seed, self.cluster.training_gpus, last_day)
+        return window(drawn, self.first_day, self.days)
+
+    @property
+    def cluster(self) -> ElasticCluster:
+        """The servers."""
+        return ElasticCluster().scaled(self.factor)
+
+    def __str__(self) -> str:
+        part = f"day {self.first_day:g} to {self.first_day + self.days:g} of seed {self.seed}"
+        cluster = self.cluster
+        return f"{cluster.training_gpus:,} + {cluster.inference_gpus:,} GPUs, {part}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One simulation to make."""
+
+    setting: Setting
+    scheme: SchemeName = "lyra"
+    loans: bool = True
+    """Whether inference servers are lent."""
+    scenario: Scenario = "basic"
+    reclaiming: ReclaimingName = "preemption_cost"
+    groups_elastic_jobs: bool = True
+    elastic_share: float | None = None
+    """See `Abilities`; with 0 no job scales."""
+    scaling: ScalingName = "linear"
+    wrong_prediction_share: float = 0.0
+    alone: bool = False
+    """Whether nothing else of the benchmark may run beside it: its times are wanted."""
+
+    @property
+    def policy(self) -> ElasticPolicy:
+        """Of the training zone."""
+        return ElasticPolicy(
+            reference_gpu_type=TRAINING_GPU.name,
+            scheme=self.scheme,
+            reclaiming=self.reclaiming,
+            groups_elastic_jobs=self.groups_elastic_jobs,
+            scenario=self.scenario,
+            seed=self.setting.seed,
+        )
+
+    @property
+    def abilities(self) -> Abilities:
+        """Of its jobs."""
+        return Abilities(
+            scenario=self.scenario,
+            elastic_share=self.elastic_share,
+            wrong_prediction_share=self.wrong_prediction_share,
+            scaling=_SCALING[self.scaling],
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values: they identify its result."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        words = [self.scheme, self.scenario, "loans" if self.loans else "no loans"]
+        if self.loans and self.reclaiming != "preemption_cost":
+            words.append(self.reclaiming)
+        if not self.groups_elastic_jobs:
+            words.append("ungrouped")
+        if self.elastic_share is not None:
+            words.append(f"{self.elastic_share:.0%} elastic")
+        if self.scaling != "linear":
+            words.append(self.scaling)
+        if self.wrong_prediction_share:
+            words.append(f"{self.wrong_prediction_share:.0%} wrong predictions")
+        return f"{', '.join(words)}: {self.setting}"
