@@ -43,7 +43,7 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
         ),
         "demo": Command(
             "infra.commands.demo:demo",
-            "Run a demo in four minutes: bids, prices, trained adapters, a crash, and a verified log.",
+            "Run a demo in five minutes: bids, prices, adapters, a crash, a loan, and a verified log.",
         ),
         "submit": Command("infra.commands.asking:submit", "Submit jobs and wait for the decisions."),
         "watch": Command(

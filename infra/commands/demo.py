@@ -40,7 +40,7 @@ def demo(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run a demo in five minutes: bids, prices, trained adapters, a crash, a loan, and a verified log."""
+    """Run a demo in five minutes: bids, prices, adapters, a crash, a loan, and a verified log."""
     started_s = time.monotonic()
 
     source = trace or (_TRACE if _TRACE.is_file() else None)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from infra.broker import watched_broker
-from infra.demo.loans import LENDER, LoanScene, default_model
+from infra.demo.loans import HASTE, LoanScene, default_model
 from infra.demo.market import Market, Show
 from infra.deployment.deployment import Deployment, Layout, principals, sole_user
 from infra.deployment.folders import Folders
@@ -198,9 +198,7 @@ def run_demo(
                 (cell,) = deployment.cells
                 market = Market(deployment, follower, bids, show, cell.cell)
                 finished = _trade(market, quotes, cell, arrivals, seed, demands)
-            loans = Layout(
-                loans_file, folders, targets["operators"], connections=connections, lender_environment=LENDER
-            )
+            loans = Layout(loans_file, folders, targets["operators"], connections=connections, settings=HASTE)
             loan_shortcomings = _lend(loans, targets, datasets[0], show)
             show.say("folding the ledger again")
             verdict = verify_kafka(connections["auditor"], _PREFIX)

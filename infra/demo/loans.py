@@ -25,7 +25,8 @@ from schemas.loans import LoanChanged, ReclaimEnded
 from schemas.lora import Dataset
 
 SCENE_LIMIT_S = 90.0
-LENDER: Mapping[str, str] = {
+HASTE: Mapping[str, str] = {
+    "MILLRACE_CHECKPOINT_S": "1",
     "MILLRACE_LENDER_FORECASTER": "seasonal",
     "MILLRACE_LENDER_INTERVAL_S": "0.5",
     "MILLRACE_LENDER_STEADY_S": "1",
@@ -33,7 +34,7 @@ LENDER: Mapping[str, str] = {
     "MILLRACE_LENDER_UNKNOWN_S": "30",
     "MILLRACE_LENDER_DELAY_S": "1",
 }
-"""A lender to whom seconds are what minutes are to a real one."""
+"""For a lender and executors to whom seconds are what minutes are to real ones."""
 
 _JOB, _MODEL = "spreading", "tiny-llama"
 _BUSY, _QUIET = 0.9, 0.0

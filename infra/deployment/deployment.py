@@ -79,8 +79,8 @@ class Layout:
     """How other roles connect, where it is not as the operators do."""
     credentials: Path | None = None
     """The folder of the roles' passwords, for commands on this machine to find."""
-    lender_environment: Mapping[str, str] = field(default_factory=dict)
-    """Settings of lenders that differ from their defaults."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Variables for all services, of settings that differ from their defaults."""
 
     def connection(self, role: Role) -> KafkaConnection:
         """How a role connects."""
@@ -222,9 +222,7 @@ class Deployment:
                 if zone.lending is None:
                     continue
                 arguments = ["infra.cli", "lender", "--cell", cell, "--zone", zone.id]
-                lender = self._service(
-                    f"lender-{cell}-{zone.id}", "inference", arguments, dict(self.layout.lender_environment)
-                )
+                lender = self._service(f"lender-{cell}-{zone.id}", "inference", arguments, {})
                 self.lenders.append(lender)
                 stack.callback(lender.stop)
                 lender.start()
@@ -270,6 +268,7 @@ class Deployment:
             "MILLRACE_TOPIC_PREFIX": layout.target.prefix,
             "MILLRACE_DATA_DIR": str(layout.folders.root),
             "MILLRACE_CELLS_FILE": str(layout.cells_file),
+            **layout.settings,
         }
         command = [sys.executable, "-m", *arguments]
         return Service(name, command, {**common, **environment}, layout.folders.logs)

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
-
 from executors.lora.default_base import default_base_directory
 from infra.broker import LocalKafka
 from infra.demo.demo import write_datasets
-from infra.demo.loans import LENDER
+from infra.demo.loans import HASTE
 from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
 from infra.log.publisher import EventPublisher
@@ -178,10 +176,9 @@ def running_fleet(root: Path) -> Iterator[Fleet]:
     folders.create()
     write_datasets(folders.datasets, seed=1)
     shutil.copytree(default_base_directory(), folders.models / "tiny-llama")
-    with pytest.MonkeyPatch.context() as patch, LocalKafka(root / "broker") as broker:
-        patch.setenv("MILLRACE_CHECKPOINT_S", "1")
+    with LocalKafka(root / "broker") as broker:
         target = Target(KafkaConnection(bootstrap_servers=broker.bootstrap_servers), "millrace")
-        deployment = Deployment(Layout(CELLS, folders, target, lender_environment=LENDER), print)
+        deployment = Deployment(Layout(CELLS, folders, target, settings=HASTE), print)
         with deployment.running():
             fleet = Fleet(deployment)
             fleet.begin()
