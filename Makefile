@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test storm disturbances golden bench bench-auction lint kernels lock schemas clean
+.PHONY: demo test storm disturbances golden bench bench-auction bench-elastic lint kernels lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -50,16 +50,22 @@ golden: $(STAMP)
 	$(BIN)/python -m tests.streams.golden
 	$(BIN)/python -m tests.streams.outcomes
 
-# Both benchmarks against their gates; of the auction's the quick form, since the full one takes hours.
+# All benchmarks against their gates; of the auction's and the elastic one the quick form, since the full ones take
+# hours.
 bench: $(STAMP)
 	$(BIN)/millrace bench spine --json --check
 	$(BIN)/millrace bench auction --quick --json --check
+	$(BIN)/millrace bench elastic --quick --json --check
 
 # The whole evaluation of the paper. Stopped, it goes on where it was:
 # `make bench-auction JOBS=8 TRACES=folder OUT=folder`
 bench-auction: $(STAMP)
 	$(BIN)/millrace bench auction --check --jobs $(or $(JOBS),1) --traces $(or $(TRACES),traces) \
 		$(if $(OUT),--out $(OUT))
+
+# The same of the thesis' chapter: `make bench-elastic JOBS=8 OUT=folder`
+bench-elastic: $(STAMP)
+	$(BIN)/millrace bench elastic --check --jobs $(or $(JOBS),1) $(if $(OUT),--out $(OUT))
 
 schemas: $(STAMP)
 	$(BIN)/millrace schemas write

@@ -21,7 +21,7 @@ COUNTS = (1, 5, *range(10, 101, 10))
 QUICK_COUNTS = (5, 20, 40, 60, 80, 100)
 INSTANCES = 10
 """Half of them with elastic jobs."""
-QUICK_INSTANCES = 4
+QUICK_INSTANCES = 2
 RANDOM_CHOICES = 3
 OPTIMUM_LIMIT_S = 60.0
 REPEATS = 5

@@ -1,5 +1,6 @@
-"""Makes the trials that have no result yet, each in a process of its own, and keeps their results."""
+"""Makes the trials that have no result yet, in processes of their own, and keeps their results."""
 
+import gc
 import json
 import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,11 +14,10 @@ from rich.console import Console
 
 from bench.cores import on_one_core
 from bench.elastic.simulated import OUTCOME, Outcome, simulate
-from bench.elastic.trial import Trial
+from bench.elastic.trial import Setting, Trial
 from bench.sources import digest_of
 from infra.errors import CommandError, disk_faults
 from schemas.codec import describe
-from streams.worker.warm_up import warm_up
 
 DECIDING = (
     "schemas",
@@ -106,9 +106,6 @@ def run_missing(trials: Sequence[Trial], outcomes: Outcomes, jobs: int, console:
     """Give every trial a result. Each is kept as it comes, so that what was stopped goes on from there."""
     if not (left := outcomes.missing(trials)):
         return
-    # The first run of all would otherwise compile, which takes time and memory.
-    with _processes(1) as pool:
-        pool.submit(warm_up).result()
     alone, others = ([trial for trial in left if trial.alone is wanted] for wanted in (True, False))
     done = 0
     for part, at_once in ((alone, 1), (others, jobs)):
@@ -130,8 +127,15 @@ def _made(trials: Sequence[Trial], at_once: int) -> Iterator[tuple[Trial, Outcom
 
 
 def _in_processes(trials: Sequence[Trial], at_once: int) -> Iterator[tuple[Trial, Outcome]]:
-    with _processes(at_once) as pool:
-        running = {pool.submit(simulate, trial): trial for trial in trials}
+    """Whose time and memory count has a process of its own; the others share one each, as starting it takes
+    as long as a small simulation."""
+    with ProcessPoolExecutor(
+        at_once,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_warm_up,
+        max_tasks_per_child=1 if trials[0].alone else None,
+    ) as pool:
+        running = {pool.submit(_simulate, trial): trial for trial in trials}
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
@@ -139,7 +143,20 @@ def _in_processes(trials: Sequence[Trial], at_once: int) -> Iterator[tuple[Trial
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _processes(at_once: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(
-        at_once, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=1
-    )
+_WARM_UP = Setting(factor=0.02, first_day=4.0, days=0.05)
+
+
+def _warm_up() -> None:
+    """Load the kernels, and compile those that no process has compiled yet."""
+    for trial in (Trial(_WARM_UP), Trial(_WARM_UP, "pollux", scaling="tuned", loans=False)):
+        simulate(trial)
+
+
+def _simulate(trial: Trial) -> Outcome:
+    # As `Simulation.pass_on` does: jobs grow all the while and hold no cycles.
+    gc.disable()
+    try:
+        return simulate(trial)
+    finally:
+        gc.enable()
+        gc.collect()

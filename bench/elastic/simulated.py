@@ -1,6 +1,5 @@
 """A simulated run of the cell of production, and what is kept of it."""
 
-import gc
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,6 @@ from schemas.codec import Decision
 from schemas.elastic.commands import WorkersAssigned
 from streams.cell.cell import Cell, LedgerEvent
 from streams.policies.inference.kind import InferencePolicy
-from streams.worker.warm_up import warm_up
 
 LONGEST_DRAIN_DAYS = 20.0
 """How long after the days of submissions is waited for jobs: twice the longest running time. A job that is
@@ -63,10 +61,7 @@ OUTCOME = TypeAdapter(Outcome)
 
 
 def simulate(trial: Trial) -> Outcome:
-    """Run a trial in this process, which should have done nothing else: its peak memory is part of it."""
-    warm_up()
-    # As `Simulation.pass_on`: what is kept grows, and holds no cycles. The process ends with the run.
-    gc.disable()
+    """Run a trial in this process. Its peak memory is that of all that the process has done."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     setting = trial.setting
     requests = setting.requests()
