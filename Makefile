@@ -55,7 +55,7 @@ golden: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/millrace bench spine --json --check
 	$(BIN)/millrace bench auction --quick --json --check
-	$(BIN)/millrace bench elastic --quick --json --check
+	$(BIN)/millrace bench elastic --quick --jobs 2 --json --check
 
 # The whole evaluation of the paper. Stopped, it goes on where it was:
 # `make bench-auction JOBS=8 TRACES=folder OUT=folder`
