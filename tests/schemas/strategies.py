@@ -99,6 +99,8 @@ def consistent_zone(zone: dict[str, Any], number: int = 0) -> None:
         node |= {"id": f"node-{number}-{index}", "gpu_type": "gpu-0", "tariff": "tariff-0"}
     for row in zone.get("throughput", ()):
         row["gpu_type"] = "gpu-0"
+    if "reference_gpu_type" in zone["policy"]:
+        zone["policy"]["reference_gpu_type"] = "gpu-0"
     # Lists are short (see above), so each type has at most one forecast.
     for prices in zone["policy"].get("opening_prices", ()):
         prices["gpu_type"] = "gpu-0"
@@ -123,6 +125,19 @@ def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
     return configuration
 
 
+def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:
+    """An event or a command about a job whose workload obeys the rules between its fields."""
+    workload = event.get("workload", {})
+    if workload.get("kind") == "elastic":
+        fewest = workload.get("min_workers", 1)
+        workload["max_workers"] = max(workload.get("max_workers", 1), fewest)
+        workload.pop("speedup", None)
+        hyperparameters = workload.setdefault("hyperparameters", {})
+        batch = hyperparameters.get("global_batch_size", 0)
+        hyperparameters["global_batch_size"] = max(batch, workload["max_workers"])
+    return event
+
+
 def _has_a_whole_adapter(finished: dict[str, Any]) -> bool:
     return (finished.get("adapter_path") is None) == (finished.get("adapter_digest") is None)
 
@@ -135,4 +150,4 @@ def payloads(ce_type: str) -> st.SearchStrategy[dict[str, Any]]:
     values = instances(MODELS[ce_type].model_json_schema())
     if ce_type == "millrace.run.finished.v1":
         return values.filter(_has_a_whole_adapter)
-    return values.map(consistent) if ce_type in _CONFIGURATIONS else values
+    return values.map(consistent if ce_type in _CONFIGURATIONS else _consistent_job)

@@ -29,6 +29,7 @@ def test_every_topic_is_there_once() -> None:
         "p.rules.states",
         "p.solves.finished",
         "p.solves.finished.dlt",
+        "p.staffing",
     ]
     assert len(topics()) == len(SPECS)
 
