@@ -96,6 +96,17 @@ class Cluster:
         self._count_out(server)
         del self._servers[server_id]
 
+    def separate_groups(self, separates_groups: bool) -> None:
+        """Keep base and flexible workers on separate groups of servers from now on, or do not."""
+        if separates_groups == self._separates_groups:
+            return
+        servers = list(self._servers.values())
+        for server in servers:
+            self._count_out(server)
+        self._separates_groups = separates_groups
+        for server in servers:
+            self._count_in(server)
+
     def close(self, server_id: str) -> None:
         """Place nothing new on a server; what is there stays."""
         server = self._servers[server_id]

@@ -41,6 +41,8 @@ class Sizes:
             name: max(math.ceil(reference_per_gpu * gpu.gpus / gpu.samples_per_s - _ROUNDING), 1)
             for name, gpu in types.items()
         }
+        self.kinds = {name: (self._gpus[name], self._workers_per_worker[name]) for name in types}
+        """GPUs of a server of each type, and how many of its workers do the work of one."""
         self._nodes = zone.nodes
         self._rooms: dict[int, int] = {}
         """How many workers of so many GPUs each there is room for on training servers."""

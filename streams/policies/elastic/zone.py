@@ -1,10 +1,11 @@
 """A zone of elastic jobs: events in, outcomes out."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from schemas.base import Event, Outcome
+from schemas.cells import Node
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected
 from schemas.elastic.outcomes import QueuedJob
 from schemas.elastic.settings import ElasticPolicy
@@ -45,6 +46,9 @@ class ElasticZone:
         self._next_round_s = context.cell.epoch_s
         self._changed = False
         """Whether anything has happened since the last round that could change its result."""
+        self._nodes: dict[str, Node] = {}
+        """As they are configured, by id."""
+        self._sizes = Sizes(context)
         self._configure(context)
 
     def submitted(self, job: Job) -> Iterator[Outcome]:
@@ -158,6 +162,9 @@ class ElasticZone:
             fault = sizes.fault(shape)
             if fault is not None:
                 yield f"a job that was admitted would never run: it takes {fault}"
+        for server in self._altered(context.zone.nodes, sizes):
+            if not self._workforce.cluster.is_empty(server):
+                yield f"server {server} has workers, and would have other GPUs or another speed"
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         self._configure(context)
@@ -217,6 +224,20 @@ class ElasticZone:
         for packed in state["jobs"]:
             self._workforce.add(ElasticJob.from_state(packed, self._jobs))
 
+    def _altered(self, nodes: Iterable[Node], sizes: Sizes) -> list[str]:
+        """The zone's servers that would count otherwise than they do."""
+        cluster, same_kinds = self._workforce.cluster, sizes.kinds == self._sizes.kinds
+        altered = []
+        for node in nodes:
+            known = self._nodes.get(node.id)
+            if known is None or (same_kinds and (known is node or known == node)):
+                continue
+            server = node.id
+            place = cluster.pool_of(server), cluster.gpus_of(server), cluster.workers_per_worker(server)
+            if sizes.place_of(node) != place:
+                altered.append(server)
+        return altered
+
     def _open_or_close(self, node: str) -> None:
         """Have jobs placed on a node or not. One that is to leave some time is open still to the jobs that
         keep it from leaving."""
@@ -263,17 +284,21 @@ class ElasticZone:
         """Take over a configuration: the servers that are there now, and the settings."""
         self._zone, self._loans = context.zone, context.loans
         self._policy = cast(ElasticPolicy, context.zone.policy)
-        self._sizes = Sizes(context)
-        cluster = self._workforce.cluster
+        sizes, cluster = Sizes(context), self._workforce.cluster
+        cluster.separate_groups(self._policy.groups_elastic_jobs)
         present = {node.id: node for node in context.zone.nodes}
-        known = dict.fromkeys(cluster.servers())
-        for server in known:
-            if server not in present:
-                cluster.remove_server(server)
-                self._closed.pop(server, None)
-                self._wanted.pop(server, None)
-        for node in present.values():
-            if node.id not in known:
-                cluster.add_server(node.id, *self._sizes.place_of(node))
-        self._rounds = Rounds(self._policy, scheme_of(self._policy), self._workforce, self._sizes)
+        gone = [server for server in self._nodes if server not in present]
+        altered = self._altered(present.values(), sizes)
+        self._sizes = sizes
+        for server in (*gone, *altered):
+            cluster.remove_server(server)
+        for server in gone:
+            self._closed.pop(server, None)
+            self._wanted.pop(server, None)
+        for server in (*(id for id in present if id not in self._nodes), *altered):
+            cluster.add_server(server, *sizes.place_of(present[server]))
+        self._nodes = present
+        for server in altered:
+            self._open_or_close(server)
+        self._rounds = Rounds(self._policy, scheme_of(self._policy), self._workforce, sizes)
         self._choose = choice_of(self._policy)

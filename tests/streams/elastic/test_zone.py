@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.base import Outcome
-from schemas.changes import NodeRetired
+from schemas.changes import NodeRetired, ZoneConfigured
 from schemas.decisions import (
     EventIgnored,
     JobAdmitted,
@@ -13,6 +13,7 @@ from schemas.decisions import (
     JobRejected,
     JobWithdrawn,
     NodeMoved,
+    ZoneAccepted,
 )
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.elastic.outcomes import JobResized
@@ -25,6 +26,7 @@ from tests.support.elastic import (
     ElasticBench,
     commands,
     elastic_cell,
+    elastic_zone,
     failed,
     finished,
     gone,
@@ -288,6 +290,36 @@ class TestLeavingServers:
         (outcome, *_) = bench.send(withdraw("j"))
         assert isinstance(outcome, JobWithdrawn)
         assert "s1" not in bench.zone._workforce.cluster.servers()
+
+
+class TestChangedConfigurations:
+    def configure(self, bench: ElasticBench, gpus: int = 4, **policy) -> list[Outcome]:
+        zone = elastic_zone(2, **policy)
+        types = tuple(gpu.model_copy(update={"gpus": gpus}) for gpu in zone.gpu_types)
+        return bench.send(ZoneConfigured(cell=CELL, zone=zone.model_copy(update={"gpu_types": types})))
+
+    def test_idle_servers_are_what_their_type_is_now(self, bench):
+        self.configure(bench, gpus=8)
+        bench.send(submit("wide", workers=(16, 16)))
+        (first, second) = assigned(bench.send(tick(60.0)))
+        assert [member.workers for member in first.members] == [8, 8]
+        assert first.members == second.members
+
+    def test_a_server_with_workers_keeps_its_gpus(self, bench):
+        bench.send(submit("j"))
+        run(bench, bench.send(tick(60.0)))
+        (refused,) = self.configure(bench, gpus=8)
+        assert isinstance(refused, EventIgnored)
+        assert refused.reason == "breaks_a_promise"
+        assert "server s0 has workers" in refused.detail
+
+    def test_groups_of_servers_may_be_given_up_while_jobs_run(self, bench):
+        bench.send(submit("j", 6_000, (2, 8)))
+        run(bench, bench.send(tick(60.0)))
+        (accepted,) = self.configure(bench, groups_elastic_jobs=False)
+        assert isinstance(accepted, ZoneAccepted)
+        bench.send(submit("other", 600, (3, 3)))
+        assert resized(bench.send(tick(120.0))) == [("j", "scaled_in", 5), ("other", "started", 3)]
 
 
 class TestQuotes:
