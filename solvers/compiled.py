@@ -29,12 +29,13 @@ def kernel(function: F) -> "Dispatcher[F]":
     """
     package = Path(function.__code__.co_filename).relative_to(_SOLVERS).parts[0]
     folder = Path(_CACHE_DIR or user_cache_path("millrace") / "kernels")
-    config.CACHE_DIR = str(folder / _digest_of_sources(package))  # type: ignore[attr-defined]
+    config.CACHE_DIR = str(folder / digest_of_sources(package))  # type: ignore[attr-defined]
     return njit(cache=True, nogil=True)(function)
 
 
 @cache
-def _digest_of_sources(package: str) -> str:
+def digest_of_sources(package: str) -> str:
+    """Of all files of a package below `solvers`."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for path in sorted((_SOLVERS / package).rglob("*.py")):
         digest.update(path.read_bytes())

@@ -8,7 +8,7 @@ from schemas.base import PositiveSamples, Record, RelativePath, SamplesPerSecond
 from schemas.kind import Terms, Workload
 from schemas.lora import Dataset, LoraHyperparameters
 
-MAX_WORKERS = 4_096
+MAX_WORKERS = 1_024
 MAX_GPUS_PER_WORKER = 64
 
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
