@@ -53,6 +53,7 @@ decisions             r     r       r         r         -     w      r      r
 rules.states          -     -       -         -         -     w      -      r
 commands              -     -       -         -         r     w      -      r
 prices                r     -       r         -         -     w      -      r
+staffing              r     -       r         -         -     w      -      r
 jobs.state            r     -       r         -         -     w      -      r
 loans                 r     -       r         -         -     w      -      r
 snapshots             -     -       -         -         -     rw     -      -
