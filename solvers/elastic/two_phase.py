@@ -5,10 +5,10 @@ knapsack.
 import math
 from collections.abc import Mapping, Sequence
 
+from solvers.elastic.allocation import POOLS
 from solvers.elastic.demand import Demand, Grant, Pool
 from solvers.elastic.knapsack import Group, best_choice
 
-POOLS: tuple[Pool, ...] = ("training", "loaned")
 MOST_STEPS = 50_000_000
 """Of one knapsack: tens of milliseconds. Whoever submits many jobs of wide ranges holds up nobody else."""
 _WHOLE = 1e-9

@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 from schemas.elastic.outcomes import ServerPool
 from schemas.elastic.workload import ElasticWorkload
 from schemas.fleet import RunFinished
+from solvers.elastic.speedup import linear_speedup
 from streams.cell.jobs import Job
 
 _BYTES_PER_JOB = 2_048
@@ -139,9 +140,7 @@ class ElasticJob:
         )
 
 
-@lru_cache(maxsize=4_096)
-def _linear(workers: int) -> tuple[float, ...]:
-    return tuple(float(count) for count in range(workers + 1))
+_linear = lru_cache(maxsize=4_096)(linear_speedup)
 
 
 def speedup_of(workload: ElasticWorkload) -> Sequence[float]:

@@ -22,8 +22,7 @@ class Rounds:
         self._sizes = sizes
         self._scheme = scheme
         self._workforce = workforce
-        self._spanning_speed = _SPANNING_SPEED[policy.scenario]
-        workforce.spanning_speed = self._spanning_speed
+        workforce.spanning_speed = _SPANNING_SPEED[policy.scenario]
 
     def allocate(self) -> Iterator[Outcome]:
         """Decide who has how many workers, and place them."""
@@ -62,7 +61,7 @@ class Rounds:
             speedup=job.speedup,
             pools=self._pools(job, spans),
             spans_pools=spans,
-            spanning_speed=self._spanning_speed,
+            spanning_speed=self._workforce.spanning_speed,
             workers=job.workers,
             flexible_pool=job.flexible_pool,
         )

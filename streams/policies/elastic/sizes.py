@@ -36,12 +36,13 @@ class Sizes:
         types = {gpu.name: gpu for gpu in zone.gpu_types}
         reference = types[policy.reference_gpu_type]
         reference_per_gpu = reference.samples_per_s / reference.gpus
-        self._gpus = {name: gpu.gpus for name, gpu in types.items()}
-        self._workers_per_worker = {
-            name: max(math.ceil(reference_per_gpu * gpu.gpus / gpu.samples_per_s - _ROUNDING), 1)
+        self.kinds = {
+            name: (
+                gpu.gpus,
+                max(math.ceil(reference_per_gpu * gpu.gpus / gpu.samples_per_s - _ROUNDING), 1),
+            )
             for name, gpu in types.items()
         }
-        self.kinds = {name: (self._gpus[name], self._workers_per_worker[name]) for name in types}
         """GPUs of a server of each type, and how many of its workers do the work of one."""
         self._nodes = zone.nodes
         self._rooms: dict[int, int] = {}
@@ -50,13 +51,15 @@ class Sizes:
     @cached_property
     def has_one_speed(self) -> bool:
         """Whether every job may run on every server."""
-        return all(self._workers_per_worker[name] == 1 for name in {node.gpu_type for node in self._nodes})
+        return all(self.kinds[name][1] == 1 for name in {node.gpu_type for node in self._nodes})
 
     @cached_property
     def _own(self) -> dict[str, int]:
         """GPUs of each training server."""
         return {
-            node.id: self._gpus[node.gpu_type] for node in self._nodes if self.place_of(node)[0] == "training"
+            node.id: self.kinds[node.gpu_type][0]
+            for node in self._nodes
+            if self.place_of(node)[0] == "training"
         }
 
     def place_of(self, node: Node) -> tuple[Pool, int, int]:
@@ -66,9 +69,9 @@ class Sizes:
         Training servers are those of the zone's own that are as fast as the reference; its own slower ones
         are for the same jobs as servers on loan.
         """
-        workers_per_worker = self._workers_per_worker[node.gpu_type]
+        gpus, workers_per_worker = self.kinds[node.gpu_type]
         is_own = node.id not in self._loans and workers_per_worker == 1
-        return "training" if is_own else "loaned", self._gpus[node.gpu_type], workers_per_worker
+        return "training" if is_own else "loaned", gpus, workers_per_worker
 
     def fault(self, shape: Shape, without: Collection[str] = ()) -> str | None:
         """Why a job of this shape would not run even if it were alone, and all loans were given back; None if
