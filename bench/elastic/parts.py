@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from bench.auction.comparison import slope
-from bench.charts import Lines
+from bench.charts import Bars, Lines
 from bench.cores import jobs_at_once
 from bench.elastic import thesis
 from bench.elastic.algorithms import measure_allocation, measure_reclaiming
@@ -116,15 +116,17 @@ class ElasticBench:
             scenario: Trial(scope.setting, scenario=scenario, groups_elastic_jobs=False)
             for scenario in scope.ungrouped
         }
-        outcomes = self._run([*rows.values(), *ungrouped.values()])
+        lent_to_all = Trial(scope.setting, lends_to_all=True)
+        outcomes = self._run([*rows.values(), *ungrouped.values(), lent_to_all])
         by_row = {number: outcomes.of(trial) for number, trial in rows.items()}
         comparable(*by_row.values(), *(outcomes.of(trial) for trial in ungrouped.values()))
-        fifo, lyra, pollux = by_row[1], by_row[2], by_row[12]
+        fifo, lyra, pollux, without_loans = (by_row[row] for row in (1, 2, 12, 13))
         return Result(
             (
                 self._gain("queue_vs_fifo", fifo, lyra, "queue"),
                 self._gain("jct_vs_fifo", fifo, lyra, "jct", self._bound(fifo)),
                 self._gain("jct_vs_pollux", pollux, lyra, "jct", self._without_loans(by_row)),
+                self._gain("jct_vs_no_loans", without_loans, lyra, "jct"),
             ),
             (
                 side_by_side(
@@ -135,6 +137,13 @@ class ElasticBench:
                     "mean JCT, s",
                 ),
                 self._table_3_6(outcomes, ungrouped, fifo),
+                _placement(
+                    {
+                        "no loans": without_loans,
+                        "loans": lyra,
+                        "loans, any work at risk": outcomes.of(lent_to_all),
+                    }
+                ),
                 side_by_side(
                     "table_3_8",
                     [
@@ -256,3 +265,11 @@ class ElasticBench:
             self._outcomes = Outcomes(self._conditions.folder)
         run_missing(trials, self._outcomes, self._jobs, self._conditions.console)
         return self._outcomes
+
+
+def _placement(runs: Mapping[str, Outcome]) -> Table:
+    """What loans bring, with the limit on the work that they put at risk and as the thesis places jobs."""
+    metrics = ("queue_mean_s", "jct_mean_s", "preemption_ratio", "on_loan_usage")
+    rows = [(name, *(run.values.get(metric) for metric in metrics)) for name, run in runs.items()]
+    chart = Bars("run", "run", "jct_mean_s", None, "mean JCT, s")
+    return Table("placement_on_loans", ("run", *metrics), rows, chart)

@@ -7,10 +7,19 @@ from infra.workloads.elastic.abilities import Abilities, ScalingRange, linear, l
 from infra.workloads.elastic.calibrated import generate_requests
 from infra.workloads.elastic.cluster import TRAINING_GPU, ElasticCluster
 from infra.workloads.elastic.requests import JobRequest, window
-from schemas.elastic.settings import ElasticPolicy, ReclaimingName, Scenario, SchemeName
+from schemas.elastic.settings import (
+    DEFAULT_WORK_AT_RISK_S,
+    ElasticPolicy,
+    ReclaimingName,
+    Scenario,
+    SchemeName,
+)
 from solvers.elastic.goodput import family_at, tuned_speedup
 
 ScalingName = Literal["linear", "lossy", "tuned"]
+
+_ANY_WORK_S = 365 * 86_400.0
+"""Longer than any job runs."""
 
 
 def tuned(workers: ScalingRange) -> tuple[float, ...]:
@@ -62,6 +71,9 @@ class Trial:
     scenario: Scenario = "basic"
     reclaiming: ReclaimingName = "preemption_cost"
     groups_elastic_jobs: bool = True
+    lends_to_all: bool = False
+    """Whether every elastic job is placed on loaned servers first, whatever a preemption would take from it,
+    as the thesis has it."""
     elastic_share: float | None = None
     """See `Abilities`; with 0 no job scales."""
     scaling: ScalingName = "linear"
@@ -74,6 +86,7 @@ class Trial:
         """Of the training zone."""
         return ElasticPolicy(
             reference_gpu_type=TRAINING_GPU.name,
+            most_work_at_risk_s=_ANY_WORK_S if self.lends_to_all else DEFAULT_WORK_AT_RISK_S,
             scheme=self.scheme,
             reclaiming=self.reclaiming,
             groups_elastic_jobs=self.groups_elastic_jobs,
@@ -101,6 +114,8 @@ class Trial:
             words.append(self.reclaiming)
         if not self.groups_elastic_jobs:
             words.append("ungrouped")
+        if self.lends_to_all:
+            words.append("any work at risk")
         if self.elastic_share is not None:
             words.append(f"{self.elastic_share:.0%} elastic")
         if self.scaling != "linear":

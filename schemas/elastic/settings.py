@@ -16,6 +16,8 @@ ReclaimingName = Literal["preemption_cost", "smallest_count", "random"]
 Scenario = Literal["basic", "advanced", "heterogeneous", "ideal"]
 
 
+DEFAULT_WORK_AT_RISK_S = 14_400.0
+"""The best of 0, 1 h, 4 h and no limit on two generated workloads, seeds 1 and 2 (docs/elastic.md)."""
 _IDS_PER_SERVER = 3
 _BYTES_PER_SERVER = 64
 
@@ -36,6 +38,10 @@ class ElasticPolicy(PolicySettings):
     groups_elastic_jobs: bool = True
     """Whether elastic jobs are placed on loaned servers first, with base and flexible workers apart
     (section 3.5.3); otherwise they are placed like inelastic ones (Table 3.6)."""
+    most_work_at_risk_s: Annotated[float, Field(ge=0, le=31_536_000)] = DEFAULT_WORK_AT_RISK_S
+    """An elastic job that keeps no checkpoints starts over when it is preempted. So it is placed on loaned
+    servers first only if it is done there within so long, with all the workers that it may have; a longer one
+    goes to training servers first. The thesis has no such limit."""
     scenario: Scenario = "basic"
     """Which abilities of jobs are used (section 3.7.1). `basic`: another GPU type, and scaling. `advanced`:
     several GPU types at a time too, at 70 % of the speed. `heterogeneous`: several at a time and scaling.

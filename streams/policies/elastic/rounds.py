@@ -76,7 +76,12 @@ class Rounds:
         if not (any_type or self._sizes.has_one_speed):
             return ("training",)
         prefers_loans = job.is_elastic and self._policy.groups_elastic_jobs and not spans
-        return ("loaned", "training") if prefers_loans else ("training", "loaned")
+        return ("loaned", "training") if prefers_loans and self._risks_little(job) else ("training", "loaned")
+
+    def _risks_little(self, job: ElasticJob) -> bool:
+        """Whether a preemption would take little from a job, see `most_work_at_risk_s`."""
+        at_risk_s = self._workforce.work_left_s(job) / job.speedup[job.workload.max_workers]
+        return job.workload.keeps_checkpoints or at_risk_s <= self._policy.most_work_at_risk_s
 
     @staticmethod
     def _free_gpus(cluster: Cluster) -> dict[Pool, float]:

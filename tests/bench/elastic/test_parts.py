@@ -47,6 +47,7 @@ def test_every_part_brings_its_figures_and_tables(tmp_path):
     tables = [table for result in results for table in result.tables]
     assert {table.name for table in tables} == {
         "growth",
+        "placement_on_loans",
         "table_3_5",
         "table_3_6",
         "table_3_7",
