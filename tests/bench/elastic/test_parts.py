@@ -65,7 +65,7 @@ def test_every_part_brings_its_figures_and_tables(tmp_path):
     (absent,) = (
         line for line in missed("elastic", ["schemes"], measurements[:-1], quick=True) if "missing" in line
     )
-    assert absent.startswith("jct_vs_pollux is missing")
+    assert absent.startswith("jct_vs_no_loans is missing")
 
 
 @pytest.mark.parametrize("scope", [full(0), quick(0)], ids=["full", "quick"])
