@@ -117,7 +117,8 @@ class ElasticBench:
             for scenario in scope.ungrouped
         }
         lent_to_all = Trial(scope.setting, lends_to_all=True)
-        outcomes = self._run([*rows.values(), *ungrouped.values(), lent_to_all])
+        untuned_pollux = Trial(scope.setting, scheme="pollux", loans=False)
+        outcomes = self._run([*rows.values(), *ungrouped.values(), lent_to_all, untuned_pollux])
         by_row = {number: outcomes.of(trial) for number, trial in rows.items()}
         comparable(*by_row.values(), *(outcomes.of(trial) for trial in ungrouped.values()))
         fifo, lyra, pollux, without_loans = (by_row[row] for row in (1, 2, 12, 13))
@@ -137,12 +138,22 @@ class ElasticBench:
                     "mean JCT, s",
                 ),
                 self._table_3_6(outcomes, ungrouped, fifo),
-                _placement(
+                _compared(
+                    "placement_on_loans",
                     {
                         "no loans": without_loans,
                         "loans": lyra,
                         "loans, any work at risk": outcomes.of(lent_to_all),
-                    }
+                    },
+                ),
+                _compared(
+                    "tuning",
+                    {
+                        "pollux": outcomes.of(untuned_pollux),
+                        "pollux, tuned jobs": pollux,
+                        "lyra": without_loans,
+                        "lyra, tuned jobs": by_row[14],
+                    },
                 ),
                 side_by_side(
                     "table_3_8",
@@ -267,9 +278,9 @@ class ElasticBench:
         return self._outcomes
 
 
-def _placement(runs: Mapping[str, Outcome]) -> Table:
-    """What loans bring, with the limit on the work that they put at risk and as the thesis places jobs."""
+def _compared(name: str, runs: Mapping[str, Outcome]) -> Table:
+    """Runs that the thesis has no figures for."""
     metrics = ("queue_mean_s", "jct_mean_s", "preemption_ratio", "on_loan_usage")
     rows = [(name, *(run.values.get(metric) for metric in metrics)) for name, run in runs.items()]
     chart = Bars("run", "run", "jct_mean_s", None, "mean JCT, s")
-    return Table("placement_on_loans", ("run", *metrics), rows, chart)
+    return Table(name, ("run", *metrics), rows, chart)

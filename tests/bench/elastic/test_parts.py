@@ -54,6 +54,7 @@ def test_every_part_brings_its_figures_and_tables(tmp_path):
         "table_3_8",
         "table_3_9_queue",
         "table_3_9_jct",
+        "tuning",
         *(f"figure_3_{number}" for number in (12, 14, 15)),
         "figure_3_16_queue",
         "figure_3_16_jct",
