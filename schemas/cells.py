@@ -121,7 +121,7 @@ class Borrower(Record):
     """A zone that loans may go to."""
 
     zone: Identifier
-    weight: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
+    weight: Annotated[float, Field(ge=1e-6, le=1_000_000)] = 1.0
     """Loans are shared among borrowers in proportion to their weights."""
 
 

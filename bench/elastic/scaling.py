@@ -72,7 +72,7 @@ def _scale(folder: Path, rounds: int, seed: int) -> list[float]:
         dataset=Dataset(path="pairs.jsonl", samples=_RECORDS),
         hyperparameters=TrainingHyperparameters(global_batch_size=16, seed=seed),
         max_workers=2,
-        samples_per_s=1.0,
+        samples_per_s=100.0,
         keeps_checkpoints=False,
     )
     reports: list[FleetEvent] = []
@@ -100,8 +100,13 @@ def _scale(folder: Path, rounds: int, seed: int) -> list[float]:
     return handler.pauses_s
 
 
+def _run_id(generation: int) -> str:
+    """As an elastic zone names the runs of a job."""
+    return f"{generation}/{_JOB}"
+
+
 def _has_started(reports: list[FleetEvent], generation: int) -> Callable[[], bool]:
-    run_id = f"{_JOB}/{generation}"
+    run_id = _run_id(generation)
     return lambda: any(isinstance(report, RunStarted) and report.run_id == run_id for report in reports)
 
 
@@ -119,7 +124,7 @@ def _assigned(workload: ElasticWorkload, generation: int, workers: int) -> Worke
     return WorkersAssigned(
         zone="z",
         node=_NODE,
-        run_id=f"{_JOB}/{generation}",
+        run_id=_run_id(generation),
         job_id=_JOB,
         user="u",
         generation=generation,

@@ -7,6 +7,9 @@ from pydantic import Field
 from infra.lender.lending import LendingParameters
 from schemas.services import ServiceSettings
 
+LEAST_INTERVAL_S = 0.5
+"""The lender looks at the log and the clock a few times a second, and keeps two weeks of intervals: two
+million of this length."""
 Duration = Annotated[float, Field(gt=0, le=31_536_000)]
 
 
@@ -15,7 +18,7 @@ class LenderSettings(ServiceSettings):
 
     lender_forecaster: Literal["lstm", "seasonal"] = "lstm"
     """`lstm`: the seasonal-naive forecast until the LSTM beats it. That needs torch."""
-    lender_interval_s: Duration = 300.0
+    lender_interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=31_536_000)] = 300.0
     """The time of one forecast; a load is expected at least once in it."""
     lender_steady_s: Annotated[float, Field(ge=0, le=604_800)] = 1_800.0
     """What is offered was not and will not be needed for so long."""

@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 
 _MICROS_PER_UNIT = 1_000_000
 _LEAST_DECIMALS = 4
+_YEAR_10000_S = 253_402_300_800
+"""ISO 8601 as written here ends before it."""
 
 
 def units(micros: float | None) -> str:
@@ -24,6 +26,8 @@ def units(micros: float | None) -> str:
 
 def written(time: str | float) -> str:
     """A Unix time, or what a sender wrote, as ISO 8601 in UTC; what is no time stays as it was written."""
+    if isinstance(time, float | int) and time >= _YEAR_10000_S:
+        return "after the year 9999"
     try:
         moment = datetime.fromtimestamp(time, UTC) if isinstance(time, float | int) else _read(time)
     except (ValueError, OverflowError):

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Identifier, Record, RunId, Samples, UnixTime
+from schemas.base import Identifier, Record, RunId, Samples
 from schemas.commands import Command
 from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload, Workers
 
@@ -65,5 +65,5 @@ class WorkersReleased(Command):
     """`scaled_in`: others go on with the job. `preempted`: all of its workers stop, checkpointed if it keeps
     checkpoints, and it will start anew. `withdrawn`, `failed`: it is over, and nothing is kept. `node_lost`:
     another of its nodes was lost; it will start anew from its last checkpoint."""
-    by_s: UnixTime | None = None
+    by_s: Annotated[float, Field(ge=0)] | None = None
     """When the workers must be gone, whatever they are doing; None where nobody waits for their node."""

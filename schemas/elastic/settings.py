@@ -16,6 +16,10 @@ ReclaimingName = Literal["preemption_cost", "smallest_count", "random"]
 Scenario = Literal["basic", "advanced", "heterogeneous", "ideal"]
 
 
+LEAST_INTERVAL_S = 0.01
+"""As short as the shortest slot of a cell."""
+MAX_SLOWNESS = 1_024
+"""A worker counts as that many on slower GPUs, and no job may have more of them."""
 DEFAULT_WORK_AT_RISK_S = 14_400.0
 """The best of 0, 1 h, 4 h and no limit on two generated workloads, seeds 1 and 2 (docs/elastic.md)."""
 _IDS_PER_SERVER = 3
@@ -29,7 +33,7 @@ class ElasticPolicy(PolicySettings):
     kind: Literal["elastic"] = "elastic"
     reference_gpu_type: Identifier
     """The GPU that jobs' profiles speak of. Speeds of others are relative to it, per GPU (erratum L4)."""
-    interval_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=86_400)] = 60.0
     """Workers are allocated so often."""
     scheme: SchemeName = "lyra"
     """How workers are allocated; all but `lyra` are there to be compared with."""
@@ -43,9 +47,10 @@ class ElasticPolicy(PolicySettings):
     servers first only if it is done there within so long, with all the workers that it may have; a longer one
     goes to training servers first. The thesis has no such limit."""
     scenario: Scenario = "basic"
-    """Which abilities of jobs are used (section 3.7.1). `basic`: another GPU type, and scaling. `advanced`:
-    several GPU types at a time too, at 70 % of the speed. `heterogeneous`: several at a time and scaling.
-    `ideal`: all, at full speed."""
+    """Which abilities of jobs are used beside scaling (section 3.7.1). `basic`: fungible jobs run on either
+    pool, training servers or loaned ones. `advanced`: so they do, and elastic heterogeneous jobs span both
+    pools, at 70 % of their speed while they do. `heterogeneous`: these span both pools at 70 %, and fungible
+    jobs stay on training servers. `ideal`: as `advanced`, at full speed."""
     scaling_pause_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     """What a job is taken to lose when its workers change: it is not resized for less."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
@@ -61,6 +66,16 @@ class ElasticPolicy(PolicySettings):
         return self.interval_s
 
     def faults(self, zone: "Zone") -> Iterator[str]:
-        """A reference GPU type that the zone lacks."""
-        if self.reference_gpu_type not in {gpu.name for gpu in zone.gpu_types}:
+        """A reference GPU type that the zone lacks, or GPUs that are far slower than it."""
+        speeds = {gpu.name: gpu.samples_per_s / gpu.gpus for gpu in zone.gpu_types}
+        if self.reference_gpu_type not in speeds:
             yield f"the reference gpu type is {self.reference_gpu_type}, which the zone lacks"
+            return
+        reference = speeds[self.reference_gpu_type]
+        for name, speed in speeds.items():
+            if reference > MAX_SLOWNESS * speed:
+                yield (
+                    f"a GPU of type {name} trains {speed:g} samples/s and one of the reference type "
+                    f"{self.reference_gpu_type} {reference:g}, more than {MAX_SLOWNESS:,} times as many: "
+                    "check samples_per_s, or leave the type out"
+                )

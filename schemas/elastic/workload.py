@@ -10,6 +10,12 @@ from schemas.lora import Dataset, LoraHyperparameters
 
 MAX_WORKERS = 1_024
 MAX_GPUS_PER_WORKER = 64
+MAX_SPEED_PER_WORKER = 2.0
+"""Of w workers over w times that of one. Curves are hardly ever superlinear, and then by little."""
+MAX_RUNNING_YEARS = 10
+"""Of a job with its base demand, and so with any workers that it may have."""
+_YEAR_S = 365 * 86_400
+_UNREADABLE_YEARS = 1e6
 
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
@@ -55,11 +61,14 @@ class ElasticWorkload(Workload):
     gpus_per_worker: Annotated[int, Field(ge=1, le=MAX_GPUS_PER_WORKER)] = 1
     """All of one worker are on one server."""
     samples_per_s: SamplesPerSecond
-    """How fast one worker trains on the reference GPU, from a profile of the job."""
+    """How fast one worker trains on the reference GPU, from a profile of the job. With `min_workers`, the job
+    takes ten years at most."""
     speedup: Annotated[
-        tuple[Annotated[float, Field(gt=0, le=MAX_WORKERS)], ...], Field(max_length=MAX_WORKERS)
+        tuple[Annotated[float, Field(ge=1, le=MAX_SPEED_PER_WORKER * MAX_WORKERS)], ...],
+        Field(max_length=MAX_WORKERS),
     ] = ()
-    """The throughput of 1, 2, ... `max_workers` workers over that of one; empty where it is linear."""
+    """The throughput of 1, 2, ... `max_workers` workers over that of one: it begins with 1, never falls, and
+    is twice the number of workers at most. Empty where it is linear."""
     keeps_checkpoints: bool = True
     """Whether it continues after a preemption where it was; otherwise it starts over."""
     fungible: bool = False
@@ -75,14 +84,40 @@ class ElasticWorkload(Workload):
             raise ValueError(
                 f"speedup has {len(self.speedup)} values, expected one for each of {self.max_workers} workers"
             )
-        if any(more < fewer for fewer, more in zip(self.speedup, self.speedup[1:], strict=False)):
-            raise ValueError("speedup falls: give the throughput of 1, 2, ... workers, which never falls")
+        self._check_curve()
         if self.hyperparameters.global_batch_size < self.max_workers:
             raise ValueError(
                 f"a global batch of {self.hyperparameters.global_batch_size} has no sample for each of "
                 f"{self.max_workers} workers"
             )
+        self._check_running_time()
         return self
+
+    def _check_curve(self) -> None:
+        if self.speedup and self.speedup[0] != 1:
+            raise ValueError(
+                f"speedup begins with {self.speedup[0]:g}: give throughputs over that of one worker, so 1 "
+                "first"
+            )
+        if any(more < fewer for fewer, more in zip(self.speedup, self.speedup[1:], strict=False)):
+            raise ValueError("speedup falls: give the throughput of 1, 2, ... workers, which never falls")
+        for workers, speed in enumerate(self.speedup, start=1):
+            if speed > MAX_SPEED_PER_WORKER * workers:
+                raise ValueError(
+                    f"speedup is {speed:g} with {workers} workers, at most {MAX_SPEED_PER_WORKER:g} for each "
+                    "of them: give the throughput over that of one worker"
+                )
+
+    def _check_running_time(self) -> None:
+        at_base = self.speedup[self.min_workers - 1] if self.speedup else float(self.min_workers)
+        years = self.work_samples / self.samples_per_s / at_base / _YEAR_S
+        if years > MAX_RUNNING_YEARS:
+            long = f"{years:,.1f}" if years < _UNREADABLE_YEARS else "more than a million"
+            raise ValueError(
+                f"{self.work_samples} samples at {self.samples_per_s:g} samples/s with one worker take "
+                f"{long} years with min_workers {self.min_workers}, at most {MAX_RUNNING_YEARS}: check "
+                "samples_per_s, or give the job more min_workers or less work"
+            )
 
     @property
     def total_samples(self) -> int:

@@ -5,6 +5,7 @@ as a whole is normalised to training GPUs (erratum L4): on a server with `worker
 the work of one on a training server.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -56,8 +57,13 @@ class Cluster:
     room. Without `separates_groups`, all servers in use are one group (the naive placement of Table 3.6).
     """
 
-    def __init__(self, separates_groups: bool = True) -> None:
+    def __init__(self, separates_groups: bool = True, most_workers: int | None = None) -> None:
+        """
+        Args:
+            most_workers: real ones that a job may have; None for any number.
+        """
         self._separates_groups = separates_groups
+        self._most_workers = most_workers
         self._servers: dict[str, _Server] = {}
         self._classes: dict[Pool, dict[int, ServerClass]] = {"training": {}, "loaned": {}}
         """By `workers_per_worker`, ascending."""
@@ -133,7 +139,7 @@ class Cluster:
             gpus_per_worker: of each.
 
         Returns:
-            The real workers by server, or None without room for all.
+            The real workers by server, or None without room for all, or where the job would have too many.
 
         Raises:
             ValueError: a number is below 1, or the job has workers of this kind of another size or pool.
@@ -321,10 +327,14 @@ class Cluster:
         self, job_id: str, workers: int, gpus_per_worker: int, pool: Pool, kind: Kind
     ) -> _Part | None:
         """What the workers become a part of, if there is room for all."""
-        part = self._jobs.get(job_id, {}).get(kind)
+        parts = self._jobs.get(job_id, {})
+        part = parts.get(kind)
+        more: float = math.inf
+        if self._most_workers is not None:
+            more = self._most_workers - sum(sum(each.workers.values()) for each in parts.values())
         if part is None:
             for factor, servers in self._classes[pool].items():
-                if servers.room(gpus_per_worker) >= workers * factor:
+                if workers * factor <= more and servers.room(gpus_per_worker) >= workers * factor:
                     return _Part(pool, factor, gpus_per_worker)
             return None
         if (part.pool, part.gpus_per_worker) != (pool, gpus_per_worker):
@@ -332,7 +342,7 @@ class Cluster:
                 f"job {job_id} has {kind} workers of {part.gpus_per_worker} GPUs in pool {part.pool}: they "
                 f"cannot be joined by ones of {gpus_per_worker} in pool {pool}"
             )
-        room = self._classes[pool][part.workers_per_worker].room(gpus_per_worker)
+        room = min(self._classes[pool][part.workers_per_worker].room(gpus_per_worker), more)
         return part if room >= workers * part.workers_per_worker else None
 
     def _best_server(self, part: _Part, kind: Kind) -> _Server:

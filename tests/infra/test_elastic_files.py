@@ -64,6 +64,30 @@ def test_an_elastic_job_is_also_a_request_for_a_quote(tmp_path: Path) -> None:
         ),
         (
             "max_workers: 8",
+            "max_workers: 2\n    speedup: [1.0e-300, 1]",
+            "13: workload.elastic.speedup.0: Input should be greater than or equal to 1",
+        ),
+        (
+            "max_workers: 8",
+            "max_workers: 2\n    speedup: [1.5, 2]",
+            "5: workload.elastic: speedup begins with 1.5: give throughputs over that of one worker, so 1 "
+            "first",
+        ),
+        (
+            "max_workers: 8",
+            "max_workers: 2\n    speedup: [1, 4.5]",
+            "5: workload.elastic: speedup is 4.5 with 2 workers, at most 2 for each of them: give the "
+            "throughput over that of one worker",
+        ),
+        (
+            "samples_per_s: 12.5",
+            "samples_per_s: 1.0e-300",
+            "5: workload.elastic: 120000 samples at 1e-300 samples/s with one worker take more than a "
+            "million years with min_workers 2, at most 10: check samples_per_s, or give the job more "
+            "min_workers or less work",
+        ),
+        (
+            "max_workers: 8",
             "max_workers: 64",
             "5: workload.elastic: a global batch of 32 has no sample for each of 64 workers",
         ),

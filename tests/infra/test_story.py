@@ -275,6 +275,9 @@ def test_what_became_of_a_plan_is_told_in_words():
         ("2026-11-21T16:02:27", "2026-11-21T16:02:27.000Z"),
         ("0001-01-01T00:00:00+01:00", "0001-01-01T00:00:00+01:00"),
         ("noon", "noon"),
+        (253_402_300_799.5, "9999-12-31T23:59:59.500Z"),
+        (253_402_300_800.0, "after the year 9999"),
+        (1e300, "after the year 9999"),
     ],
 )
 def test_every_time_is_written_alike(time, text):

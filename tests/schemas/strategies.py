@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from schemas.elastic.settings import MAX_SLOWNESS
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
 
 SEEDED = settings(
@@ -14,6 +15,7 @@ SEEDED = settings(
 between their fields, which schemas do not state."""
 
 MODELS: dict[str, Any] = {**EVENT_TYPES, **DECISION_TYPES}
+_YEAR_S = 365 * 86_400
 PRINTABLE = st.text(min_size=1, max_size=40).filter(str.isprintable)
 
 
@@ -101,6 +103,9 @@ def consistent_zone(zone: dict[str, Any], number: int = 0) -> None:
         row["gpu_type"] = "gpu-0"
     if "reference_gpu_type" in zone["policy"]:
         zone["policy"]["reference_gpu_type"] = "gpu-0"
+        slowest = zone["gpu_types"][0]["samples_per_s"] / zone["gpu_types"][0].get("gpus", 1) / MAX_SLOWNESS
+        for gpu in zone["gpu_types"]:
+            gpu["samples_per_s"] = max(gpu["samples_per_s"], min(slowest * gpu.get("gpus", 1) * 1.001, 1e9))
     # Lists are short (see above), so each type has at most one forecast.
     for prices in zone["policy"].get("opening_prices", ()):
         prices["gpu_type"] = "gpu-0"
@@ -135,6 +140,10 @@ def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:
         hyperparameters = workload.setdefault("hyperparameters", {})
         batch = hyperparameters.get("global_batch_size", 0)
         hyperparameters["global_batch_size"] = max(batch, workload["max_workers"])
+        # Any speed will do, with work that takes a year.
+        workload["samples_per_s"] = max(workload["samples_per_s"], 1e-6)
+        most_samples = max(int(workload["samples_per_s"] * _YEAR_S), 1)
+        workload["work_samples"] = min(workload["work_samples"], most_samples)
     return event
 
 

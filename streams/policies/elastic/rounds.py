@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from schemas.base import Outcome
 from schemas.elastic.settings import ElasticPolicy
+from schemas.elastic.workload import MAX_WORKERS
 from solvers.elastic.cluster import Cluster, placing_order
 from solvers.elastic.demand import Demand, Grant, Pool, Scheme
 from streams.policies.elastic.job import ElasticJob
@@ -73,7 +74,9 @@ class Rounds:
         any_type = (workload.fungible and scenario != "heterogeneous") or (
             workload.heterogeneous and scenario != "basic"
         )
-        if not (any_type or self._sizes.has_one_speed):
+        # Slower servers are no use to a job whose base demand there would be more workers than one may have.
+        fits = workload.min_workers * self._sizes.most_per_worker <= MAX_WORKERS
+        if not fits or not (any_type or self._sizes.has_one_speed):
             return ("training",)
         prefers_loans = job.is_elastic and self._policy.groups_elastic_jobs and not spans
         return ("loaned", "training") if prefers_loans and self._risks_little(job) else ("training", "loaned")

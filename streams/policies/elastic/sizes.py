@@ -49,9 +49,14 @@ class Sizes:
         """How many workers of so many GPUs each there is room for on training servers."""
 
     @cached_property
+    def most_per_worker(self) -> int:
+        """How many workers do the work of one, on the slowest of the servers."""
+        return max(self.kinds[name][1] for name in {node.gpu_type for node in self._nodes})
+
+    @property
     def has_one_speed(self) -> bool:
         """Whether every job may run on every server."""
-        return all(self.kinds[name][1] == 1 for name in {node.gpu_type for node in self._nodes})
+        return self.most_per_worker == 1
 
     @cached_property
     def _own(self) -> dict[str, int]:

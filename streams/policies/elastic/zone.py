@@ -9,7 +9,7 @@ from schemas.cells import Node
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected
 from schemas.elastic.outcomes import QueuedJob
 from schemas.elastic.settings import ElasticPolicy
-from schemas.elastic.workload import ElasticWorkload
+from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
@@ -36,7 +36,8 @@ class ElasticZone:
         self._jobs = context.jobs
         self._live = context.live
         policy = cast(ElasticPolicy, context.zone.policy)
-        self._workforce = Workforce(context.zone.id, Cluster(policy.groups_elastic_jobs), context.live)
+        cluster = Cluster(policy.groups_elastic_jobs, most_workers=MAX_WORKERS)
+        self._workforce = Workforce(context.zone.id, cluster, context.live)
         self._closed: dict[str, dict[str, None]] = {}
         """Why nothing new is placed on a node: it is down, or cordoned, or leaving."""
         self._wanted: dict[str, float | None] = {}
