@@ -39,12 +39,12 @@ def _share_out(allocation: Allocation, jobs: Sequence[Demand]) -> None:
     steps = [
         (-_gain_per_gpu(allocation, job), job.arrival, index)
         for index, job in enumerate(jobs)
-        if job.min_workers < job.max_workers
+        if job.min_workers < job.most_workers
     ]
     heapq.heapify(steps)
     while steps and steps[0][0] < 0:
         job = jobs[steps[0][2]]
-        if allocation.grow(job, 1) and allocation.workers(job) < job.max_workers:
+        if allocation.grow(job, 1) and allocation.workers(job) < job.most_workers:
             heapq.heapreplace(steps, (-_gain_per_gpu(allocation, job), *steps[0][1:]))
         else:
             heapq.heappop(steps)

@@ -86,7 +86,7 @@ class Allocation:
         """
         held = self._held[job.job_id]
         room_workers = self.idle_gpus(held.flexible_pool) // job.gpus_per_worker
-        more = min(workers, room_workers, job.max_workers - held.workers)
+        more = min(workers, room_workers, job.most_workers - held.workers)
         self.resize(job, held.workers + more)
         return more
 

@@ -7,44 +7,16 @@ the work of one on a training server.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from solvers.elastic.cluster_parts import Kind, Part, Server, Trial, class_of, emptied_first, made_firm_first
 from solvers.elastic.demand import Pool
 from solvers.elastic.server_class import Group, ServerClass
-
-Kind = Literal["base", "flexible", "inelastic"]
-"""Of workers: a job's base demand, what an elastic job has beyond it, and all of an inelastic job."""
 
 
 def placing_order(gpus_per_worker: int, arrival: int) -> tuple[int, int]:
     """Sorts jobs into the order in which to place them: best fit *decreasing*, ties by arrival."""
     return (-gpus_per_worker, arrival)
-
-
-@dataclass(slots=True)
-class _Server:
-    server_id: str
-    pool: Pool
-    gpus: int
-    workers_per_worker: int
-    free: int
-    firm_gpus: int = 0
-    """Of workers that are not flexible."""
-    is_open: bool = True
-    parts: dict[str, int] = field(default_factory=dict)
-    """How many kinds of workers of each job are here."""
-
-
-@dataclass(slots=True)
-class _Part:
-    """Workers of a job of one kind, all in one class."""
-
-    pool: Pool
-    workers_per_worker: int
-    gpus_per_worker: int
-    workers: dict[str, int] = field(default_factory=dict)
-    """Real ones, by server."""
 
 
 class Cluster:
@@ -64,10 +36,11 @@ class Cluster:
         """
         self._separates_groups = separates_groups
         self._most_workers = most_workers
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, Server] = {}
         self._classes: dict[Pool, dict[int, ServerClass]] = {"training": {}, "loaned": {}}
         """By `workers_per_worker`, ascending."""
-        self._jobs: dict[str, dict[Kind, _Part]] = {}
+        self._jobs: dict[str, dict[Kind, Part]] = {}
+        self._trial: Trial | None = None
 
     def add_server(self, server_id: str, pool: Pool, gpus: int, workers_per_worker: int = 1) -> None:
         """An empty server joins.
@@ -81,7 +54,7 @@ class Cluster:
             raise ValueError(
                 f"server {server_id} has {gpus} GPUs and {workers_per_worker} workers per worker: at least 1"
             )
-        server = _Server(server_id, pool, gpus, workers_per_worker, free=gpus)
+        server = Server(server_id, pool, gpus, workers_per_worker, free=gpus)
         classes = self._classes[pool]
         if workers_per_worker not in classes:
             classes[workers_per_worker] = ServerClass()
@@ -191,9 +164,13 @@ class Cluster:
             raise ValueError(f"job {job_id} has {have} flexible workers, of which {wanted} cannot be taken")
         return self._take_flexible(job_id, part, wanted)
 
+    def take_flexible(self, job_id: str, server_id: str, workers: int) -> None:
+        """Take so many of a job's flexible workers on one server away, real ones."""
+        self._take(self._servers[server_id], job_id, "flexible", workers)
+
     def drop_fractions(self, job_id: str) -> None:
         """Take flexible workers away that are too few to do the work of one on a training server."""
-        part = self._jobs[job_id].get("flexible")
+        part = self._jobs.get(job_id, {}).get("flexible")
         if part is not None:
             self._take_flexible(job_id, part, sum(part.workers.values()) % part.workers_per_worker)
 
@@ -211,9 +188,9 @@ class Cluster:
         base, flexible = parts.get("base"), parts.get("flexible")
         if "flexible" in lost:
             self._take(self._servers[server_id], job_id, "flexible", lost["flexible"])
-        if base and flexible and _class_of(base) == _class_of(flexible):
+        if base and flexible and class_of(base) == class_of(flexible):
             missing = lost.get("base", 0)
-            for server in sorted((self._servers[each] for each in flexible.workers), key=_made_firm_first):
+            for server in sorted((self._servers[each] for each in flexible.workers), key=made_firm_first):
                 count = min(missing, flexible.workers[server.server_id])
                 if count:
                     self._take(server, job_id, "flexible", count)
@@ -224,6 +201,28 @@ class Cluster:
                 self._take(self._servers[server_id], job_id, kind, count)
         return lost
 
+    def begin_trial(self) -> None:
+        """From now on workers are placed and taken away on trial."""
+        self._trial = Trial()
+
+    def end_trial(self, is_kept: bool) -> None:
+        """Leave what the trial has placed and taken away as it is, or undo all of it."""
+        trial, self._trial = self._trial, None
+        if trial is None or is_kept:
+            return
+        for server, job_id, kind, part, count in reversed(trial.steps):
+            if count > 0:
+                self._take(server, job_id, kind, count)
+            else:
+                self._jobs.setdefault(job_id, {})[kind] = part
+                self._put(server, job_id, kind, part, -count)
+        for job_id, order in trial.orders.items():
+            if order:
+                parts = self._jobs[job_id]
+                self._jobs[job_id] = {kind: parts[kind] for kind in order}
+                for kind, servers in order.items():
+                    parts[kind].workers = {server: parts[kind].workers[server] for server in servers}
+
     def free_gpus(self, pool: Pool) -> float:
         """Idle GPUs of the pool's open servers, in training GPUs."""
         return sum(each.free_gpus / factor for factor, each in self._classes[pool].items())
@@ -233,6 +232,13 @@ class Cluster:
         return max(
             (each.room(gpus_per_worker) // factor for factor, each in self._classes[pool].items()), default=0
         )
+
+    def flexible_room(self, job_id: str, gpus_per_worker: int, pool: Pool) -> int:
+        """The most flexible workers, normalised, that `place` can place of a job."""
+        part = self._jobs.get(job_id, {}).get("flexible")
+        if part is None:
+            return self.room(gpus_per_worker, pool)
+        return self._classes[pool][part.workers_per_worker].room(gpus_per_worker) // part.workers_per_worker
 
     def servers(self, pool: Pool | None = None) -> list[str]:
         """All servers, or those of a pool, in the order in which they joined."""
@@ -300,7 +306,7 @@ class Cluster:
 
     def is_one_class(self, job_id: str) -> bool:
         """Whether all workers of a job are in one pool, and equally fast."""
-        return len({_class_of(part) for part in self._jobs[job_id].values()}) == 1
+        return len({class_of(part) for part in self._jobs[job_id].values()}) == 1
 
     def state(self) -> dict[str, Any]:
         """Everything but the servers themselves, of types that msgpack writes."""
@@ -316,7 +322,7 @@ class Cluster:
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of another cluster of the same servers; this one must be empty and open."""
         for job_id, kind, pool, workers_per_worker, gpus_per_worker, workers in state["jobs"]:
-            part = _Part(pool, workers_per_worker, gpus_per_worker)
+            part = Part(pool, workers_per_worker, gpus_per_worker)
             self._jobs.setdefault(job_id, {})[kind] = part
             for server_id, count in workers.items():
                 self._put(self._servers[server_id], job_id, kind, part, count)
@@ -325,7 +331,7 @@ class Cluster:
 
     def _part_for(
         self, job_id: str, workers: int, gpus_per_worker: int, pool: Pool, kind: Kind
-    ) -> _Part | None:
+    ) -> Part | None:
         """What the workers become a part of, if there is room for all."""
         parts = self._jobs.get(job_id, {})
         part = parts.get(kind)
@@ -335,7 +341,7 @@ class Cluster:
         if part is None:
             for factor, servers in self._classes[pool].items():
                 if workers * factor <= more and servers.room(gpus_per_worker) >= workers * factor:
-                    return _Part(pool, factor, gpus_per_worker)
+                    return Part(pool, factor, gpus_per_worker)
             return None
         if (part.pool, part.gpus_per_worker) != (pool, gpus_per_worker):
             raise ValueError(
@@ -345,7 +351,7 @@ class Cluster:
         room = min(self._classes[pool][part.workers_per_worker].room(gpus_per_worker), more)
         return part if room >= workers * part.workers_per_worker else None
 
-    def _best_server(self, part: _Part, kind: Kind) -> _Server:
+    def _best_server(self, part: Part, kind: Kind) -> Server:
         """Where the next worker goes; there is room for it."""
         servers = self._classes[part.pool][part.workers_per_worker]
         for group in self._preferred(part.pool, kind):
@@ -364,12 +370,14 @@ class Cluster:
     def _keeps_apart(self, pool: Pool) -> bool:
         return self._separates_groups and pool == "loaned"
 
-    def _group_of(self, server: _Server) -> Group:
+    def _group_of(self, server: Server) -> Group:
         if not server.parts:
             return "empty"
         return "flexible" if server.firm_gpus == 0 and self._keeps_apart(server.pool) else "firm"
 
-    def _put(self, server: _Server, job_id: str, kind: Kind, part: _Part, count: int) -> None:
+    def _put(self, server: Server, job_id: str, kind: Kind, part: Part, count: int) -> None:
+        if self._trial is not None:
+            self._trial.note(server, job_id, kind, self._jobs[job_id], count)
         self._count_out(server)
         if server.server_id not in part.workers:
             part.workers[server.server_id] = 0
@@ -380,10 +388,10 @@ class Cluster:
             server.firm_gpus += count * part.gpus_per_worker
         self._count_in(server)
 
-    def _take_flexible(self, job_id: str, part: _Part, wanted: int) -> dict[str, int]:
+    def _take_flexible(self, job_id: str, part: Part, wanted: int) -> dict[str, int]:
         """Take so many real ones; see `shrink`."""
         removed: dict[str, int] = {}
-        for server in sorted((self._servers[server_id] for server_id in part.workers), key=_emptied_first):
+        for server in sorted((self._servers[server_id] for server_id in part.workers), key=emptied_first):
             count = min(wanted, part.workers[server.server_id])
             if count == 0:
                 break
@@ -392,7 +400,9 @@ class Cluster:
             wanted -= count
         return removed
 
-    def _take(self, server: _Server, job_id: str, kind: Kind, count: int) -> None:
+    def _take(self, server: Server, job_id: str, kind: Kind, count: int) -> None:
+        if self._trial is not None:
+            self._trial.note(server, job_id, kind, self._jobs[job_id], -count)
         self._count_out(server)
         parts = self._jobs[job_id]
         part = parts[kind]
@@ -411,24 +421,12 @@ class Cluster:
                     del self._jobs[job_id]
         self._count_in(server)
 
-    def _count_in(self, server: _Server) -> None:
+    def _count_in(self, server: Server) -> None:
         if server.is_open:
             servers = self._classes[server.pool][server.workers_per_worker]
             servers.add(server.server_id, self._group_of(server), server.free)
 
-    def _count_out(self, server: _Server) -> None:
+    def _count_out(self, server: Server) -> None:
         if server.is_open:
             servers = self._classes[server.pool][server.workers_per_worker]
             servers.drop(server.server_id, self._group_of(server), server.free)
-
-
-def _emptied_first(server: _Server) -> tuple[bool, bool, int, str]:
-    return (server.is_open, server.firm_gpus > 0, server.gpus - server.free, server.server_id)
-
-
-def _made_firm_first(server: _Server) -> tuple[bool, int, str]:
-    return (server.firm_gpus == 0, server.free - server.gpus, server.server_id)
-
-
-def _class_of(part: _Part) -> tuple[Pool, int]:
-    return (part.pool, part.workers_per_worker)

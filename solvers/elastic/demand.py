@@ -36,6 +36,13 @@ class Demand(NamedTuple):
     """What it has now; 0 for a job that waits."""
     flexible_pool: Pool | None = None
     """Where its flexible workers are, if it has any."""
+    room_workers: int | None = None
+    """Scattered servers have no room for more workers than this; None where that is not known."""
+
+    @property
+    def most_workers(self) -> int:
+        """That it may be granted."""
+        return self.max_workers if self.room_workers is None else min(self.max_workers, self.room_workers)
 
     def remaining_s(self, workers: int) -> float:
         """How long the rest of the job takes with so many workers, in seconds."""

@@ -1,6 +1,7 @@
 """The multiple-choice knapsack: of each group one item at most, so that the values add up to the most.
 
-Dynamic programming over the capacity (thesis, section 3.5.2): exact, in time of items x capacity.
+Dynamic programming over the capacity (thesis, section 3.5.2): exact, in time of items x capacity and memory
+groups x capacity. Where that is too much, by efficiency (Sinha and Zoltners 1979), in time of the items.
 """
 
 import math
@@ -14,6 +15,8 @@ from solvers.compiled import Floats, Ints, kernel
 
 MAX_ITEMS_PER_GROUP = 2**16 - 1
 """A choice is kept in 16 bits."""
+MOST_CELLS = 2**24
+"""Groups x capacity of an exact choice: 32 MiB. Beyond, thousands of groups share the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,9 @@ def best_choice(groups: Sequence[Group], capacity_gpus: int) -> list[int | None]
     Of choices that are worth the same, it is the one of fewer GPUs; of those, the one in which the first
     group's item is heavier, then the second's, and so on. Values are added from the last group to the first.
 
+    Of more than `MOST_CELLS` groups x capacity that do not all fit it is not the best, but worth less by no
+    more than what one group's item is worth.
+
     Raises:
         ValueError: weights and values of a group are not of the same length, its weights are not positive and
             ascending, or a value is not finite.
@@ -40,7 +46,7 @@ def best_choice(groups: Sequence[Group], capacity_gpus: int) -> list[int | None]
     if weights.size == 0 or capacity_gpus < weights.min():
         return [None] * len(groups)
     unit = int(np.gcd.reduce(weights))
-    taken = _choose(starts, weights // unit, values, capacity_gpus // unit)
+    taken = _choose(starts, weights // unit, values, capacity_gpus // unit, MOST_CELLS)
     return [None if item < 0 else item for item in taken.tolist()]
 
 
@@ -84,7 +90,7 @@ def _first_wrong(starts: Ints, weights: Ints, values: Floats) -> int:
 
 
 @kernel
-def _choose(starts: Ints, weights: Ints, values: Floats, capacity: int) -> Ints:
+def _choose(starts: Ints, weights: Ints, values: Floats, capacity: int, most_cells: int) -> Ints:
     """(groups,) the item taken of each group, -1 for none."""
     groups = starts.size - 1
     taken = np.full(groups, -1, np.int64)
@@ -101,6 +107,8 @@ def _choose(starts: Ints, weights: Ints, values: Floats, capacity: int) -> Ints:
                     highest = values[item]
                     taken[group] = item - starts[group]
         return taken
+    if groups * (capacity + 1) > most_cells:
+        return _by_efficiency(starts, weights, values, capacity)
     choices = np.zeros((groups, capacity + 1), np.uint16)
     most = _tabulate(starts, weights, values, heaviest, choices)
     left = capacity
@@ -111,6 +119,59 @@ def _choose(starts: Ints, weights: Ints, values: Floats, capacity: int) -> Ints:
         taken[group] = item
         if item >= 0:
             left -= int(weights[starts[group] + item])
+    return taken
+
+
+@kernel
+def _by_efficiency(starts: Ints, weights: Ints, values: Floats, capacity: int) -> Ints:
+    """(groups,) the item taken of each group, -1 for none: the best choice of parts of items, less the parts.
+
+    A group goes from item to item of its upper concave hull, and all groups take those steps in the order of
+    what they gain per weight, ties by group; one whose step does not fit stays where it is.
+    """
+    groups, items = starts.size - 1, weights.size
+    hull = np.zeros(items, np.int64)
+    sizes = np.zeros(groups, np.int64)
+    gains = np.zeros(items, np.float64)
+    for group in range(groups):
+        first, size = starts[group], 0
+        for item in range(first, starts[group + 1]):
+            if weights[item] > capacity:
+                break
+            if values[item] <= (values[hull[first + size - 1]] if size else 0.0):
+                continue
+            while True:
+                weight, value = 0, 0.0
+                if size:
+                    weight, value = weights[hull[first + size - 1]], values[hull[first + size - 1]]
+                gain = (values[item] - value) / (weights[item] - weight)
+                if size == 0 or gain < gains[first + size - 1]:
+                    break
+                size -= 1
+            hull[first + size] = item
+            gains[first + size] = gain
+            size += 1
+        sizes[group] = size
+        gains[first + size : starts[group + 1]] = 0.0
+    owners = np.zeros(items, np.int64)
+    for group in range(groups):
+        owners[starts[group] : starts[group + 1]] = group
+    taken = np.full(groups, -1, np.int64)
+    steps = np.zeros(groups, np.int64)
+    left = capacity
+    for place in np.argsort(-gains, kind="mergesort"):
+        group = owners[place]
+        if gains[place] <= 0.0:
+            break
+        # Steps of a group come in their order, as its hull is concave; after one that did not fit, none does.
+        if place - starts[group] != steps[group]:
+            continue
+        item = hull[place]
+        before = weights[starts[group] + taken[group]] if taken[group] >= 0 else 0
+        if weights[item] - before <= left:
+            left -= weights[item] - before
+            taken[group] = item - starts[group]
+            steps[group] += 1
     return taken
 
 

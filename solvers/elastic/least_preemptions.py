@@ -15,6 +15,9 @@ from solvers.elastic.lent import Lent
 _SAME_COST = 1e-9
 """Costs are sums of fractions in different orders: so near each other, they are the same."""
 
+MOST_STEPS = 10_000_000
+"""Of each of the two searches, and of each refinement. A step looks at a job on a server."""
+
 
 class Progress(NamedTuple):
     """How far a search is."""
@@ -45,22 +48,25 @@ class Effects(NamedTuple):
 def fewest_preempted(lent: Lent, count: int) -> list[str]:
     """The servers to give back, in no particular order.
 
+    A search that has used up its steps takes the rest of the servers in the order of their costs by then, and
+    whatever the jobs preempted leave free. A refinement spares fewer jobs.
+
     Raises:
         ValueError: a job has fewer workers than its base demand.
     """
     hosting, ids = hosting_of(lent)
-    return [ids[number] for number in np.flatnonzero(_search(hosting, count)).tolist()]
+    return [ids[number] for number in np.flatnonzero(_search(hosting, count, MOST_STEPS)).tolist()]
 
 
 @kernel
-def _search(hosting: Hosting, count: int) -> Bools:
+def _search(hosting: Hosting, count: int, most_steps: int) -> Bools:
     """(servers,) the servers that go."""
     by_cost = _begin(hosting, count)
-    _pick_by_cost(hosting, by_cost, count)
-    first = _refined(hosting, by_cost, count)
+    _pick_by_cost(hosting, by_cost, count, most_steps)
+    first = _refined(hosting, by_cost, count, most_steps)
     by_yield = _begin(hosting, count)
-    _pick_by_yield(hosting, by_yield, count)
-    second = _refined(hosting, by_yield, count)
+    _pick_by_yield(hosting, by_yield, count, most_steps)
+    second = _refined(hosting, by_yield, count, most_steps)
     return second.taken if _is_better(hosting, second, first) else first.taken
 
 
@@ -72,14 +78,17 @@ def _begin(hosting: Hosting, count: int) -> Progress:
 
 
 @kernel
-def _pick_by_cost(hosting: Hosting, progress: Progress, count: int) -> None:
+def _pick_by_cost(hosting: Hosting, progress: Progress, count: int, most_steps: int) -> int:
     """Take the server of least preemption cost, and those that its jobs leave free, until there are enough
-    (section 3.4; erratum L1)."""
+    (section 3.4; erratum L1). Returns the steps that it took."""
     effects = _no_effects(hosting)
     damage = effects.damage_gpus
-    left = count - progress.taken.sum()
+    left, steps = count - progress.taken.sum(), 0
     while left > 0:
-        _update(hosting, progress, left, effects)
+        steps = _update(hosting, progress, left, effects, steps, most_steps)
+        if steps > most_steps:
+            _pick_the_rest(hosting, progress, effects.blocks, left)
+            break
         costs = _costs(hosting, effects.blocks)
         best = -1
         for server in range(costs.size):
@@ -91,17 +100,21 @@ def _pick_by_cost(hosting: Hosting, progress: Progress, count: int) -> None:
             if saved > _SAME_COST or (saved >= -_SAME_COST and damage[server] < damage[best]):
                 best = server
         left -= _preempt(hosting, progress, effects.blocks, best, left)
+    return steps
 
 
 @kernel
-def _pick_by_yield(hosting: Hosting, progress: Progress, count: int) -> None:
+def _pick_by_yield(hosting: Hosting, progress: Progress, count: int, most_steps: int) -> int:
     """Take the server that with those that its jobs leave free brings the most for each job preempted, until
-    there are enough."""
+    there are enough. Returns the steps that it took."""
     effects = _no_effects(hosting)
     jobs, freed, damage = effects.jobs, effects.freed, effects.damage_gpus
-    left = count - progress.taken.sum()
+    left, steps = count - progress.taken.sum(), 0
     while left > 0:
-        _update(hosting, progress, left, effects)
+        steps = _update(hosting, progress, left, effects, steps, most_steps)
+        if steps > most_steps:
+            _pick_the_rest(hosting, progress, effects.blocks, left)
+            break
         best = -1
         for server in range(jobs.size):
             if progress.taken[server]:
@@ -112,16 +125,46 @@ def _pick_by_yield(hosting: Hosting, progress: Progress, count: int) -> None:
             if gain > 0 or (gain == 0 and damage[server] < damage[best]):
                 best = server
         left -= _preempt(hosting, progress, effects.blocks, best, left)
+    return steps
 
 
 @kernel
-def _refined(hosting: Hosting, found: Progress, count: int) -> Progress:
+def _pick_the_rest(hosting: Hosting, progress: Progress, blocks: Bools, left: int) -> None:
+    """Take so many servers in the order of their costs, which are not counted again, and before each those
+    that the jobs preempted so far leave free."""
+    starts, places, job_starts = hosting.server_starts, hosting.server_places, hosting.job_starts
+    for server in np.argsort(_costs(hosting, blocks), kind="mergesort"):
+        if left == 0:
+            break
+        if progress.taken[server]:
+            continue
+        fresh = np.full(starts[server + 1] - starts[server], -1, np.int64)
+        for index in range(starts[server], starts[server + 1]):
+            place = places[index]
+            job = hosting.place_job[place]
+            lacks = hosting.place_workers[place] > hosting.spare[job] - progress.lost[job]
+            if lacks and not progress.preempted[job]:
+                progress.preempted[job] = True
+                fresh[index - starts[server]] = job
+        left -= _take_free(hosting, progress, np.array([server]), 1)
+        for job in fresh:
+            if job >= 0:
+                others = hosting.place_server[job_starts[job] : job_starts[job + 1]]
+                left -= _take_free(hosting, progress, others, left)
+
+
+@kernel
+def _refined(hosting: Hosting, found: Progress, count: int, most_steps: int) -> Progress:
     """So many servers that preempt no other jobs than those found, without those that need not be; of servers
     that may go, those that vacate the most GPUs of preempted jobs. What was found stays where the order of
     this search brings fewer: which servers an elastic job can lose depends on which it has lost before."""
     needed = found.preempted.copy()
     use = _by_use(hosting, found.preempted)
+    steps = 0
     for job in np.flatnonzero(found.preempted):
+        steps += hosting.place_job.size + use.size
+        if steps > most_steps:
+            break
         needed[job] = False
         if _filled(hosting, needed, use, count).taken.sum() < count:
             needed[job] = True
@@ -237,9 +280,17 @@ def _no_effects(hosting: Hosting) -> Effects:
 
 
 @kernel
-def _update(hosting: Hosting, progress: Progress, left: int, effects: Effects) -> None:
-    """Count the effects that have changed, while `left` servers are asked for."""
-    blockers = _update_blocks(hosting, progress, effects)
+def _update(
+    hosting: Hosting, progress: Progress, left: int, effects: Effects, steps: int, most_steps: int
+) -> int:
+    """Count the effects that have changed, while `left` servers are asked for.
+
+    Returns:
+        The steps so far; more than the most if they have run out, and not all effects are counted.
+    """
+    steps += hosting.place_job.size + hosting.server_starts.size
+    blockers, forgotten = _update_blocks(hosting, progress, effects)
+    steps += forgotten
     starts, places, job_starts = hosting.server_starts, hosting.server_places, hosting.job_starts
     job_of, server_of, gpus_of = hosting.place_job, hosting.place_server, hosting.place_gpus
     taken, blocks = progress.taken, effects.blocks
@@ -257,6 +308,9 @@ def _update(hosting: Hosting, progress: Progress, left: int, effects: Effects) -
             job = job_of[places[index]]
             jobs += 1
             damage_gpus += hosting.elsewhere_gpus[job]
+            steps += job_starts[job + 1] - job_starts[job]
+            if steps > most_steps:
+                return steps
             for place in range(job_starts[job], job_starts[job + 1]):
                 other = server_of[place]
                 if taken[other]:
@@ -276,6 +330,7 @@ def _update(hosting: Hosting, progress: Progress, left: int, effects: Effects) -
                 damage_gpus += vacated[other]
             vacated[other] = 0
             gone[other] = 0
+        steps += max(freed - left, 0) * freed
         for _ in range(freed - left):
             least = np.argmin(touched[:freed])
             damage_gpus += touched[least]
@@ -284,14 +339,15 @@ def _update(hosting: Hosting, progress: Progress, left: int, effects: Effects) -
         effects.freed[server] = freed
         effects.damage_gpus[server] = damage_gpus
         effects.is_known[server] = True
+    return steps
 
 
 @kernel
-def _update_blocks(hosting: Hosting, progress: Progress, effects: Effects) -> Ints:
+def _update_blocks(hosting: Hosting, progress: Progress, effects: Effects) -> tuple[Ints, int]:
     """Find out who blocks what, and forget the effects that change with it.
 
     Returns:
-        (servers,) how many jobs block each.
+        (servers,) how many jobs block each, and the steps that it took to forget.
     """
     starts, places, job_starts = hosting.server_starts, hosting.server_places, hosting.job_starts
     job_of, server_of, workers = hosting.place_job, hosting.place_server, hosting.place_workers
@@ -303,11 +359,17 @@ def _update_blocks(hosting: Hosting, progress: Progress, effects: Effects) -> In
         blockers[server_of[place]] += blocks
         has_changed[server_of[place]] |= blocks != effects.blocks[place]
         effects.blocks[place] = blocks
+    is_forgotten = np.zeros(hosting.spare.size, np.bool_)
+    steps = 0
     for server in range(has_changed.size):
         if has_changed[server]:
             # What a server's loss frees depends on who else is where its jobs are.
             for index in range(starts[server], starts[server + 1]):
                 job = job_of[places[index]]
+                if is_forgotten[job]:
+                    continue
+                is_forgotten[job] = True
+                steps += job_starts[job + 1] - job_starts[job]
                 for place in range(job_starts[job], job_starts[job + 1]):
                     effects.is_known[server_of[place]] = False
-    return blockers
+    return blockers, steps

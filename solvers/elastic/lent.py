@@ -7,7 +7,8 @@ demand, and then leaves all its servers; otherwise it is scaled in and goes on.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from solvers.elastic.cluster import Cluster, Kind
+from solvers.elastic.cluster import Cluster
+from solvers.elastic.cluster_parts import Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def _waiting_outcomes(job: Demand) -> list[_Outcome]:
     """Nothing, or in each of its pools its base demand and more."""
     outcomes = [_Outcome(0, job.pools[0], job.pools[0], 0)]
     for pool in job.pools:
-        for workers in range(job.min_workers, job.max_workers + 1):
+        for workers in range(job.min_workers, job.most_workers + 1):
             outcomes.append(_Outcome(workers, pool, pool, workers * job.gpus_per_worker))
     return outcomes
 
@@ -150,7 +150,7 @@ def _running_outcomes(job: Demand) -> list[_Outcome]:
     pool, flexible_pool = job.pools[0], flexible_pool_of(job)
     return [
         _Outcome(workers, pool, flexible_pool, (workers - job.min_workers) * job.gpus_per_worker)
-        for workers in range(job.min_workers, job.max_workers + 1)
+        for workers in range(job.min_workers, job.most_workers + 1)
     ]
 
 

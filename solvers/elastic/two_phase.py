@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from solvers.elastic.allocation import POOLS
 from solvers.elastic.demand import Demand, Grant, Pool
-from solvers.elastic.knapsack import Group, best_choice
+from solvers.elastic.knapsack import MOST_CELLS, Group, best_choice
 
 MOST_STEPS = 50_000_000
-"""Of one knapsack: tens of milliseconds. Whoever submits many jobs of wide ranges holds up nobody else."""
+"""Items x capacity of one knapsack: a quarter of a second, however many jobs of wide ranges there are."""
+MOST_ITEMS = 2**17
+"""Of one knapsack that is not a matter of steps."""
 _WHOLE = 1e-9
 """Parts of GPUs are sums of thirds and the like: so much below a whole number is that number."""
 
@@ -75,7 +77,7 @@ class TwoPhase:
             here = [
                 (demand, base_pool)
                 for demand, base_pool in jobs
-                if demand.max_workers > demand.min_workers
+                if demand.most_workers > demand.min_workers
                 and demand.job_id not in scaled
                 and (base_pool == flexible_pool or (demand.spans_pools and flexible_pool == "loaned"))
             ]
@@ -112,14 +114,18 @@ class TwoPhase:
 def _offers(demands: Sequence[Demand], capacity_gpus: int) -> list[Sequence[int]]:
     """How many extra workers each job may be given: 1, 2, ... as far as they fit.
 
-    The knapsack takes time of their number x capacity. Where that is too much, every second number is left
-    out, or more of them, but for the present one and the largest: the result is then near the best.
+    The knapsack takes time of their number x capacity, unless all fit or there are too many jobs for an exact
+    choice. Where that is too much, every second number is left out, or more of them, but for the present one
+    and the largest: the result is then near the best.
     """
     most = [
-        min(demand.max_workers - demand.min_workers, capacity_gpus // demand.gpus_per_worker)
+        min(demand.most_workers - demand.min_workers, capacity_gpus // demand.gpus_per_worker)
         for demand in demands
     ]
-    stride = -(-sum(most) * capacity_gpus // MOST_STEPS) or 1
+    all_gpus = sum(count * demand.gpus_per_worker for demand, count in zip(demands, most, strict=True))
+    is_tabulated = all_gpus > capacity_gpus and len(demands) * (capacity_gpus + 1) <= MOST_CELLS
+    steps_share = -(-sum(most) * capacity_gpus // MOST_STEPS) if is_tabulated else 1
+    stride = max(steps_share, -(-sum(most) // MOST_ITEMS), 1)
     if stride == 1:
         return [range(1, count + 1) for count in most]
     return [

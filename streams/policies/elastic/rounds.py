@@ -5,14 +5,19 @@ from collections.abc import Iterator
 from schemas.base import Outcome
 from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import MAX_WORKERS
-from solvers.elastic.cluster import Cluster, placing_order
-from solvers.elastic.demand import Demand, Grant, Pool, Scheme
+from solvers.elastic.cluster import Cluster
+from solvers.elastic.demand import Demand, Pool, Scheme
 from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.placing import Placing, ScatteredRoom
 from streams.policies.elastic.sizes import Sizes
 from streams.policies.elastic.workforce import Workforce
 
 _SPANNING_SPEED = {"basic": 1.0, "advanced": 0.7, "heterogeneous": 0.7, "ideal": 1.0}
 """What is left of a job's speed on several GPU types at a time, by scenario (thesis, section 3.7.1)."""
+
+MOST_TRIALS = 4
+"""Of a round. With each, all base demands as large as one that found no room are left out, so that it rarely
+takes more than two."""
 
 
 class Rounds:
@@ -26,27 +31,38 @@ class Rounds:
         workforce.spanning_speed = _SPANNING_SPEED[policy.scenario]
 
     def allocate(self) -> Iterator[Outcome]:
-        """Decide who has how many workers, and place them."""
-        workforce = self._workforce
-        jobs = workforce.jobs
+        """Decide who has how many workers, and place them.
+
+        Schemes count the GPUs of a pool, and these may be scattered over its servers. So grants are placed on
+        trial, and where some find no room, the scheme is asked again without them.
+        """
+        workforce, cluster = self._workforce, self._workforce.cluster
         waiting = [self._demand(job) for job in workforce.waiting]
         running = [self._demand(job) for job in workforce.resizable]
-        grants = self._scheme.allocate(waiting, running, self._free_gpus(workforce.cluster))
-        resized = [(jobs[grant.job_id], grant) for grant in grants if jobs[grant.job_id].members]
-        started = [(jobs[grant.job_id], grant) for grant in grants if not jobs[grant.job_id].members]
-        # What is given up makes room for all others; of these, large workers look for room before small ones.
-        held = {job.arrival: workforce.shrink(job, grant) for job, grant in resized}
+        movable = [demand.job_id for demand in running if demand.flexible_pool is not None]
+        free_gpus = self._free_gpus(cluster)
+        room = ScatteredRoom(workforce, movable)
+        room.judge(waiting)
+        # Jobs that share a queue by pool must not leave it.
+        bars_wholly = self._policy.scheme == "opportunistic"
+        for trial in range(MOST_TRIALS):
+            placing = Placing(workforce, movable)
+            told = room.waiting(waiting, bars_wholly), room.running(running)
+            grants = self._scheme.allocate(*told, free_gpus)
+            cluster.begin_trial()
+            placing.place(grants)
+            is_kept = trial == MOST_TRIALS - 1 or not room.learn(placing, waiting)
+            cluster.end_trial(is_kept)
+            if is_kept:
+                break
+        started = [change for change in placing.started if change.workers]
         made_way = f"jobs that waited: {len(started)}" if started else "jobs that gain more"
-        growing = []
-        for job, grant in resized:
-            if grant.workers > held[job.arrival]:
-                growing.append((job, grant))
-            else:
-                yield from workforce.regroup(job, held[job.arrival], grant, made_way)
-        for job, grant in sorted(started, key=_placing_order):
-            yield from workforce.start(job, grant)
-        for job, grant in sorted(growing, key=_placing_order):
-            yield from workforce.regroup(job, held[job.arrival], grant, made_way)
+        for change in placing.shrunk:
+            yield from workforce.regroup(change.job, change.held, 0, change.grant, made_way)
+        for change in started:
+            yield from workforce.start(change.job, change.workers, change.grant)
+        for change in placing.grown:
+            yield from workforce.regroup(change.job, change.held, change.added, change.grant, made_way)
 
     def _demand(self, job: ElasticJob) -> Demand:
         """What a scheme is told of a job."""
@@ -89,8 +105,3 @@ class Rounds:
     @staticmethod
     def _free_gpus(cluster: Cluster) -> dict[Pool, float]:
         return {"training": cluster.free_gpus("training"), "loaned": cluster.free_gpus("loaned")}
-
-
-def _placing_order(granted: tuple[ElasticJob, Grant]) -> tuple[int, int]:
-    job, _ = granted
-    return placing_order(job.workload.gpus_per_worker, job.arrival)

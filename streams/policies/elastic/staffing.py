@@ -16,6 +16,8 @@ ROUNDS_BETWEEN = 10
 """It takes milliseconds in a large zone, so it is not said after every round."""
 MOST_QUEUED = 32
 RECLAIMS_AHEAD = 2
+MOST_CHOICES = 3
+"""Each takes up to half a second in the largest zones; those that preempt nobody are among them."""
 
 
 @dataclass
@@ -101,7 +103,7 @@ def _harmless(lent: Lent) -> int:
 def _reclaims(lent: Lent, choose: Choice) -> tuple[int, list[Reclaim]]:
     """How many servers could go and no job be preempted, and the smallest reclaims that are larger."""
     harmless, reclaims = _harmless(lent), list[Reclaim]()
-    for count in range(harmless + 1, len(lent.servers) + 1):
+    for count in range(harmless + 1, min(harmless + MOST_CHOICES, len(lent.servers)) + 1):
         reclaim = choose(lent, count)
         if reclaim.preempted or reclaims:
             reclaims.append(reclaim)

@@ -9,8 +9,8 @@ from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
 from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, WorkersReleased
 from schemas.elastic.outcomes import JobResized, ResizeReason
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
-from solvers.elastic.cluster import Cluster, Kind
-from solvers.elastic.demand import Grant, Pool
+from solvers.elastic.cluster import Cluster
+from solvers.elastic.demand import Grant
 from solvers.elastic.lent import hosted_job
 from streams.cell.live_bytes import LiveBytes
 from streams.policies.elastic.job import ElasticJob, generation_of
@@ -115,37 +115,24 @@ class Workforce:
         """Seconds that what is left of a job takes with one worker on a training server, by now."""
         return job.work_left_s(self.time_s, self.speed(job))
 
-    def start(self, job: ElasticJob, grant: Grant) -> Iterator[Outcome]:
-        """Give a job that waits its base demand of workers, if servers have room for them, and the rest of
-        the grant so far as they have."""
-        workload, job_id = job.workload, job.job.job_id
-        kind: Kind = "base" if job.is_elastic else "inelastic"
-        if not self.cluster.place(job_id, workload.min_workers, workload.gpus_per_worker, grant.pool, kind):
-            return
-        flexible = self._place_flexible(job, grant.workers - workload.min_workers, grant.flexible_pool)
-        job.pool, job.flexible_pool = grant.pool, grant.flexible_pool if flexible else None
+    def start(self, job: ElasticJob, workers: int, grant: Grant) -> Iterator[Outcome]:
+        """Have a job that waits start with so many workers, which the cluster has for it."""
+        has_flexible = workers > job.workload.min_workers
+        job.pool, job.flexible_pool = grant.pool, grant.flexible_pool if has_flexible else None
         reason: ResizeReason = "resumed" if job.generation else "started"
-        yield from self._assign(job, workload.min_workers + flexible, Why(reason))
+        yield from self._assign(job, workers, Why(reason))
 
-    def shrink(self, job: ElasticJob, grant: Grant) -> int:
-        """Take those flexible workers off a running job's servers that it is not granted. Returns how many
-        workers it is left with; `regroup` makes them its own."""
-        base = job.workload.min_workers
-        held = job.workers - base
-        kept = min(held, grant.workers - base) if grant.flexible_pool == job.flexible_pool else 0
-        if kept < held:
-            self.cluster.shrink(job.job.job_id, held - kept)
-        return base + kept
-
-    def regroup(self, job: ElasticJob, held: int, grant: Grant, made_way: str) -> Iterator[Outcome]:
-        """Have a running job go on with the workers that it is granted, so far as servers have room for them.
+    def regroup(
+        self, job: ElasticJob, held: int, added: int, grant: Grant, made_way: str
+    ) -> Iterator[Outcome]:
+        """Have a running job go on with the workers that the cluster has for it.
 
         Args:
-            held: what `shrink` has left it.
+            held: how many it keeps of those that it had.
+            added: how many are new, where the grant has its flexible ones.
             made_way: what workers that it loses make way for.
         """
-        before, added = job.workers, self._place_flexible(job, grant.workers - held, grant.flexible_pool)
-        workers = held + added
+        before, workers = job.workers, held + added
         if workers == before and not added:
             return
         if added or held == job.workload.min_workers:
@@ -276,15 +263,6 @@ class Workforce:
             returned_micros=0,
             retained_micros=0,
         )
-
-    def _place_flexible(self, job: ElasticJob, workers: int, pool: Pool) -> int:
-        """Place up to so many flexible workers; returns how many have found room."""
-        gpus_per_worker = job.workload.gpus_per_worker
-        while workers > 0 and not self.cluster.place(
-            job.job.job_id, workers, gpus_per_worker, pool, "flexible"
-        ):
-            workers -= 1
-        return max(workers, 0)
 
     def _assign(self, job: ElasticJob, workers: int, why: Why) -> Iterator[Outcome]:
         """Begin the job's next generation, of the workers that the cluster has for it."""

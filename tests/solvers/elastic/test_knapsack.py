@@ -65,6 +65,28 @@ def test_it_is_worth_what_the_best_choice_is_worth(of, capacity_gpus):
     assert value_s(of, choice) == pytest.approx(best_s, abs=1e-9)
 
 
+@settings(max_examples=200, deadline=None)
+@given(groups(VALUES, 5), st.integers(0, 40))
+def test_of_too_many_groups_it_is_worth_less_by_one_item_at_most(of, capacity_gpus):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("solvers.elastic.knapsack.MOST_CELLS", 0)
+        choice = best_choice(of, capacity_gpus)
+    best_s = max(value_s(of, each) for each in choices_that_fit(of, capacity_gpus))
+    item_s = max((each for group in of for each in group.values_s), default=0.0)
+    assert weight_gpus(of, choice) <= capacity_gpus
+    assert best_s - max(item_s, 0.0) - 1e-9 <= value_s(of, choice) <= best_s + 1e-9
+
+
+def test_eight_thousand_wide_groups_are_no_matter_of_groups_times_capacity():
+    # A table of them would take 2 GB.
+    of = [
+        Group(range(8, 264, 8), [float(gpus**0.5 * (1 + n % 7)) for gpus in range(8, 264, 8)])
+        for n in range(8_000)
+    ]
+    choice = best_choice(of, 960_007)
+    assert 960_000 - 256 <= weight_gpus(of, choice) <= 960_007
+
+
 @settings(max_examples=30, deadline=None)
 @given(groups(VALUES, 12), st.integers(1, 80))
 def test_it_is_worth_what_an_exact_solver_finds(of, capacity_gpus):

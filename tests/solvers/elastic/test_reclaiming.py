@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.elastic.cluster import Cluster
+from solvers.elastic.hosting import hosting_of
+from solvers.elastic.least_preemptions import _begin, _pick_by_cost, _pick_by_yield
 from solvers.elastic.lent import HostedJob, Lent, LentServer, lent_by, reclaim_of
 from solvers.elastic.reclaim_optimum import reclaim_optimum
 from solvers.elastic.reclaiming import (
@@ -247,6 +249,35 @@ def test_as_many_go_as_are_asked_for_where_an_elastic_job_can_lose_either_of_two
     reclaim = least_preemption_cost(picture, 3)
     assert sorted(reclaim.servers) == ["1", "2", "4"]
     assert reclaim.preempted == ("large",)
+
+
+@settings(max_examples=200, deadline=None)
+@given(pictures(7, 9), st.integers(0, 60), st.data())
+def test_a_search_that_runs_out_of_steps_takes_as_many_as_are_asked_for(picture, most_steps, data):
+    count = data.draw(st.integers(0, len(picture.servers)))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("solvers.elastic.least_preemptions.MOST_STEPS", most_steps)
+        reclaim = least_preemption_cost(picture, count)
+    assert len(set(reclaim.servers)) == count
+    jobs = {job.job_id: job for job in picture.jobs}
+    for job_id, job in jobs.items():
+        assert (job_id in reclaim.preempted) == job.is_preempted_without(reclaim.servers)
+
+
+def test_jobs_that_are_everywhere_take_no_more_steps_than_there_are():
+    servers = [f"s{number:03}" for number in range(300)]
+    jobs = [
+        inelastic(f"j{number}", {servers[(number * 7 + each) % 300]: 1 for each in range(100)})
+        for number in range(120)
+    ]
+    hosting, _ = hosting_of(Lent(tuple(LentServer(each, 64) for each in servers), tuple(jobs)))
+    one_more = hosting.place_job.size + 100 * 100
+    for pick in (_pick_by_cost, _pick_by_yield):
+        unlimited = pick(hosting, _begin(hosting, 50), 50, 10**9)
+        progress = _begin(hosting, 50)
+        assert unlimited > 400_000
+        assert pick(hosting, progress, 50, 200_000) < 200_000 + one_more
+        assert progress.taken.sum() == 50
 
 
 @settings(max_examples=200, deadline=None)

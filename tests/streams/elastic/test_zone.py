@@ -105,6 +105,49 @@ class TestStarting:
         assert "room for 0" in outcome.detail
 
 
+class TestScatteredRoom:
+    @pytest.mark.parametrize("scheme", ["lyra", "afs", "fifo", "gandiva", "pollux"])
+    def test_jobs_that_find_no_room_leave_their_gpus_to_others_in_the_same_round(self, scheme):
+        bench = ElasticBench()
+        bench.send(elastic_cell(4, scheme=scheme), tick(0.0))
+        bench.send(*(submit(f"long-{number}", 90_000, gpus_per_worker=3) for number in range(4)))
+        run(bench, bench.send(tick(60.0)))
+        # An idle GPU on each server is as many as one of these takes.
+        bench.send(*(submit(f"wide-{number}", 10, gpus_per_worker=4) for number in range(2)))
+        bench.send(*(submit(f"small-{number}") for number in range(4)))
+        changes = resized(bench.send(tick(120.0)))
+        assert sorted(changes) == [(f"small-{number}", "started", 1) for number in range(4)]
+
+    def test_of_wide_jobs_as_many_start_as_there_is_room_for(self):
+        bench = ElasticBench()
+        bench.send(elastic_cell(5), tick(0.0))
+        bench.send(*(submit(f"long-{number}", 90_000, gpus_per_worker=3) for number in range(4)))
+        run(bench, bench.send(tick(60.0)))
+        bench.send(*(submit(f"wide-{number}", 10, gpus_per_worker=4) for number in range(9)))
+        bench.send(*(submit(f"small-{number}") for number in range(4)))
+        changes = resized(bench.send(tick(120.0)))
+        assert changes == [
+            ("wide-0", "started", 1),
+            *((f"small-{number}", "started", 1) for number in range(4)),
+        ]
+
+    def test_flexible_workers_make_way_on_the_servers_where_they_are_in_the_way(self, bench):
+        # Each server has two workers that its jobs cannot lose and two that they can.
+        bench.send(*(submit(name, 60_000, (2, 4)) for name in ("a", "b")))
+        run(bench, bench.send(tick(60.0)))
+        bench.send(submit("pair", 10, gpus_per_worker=2), submit("wide", 20, gpus_per_worker=4))
+        changes = resized(bench.send(tick(120.0)))
+        assert ("pair", "started", 1) in changes
+        assert sum(workers for name, _, workers in changes if name in "ab") == 6
+
+    def test_workers_that_find_no_room_leave_their_gpus_to_other_jobs_in_the_same_round(self, bench):
+        bench.send(*(submit(name, 900_000, (3, 3)) for name in ("a", "b")))
+        run(bench, bench.send(tick(60.0)))
+        assert [bench.zone._workforce.cluster.free_of(server) for server in ("s0", "s1")] == [0, 2]
+        bench.send(submit("wide", 60_000, (1, 2)), submit("other", 600, (1, 1)))
+        assert len(resized(bench.send(tick(120.0)))) == 2
+
+
 class TestScaling:
     def test_an_elastic_job_has_all_idle_servers_until_another_needs_them(self, bench):
         bench.send(submit("j", 6_000, (2, 8)))

@@ -1,0 +1,104 @@
+"""Room that flexible workers make for the base demand of a job, on the servers where they are."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from solvers.elastic.cluster import Cluster
+from solvers.elastic.demand import Pool
+
+_Hosted = dict[str, list[tuple[str, int, int]]]
+"""By server: jobs with flexible workers there, how many real ones, and the GPUs of each."""
+
+
+class VacatedRoom:
+    """How many workers there would be room for if all flexible workers of some jobs were gone."""
+
+    def __init__(self, cluster: Cluster, movable: Iterable[str]) -> None:
+        self._capacities: dict[tuple[Pool, int], Counter[int]] = {}
+        hosted = _hosted(cluster, movable)
+        for server in cluster.servers():
+            if cluster.is_open(server):
+                speed = cluster.pool_of(server), cluster.workers_per_worker(server)
+                capacity = cluster.free_of(server) + _gpus(hosted, server)
+                self._capacities.setdefault(speed, Counter())[capacity] += 1
+
+    def room(self, gpus_per_worker: int, pool: Pool) -> int:
+        """The most workers of a job, normalised, of so many GPUs each."""
+        return max(
+            (
+                sum(servers * (gpus // gpus_per_worker) for gpus, servers in counts.items()) // factor
+                for (each, factor), counts in self._capacities.items()
+                if each == pool
+            ),
+            default=0,
+        )
+
+
+def make_way(
+    cluster: Cluster, movable: Iterable[str], workers: int, gpus_per_worker: int, pool: Pool
+) -> list[str]:
+    """Take flexible workers off servers until there is room for so many workers in one class of the pool,
+    the fastest that can have it; first where the fewest GPUs must go for one more, ties by server id.
+
+    Args:
+        movable: the jobs whose flexible workers may go.
+        workers: normalised.
+
+    Returns:
+        The jobs that have lost some: nobody where all of them together would not make enough room.
+    """
+    hosted = _hosted(cluster, movable)
+    classes: dict[int, list[str]] = {}
+    for server in cluster.servers(pool):
+        if cluster.is_open(server):
+            classes.setdefault(cluster.workers_per_worker(server), []).append(server)
+    for factor, servers in sorted(classes.items()):
+        wanted = workers * factor - sum(cluster.free_of(server) // gpus_per_worker for server in servers)
+        gains: list[tuple[int, str, int]] = []
+        for server in servers:
+            free = cluster.free_of(server)
+            gain = (free + _gpus(hosted, server)) // gpus_per_worker - free // gpus_per_worker
+            if gain:
+                gains.append((gpus_per_worker - free % gpus_per_worker, server, gain))
+        if sum(gain for _, _, gain in gains) >= wanted:
+            losers = _clear(cluster, hosted, sorted(gains), wanted, gpus_per_worker)
+            for job_id in losers:
+                cluster.drop_fractions(job_id)
+            return losers
+    return []
+
+
+def _clear(
+    cluster: Cluster, hosted: _Hosted, gains: list[tuple[int, str, int]], wanted: int, gpus_per_worker: int
+) -> list[str]:
+    losers: dict[str, None] = {}
+    for _, server, gain in gains:
+        count = min(gain, wanted)
+        if count <= 0:
+            break
+        wanted -= count
+        goal_gpus = (cluster.free_of(server) // gpus_per_worker + count) * gpus_per_worker
+        for job_id, real, gpus in hosted[server]:
+            missing_gpus = goal_gpus - cluster.free_of(server)
+            if missing_gpus <= 0:
+                break
+            cluster.take_flexible(job_id, server, min(real, -(-missing_gpus // gpus)))
+            losers[job_id] = None
+    return list(losers)
+
+
+def _hosted(cluster: Cluster, movable: Iterable[str]) -> _Hosted:
+    hosted: _Hosted = {}
+    for job_id, server, real in _flexible(cluster, movable):
+        hosted.setdefault(server, []).append((job_id, real, cluster.gpus_per_worker(job_id)))
+    return hosted
+
+
+def _flexible(cluster: Cluster, movable: Iterable[str]) -> Iterator[tuple[str, str, int]]:
+    for job_id in movable:
+        for server, real in cluster.workers_of(job_id).get("flexible", {}).items():
+            yield job_id, server, real
+
+
+def _gpus(hosted: _Hosted, server: str) -> int:
+    return sum(real * gpus for _, real, gpus in hosted.get(server, ()))

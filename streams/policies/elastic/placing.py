@@ -1,0 +1,192 @@
+"""How the grants of a round come to servers, on trial: those that find no room go to other jobs instead."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from solvers.elastic.cluster import placing_order
+from solvers.elastic.cluster_parts import Kind
+from solvers.elastic.demand import Demand, Grant, Pool
+from solvers.elastic.making_way import VacatedRoom, make_way
+from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.workforce import Workforce
+
+
+@dataclass
+class Change:
+    """What a job has on servers of what it is granted."""
+
+    job: ElasticJob
+    grant: Grant
+    held: int = 0
+    """Workers that it had before and keeps."""
+    added: int = 0
+    """Further ones. A job that starts and has none has found no room."""
+
+    @property
+    def workers(self) -> int:
+        """All of them."""
+        return self.held + self.added
+
+
+class Placing:
+    """One trial: jobs shrink, then others start, then others grow; best fit, decreasing."""
+
+    def __init__(self, workforce: Workforce, movable: Collection[str]) -> None:
+        """
+        Args:
+            movable: the jobs whose flexible workers may go.
+        """
+        self._workforce = workforce
+        self._cluster = workforce.cluster
+        self._movable = movable
+        self.misfits: set[tuple[Pool, int, int]] = set()
+        """Pool, GPUs per worker and workers of base demands that found no room."""
+        self.shrunk: list[Change] = []
+        self.started: list[Change] = []
+        self.grown: list[Change] = []
+
+    def place(self, grants: Sequence[Grant]) -> None:
+        """Take and place the workers of all grants, as far as there is room."""
+        jobs = self._workforce.jobs
+        resized: dict[str, Change] = {}
+        for grant in grants:
+            job = jobs[grant.job_id]
+            if job.members:
+                resized[grant.job_id] = Change(job, grant, held=self._shrink(job, grant))
+            else:
+                self.started.append(Change(job, grant))
+        self.started.sort(key=_placing_order)
+        for change in self.started:
+            self._start(change, resized)
+        for change in resized.values():
+            (self.grown if change.grant.workers > change.held else self.shrunk).append(change)
+        self.grown.sort(key=_placing_order)
+        for change in self.grown:
+            change.added = self._place_flexible(change)
+
+    def _shrink(self, job: ElasticJob, grant: Grant) -> int:
+        """Take the flexible workers that a running job is not granted; how many workers it is left with."""
+        base = job.workload.min_workers
+        held = job.workers - base
+        kept = min(held, grant.workers - base) if grant.flexible_pool == job.flexible_pool else 0
+        if kept < held:
+            self._cluster.shrink(job.job.job_id, held - kept)
+        return base + kept
+
+    def _start(self, change: Change, resized: dict[str, Change]) -> None:
+        job, grant = change.job, change.grant
+        workers, gpus_per_worker = job.workload.min_workers, job.workload.gpus_per_worker
+        shape = grant.pool, gpus_per_worker, workers
+        if any(is_within(misfit, shape) for misfit in self.misfits):
+            return
+        kind: Kind = "base" if job.is_elastic else "inelastic"
+        place = (grant.job_id, workers, gpus_per_worker, grant.pool, kind)
+        if not self._cluster.place(*place):
+            for job_id in make_way(self._cluster, self._movable, workers, gpus_per_worker, grant.pool):
+                loser = self._workforce.jobs[job_id]
+                if job_id not in resized:
+                    # It keeps as many if there is room elsewhere.
+                    resized[job_id] = Change(loser, _present(loser))
+                flexible = self._cluster.normalised_workers(job_id, "flexible")
+                resized[job_id].held = loser.workload.min_workers + flexible
+            if not self._cluster.place(*place):
+                self.misfits.add(shape)
+                return
+        change.added = workers
+        change.added += self._place_flexible(change)
+
+    def _place_flexible(self, change: Change) -> int:
+        """Place what is left of a grant, as far as there is room; how many workers that is."""
+        grant, gpus_per_worker = change.grant, change.job.workload.gpus_per_worker
+        room = self._cluster.flexible_room(grant.job_id, gpus_per_worker, grant.flexible_pool)
+        workers = min(grant.workers - change.workers, room)
+        if workers > 0:
+            self._cluster.place(grant.job_id, workers, gpus_per_worker, grant.flexible_pool, "flexible")
+        return max(workers, 0)
+
+
+class ScatteredRoom:
+    """What the scheme is told, beside the GPUs of a pool, of room that is no use to a job: GPUs that it would
+    be granted and could not use would be idle, round after round. Of one round."""
+
+    def __init__(self, workforce: Workforce, movable: Collection[str]) -> None:
+        self._cluster = workforce.cluster
+        self._movable = movable
+        self._vacated: VacatedRoom | None = None
+        self._barred: dict[str, set[Pool]] = {}
+        """By job: pools without room for its base demand."""
+        self._room_workers: dict[str, int] = {}
+        """By job: the workers for which there is room."""
+
+    def judge(self, waiting: Sequence[Demand]) -> None:
+        """Bar jobs from pools that would not have room for them even if they were alone, and all flexible
+        workers gone."""
+        for demand in waiting:
+            size, workers = demand.gpus_per_worker, demand.min_workers
+            for pool in demand.pools:
+                if self._cluster.room(size, pool) >= workers:
+                    continue
+                if self._vacated is None:
+                    self._vacated = VacatedRoom(self._cluster, self._movable)
+                if self._vacated.room(size, pool) < workers:
+                    self._barred.setdefault(demand.job_id, set()).add(pool)
+
+    def learn(self, placing: Placing, waiting: Sequence[Demand]) -> bool:
+        """Remember which grants of a trial have found no room. Whether there are any."""
+        has_learned = False
+        for change in (*placing.started, *placing.grown):
+            workers = max(change.workers, change.job.workers)
+            if 0 < workers < change.grant.workers:
+                self._room_workers[change.grant.job_id] = workers
+                has_learned = True
+        started = {change.grant.job_id for change in placing.started if change.workers}
+        for demand in waiting:
+            if demand.job_id in started:
+                continue
+            for pool in demand.pools:
+                shape = pool, demand.gpus_per_worker, demand.min_workers
+                if any(is_within(misfit, shape) for misfit in placing.misfits):
+                    self._barred.setdefault(demand.job_id, set()).add(pool)
+                    has_learned = True
+        return has_learned
+
+    def waiting(self, demands: Sequence[Demand], bars_wholly: bool) -> list[Demand]:
+        """Those jobs that may start, as the scheme is asked for them.
+
+        Args:
+            bars_wholly: whether a job that is barred from a pool is to start in no other.
+        """
+        told = []
+        for demand in demands:
+            barred = self._barred.get(demand.job_id)
+            if barred:
+                pools = () if bars_wholly else tuple(pool for pool in demand.pools if pool not in barred)
+                if not pools:
+                    continue
+                demand = demand._replace(pools=pools)
+            told.append(self._bounded(demand))
+        return told
+
+    def running(self, demands: Sequence[Demand]) -> list[Demand]:
+        """Those that run, as the scheme is asked for them."""
+        return [self._bounded(demand) for demand in demands]
+
+    def _bounded(self, demand: Demand) -> Demand:
+        workers = self._room_workers.get(demand.job_id)
+        return demand if workers is None else demand._replace(room_workers=workers)
+
+
+def is_within(small: tuple[Pool, int, int], large: tuple[Pool, int, int]) -> bool:
+    """Whether whoever has no room for the one has none for the other."""
+    return small[0] == large[0] and small[1] <= large[1] and small[2] <= large[2]
+
+
+def _present(job: ElasticJob) -> Grant:
+    """What a running job has."""
+    if job.pool is None or job.flexible_pool is None:
+        raise AssertionError(f"job {job.job.job_id} has lost flexible workers, and had none")
+    return Grant(job.job.job_id, job.workers, job.pool, job.flexible_pool)
+
+
+def _placing_order(change: Change) -> tuple[int, int]:
+    return placing_order(change.job.workload.gpus_per_worker, change.job.arrival)
