@@ -16,6 +16,7 @@ from schemas.topics import (
     RULES_STATES,
     SNAPSHOTS,
     VIEWS,
+    ZONES_STATE,
     dead_letter_name,
     topic_name,
 )
@@ -38,11 +39,12 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
     yield "WRITE", own
     match role:
         case "users":  # see what is decided, how things stand, and why a record is refused
-            yield "READ", (DECISIONS, *VIEWS, *map(dead_letter_name, own))
+            views = (view for view in VIEWS if view != ZONES_STATE)
+            yield "READ", (DECISIONS, *views, *map(dead_letter_name, own))
         case "vendors":
             yield "READ", (DECISIONS, *map(dead_letter_name, own))
-        case "inference":  # learn from the loads so far, and from the ledger which servers a zone has
-            yield "READ", (*own, LEDGER, DECISIONS, *VIEWS, *map(dead_letter_name, own))
+        case "inference":  # learn from the loads so far, and from views which servers a zone has
+            yield "READ", (*own, DECISIONS, *VIEWS, *map(dead_letter_name, own))
         case "operators":  # make topics, look after what was refused
             yield "READ", (LEDGER, DECISIONS, *_DEAD_LETTERS)
             yield "CREATE", _MADE_BY_OPERATORS

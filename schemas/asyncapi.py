@@ -17,7 +17,7 @@ from schemas.topics import (
     TOPIC_HEADER,
     VALUE_BYTES_HEADER,
 )
-from schemas.views import JobState
+from schemas.views import JobState, ZoneState
 
 ASYNCAPI_VERSION = "3.0.0"
 KAFKA_BINDING_VERSION = "0.5.0"
@@ -44,6 +44,7 @@ _SUMMARIES = {
         for view in topics.DECISION_VIEWS
     },
     topics.JOBS_STATE: "How each job stands now.",
+    topics.ZONES_STATE: "What each zone is now.",
 }
 _NO_EVENT = {"type": "object", "properties": {"content-type": {"const": "application/json"}}}
 """Headers of a record that is a state and no event."""
@@ -55,6 +56,7 @@ _KEYS: dict[type[Record], str] = {
         for view in topics.DECISION_VIEWS
     },
     JobState: "`<cell>/<user>/<job>`.",
+    ZoneState: "`<cell>/<zone>`.",
 }
 
 
@@ -117,6 +119,8 @@ def _messages_on(name: str) -> list[str]:
             return ["CellState"]
         case topics.JOBS_STATE:
             return ["JobState"]
+        case topics.ZONES_STATE:
+            return ["ZoneState"]
     return [view.__name__ for view in topics.DECISION_VIEWS if name == view.VIEW] or ["DeadLetter"]
 
 
@@ -165,12 +169,15 @@ def _messages() -> dict[str, Any]:
         **events,
         **decisions,
         "JobState": _message(JobState, None),
+        "ZoneState": _message(ZoneState, None),
         "CellState": cell_state,
         "DeadLetter": dead_letter,
     }
 
 
-def _message(model: type[Event] | type[Outcome] | type[JobState], headers: str | None) -> dict[str, Any]:
+def _message(
+    model: type[Event] | type[Outcome] | type[JobState | ZoneState], headers: str | None
+) -> dict[str, Any]:
     """A message of one model; `headers` names the schema of its attributes, where it is a CloudEvent."""
     return {
         "name": model.TYPE,

@@ -21,7 +21,7 @@ from schemas.base import Event, Outcome
 from schemas.codec import DecisionRecord
 from schemas.compatibility import violations
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
-from schemas.views import JobState
+from schemas.views import JobState, ZoneState
 
 SPEC = Path(__file__).parent / "spec"
 """Where the committed documents lie; those of each release in `released/<version>` below."""
@@ -48,9 +48,9 @@ class _Generator(GenerateJsonSchema):
 
 def json_schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema of the record's value for every type: of an event itself, of a decision with the link
-    of the log around its outcome, of the state of a job."""
+    of the log around its outcome, of the state of a job or a zone."""
     events = {ce_type: _plain_schema(model) for ce_type, model in EVENT_TYPES.items()}
-    views = {JobState.TYPE: _plain_schema(JobState)}
+    views = {model.TYPE: _plain_schema(model) for model in (JobState, ZoneState)}
     decisions = {ce_type: _decision_schema(model) for ce_type, model in DECISION_TYPES.items()}
     return {
         ce_type: {"$schema": _DIALECT, "$id": _file_name(ce_type), **schema}
@@ -105,7 +105,7 @@ def release(version: str, directory: Path = SPEC) -> None:
         shutil.copy(directory / _file_name(ce_type), target)
 
 
-def _plain_schema(model: type[Event] | type[JobState]) -> dict[str, Any]:
+def _plain_schema(model: type[Event] | type[JobState | ZoneState]) -> dict[str, Any]:
     return model.model_json_schema(schema_generator=_Generator)
 
 

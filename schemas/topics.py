@@ -21,6 +21,7 @@ LEDGER = "ledger"
 DECISIONS = "decisions"
 COMMANDS = "commands"
 JOBS_STATE = "jobs.state"
+ZONES_STATE = "zones.state"
 RULES_STATES = "rules.states"
 """The state of a cell wherever its rules changed, packed and compressed: who lacks the rules before can
 verify what came after. In the header `STATE_DIGEST_HEADER` is its digest, as the ledger names it."""
@@ -45,7 +46,7 @@ INPUT_TOPICS: tuple[InputTopic, ...] = tuple(
 INPUTS = distinct(tuple(topic.name for topic in INPUT_TOPICS))
 
 DECISION_VIEWS: tuple[type[View], ...] = (LoanChanged, *POLICY_VIEWS)
-VIEWS = (JOBS_STATE, *dict.fromkeys(view.VIEW for view in DECISION_VIEWS))
+VIEWS = (JOBS_STATE, ZONES_STATE, *dict.fromkeys(view.VIEW for view in DECISION_VIEWS))
 """What is kept by key: the latest record counts."""
 
 INPUT_MAX_MESSAGE_BYTES = 8 * 1024 * 1024

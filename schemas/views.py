@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from schemas.base import Identifier, Micros, Record, Text, UnixTime
+from schemas.cells import Zone
 from schemas.decisions import JobStateName
 
 
@@ -33,3 +34,18 @@ class JobState(Record):
     adapter_path: str | None = None
     """Where a completed job's adapter lies, below the executors' output root; None where it leaves none."""
     adapter_digest: str | None = None
+
+
+class ZoneState(Record):
+    """What a zone is at present, after all changes that its cell has accepted: a record of `zones.state`.
+
+    Its key is `<cell>/<zone>`. Who needs the zones of a cell reads this, and neither ledger nor decisions.
+    """
+
+    TYPE: ClassVar = "millrace.zone.state.v1"
+
+    cell: Identifier
+    zone: Zone
+    """With all nodes that it owns, wherever they are."""
+    elsewhere: tuple[Identifier, ...] = ()
+    """Those of its nodes that serve another zone because an operator said so; loans are in `loans`."""

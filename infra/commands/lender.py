@@ -89,8 +89,10 @@ def load(
     loads = None if file is None else read_load_samples(file)
     server = None if prometheus is None else Prometheus(prometheus)
     target = target_of(bootstrap_servers, topic_prefix, "inference")
-    found = lending_zone(target, cell, zone)
     stop = _stopped_by_signal()
+    found = lending_zone(target, cell, zone, stop)
+    if found is None:
+        return
     reporter = LoadReporter(target, cell, zone, remark)
 
     def published(event: InferenceLoadReported) -> None:
@@ -104,7 +106,7 @@ def load(
         return
     assert server is not None
     assert query is not None
-    owned = [node.id for node in found.nodes]
+    owned = [node.id for node in found.zone.nodes]
 
     def ask() -> MeasuredLoad:
         if per_server is None:

@@ -150,6 +150,14 @@ class Lender:
         self._lending = _lending_of(zone)
         self._loans.owned = _servers_of(zone)
 
+    def find(self, elsewhere: Iterable[str], loans: Iterable[LoanChanged]) -> None:
+        """Begin with servers that are not at the zone's disposal: an operator lent them, or the cell did."""
+        self._loans.away.update(elsewhere)
+        for change in loans:
+            if change.server in self._loans.owned and change.status != "returned":
+                self._loans.away.add(change.server)
+                self._follow_loan(change)
+
     def use(self, forecaster: Forecaster) -> None:
         """Have another forecaster from the next interval on."""
         self._forecaster = forecaster

@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from infra.errors import CommandError
 from infra.lender.forecast import Forecaster
 from infra.lender.lending import Lender
 from infra.lender.seasonal import SeasonalNaive
 from infra.lender.selection import Selection
 from infra.lender.settings import LenderSettings
-from infra.lender.zones import lending_zone
+from infra.lender.zones import lending_zone, loans, zone_states
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.reader import LogReader
 from infra.log.target import ANSWER_TIMEOUT_S, Target
 from schemas.access import use_of_topics
 from schemas.codec import Decision, InvalidRecordError, decode_decision, decode_event
-from schemas.decisions import EventIgnored, NodeMoved, ZoneAccepted
+from schemas.decisions import EventIgnored, NodeMoved
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
-from schemas.topics import DECISIONS, INFERENCE
+from schemas.topics import DECISIONS, INFERENCE, ZONES_STATE
+from schemas.views import ZoneState
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError
 from streams.kafka.reader import ReadError
@@ -33,6 +33,8 @@ SOURCE = "millrace/lender"
 _POLL_S = 0.2
 _RETRY_S = 1.0
 """Between two attempts to reach a broker that is away."""
+_SLACK_S = 300.0
+"""A decision may be so much older than the views that follow from it, and clocks so far apart."""
 _FOLLOWED = frozenset(
     model.TYPE.encode()
     for model in (
@@ -42,7 +44,6 @@ _FOLLOWED = frozenset(
         OfferAnswered,
         ReclaimEnded,
         ReclaimPlanned,
-        ZoneAccepted,
     )
 )
 
@@ -56,8 +57,9 @@ class LenderService:
     """Runs the lender of one zone.
 
     All that it knows comes from the log: loads, and offers and reclaims that are not answered, from the topic
-    `inference`; where the servers are, from `decisions`; what the zone is, from the ledger. So a new process
-    goes on where one before it ended, and repeats nothing that is in the log already.
+    `inference`; what the zone is and where its servers are, from compacted views, and from decisions since a
+    little before. So a new process goes on where one before it ended, and repeats nothing that is in the log
+    already; and how long it takes to begin does not depend on the age of the log.
     """
 
     def __init__(
@@ -69,21 +71,25 @@ class LenderService:
         tell: Tell,
         stop: threading.Event,
     ) -> None:
-        """Take position in the log, and look the zone up.
+        """Take position in the log.
 
         Raises:
             BrokerError: the broker does not answer, a topic is missing, or a right is.
             ReadError: the log cannot be read.
-            CommandError: there is no such zone, or it does not lend.
         """
         Administration(target.kafka, ANSWER_TIMEOUT_S).require(use_of_topics("inference", target.prefix))
         self._target, self._settings = target, settings
         self._cell, self._zone = cell, zone
         self._tell, self._stop = tell, stop
-        # Positions first: what the zone becomes after it was looked up is then among the decisions to come.
-        self._log_of_decisions = LogReader(target, [target.topic(DECISIONS)], "beginning")
-        self._log_of_loads = LogReader(target, [target.topic(INFERENCE)], "beginning")
-        self._lender = Lender(cell, lending_zone(target, cell, zone), SeasonalNaive(), settings.parameters)
+        parameters, now_s = settings.parameters, time.time()
+        # Positions first: what becomes of the zone after it was looked up is then among what is to come.
+        # Older answers are to questions that count as lost, or of servers that may be offered again.
+        answered_s = now_s - max(parameters.answer_s, parameters.retry_s) - _SLACK_S
+        self._log_of_zones = LogReader(target, [target.topic(ZONES_STATE)], "end")
+        self._log_of_decisions = LogReader(target, [target.topic(DECISIONS)], answered_s)
+        self._log_of_loads = LogReader(target, [target.topic(INFERENCE)], now_s - parameters.history_s)
+        self._lender: Lender
+        """Once the zone is known."""
         self._forecaster: Forecaster = SeasonalNaive()
         self._followed = (-1, -1)
         """Place of the latest decision that was followed."""
@@ -94,14 +100,21 @@ class LenderService:
         """Catch up with the log, then decide until told to stop.
 
         Raises:
-            ReadError: the log cannot be read from its beginning.
+            ReadError: the log cannot be read.
+            CommandError: there is no such zone, or it does not lend.
         """
-        with self._log_of_decisions as decisions, self._log_of_loads as loads:
-            for decision in self._decisions(decisions.to_end()):
-                if not isinstance(decision.outcome, ZoneAccepted):  # the zone is that of after all of them
-                    self._follow(decision)
-            for record, event in self._events(loads.to_end()):
+        stopped = self._stop.is_set
+        with self._log_of_zones as zones, self._log_of_decisions as decisions, self._log_of_loads as loads:
+            found = lending_zone(self._target, self._cell, self._zone, self._stop)
+            if found is None:
+                return
+            self._begin(found)
+            for decision in self._decisions(decisions.to_end(is_stopped=stopped)):
+                self._follow(decision)
+            for record, event in self._events(loads.to_end(is_stopped=stopped)):
                 self._remember(record, event)
+            if stopped():
+                return
             self._forecaster = forecaster(self._settings)
             self._lender.use(self._forecaster)
             _log.info(
@@ -111,8 +124,10 @@ class LenderService:
                 len(self._lender.lent),
                 "now" if self._lender.history.last < 0 else self._lender.history.first_s,
             )
-            while not self._stop.is_set():
+            while not stopped():
                 try:
+                    for state in zone_states(zones.poll(0.0)):
+                        self._reconfigure(state)
                     for decision in self._decisions(iter(decisions.poll(0.0))):
                         self._follow(decision)
                     for record, event in self._events(iter(loads.poll(_POLL_S))):
@@ -122,6 +137,13 @@ class LenderService:
                     self._stop.wait(_RETRY_S)
                 self._decided(self._lender.pass_time(time.time()))
                 self._send()
+
+    def _begin(self, found: ZoneState) -> None:
+        """Make the lender of a zone, with the loans that there are."""
+        self._lender = Lender(self._cell, found.zone, SeasonalNaive(), self._settings.parameters)
+        with LogReader(self._target, [self._target.topic(LoanChanged.VIEW)], "beginning") as view:
+            present = loans(view.to_end(is_stopped=self._stop.is_set), self._cell, self._zone)
+        self._lender.find(found.elsewhere, present)
 
     def _decisions(self, records: Iterator[ReadRecord]) -> Iterator[Decision]:
         """Those of the cell that matter, each once: a worker that was killed leaves repetitions."""
@@ -153,17 +175,17 @@ class LenderService:
                 if self._lender.awaits(decision.cause):
                     _log.warning("ignored %s: %s (%s)", decision.cause, reason, detail)
                 self._lender.take_answer(decision.cause)
-            case ZoneAccepted(zone=self._zone):
-                self._reconfigure()
             case ReclaimEnded(owner=self._zone, status="overdue", reclaim_id=reclaim, missing=missing):
                 _log.warning("overdue reclaim=%s missing=%s", reclaim, ",".join(missing))
             case outcome:
                 self._lender.take_outcome(outcome, decision.time_s or 0.0)
 
-    def _reconfigure(self) -> None:
+    def _reconfigure(self, state: ZoneState) -> None:
+        if (state.cell, state.zone.id) != (self._cell, self._zone):
+            return
         try:
-            self._lender.reconfigure(lending_zone(self._target, self._cell, self._zone))
-        except CommandError as error:
+            self._lender.reconfigure(state.zone)
+        except ValueError as error:
             # What is said meanwhile, the cell ignores; operators may have the zone lend again.
             _log.warning("%s: nothing is lent until it has", error)
 

@@ -1,25 +1,81 @@
-"""The zone that lends, as the log has it."""
+"""The zones that lend, and their loans, as compacted views have them."""
 
-from infra.deployment.cells import present_cells
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+from pydantic import ValidationError
+
 from infra.errors import CommandError
+from infra.log.reader import LogReader
 from infra.log.target import Target
-from schemas.cells import Zone
+from schemas.codec import InvalidRecordError, decode_decision
+from schemas.loans import LoanChanged
+from schemas.topics import ZONES_STATE
+from schemas.views import ZoneState
+from streams.kafka.records import ReadRecord
+
+_PATIENCE_S = 5.0
+"""A zone may be so new that its state is on its way."""
+_RETRY_S = 0.2
 
 
-def lending_zone(target: Target, cell: str, zone: str) -> Zone:
-    """A zone that lends, as it was last configured.
+def zone_states(records: Iterable[ReadRecord]) -> Iterator[ZoneState]:
+    """What records of `zones.state` say."""
+    for record in records:
+        try:
+            yield ZoneState.model_validate_json(record.value or b"")
+        except ValidationError:
+            continue  # a policy of it is not installed here
+
+
+def loans(records: Iterable[ReadRecord], cell: str, owner: str) -> list[LoanChanged]:
+    """The latest of each server that a zone lends, of records of `loans`."""
+    latest: dict[str, LoanChanged] = {}
+    for record in records:
+        try:
+            decision = decode_decision(record.value or b"")
+        except InvalidRecordError:
+            continue  # replay is who says so
+        match decision.outcome:
+            case LoanChanged(owner=change_owner, server=server) as change:
+                if (decision.cell, change_owner) == (cell, owner):
+                    latest[server] = change
+    return list(latest.values())
+
+
+def lending_zone(target: Target, cell: str, zone: str, stop: threading.Event) -> ZoneState | None:
+    """A zone that lends, as it is at present; None if it is stopped before that is known.
 
     Raises:
         CommandError: it is not there, or does not lend.
         ReadError: the log cannot be read.
     """
-    cells = present_cells(target)
-    if cell not in cells:
-        raise CommandError(f"there is no cell {cell} (cells: {', '.join(sorted(cells)) or 'none'})")
-    zones = cells[cell].zones
-    if zone not in zones:
-        raise CommandError(f"cell {cell} has no zone {zone}, it has {', '.join(sorted(zones))}")
-    if zones[zone].lending is None:
-        lending = ", ".join(sorted(name for name, one in zones.items() if one.lending)) or "none"
-        raise CommandError(f"zone {zone} of cell {cell} has no `lending` (zones that have: {lending})")
-    return zones[zone]
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        with LogReader(target, [target.topic(ZONES_STATE)], "beginning") as reader:
+            known = list(zone_states(reader.to_end(is_stopped=stop.is_set)))
+        states = {(state.cell, state.zone.id): state for state in known}
+        if stop.is_set():
+            return None
+        if (cell, zone) in states:
+            return _that_lends(states, cell, zone)
+        if time.monotonic() > deadline_s:
+            raise CommandError(_missing(states, cell, zone))
+        stop.wait(_RETRY_S)
+
+
+def _that_lends(states: dict[tuple[str, str], ZoneState], cell: str, zone: str) -> ZoneState:
+    if states[cell, zone].zone.lending is None:
+        lending = sorted(name for (of, name), each in states.items() if of == cell and each.zone.lending)
+        raise CommandError(
+            f"zone {zone} of cell {cell} has no `lending` (zones that have: {', '.join(lending) or 'none'})"
+        )
+    return states[cell, zone]
+
+
+def _missing(states: dict[tuple[str, str], ZoneState], cell: str, zone: str) -> str:
+    zones = sorted(name for of, name in states if of == cell)
+    if zones:
+        return f"cell {cell} has no zone {zone}, it has {', '.join(zones)}"
+    return f"there is no cell {cell} (cells: {', '.join(sorted({of for of, _ in states})) or 'none'})"

@@ -13,10 +13,13 @@ from streams.kafka.records import ReadRecord
 
 
 class LogReader:
-    """Reads whole topics of a log, every partition of them."""
+    """Reads topics of a log, every partition of them."""
 
-    def __init__(self, target: Target, topics: Sequence[str], start: Literal["beginning", "end"]) -> None:
-        """Take position. Records sent after this returns are read, whatever `start` is.
+    def __init__(
+        self, target: Target, topics: Sequence[str], start: Literal["beginning", "end"] | float
+    ) -> None:
+        """Take position: at the beginning, at the end, or at a Unix time. Records sent after this returns are
+        read, whatever `start` is.
 
         Raises:
             ReadError: the broker does not answer, or a topic does not exist or is not ours to read.
@@ -24,13 +27,17 @@ class LogReader:
         self._reader = KafkaReader(target.kafka)
         self._reader.follow([self._reader.slice(topic) for topic in topics], start)
 
-    def to_end(self, on_progress: Callable[[float], None] = lambda _part: None) -> Iterator[ReadRecord]:
-        """Every record up to the topics' ends as they were when this reader was made.
+    def to_end(
+        self,
+        on_progress: Callable[[float], None] = lambda _part: None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[ReadRecord]:
+        """Every record up to the topics' ends as they were when this reader was made, or until it is stopped.
 
         Raises:
             ReadError: the broker falls silent before that.
         """
-        return self._reader.to_end(on_progress)
+        return self._reader.to_end(on_progress, is_stopped)
 
     def poll(self, timeout_s: float) -> list[ReadRecord]:
         """What has come since, after waiting for at most `timeout_s` for the first of it.

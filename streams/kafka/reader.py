@@ -26,6 +26,8 @@ _PATIENCE_S = 10.0
 """How long a question is asked again while a partition is without its leader, as it is when just made."""
 _RETRY_AFTER_S = 0.1
 _BATCH_RECORDS = 1_000
+_LONGEST_POLL_S = 0.5
+"""Signals are heard between two polls."""
 
 
 class ReadError(ReadableError):
@@ -110,22 +112,38 @@ class KafkaReader:
                 if record.offset < high:
                     yield record
 
-    def follow(self, parts: Sequence[TopicSlice], start: Literal["beginning", "end"]) -> None:
-        """Take position in all of `parts`, at their topics' beginnings or at the ends that they name."""
+    def follow(self, parts: Sequence[TopicSlice], start: Literal["beginning", "end"] | float) -> None:
+        """Take position in all of `parts`: at their topics' beginnings, at the ends that they name, or at the
+        first records that are no older than a Unix time.
+
+        Raises:
+            ReadError: Kafka does not answer.
+        """
+        if not isinstance(start, str):
+            parts = [self._since(part, start) for part in parts]
         self._followed = {
             (part.topic, partition): (part.low[partition], high)
             for part in parts
             for partition, high in part.high.items()
         }
+        places: dict[str, Callable[[int, int], int]] = {
+            "beginning": lambda _low, _end: OFFSET_BEGINNING,
+            "end": lambda _low, end: end,
+        }
+        place = places[start] if isinstance(start, str) else lambda low, _end: low
         self._consumer.assign(
             [
-                TopicPartition(topic, partition, OFFSET_BEGINNING if start == "beginning" else end)
-                for (topic, partition), (_, end) in self._followed.items()
+                TopicPartition(topic, partition, place(low, end))
+                for (topic, partition), (low, end) in self._followed.items()
             ]
         )
 
-    def to_end(self, on_progress: Callable[[float], None] = lambda _part: None) -> Iterator[ReadRecord]:
-        """Every record up to the ends of the slices that are followed.
+    def to_end(
+        self,
+        on_progress: Callable[[float], None] = lambda _part: None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[ReadRecord]:
+        """Every record up to the ends of the slices that are followed, or until it is stopped.
 
         Raises:
             ReadError: the broker falls silent before that.
@@ -133,8 +151,8 @@ class KafkaReader:
         left = {place: end for place, (low, end) in self._followed.items() if end > low}
         total = sum(end - low for low, end in self._followed.values()) or 1
         deadline_s = time.monotonic() + _POLL_S
-        while left:
-            records = self.poll(max(deadline_s - time.monotonic(), 0.0))
+        while left and not is_stopped():
+            records = self.poll(min(max(deadline_s - time.monotonic(), 0.0), _LONGEST_POLL_S))
             if not records:
                 if time.monotonic() < deadline_s:
                     continue
@@ -144,6 +162,8 @@ class KafkaReader:
                 place = (record.topic, record.partition)
                 if place not in left:
                     continue
+                if is_stopped():
+                    return
                 if record.offset < left[place]:
                     yield record
                 if record.offset + 1 >= left[place]:
@@ -177,6 +197,19 @@ class KafkaReader:
     def _position(self, place: tuple[str, int]) -> int:
         (position,) = self._consumer.position([TopicPartition(*place)])
         return max(position.offset, 0)
+
+    def _since(self, part: TopicSlice, since_s: float) -> TopicSlice:
+        """The records of a slice that are no older than a time."""
+        asked = [TopicPartition(part.topic, partition, int(since_s * 1_000)) for partition in part.high]
+        found = self._ask(part.topic, lambda: self._consumer.offsets_for_times(asked, timeout=_POLL_S))
+        # Below 0 where there is none.
+        low = {
+            place.partition: min(place.offset, part.high[place.partition])
+            if place.offset >= 0
+            else part.high[place.partition]
+            for place in found
+        }
+        return TopicSlice(part.topic, low, part.high)
 
     def _watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         place = TopicPartition(topic, partition)

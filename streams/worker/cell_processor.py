@@ -21,6 +21,7 @@ from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.dead_letters import dead_letter
 from streams.worker.partition import LedgerPartition
 from streams.worker.publication import Publication
+from streams.worker.zone_states import ZoneStates
 
 
 class SuspendedError(Exception):
@@ -66,6 +67,7 @@ class CellProcessor:
         self._publisher = publisher
         self._acknowledge = acknowledge
         self._publication = publication
+        self._zone_states = ZoneStates(publication.topic_prefix)
         self._ledger_dead_letters = ledger_dead_letters
         self._snapshot_every_events = snapshot_every_events
         self._suspension_limit_s = suspension_limit_s
@@ -178,6 +180,7 @@ class CellProcessor:
         async with self._folding:
             self._partitions.clear()
             self._restored.clear()
+            self._zone_states.forget()
             self._progress = _Progress()
 
     async def watch_for_suspension(self, every_s: float) -> None:
@@ -217,6 +220,10 @@ class CellProcessor:
             return
         for decision in decisions:
             for sent in self._publication.records(decision):
+                await self._send(sent)
+        cell = partition.cells.get(partition.last_cell)
+        if cell is not None:
+            for sent in self._zone_states.records(cell, decisions):
                 await self._send(sent)
 
     async def _confirm(self, records: list[SentRecord]) -> None:

@@ -98,6 +98,8 @@ class LedgerPartition:
         self._validates = validates
         self.cells: dict[str, Cell] = {}
         """Those of which an event was folded here."""
+        self.last_cell = ""
+        """Of the last event that was delivered; empty before there is one."""
         self._changed: set[str] = set()
         record = snapshots.get(Coverage.key(number))
         self._coverage = Coverage(-1, {}) if record is None else Coverage.from_bytes(record)
@@ -126,7 +128,8 @@ class LedgerPartition:
         self._next_offset += 1
         event = read_ledger(record)
         try:
-            cell = self._cell(event.envelope.event.cell)
+            self.last_cell = event.envelope.event.cell
+            cell = self._cell(self.last_cell)
             if event.offset <= cell.offset:
                 return []
             decisions = cell.handle(event)

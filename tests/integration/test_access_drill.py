@@ -48,7 +48,7 @@ fleet                 -     -       -         -         w     r      -      r
 clock                 -     -       -         w         -     r      -      r
 inference             -     -       rw        -         -     r      -      r
 solves.finished       -     -       -         -         -     r      w      r
-ledger                -     -       r         r         -     rw     -      r
+ledger                -     -       -         r         -     rw     -      r
 decisions             r     r       r         r         -     w      r      r
 rules.states          -     -       -         -         -     w      -      r
 commands              -     -       -         -         r     w      -      r
@@ -56,6 +56,7 @@ prices                r     -       r         -         -     w      -      r
 staffing              r     -       r         -         -     w      -      r
 jobs.state            r     -       r         -         -     w      -      r
 loans                 r     -       r         -         -     w      -      r
+zones.state           -     -       r         -         -     w      -      r
 snapshots             -     -       -         -         -     rw     -      -
 cells.dlt             -     -       -         r         -     w      -      r
 jobs.dlt              r     -       -         r         -     w      -      r

@@ -14,7 +14,7 @@ from schemas.codec import Decision, Envelope
 from schemas.documents import json_schemas
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES
 from schemas.topics import INPUTS, topics
-from schemas.views import JobState
+from schemas.views import JobState, ZoneState
 from tests.schemas.samples import IGNORED, TICKED
 
 DOCUMENT = asyncapi()
@@ -162,7 +162,7 @@ def test_every_type_travels_over_its_topics() -> None:
     assert set(channels["jobs.dlt"]["messages"]) == {"DeadLetter"}
 
 
-@pytest.mark.parametrize("model", [*EVENT_TYPES.values(), *DECISION_TYPES.values(), JobState])
+@pytest.mark.parametrize("model", [*EVENT_TYPES.values(), *DECISION_TYPES.values(), JobState, ZoneState])
 def test_a_message_names_its_type_and_its_schema(model: Any) -> None:
     message = DOCUMENT["components"]["messages"][model.__name__]
     assert message["name"] == model.TYPE

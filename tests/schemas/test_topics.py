@@ -30,6 +30,7 @@ def test_every_topic_is_there_once() -> None:
         "p.solves.finished",
         "p.solves.finished.dlt",
         "p.staffing",
+        "p.zones.state",
     ]
     assert len(topics()) == len(SPECS)
 

@@ -1,0 +1,54 @@
+"""The view of what zones are: complete when a cell is first seen, and then what has changed."""
+
+import json
+
+from jsonschema import Draft202012Validator
+
+from schemas.changes import NodeLent
+from schemas.documents import json_schemas
+from schemas.views import ZoneState
+from streams.worker.zone_states import ZoneStates
+from tests.support.cells import Bench, tick
+from tests.support.loans import lending_cell, offered, reported
+
+
+def told(states: ZoneStates, bench: Bench, decided: int = 0) -> list[ZoneState]:
+    """What is said because of the decisions from that one on; each record is valid under the schema."""
+    records = list(states.records(bench.cell, bench.decisions[decided:]))
+    validator = Draft202012Validator(json_schemas()[ZoneState.TYPE])
+    for record in records:
+        assert record.topic == "t.zones.state"
+        validator.validate(json.loads(record.value))
+    found = [ZoneState.model_validate_json(record.value) for record in records]
+    assert [record.key for record in records] == [f"{one.cell}/{one.zone.id}".encode() for one in found]
+    return found
+
+
+def bench_of_loans() -> Bench:
+    bench = Bench()
+    bench.send(lending_cell())
+    return bench
+
+
+def test_all_zones_of_a_cell_are_told_at_first_and_once() -> None:
+    bench, states = bench_of_loans(), ZoneStates("t")
+    assert [state.zone for state in told(states, bench)] == list(bench.cell.configuration.zones)
+    decided = len(bench.decisions)
+    bench.send(tick(0))
+    assert told(states, bench, decided) == []
+    states.forget()
+    assert len(told(states, bench)) == len(bench.cell.configuration.zones)
+
+
+def test_servers_on_loan_are_no_news_and_those_that_operators_lend_are() -> None:
+    bench, states = bench_of_loans(), ZoneStates("t")
+    bench.send(tick(0), reported(0.1))
+    told(states, bench)
+    decided = len(bench.decisions)
+    bench.send(offered("s9"))
+    assert "s9" in bench.cell.nodes.loans
+    assert told(states, bench, decided) == []
+    decided = len(bench.decisions)
+    bench.send(NodeLent(cell="c", node="s1", zone="z"))
+    (state,) = told(states, bench, decided)
+    assert (state.zone.id, state.elsewhere) == ("inf", ("s1",))
