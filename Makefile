@@ -29,11 +29,12 @@ kernels: $(STAMP)
 	$(BIN)/python -c "from streams.worker.warm_up import warm_up; warm_up()"
 
 # Integration tests mostly wait, so there are three at a time; those marked `alone` hold services to times.
-# By file, not by group: with pytest 9.2, pytest-xdist 3.8 ignores groups.
+# By file, not by group: with pytest 9.2, pytest-xdist 3.8 ignores groups. In the order of the conftest, longest
+# first, and not by number of tests, which leaves the longest for the end.
 test:
 	$(MAKE) --jobs 2 --output-sync lint kernels
 	$(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8
-	$(BIN)/python -m pytest -m "integration and not alone and not storm" -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m "integration and not alone and not storm" -n 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m "integration and alone"
 
 # The property tests with all of their examples, of which `make test` draws a fifth.
