@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test storm disturbances golden bench bench-auction bench-elastic lint kernels lock schemas clean
+.PHONY: demo test test-long storm disturbances golden bench bench-auction bench-elastic lint kernels lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -29,12 +29,17 @@ kernels: $(STAMP)
 	$(BIN)/python -c "from streams.worker.warm_up import warm_up; warm_up()"
 
 # Integration tests mostly wait, so there are three at a time; those marked `alone` hold services to times.
-# By file, not by group: with pytest 9.2, pytest-xdist 3.8 ignores groups.
+# By file, not by group: with pytest 9.2, pytest-xdist 3.8 ignores groups. In the order of the conftest, longest
+# first, and not by number of tests, which leaves the longest for the end.
 test:
 	$(MAKE) --jobs 2 --output-sync lint kernels
 	$(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8
-	$(BIN)/python -m pytest -m "integration and not alone and not storm" -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m "integration and not alone and not storm" -n 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m "integration and alone"
+
+# The property tests with all of their examples, of which `make test` draws a fifth.
+test-long: $(STAMP)
+	MILLRACE_TESTS=long $(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8
 
 # 2,000 bids, and the worker killed 20 times, which takes minutes: `make storm MILLRACE_STORM_KILLS=50`
 storm: $(STAMP)

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from schemas.kafka_connection import KafkaConnection
 from schemas.loans import LoanChanged
 from schemas.topics import DECISIONS, LEDGER
 from streams.kafka.reader import KafkaReader
+from streams.kafka.records import ReadRecord
 from streams.replay.sources import verify_kafka
 from tests.integration.deployment import ROOT, until
 
@@ -43,6 +44,25 @@ _Outcome = TypeVar("_Outcome", bound=Outcome)
 _Event = TypeVar("_Event", bound=Event)
 
 
+class Records:
+    """The records of a topic, each read once, so that asking often takes little from training."""
+
+    def __init__(self, target: Target, topic: str) -> None:
+        self._reader = KafkaReader(target.kafka)
+        self._topic = target.topic(topic)
+        self._next: dict[int, int] = {}
+
+    def new(self) -> list[ReadRecord]:
+        """Those that have come since the last call."""
+        part = self._reader.slice(self._topic)
+        records = list(self._reader.read(replace(part, low={**part.low, **self._next})))
+        self._next = dict(part.high)
+        return records
+
+    def close(self) -> None:
+        self._reader.__exit__(None, None, None)
+
+
 @dataclass
 class Fleet:
     """A deployment whose inference load a thread reports, and what its log says."""
@@ -50,6 +70,8 @@ class Fleet:
     deployment: Deployment
     load: float = BUSY
     _stop: threading.Event = field(default_factory=threading.Event)
+    _outcomes: list[Outcome] = field(default_factory=list)
+    _ledger: list[Event] = field(default_factory=list)
 
     @property
     def target(self) -> Target:
@@ -68,13 +90,28 @@ class Fleet:
 
         until(answer, what, patience_s)
 
+    def await_completed(self, job_id: str, wait: Callable[..., object] = until) -> None:
+        """Wait as long as a job gets on, however slow the machine is."""
+        while not self.completed(job_id):
+            done = max((run.samples_done for run in self.trained(job_id)), default=0)
+
+            def gets_on(done: int = done) -> bool:
+                beyond = any(run.samples_done > done for run in self.trained(job_id))
+                return beyond or bool(self.completed(job_id))
+
+            wait(gets_on, f"{job_id} is done, or beyond {done} samples", READY_S)
+
     def begin(self) -> None:
+        self._decision_records = Records(self.target, DECISIONS)
+        self._ledger_records = Records(self.target, LEDGER)
         self._thread = threading.Thread(target=self._report)
         self._thread.start()
 
     def end(self) -> None:
         self._stop.set()
         self._thread.join()
+        self._decision_records.close()
+        self._ledger_records.close()
 
     def _report(self) -> None:
         with EventPublisher(self.target, "tests") as publisher:
@@ -114,17 +151,15 @@ class Fleet:
         self.send(event)
 
     def decided(self, kind: type[_Outcome]) -> list[_Outcome]:
-        with KafkaReader(self.target.kafka) as reader:
-            records = list(reader.read(reader.slice(self.target.topic(DECISIONS))))
-        outcomes = (decode_decision(record.value or b"").outcome for record in records)
-        return [outcome for outcome in outcomes if isinstance(outcome, kind)]
+        new = self._decision_records.new()
+        self._outcomes += [decode_decision(record.value or b"").outcome for record in new]
+        return [outcome for outcome in self._outcomes if isinstance(outcome, kind)]
 
     def events(self, kind: type[_Event]) -> list[_Event]:
         """Of the ledger."""
-        with KafkaReader(self.target.kafka) as reader:
-            records = list(reader.read(reader.slice(self.target.topic(LEDGER))))
-        events = (decode_event(record.value, record.headers).event for record in records)
-        return [event for event in events if isinstance(event, kind)]
+        new = self._ledger_records.new()
+        self._ledger += [decode_event(record.value, record.headers).event for record in new]
+        return [event for event in self._ledger if isinstance(event, kind)]
 
     def on_loan(self) -> set[str]:
         latest = {change.server: change.status for change in self.decided(LoanChanged)}

@@ -1,6 +1,6 @@
 """Real data-parallel training on servers that a real lender lends and takes back, through Kafka."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -8,10 +8,15 @@ from schemas.decisions import JobWithdrawn
 from schemas.fleet import NodeHeard
 from schemas.jobs import JobWithdrawalRequested
 from schemas.loans import OfferAnswered, ReclaimEnded
-from tests.integration.deployment import until
+from tests.integration import deployment
 from tests.integration.loan_fleet import BUSY, CELL, OWN, QUIET, READY_S, Fleet, running_fleet
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+def until(question: Callable[[], object], what: str) -> None:
+    """Wait; nothing that dies is started again."""
+    deployment.until(question, what, READY_S)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +26,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def test_an_elastic_job_spreads_to_a_lent_server_and_gives_it_back_in_time(fleet: Fleet) -> None:
-    work_samples = 2_400
+    work_samples = 2_000
     fleet.submit("wide", work_samples, max_workers=2, heterogeneous=True)
     until(lambda: fleet.starts("wide", OWN), "the job runs on the training server")
     fleet.load = QUIET
@@ -37,7 +42,7 @@ def test_an_elastic_job_spreads_to_a_lent_server_and_gives_it_back_in_time(fleet
     assert [ended.status for ended in fleet.decided(ReclaimEnded)] == ["in_time"]
     assert fleet.reasons("wide")[:3] == ["started", "scaled_out", "servers_reclaimed"]
     assert [resized.workers for resized in fleet.resizes("wide")][:3] == [1, 2, 1]
-    until(lambda: fleet.completed("wide"), "the job is done", READY_S)
+    fleet.await_completed("wide")
     fleet.assert_whole("wide", work_samples)
     # Nothing was lost: each set of workers goes on where the one before it was.
     starts = [run.samples_done for run in fleet.starts("wide", OWN)]
@@ -66,7 +71,7 @@ def test_an_inelastic_job_on_a_lent_server_is_preempted_and_goes_on_from_its_che
     until(lambda: fleet.starts("second", OWN), "the job goes on")
     (resumed,) = fleet.starts("second", OWN)
     assert 0 < fleet.trained("second")[0].samples_done <= resumed.samples_done < work_samples
-    until(lambda: fleet.completed("second"), "the job is done", READY_S)
+    fleet.await_completed("second")
     assert [job.job_id for job in fleet.decided(JobWithdrawn)] == ["first"]
     fleet.assert_whole("second", work_samples)
     fleet.assert_proven()

@@ -15,7 +15,7 @@ from schemas.topics import INFERENCE
 from streams.kafka.reader import KafkaReader
 from tests.integration.loan_fleet import BUSY, CELL, OWN, QUIET, Fleet, running_fleet
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 STOPPED_S = 30.0
 
@@ -96,7 +96,7 @@ def test_an_executor_that_dies_while_its_server_drains_keeps_nothing_back(fleet:
         "draining",
         "returned",
     ]
-    fleet.until(lambda: fleet.completed("wide"), "the job is done")
+    fleet.await_completed("wide", fleet.until)
     assert fleet.starts("wide", OWN)[-1].samples_done < work_samples
     fleet.assert_whole("wide", work_samples)
     fleet.assert_proven()

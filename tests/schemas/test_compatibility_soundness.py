@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from schemas.compatibility import violations
 from tests.schemas.rules import INTEGER, NULL, NUMBER, TEXT, Schema, array, either, fields, mapping
 from tests.schemas.strategies import SEEDED, instances
+from tests.support.examples import examples
 
 LEAVES = st.sampled_from(
     [
@@ -118,8 +119,9 @@ def evolutions(draw: st.DrawFn) -> tuple[Schema, Schema]:
 def test_what_was_valid_stays_valid_where_no_violation_is_found() -> None:
     """The soundness of the check: instances of the old schema are put to the new one."""
     verdicts = Counter[bool]()
+    drawn = examples(1_000)
 
-    @settings(SEEDED, max_examples=1_000, suppress_health_check=[HealthCheck.too_slow])
+    @settings(SEEDED, max_examples=drawn, suppress_health_check=[HealthCheck.too_slow])
     @given(evolution=evolutions(), data=st.data())
     def sound(evolution: tuple[Schema, Schema], data: st.DataObject) -> None:
         old, new = evolution
@@ -131,5 +133,5 @@ def test_what_was_valid_stays_valid_where_no_violation_is_found() -> None:
             assert Draft202012Validator(new).is_valid(instance)
 
     sound()
-    assert verdicts[True] > 200
-    assert verdicts[False] > 200
+    assert verdicts[True] > drawn / 5
+    assert verdicts[False] > drawn / 5

@@ -26,6 +26,7 @@ from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from streams.cell.cell import Cell
 from tests.streams.test_cell_fuzz import feed
+from tests.support.examples import examples
 
 LEAST = 5e-324
 MOST_SAMPLES = 10**12
@@ -216,7 +217,7 @@ def running(cell: Cell) -> list[tuple[str, str, int]]:
     ]
 
 
-@settings(max_examples=120, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(120), deadline=None, derandomize=True, database=None)
 @given(st.data())
 def test_every_event_at_its_bounds_is_answered(data: st.DataObject) -> None:
     configuration = data.draw(configurations())

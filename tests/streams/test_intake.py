@@ -20,6 +20,7 @@ from streams.worker.dead_letters import MAX_KEPT_VALUE_BYTES
 from streams.worker.intake import Accepted, InputTopic, Intake
 from tests.streams import events
 from tests.streams.mutations import mutate
+from tests.support.examples import examples
 from tests.support.rules import BOTH, FIRST, SECOND
 
 INTAKE = Intake(
@@ -280,7 +281,7 @@ def test_unexpected_fault_is_a_dead_letter_too(monkeypatch: pytest.MonkeyPatch) 
     assert reason(admitted(record())) == "unexpected RecursionError: too deep"
 
 
-@settings(max_examples=9_500, deadline=None)
+@settings(max_examples=examples(9_500), deadline=None)
 @given(seed=st.integers(0, 2**63), number=st.integers(0, 40))
 def test_mutated_records_never_crash(seed: int, number: int) -> None:
     event = events.stream(42)[number]

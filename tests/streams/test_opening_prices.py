@@ -13,6 +13,7 @@ from schemas.decisions import JobAdmitted, JobRejected
 from streams.cell.cell import Cell
 from tests.streams.test_truthfulness import COMPETITORS, MONEY, TASKS, check_never_beaten
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, zone
+from tests.support.examples import examples
 
 EARLIER_BIDS = 30
 """More than the twenty winners that the steepness is learnt from."""
@@ -99,7 +100,7 @@ def test_slots_that_come_into_the_window_open_at_the_forecast() -> None:
     assert bench.cell.zones["z"].auctioneer.market.compute_price[-1].tolist() == [3 * UNIT] * 2 + [UNIT]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4), st.floats(0, 8), st.floats(0, 8))
 def test_bidding_the_true_value_is_never_beaten_under_forecast_and_learnt_prices(
     competitors, task, value, lies, fast, slow

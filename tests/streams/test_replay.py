@@ -19,6 +19,7 @@ from streams.replay.heads import Head
 from streams.replay.replay import LIVE, MAX_DIFFERENCES, DecisionRecord, fold, verify
 from streams.replay.sources import ReplayError
 from tests.streams import events
+from tests.support.examples import examples
 
 T = TypeVar("T")
 LEDGER = events.ledger(events.stream(60))
@@ -56,7 +57,7 @@ def test_repetitions_and_order_do_not_matter_on_kafka() -> None:
     assert verdict.duplicates == 4
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_one_altered_byte_is_named(data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(DECISIONS) - 1))

@@ -21,6 +21,7 @@ from streams.replay.heads import Head, KeptHead
 from streams.replay.replay import LIVE, DecisionRecord, Verdict, verify
 from streams.replay.stretches import UnfitStateError, unpacked_state
 from tests.streams import events
+from tests.support.examples import examples
 from tests.support.rules import (
     BOTH,
     FIRST,
@@ -77,7 +78,7 @@ def test_each_event_is_decided_by_the_rules_that_hold_there() -> None:
     assert alone == LOG.decisions[: len(alone)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cuts=st.sets(st.integers(0, LAST)))
 def test_a_cell_that_is_restored_anywhere_comes_to_the_same_state(cuts: set[int]) -> None:
     cell = Cell("alpha", BOTH)
@@ -199,7 +200,7 @@ def test_the_second_stretch_needs_the_state_that_it_starts_from() -> None:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data(), book=st.sampled_from([FIRST, SECOND]))
 def test_an_altered_byte_of_a_stretch_without_rules_breaks_its_chain(
     data: st.DataObject, book: RuleBook

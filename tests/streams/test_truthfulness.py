@@ -10,6 +10,7 @@ from schemas.auction.settings import AuctionPolicy
 from schemas.decisions import JobAdmitted, JobWithdrawn
 from streams.cell.cell import Cell
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, vendor, withdraw, zone
+from tests.support.examples import examples
 
 MONEY = st.integers(0, 30 * UNIT)
 TASKS = st.fixed_dictionaries(
@@ -46,7 +47,7 @@ def utility(value: int, outcome) -> int:
     return value - outcome.payment_micros if isinstance(outcome, JobAdmitted) else 0
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4))
 def test_bidding_the_true_value_is_never_beaten_and_never_loses_money(competitors, task, value, lies):
     check_never_beaten(market_after(competitors), task, value, lies)
@@ -75,7 +76,7 @@ def check_never_beaten(snapshot: bytes, task, value: int, lies: list[int]) -> No
             assert lie >= offer.lowest_winning_bid_micros
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(COMPETITORS, TASKS, MONEY)
 def test_bidding_and_withdrawing_never_gains(competitors, task, amount):
     _, bench = outcome_of(market_after(competitors), amount, task)

@@ -16,6 +16,7 @@ from schemas.jobs import JobSubmitted
 from streams.cell.cell import Cell
 from tests.streams.test_truthfulness import COMPETITORS, MONEY, TASKS, market_after
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, withdraw, zone
+from tests.support.examples import examples
 
 LATER_COMPETITORS = st.lists(st.tuples(MONEY, TASKS), max_size=3)
 
@@ -106,7 +107,7 @@ def strategies(task: dict, bids: list[int], sybils: list[tuple[int, dict]]) -> d
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     COMPETITORS,
     LATER_COMPETITORS,

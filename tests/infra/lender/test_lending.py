@@ -14,6 +14,7 @@ from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimPlanned, RefusedServers
 from tests.infra.lender.loads import CELL, INTERVAL_S, START_S, ZONE, lending_zone
 from tests.support import cells
+from tests.support.examples import examples
 
 STEADY = 4
 """Intervals for which what is offered must not have been needed."""
@@ -331,7 +332,7 @@ def test_a_zone_that_does_not_lend_has_no_lender():
 loads_of_any_kind = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=60)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     loads=loads_of_any_kind,
     servers=st.integers(1, 40),
@@ -362,7 +363,7 @@ def test_whatever_the_load_no_offer_is_inside_the_headroom_and_no_reclaim_is_bey
             house.bring_back()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     before=loads_of_any_kind,
     load=st.floats(0.0, 1.0),

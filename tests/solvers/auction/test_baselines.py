@@ -21,12 +21,13 @@ from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption, Window
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
+from tests.support.examples import examples
 from tests.support.markets import demand, every_schedule, fleet, small_cases
 
 NO_VENDOR = VendorOption(None, 0, 0)
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=examples(700), deadline=None)
 @given(small_cases())
 def test_no_plan_with_room_finishes_earlier(case):
     market, wanted, options, first, last = case
@@ -91,7 +92,7 @@ def test_vendors_in_time_are_drawn_alike_and_by_the_id_alone():
     assert drawn_vendor(request(work_samples=5), 5) is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(0, 40)), min_size=1, max_size=8),
     st.sampled_from(["eft", "ntm", "fixed"]),

@@ -11,6 +11,7 @@ from solvers.auction.market.carry_over import carry_over
 from solvers.auction.market.fleet import Fleet
 from solvers.auction.market.market import Market, Opening
 from solvers.auction.market.price_order import PriceOrder
+from tests.support.examples import examples
 from tests.support.markets import small_cases
 
 
@@ -28,7 +29,7 @@ def changed(data: st.DataObject, before: Fleet) -> Fleet:
     return Fleet(nodes, (node_class,), {node: row for row, node in enumerate(nodes)}, (0,) * len(nodes))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
 @given(st.data())
 def test_what_is_taken_stays_taken_and_nothing_gets_cheaper(data: st.DataObject) -> None:
     before, *_ = data.draw(small_cases())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from solvers.auction.mechanism.counts import Cover
 from solvers.auction.mechanism.cover import by_cost, cheapest_cover
 from solvers.auction.mechanism.pricing import Plan, cheapest_plan
+from tests.support.examples import examples
 
 ENDLESS = 10**15
 STEPS = st.sampled_from([0, 1, 7, 50, 400, ENDLESS])
@@ -51,7 +52,7 @@ def assert_gap_is_true(found: Cover | Plan, least: float, cutoff: float, steps: 
         assert found.bound >= cutoff * (1 - 1e-9)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(problems(), STEPS, CUTOFFS)
 def test_what_is_found_covers_the_work_and_its_gap_is_true(problem, steps, cutoff):
     costs, samples, work = problem
@@ -64,7 +65,7 @@ def test_what_is_found_covers_the_work_and_its_gap_is_true(problem, steps, cutof
     assert_gap_is_true(found, least, cutoff, steps)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(problems(), STEPS, CUTOFFS, st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=3))
 def test_the_vendors_and_covers_found_have_true_gaps(problem, steps, cutoff, vendors):
     costs, samples, work = problem

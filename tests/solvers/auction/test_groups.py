@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from solvers.auction.offline.groups import VIEWS, Groups, telling
 from solvers.auction.offline.placing import pack
+from tests.support.examples import examples
 from tests.support.instances import empty_instance, random_instance
 from tests.support.markets import demand, fleet
 
 SIZES = st.tuples(st.integers(0, 9), st.integers(0, 9))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.integers(3, 30), st.integers(3, 30), st.randoms(use_true_random=False))
 def test_tasks_that_fit_on_a_node_together_weigh_at_most_one_node_in_every_view(samples, gib, rng):
     of = fleet((1, float(samples), float(gib)))
@@ -62,7 +63,7 @@ def test_every_node_with_room_is_in_one_group_of_its_slot_and_class():
         assert counted.sum() == room.sum()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(SIZES, max_size=5), st.lists(SIZES, min_size=1, max_size=3))
 def test_a_packing_is_found_where_there_is_one(items, nodes):
     def fits(where):

@@ -17,6 +17,7 @@ from solvers.auction.offline.pricing import trivial_bound_micros
 from solvers.auction.offline.relaxation import Relaxation
 from solvers.auction.offline.schedule_free import solve_schedule_free
 from solvers.auction.offline.solution import Solution
+from tests.support.examples import examples
 from tests.support.instances import (
     FIRST_SLOT,
     NO_VENDOR,
@@ -38,7 +39,7 @@ def assert_sound(instance, solution):
     assert 0 <= solution.welfare_micros <= solution.bound_micros <= trivial_bound_micros(instance)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(RANDOM)
 def test_the_schedule_free_form_finds_what_brute_force_finds(rng):
     instance = random_instance(rng, tasks=rng.randint(0, 4), slots=rng.randint(1, 3))
@@ -48,7 +49,7 @@ def test_the_schedule_free_form_finds_what_brute_force_finds(rng):
     assert solution.welfare_micros == brute_force_micros(instance)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(RANDOM)
 def test_the_optimum_lies_between_the_welfare_and_the_bound_of_columns(rng):
     instance = random_instance(rng, tasks=rng.randint(0, 4), slots=rng.randint(1, 3))

@@ -13,6 +13,7 @@ from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.certificate import least_additive_cost
 from solvers.auction.mechanism.mechanism import PriceRises, Request
 from solvers.auction.mechanism.primal_dual import PrimalDual
+from tests.support.examples import examples
 from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
 
 NO_VENDOR = [VendorOption(None, 0, 0)]
@@ -31,7 +32,7 @@ def test_prices_rise_as_equations_7_and_8_say_in_normalised_units():
     assert market.compute_price[0, 0] == 0.0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 10), st.floats(1.0, 9.0)), min_size=1, max_size=30))
 def test_a_full_node_slot_is_dearer_than_any_bid_within_the_declared_bound(uses):
     # Lemma 2: with b-bar at least the money unit (1), use of the whole capacity lifts the price to alpha.
@@ -79,7 +80,7 @@ def offline_optimum(cases, capacity_samples, capacity_gib, build):
     return best
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4), st.integers(0, 1)),
@@ -159,7 +160,7 @@ def test_an_absurd_bid_raises_prices_no_more_than_the_densest_that_is_expected()
     assert price_after(5) < price_after(10) == price_after(10**15) == 5.0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(small_cases(), st.integers(0, 60), st.sampled_from([0.0, 0.01, 1.0]))
 def test_every_plan_that_may_be_admitted_raises_the_bound_by_its_welfare_or_more(case, surplus, alpha):
     # Weak duality, plan by plan: mu_i and the rises of prices are worth no less than the plan, whatever

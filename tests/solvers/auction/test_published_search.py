@@ -11,6 +11,7 @@ from solvers.auction.market.window import VendorOption, Window, undominated
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.published_search import published_schedule
 from solvers.auction.mechanism.search import best_schedule
+from tests.support.examples import examples
 from tests.support.markets import demand, fleet, small_cases
 
 NO_VENDOR = [VendorOption(None, 0, 0)]
@@ -67,7 +68,7 @@ def find_schedule(market, wanted, begin, end, room_only):
     return table.get(wanted.work_samples, (math.inf,))[0]
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=examples(1_000), deadline=None)
 @given(small_cases())
 def test_it_finds_what_algorithm_2_as_printed_finds(case):
     market, wanted, options, first, last = case
@@ -83,7 +84,7 @@ def test_it_finds_what_algorithm_2_as_printed_finds(case):
             assert len(set(found.placement.slots)) == len(found.placement.slots)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(small_cases())
 def test_the_exact_search_is_never_dearer(case):
     market, wanted, options, first, last = case

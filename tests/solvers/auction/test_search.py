@@ -19,6 +19,7 @@ from solvers.auction.market.window import (
 from solvers.auction.mechanism.certificate import least_additive_cost
 from solvers.auction.mechanism.cover import by_cost, cheapest_cover
 from solvers.auction.mechanism.search import best_schedule
+from tests.support.examples import examples
 from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
 
 ENDLESS = 10**15
@@ -26,7 +27,7 @@ ENDLESS = 10**15
 NO_VENDOR = [VendorOption(None, 0, 0)]
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=examples(1_500), deadline=None)
 @given(small_cases())
 def test_no_schedule_with_room_is_cheaper_than_the_one_found(case):
     market, wanted, options, first, last = case
@@ -41,7 +42,7 @@ def test_no_schedule_with_room_is_cheaper_than_the_one_found(case):
     assert found.samples >= wanted.work_samples
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=examples(700), deadline=None)
 @given(small_cases())
 def test_no_plan_with_or_without_room_is_cheaper_node_slot_by_node_slot_than_the_certificate_says(case):
     market, wanted, *_ = case
@@ -52,7 +53,7 @@ def test_no_plan_with_or_without_room_is_cheaper_node_slot_by_node_slot_than_the
     assert found == pytest.approx(least, rel=1e-12)
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=examples(700), deadline=None)
 @given(small_cases(), st.floats(0, 60))
 def test_a_cutoff_hides_what_costs_as_much_and_nothing_else(case, cutoff):
     market, wanted, *_ = case
@@ -64,7 +65,7 @@ def test_a_cutoff_hides_what_costs_as_much_and_nothing_else(case, cutoff):
     assert found == (least if least < cutoff else math.inf)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(small_cases())
 def test_the_earliest_last_slot_is_the_least_for_which_a_plan_exists(case):
     market, wanted, options, _, _ = case
@@ -77,7 +78,7 @@ def test_the_earliest_last_slot_is_the_least_for_which_a_plan_exists(case):
     assert earliest_last_slot(market, wanted, options) == (possible[0] if possible else None)
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=examples(1_500), deadline=None)
 @given(
     st.lists(st.sampled_from([0.0, 0.4488, 1.0, 7.5, 1e3, 1e9, 1.1e12, 1e15]), min_size=1, max_size=6),
     st.integers(1, 10**6),

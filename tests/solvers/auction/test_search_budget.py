@@ -16,13 +16,14 @@ from solvers.auction.mechanism.certificate import least_additive_cost
 from solvers.auction.mechanism.mechanism import PriceRises, Request
 from solvers.auction.mechanism.primal_dual import PrimalDual
 from solvers.auction.mechanism.search import best_schedule
+from tests.support.examples import examples
 from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
 
 NO_VENDOR = [VendorOption(None, 0, 0)]
 BUDGETS = st.sampled_from([0, 1, 30, 100, 300, 1_000])
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(small_cases(most_classes=4), BUDGETS)
 def test_there_is_a_plan_where_there_is_room_and_its_gap_is_true(case, budget):
     market, wanted, options, first, last = case
@@ -39,7 +40,7 @@ def test_there_is_a_plan_where_there_is_room_and_its_gap_is_true(case, budget):
     assert found.samples >= wanted.work_samples
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=examples(800), deadline=None)
 @given(small_cases(most_classes=4))
 def test_a_search_within_its_budget_is_proven_and_exact(case):
     market, wanted, *_ = case
@@ -53,7 +54,7 @@ def test_a_search_within_its_budget_is_proven_and_exact(case):
     assert found.critical_micros == pytest.approx(least, rel=1e-12)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(small_cases(most_classes=3), BUDGETS)
 def test_what_the_certificate_knows_too_little_of_is_bounded_from_below(case, budget):
     market, wanted, *_ = case
@@ -109,7 +110,7 @@ def test_a_search_cut_short_ends_in_the_same_place_each_time(budget):
         assert first == second
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(small_cases(most_classes=3), BUDGETS, st.lists(st.integers(0, 60), min_size=1, max_size=4))
 def test_plan_and_price_of_a_search_cut_short_know_no_bid(case, budget, bids):
     market, wanted, options, first, last = case

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from solvers.elastic.cluster import Cluster, placing_order
+from tests.support.examples import examples
 
 POOLS = ("training", "loaned")
 
@@ -377,7 +378,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
 
 TestClusterMachine = ClusterMachine.TestCase
-TestClusterMachine.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestClusterMachine.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)
 
 
 def test_a_restored_cluster_places_as_the_other_goes_on_to():

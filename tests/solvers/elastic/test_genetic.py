@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.elastic.genetic import Options, _draw, _draw_bits, search
+from tests.support.examples import examples
 
 Job = list[tuple[int, int, float]]
 """Options as (pool, GPUs, value), the least first."""
@@ -94,7 +95,7 @@ def test_what_is_found_is_never_worse_than_the_start(problem: tuple[list[Job], l
 
 
 @given(problems(), st.integers(0, 2**64 - 1))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_the_optimum_of_a_small_problem_is_found(problem: tuple[list[Job], list[int]], seed: int) -> None:
     options, capacity_gpus = options_of(problem[0]), problem[1]
     found = worth(options, found_by(options, capacity_gpus, seed))

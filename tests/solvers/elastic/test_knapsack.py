@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pyomo.contrib.solver.solvers.highs import Highs
 
 from solvers.elastic.knapsack import Group, best_choice
+from tests.support.examples import examples
 
 VALUES = st.integers(-2, 6).map(float) | st.floats(-1.0, 50.0).map(lambda value_s: round(value_s, 3))
 WEIGHTS = st.lists(st.integers(1, 9), max_size=4, unique=True).map(sorted)
@@ -48,7 +49,7 @@ def preference(of, choice):
     return (value_s(of, choice), -sum(weights), weights)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(groups(st.integers(-2, 6).map(float), 5), st.integers(-1, 40))
 def test_of_equal_choices_it_is_the_lightest_and_then_the_one_that_favours_earlier_groups(of, capacity_gpus):
     fitting = list(choices_that_fit(of, capacity_gpus))
@@ -56,7 +57,7 @@ def test_of_equal_choices_it_is_the_lightest_and_then_the_one_that_favours_earli
     assert best_choice(of, capacity_gpus) == list(expected)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(groups(VALUES, 5), st.integers(0, 40))
 def test_it_is_worth_what_the_best_choice_is_worth(of, capacity_gpus):
     choice = best_choice(of, capacity_gpus)

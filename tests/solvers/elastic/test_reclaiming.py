@@ -18,6 +18,7 @@ from solvers.elastic.reclaiming import (
     random_choice,
     smallest_count,
 )
+from tests.support.examples import examples
 
 
 def lent(gpus, *jobs):
@@ -202,7 +203,7 @@ def cost_of(picture, servers):
     return (len(reclaim.preempted), round(reclaim.collateral_damage, 9))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(pictures(6, 7), st.data())
 def test_the_exact_model_finds_what_brute_force_finds(picture, data):
     count = data.draw(st.integers(0, len(picture.servers)))
@@ -212,7 +213,7 @@ def test_the_exact_model_finds_what_brute_force_finds(picture, data):
     assert (len(optimum.preempted), round(optimum.collateral_damage, 9)) == best
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(pictures(7, 9), st.data())
 def test_every_choice_is_consistent_and_none_beats_the_optimum(picture, data):
     count = data.draw(st.integers(0, len(picture.servers)))
@@ -251,7 +252,7 @@ def test_as_many_go_as_are_asked_for_where_an_elastic_job_can_lose_either_of_two
     assert reclaim.preempted == ("large",)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(pictures(7, 9), st.integers(0, 60), st.data())
 def test_a_search_that_runs_out_of_steps_takes_as_many_as_are_asked_for(picture, most_steps, data):
     count = data.draw(st.integers(0, len(picture.servers)))
@@ -280,7 +281,7 @@ def test_jobs_that_are_everywhere_take_no_more_steps_than_there_are():
         assert progress.taken.sum() == 50
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(pictures(8, 10), st.data())
 def test_nobody_is_preempted_if_there_are_enough_servers_whose_loss_preempts_nobody(picture, data):
     spared = [job for job in picture.jobs if job.min_workers == sum(job.workers.values())]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from solvers.elastic.demand import Demand, Grant
 from solvers.elastic.two_phase import TwoPhase
+from tests.support.examples import examples
 
 A = Demand("a", 0, 2, 6, 1, 300.0, tuple(map(float, range(7))), ("training",))
 """Table 3.2: 50 s with 6 workers."""
@@ -265,7 +266,7 @@ def gpus_used(demands, grants):
     return base, flexible
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(rounds(10), st.sampled_from([0.0, 5.0]))
 def test_no_round_breaks_a_rule(jobs, pause_s):
     waiting, running, free = jobs
@@ -289,7 +290,7 @@ def test_no_round_breaks_a_rule(jobs, pause_s):
     assert TwoPhase(pause_s).allocate(waiting, running, free) == grants
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(rounds(10), st.sampled_from([0.0, 5.0]))
 def test_a_second_round_at_the_same_moment_changes_nothing(jobs, pause_s):
     waiting, running, free = jobs
@@ -313,7 +314,7 @@ def granted(demand, grant):
     return demand._replace(workers=grant.workers, pools=(grant.pool,), flexible_pool=flexible_pool)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rounds(4))
 def test_flexible_demands_get_what_takes_the_most_off_the_running_times(jobs):
     _, running, free = jobs

@@ -35,6 +35,7 @@ from tests.support.cells import (
     started,
     tick,
 )
+from tests.support.examples import examples
 from tests.support.invariants import auctions
 from tests.support.loans import NOTICE_S, SERVERS, lender, lending_cell, offered, reclaimed, reported
 
@@ -231,7 +232,7 @@ class LoanHistories(RuleBasedStateMachine):
 
 TestLoanHistories = LoanHistories.TestCase
 TestLoanHistories.settings = settings(
-    max_examples=50,
+    max_examples=examples(50),
     stateful_step_count=60,
     derandomize=True,
     deadline=None,
