@@ -6,7 +6,7 @@ the work of one on a training server.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from solvers.elastic.cluster_parts import Kind, Part, Server, Trial, class_of, emptied_first, made_firm_first
@@ -235,10 +235,18 @@ class Cluster:
 
     def flexible_room(self, job_id: str, gpus_per_worker: int, pool: Pool) -> int:
         """The most flexible workers, normalised, that `place` can place of a job."""
-        part = self._jobs.get(job_id, {}).get("flexible")
-        if part is None:
-            return self.room(gpus_per_worker, pool)
-        return self._classes[pool][part.workers_per_worker].room(gpus_per_worker) // part.workers_per_worker
+        parts = self._jobs.get(job_id, {})
+        more = self._more_workers(parts)
+        classes = self._classes[pool]
+        if "flexible" in parts:
+            factor = parts["flexible"].workers_per_worker
+            classes = {factor: classes[factor]}
+        return int(
+            max(
+                (min(each.room(gpus_per_worker), more) // factor for factor, each in classes.items()),
+                default=0,
+            )
+        )
 
     def servers(self, pool: Pool | None = None) -> list[str]:
         """All servers, or those of a pool, in the order in which they joined."""
@@ -334,10 +342,7 @@ class Cluster:
     ) -> Part | None:
         """What the workers become a part of, if there is room for all."""
         parts = self._jobs.get(job_id, {})
-        part = parts.get(kind)
-        more: float = math.inf
-        if self._most_workers is not None:
-            more = self._most_workers - sum(sum(each.workers.values()) for each in parts.values())
+        part, more = parts.get(kind), self._more_workers(parts)
         if part is None:
             for factor, servers in self._classes[pool].items():
                 if workers * factor <= more and servers.room(gpus_per_worker) >= workers * factor:
@@ -350,6 +355,12 @@ class Cluster:
             )
         room = min(self._classes[pool][part.workers_per_worker].room(gpus_per_worker), more)
         return part if room >= workers * part.workers_per_worker else None
+
+    def _more_workers(self, parts: Mapping[Kind, Part]) -> float:
+        """How many real workers a job may have beside those that it has."""
+        if self._most_workers is None:
+            return math.inf
+        return self._most_workers - sum(sum(part.workers.values()) for part in parts.values())
 
     def _best_server(self, part: Part, kind: Kind) -> Server:
         """Where the next worker goes; there is room for it."""

@@ -97,7 +97,10 @@ def largest(schema: dict[str, Any], fill: str, document: dict[str, Any] | None =
             names = (f"{number:a<128}" for number in range(schema["maxProperties"]))
             return {name: largest(rule, fill, document) for name in names}
         case "object":
-            return {name: largest(rule, fill, document) for name, rule in schema["properties"].items()}
+            parts = {name: largest(rule, fill, document) for name, rule in schema["properties"].items()}
+            if "speedup" in parts:
+                parts["speedup"] = [1.0, *[4 / 3] * (len(parts["speedup"]) - 1)]
+            return parts
     raise NotImplementedError(f"no largest value for {schema}")
 
 
