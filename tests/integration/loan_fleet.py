@@ -44,6 +44,9 @@ _Outcome = TypeVar("_Outcome", bound=Outcome)
 _Event = TypeVar("_Event", bound=Event)
 
 
+_until = until  # the class below has a method of the same name
+
+
 class Records:
     """The records of a topic, each read once, so that asking often takes little from training."""
 
@@ -90,7 +93,7 @@ class Fleet:
 
         until(answer, what, patience_s)
 
-    def await_completed(self, job_id: str, wait: Callable[..., object] = until) -> None:
+    def await_completed(self, job_id: str, wait: Callable[..., object] = _until) -> None:
         """Wait as long as a job gets on, however slow the machine is."""
         while not self.completed(job_id):
             done = max((run.samples_done for run in self.trained(job_id)), default=0)
