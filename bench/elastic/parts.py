@@ -118,9 +118,10 @@ class ElasticBench:
         }
         lent_to_all = Trial(scope.setting, lends_to_all=True)
         untuned_pollux = Trial(scope.setting, scheme="pollux", loans=False)
-        outcomes = self._run([*rows.values(), *ungrouped.values(), lent_to_all, untuned_pollux])
+        others = [*ungrouped.values(), lent_to_all, untuned_pollux]
+        outcomes = self._run([*rows.values(), *others])
         by_row = {number: outcomes.of(trial) for number, trial in rows.items()}
-        comparable(*by_row.values(), *(outcomes.of(trial) for trial in ungrouped.values()))
+        comparable(*by_row.values(), *(outcomes.of(trial) for trial in others))
         fifo, lyra, pollux, without_loans = (by_row[row] for row in (1, 2, 12, 13))
         return Result(
             (
@@ -281,6 +282,6 @@ class ElasticBench:
 def _compared(name: str, runs: Mapping[str, Outcome]) -> Table:
     """Runs that the thesis has no figures for."""
     metrics = ("queue_mean_s", "jct_mean_s", "preemption_ratio", "on_loan_usage")
-    rows = [(name, *(run.values.get(metric) for metric in metrics)) for name, run in runs.items()]
+    rows = [(label, *(run.values.get(metric) for metric in metrics)) for label, run in runs.items()]
     chart = Bars("run", "run", "jct_mean_s", None, "mean JCT, s")
     return Table(name, ("run", *metrics), rows, chart)
