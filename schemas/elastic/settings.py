@@ -21,8 +21,8 @@ LEAST_INTERVAL_S = 0.01
 MAX_SLOWNESS = 1_024
 """A worker counts as that many on slower GPUs, and no job may have more of them."""
 DEFAULT_WORK_AT_RISK_S = 14_400.0
-"""The best of 0, 1 h, 4 h and no limit for the mean JCT of two generated workloads: 15 days on a quarter of the
-thesis' clusters, seeds 1 and 2."""
+"""The best of 0, 1 h, 4 h and no limit for the mean JCT of two generated workloads: 15 days on a quarter of
+the thesis' clusters, seeds 1 and 2."""
 _IDS_PER_SERVER = 3
 _BYTES_PER_SERVER = 64
 
