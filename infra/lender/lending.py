@@ -18,7 +18,7 @@ from schemas.inference import (
     InferenceEvent,
     InferenceLoadReported,
 )
-from schemas.loans import LoanChanged, OfferAnswered, ReclaimPlanned
+from schemas.loans import LoanChanged, LoanStatus, OfferAnswered, ReclaimPlanned
 
 _SETTLED_IDS = 4_096
 """So many ids of answered offers and reclaims are remembered, for those that are read after their answers."""
@@ -93,6 +93,16 @@ class _Loans:
         """How many the cell has been asked for and has not chosen yet."""
         return sum(servers for _, servers in self.reclaims.values())
 
+    def follow(self, server: str, status: LoanStatus) -> None:
+        """A loan has this status now."""
+        self.on_loan.discard(server)
+        self.draining.discard(server)
+        match status:
+            case "on_loan":
+                self.on_loan.add(server)
+            case "draining":
+                self.draining.add(server)
+
 
 class Lender:
     """Decides for one zone, event by event; the same inputs give the same events (thesis, section 3.4: the
@@ -156,7 +166,7 @@ class Lender:
         for change in loans:
             if change.server in self._loans.owned and change.status != "returned":
                 self._loans.away.add(change.server)
-                self._follow_loan(change)
+                self._loans.follow(change.server, change.status)
 
     def use(self, forecaster: Forecaster) -> None:
         """Have another forecaster from the next interval on."""
@@ -222,17 +232,25 @@ class Lender:
             self._loans.reclaims.setdefault(event.reclaim_id, (time_s, event.servers))
 
     def take_outcome(self, outcome: Outcome, time_s: float) -> None:
-        """Follow what the cell decides at `time_s`; what is about other zones and jobs is passed over."""
+        """Follow what the cell decides at `time_s`; what is about other zones and jobs is passed over.
+
+        The lender may be asked between two decisions about one event. So an answer counts for its servers at
+        once, before the changes of their loans are read.
+        """
         match outcome:
             case LoanChanged(owner=self._zone):
-                self._follow_loan(outcome)
+                self._loans.follow(outcome.server, outcome.status)
             case OfferAnswered(owner=self._zone):
                 self.take_answer(outcome.offer_id)
+                for server in outcome.lent:
+                    self._loans.follow(server, "on_loan")
                 for refused in outcome.refused:
                     until_s = time_s + self.parameters.retry_s
                     self._refused_until_s |= dict.fromkeys(refused.servers, until_s)
             case ReclaimPlanned(owner=self._zone):
                 self.take_answer(outcome.reclaim_id)
+                for server in outcome.servers:
+                    self._loans.follow(server, "draining")
             case NodeMoved():
                 self._follow_move(outcome)
 
@@ -354,16 +372,6 @@ class Lender:
         _drop(loans.reclaims, [name for name, (made_s, _) in loans.reclaims.items() if made_s <= lost_s])
         refused = self._refused_until_s
         _drop(refused, [server for server, until_s in refused.items() if until_s <= now_s])
-
-    def _follow_loan(self, change: LoanChanged) -> None:
-        loans, server = self._loans, change.server
-        loans.on_loan.discard(server)
-        loans.draining.discard(server)
-        match change.status:
-            case "on_loan":
-                loans.on_loan.add(server)
-            case "draining":
-                loans.draining.add(server)
 
     def _follow_move(self, move: NodeMoved) -> None:
         loans, server = self._loans, move.node

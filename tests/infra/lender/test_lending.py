@@ -169,6 +169,44 @@ def test_a_reclaim_that_is_not_answered_yet_counts():
     assert house.report(0.5, after_s=10.0) == []
 
 
+def test_an_offer_whose_loans_are_not_read_yet_is_not_made_again():
+    house = House()
+    house.live(*[0.3] * STEADY)
+    (offer,) = house.report(0.3)
+    answer = OfferAnswered(owner=ZONE, offer_id=offer.offer_id, lent=offer.servers, refused=())
+    house.lender.take_outcome(answer, house.time_s)
+    assert house.report(0.3) == []
+    assert house.lender.lent == set(offer.servers)
+
+
+def test_a_reclaim_whose_loans_are_not_read_yet_is_not_made_again():
+    house = lending()
+    (reclaim,) = house.report(0.5)
+    plan = ReclaimPlanned(
+        owner=ZONE, reclaim_id=reclaim.reclaim_id, due_s=reclaim.due_s, servers=tuple(house.lent[:2])
+    )
+    house.lender.take_outcome(plan, house.time_s)
+    assert house.report(0.5) == []
+
+
+def test_a_new_process_finds_what_is_lent_and_offers_none_of_it():
+    house = lending()
+    loans = [
+        LoanChanged(server=server, owner=ZONE, borrower="training", status="on_loan", since_s=START_S)
+        for server in house.lent
+    ]
+    successor = Lender(CELL, house.zone, LastValue(), parameters())
+    successor.find(elsewhere=house.lent, loans=loans)
+    assert successor.lent == set(house.lent)
+    said = []
+    for index in range(STEADY + 2):
+        report = InferenceLoadReported(
+            cell=CELL, zone=ZONE, time_s=START_S + (index + 1) * INTERVAL_S, load=0.3
+        )
+        said += successor.take_load(report)
+    assert said == []
+
+
 def test_an_unanswered_reclaim_is_given_up_and_made_again():
     house = lending(answer_s=600.0)
     assert house.report(0.5)
