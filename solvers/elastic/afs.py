@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from solvers.elastic.allocation import Allocation
 from solvers.elastic.demand import Demand, Grant, Pool
@@ -16,6 +17,8 @@ class Afs:
     times of AFS and Lyra (Table 3.5, rows 11 and 13) tell the same. Throughput is in units of the job's own
     with one worker, the only ones that compare between models. A worker that gains nothing is not given.
     """
+
+    keeps_order: ClassVar[bool] = False
 
     def allocate(
         self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]

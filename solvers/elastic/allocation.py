@@ -61,9 +61,9 @@ class Allocation:
         return self._flexible_gpus[pool]
 
     def roomy_pool(self, job: Demand) -> Pool | None:
-        """The first of the job's pools whose idle GPUs hold its base demand."""
+        """The first of the pools open to a job whose idle GPUs hold its base demand."""
         base_gpus = job.min_workers * job.gpus_per_worker
-        return next((pool for pool in job.pools if self.idle_gpus(pool) >= base_gpus), None)
+        return next((pool for pool in job.open_pools if self.idle_gpus(pool) >= base_gpus), None)
 
     def start(self, job: Demand, pool: Pool) -> None:
         """Give a waiting job its base demand in a pool that has room for it."""

@@ -6,7 +6,7 @@ are in training GPUs: a loaned GPU counts as the part of one that it is as fast 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 Pool = Literal["training", "loaned"]
 
@@ -38,11 +38,20 @@ class Demand(NamedTuple):
     """Where its flexible workers are, if it has any."""
     room_workers: int | None = None
     """Scattered servers have no room for more workers than this; None where that is not known."""
+    barred_pools: frozenset[Pool] = frozenset()
+    """Scattered servers of these pools have no room for its base demand, however many GPUs idle."""
 
     @property
     def most_workers(self) -> int:
         """That it may be granted."""
         return self.max_workers if self.room_workers is None else min(self.max_workers, self.room_workers)
+
+    @property
+    def open_pools(self) -> tuple[Pool, ...]:
+        """Where it may start in this round, preferred first."""
+        if not self.barred_pools:
+            return self.pools
+        return tuple(pool for pool in self.pools if pool not in self.barred_pools)
 
     def remaining_s(self, workers: int) -> float:
         """How long the rest of the job takes with so many workers, in seconds."""
@@ -64,6 +73,10 @@ class Grant:
 
 class Scheme(Protocol):
     """How workers are allocated. Deterministic: ties go by `arrival`."""
+
+    keeps_order: ClassVar[bool]
+    """Whether who finds no room on the servers holds up those that came later. Jobs are then placed in the
+    order of their arrival, else in that of decreasing sizes, of which more fit."""
 
     def allocate(
         self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]

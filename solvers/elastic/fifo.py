@@ -5,6 +5,7 @@ requested as its base demand, and scaling only ever adds to it.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from solvers.elastic.allocation import Allocation
 from solvers.elastic.demand import Demand, Grant, Pool
@@ -16,6 +17,8 @@ class FirstInFirstOut:
     A job starts in the first of its pools that has room. The baseline has no loans, which is to say that its
     pool of loaned servers is empty.
     """
+
+    keeps_order: ClassVar[bool] = True
 
     def allocate(
         self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
@@ -38,6 +41,8 @@ class Opportunistic:
     priority than inference: that is a pool of all idle servers, which are taken back at any time.
     """
 
+    keeps_order: ClassVar[bool] = True
+
     def allocate(
         self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
     ) -> list[Grant]:
@@ -48,7 +53,7 @@ class Opportunistic:
             pool: Pool = "loaned" if "loaned" in job.pools else "training"
             if pool in blocked:
                 continue
-            if allocation.idle_gpus(pool) >= job.min_workers * job.gpus_per_worker:
+            if pool in job.open_pools and allocation.idle_gpus(pool) >= job.min_workers * job.gpus_per_worker:
                 allocation.start(job, pool)
             else:
                 blocked.add(pool)

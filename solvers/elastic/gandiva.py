@@ -1,6 +1,7 @@
 """Gandiva's elasticity (OSDI '18), as the thesis adapts it: jobs grow on what idles while nobody waits."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from solvers.elastic.allocation import POOLS, Allocation, flexible_pool_of
 from solvers.elastic.demand import Demand, Grant, Pool
@@ -13,6 +14,8 @@ class Gandiva:
     given up for it, the latest job's first and no more than it takes, if that is enough for it to start. Only
     when no job waits any more do jobs grow: the earliest first, as far as it can.
     """
+
+    keeps_order: ClassVar[bool] = True
 
     def allocate(
         self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
@@ -33,7 +36,7 @@ class Gandiva:
 
 
 def _vacated_pool(allocation: Allocation, job: Demand, givers: dict[Pool, list[Demand]]) -> Pool | None:
-    """The first of the job's pools where its base demand fits once flexible workers leave, as they then do.
+    """The first of the pools open to a job where its base demand fits once flexible workers leave; they do.
 
     None where it fits nowhere, and then all stay.
 
@@ -42,7 +45,7 @@ def _vacated_pool(allocation: Allocation, job: Demand, givers: dict[Pool, list[D
             them are taken off.
     """
     base_gpus = job.min_workers * job.gpus_per_worker
-    for pool in job.pools:
+    for pool in job.open_pools:
         if allocation.idle_gpus(pool) + allocation.flexible_gpus(pool) < base_gpus:
             continue
         while (missing_gpus := base_gpus - allocation.idle_gpus(pool)) > 0:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,6 +45,8 @@ class Pollux:
     from the present ones, a job's speedup counts as T / (T + `restart_s`) of itself, where T is that rest.
     """
 
+    keeps_order: ClassVar[bool] = False
+
     seed: int
     generations: int = 250
     population: int = 100
@@ -54,6 +57,7 @@ class Pollux:
         self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
     ) -> list[Grant]:
         """See `Scheme`."""
+        waiting = [job for job in waiting if job.open_pools]
         allocation = Allocation(running, free_gpus)
         capacity_gpus = {pool: allocation.idle_gpus(pool) + allocation.flexible_gpus(pool) for pool in POOLS}
         fair_gpus = _fair_gpus(waiting, running, capacity_gpus)
@@ -139,7 +143,7 @@ class _Choice:
 def _waiting_outcomes(job: Demand) -> list[_Outcome]:
     """Nothing, or in each of its pools its base demand and more."""
     outcomes = [_Outcome(0, job.pools[0], job.pools[0], 0)]
-    for pool in job.pools:
+    for pool in job.open_pools:
         for workers in range(job.min_workers, job.most_workers + 1):
             outcomes.append(_Outcome(workers, pool, pool, workers * job.gpus_per_worker))
     return outcomes

@@ -4,6 +4,7 @@ knapsack.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from solvers.elastic.allocation import POOLS
 from solvers.elastic.demand import Demand, Grant, Pool
@@ -34,6 +35,8 @@ class TwoPhase:
 
     Capacity is in whole training GPUs: what is idle on loan, in parts of them (erratum L4), is rounded down.
     """
+
+    keeps_order: ClassVar[bool] = False
 
     def __init__(self, scaling_pause_s: float = 0.0) -> None:
         """
@@ -156,7 +159,7 @@ def _start(waiting: Sequence[Demand], left: dict[Pool, int]) -> list[tuple[Deman
     started: list[tuple[Demand, Pool]] = []
     for demand in order:
         base_gpus = demand.min_workers * demand.gpus_per_worker
-        for pool in demand.pools:
+        for pool in demand.open_pools:
             if base_gpus <= left[pool]:
                 left[pool] -= base_gpus
                 started.append((demand, pool))

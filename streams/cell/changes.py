@@ -75,11 +75,15 @@ class Changes:
         if self._tried is not self._layout:
             self._tried = self._layout
             self._room_after.clear()
-        free = {
-            node: departure
-            for node, departure in self._nodes.leaving.items()
-            if not self._zones.policies[self._layout.zone_of[node]].occupies(node)
+        by_zone: dict[str, list[str]] = {}
+        for node in self._nodes.leaving:
+            by_zone.setdefault(self._layout.zone_of[node], []).append(node)
+        spared = {
+            node
+            for zone, nodes in by_zone.items()
+            for node in self._zones.policies[zone].free_to_leave(nodes)
         }
+        free = {node: departure for node, departure in self._nodes.leaving.items() if node in spared}
         one_by_one = ({node: departure} for node, departure in free.items()) if len(free) > 1 else ()
         for departures in (free, *one_by_one) if free else ():
             layout = self._layout_with_room(departures)

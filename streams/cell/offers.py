@@ -69,8 +69,13 @@ def share_out(
         if loan.owner == lender.id and loan.borrower in held and loan.due_s is None:
             held[loan.borrower] += 1
     knows = {one.zone: {gpu.name for gpu in layout.zones[one.zone].gpu_types} for one in lending.borrowers}
+    unfit = {server: _unfit_to_lend(server, lender.id, nodes) for server in servers}
+    fit = [server for server, refusal in unfit.items() if refusal is None]
+    unneeded = set(policies[lender.id].free_to_leave(fit))
     for server in servers:
-        refusal = _unfit_to_lend(server, lender.id, nodes, policies)
+        refusal = unfit[server]
+        if refusal is None and server not in unneeded:
+            refusal = "occupied"
         if refusal is None and server in serving:
             refusal = "serving"
         if refusal is not None:
@@ -95,9 +100,7 @@ def share_out(
     return lent, refusals
 
 
-def _unfit_to_lend(
-    server: str, lender: str, nodes: NodePool, policies: Mapping[str, ZonePolicy]
-) -> OfferRefusal | None:
+def _unfit_to_lend(server: str, lender: str, nodes: NodePool) -> OfferRefusal | None:
     """Why a server is none that its zone could lend at all, if it is."""
     owner = nodes.layout.owner_of.get(server)
     if owner is None:
@@ -109,4 +112,4 @@ def _unfit_to_lend(
     match nodes.status_of(server):
         case "down" | "leaving" | "cordoned" as status:
             return status
-    return "occupied" if policies[lender].occupies(server) else None
+    return None

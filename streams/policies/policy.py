@@ -54,14 +54,15 @@ class ZonePolicy(Protocol):
 
     def broken_promises(self, context: ZoneContext) -> Iterator[str]:
         """What was promised to admitted jobs and could not be kept if the zone were configured so, a line for
-        each promise. No node is missing that it `occupies`."""
+        each promise. No nodes are missing but such as were `free_to_leave`."""
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         """The zone is configured so from now on: nodes have joined it or left, or it has other settings. The
         jobs, and how nodes that stay were changed, are as they were; new nodes are up and open."""
 
-    def occupies(self, node: str) -> bool:
-        """Whether jobs of the zone need one of its nodes still, which therefore cannot leave it."""
+    def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
+        """Those of its nodes, in this order, that may leave the zone together: none is needed by its jobs any
+        more, even once those before it have left."""
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:
         """So many of these nodes, which are on loan to the zone, that it misses least if they have to be back

@@ -141,11 +141,11 @@ class RoundRobinZone:
         self._closed = {node: reasons for node, reasons in self._closed.items() if node in self._nodes}
         yield from self._assign()
 
-    def occupies(self, node: str) -> bool:
-        return node in self._running
+    def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
+        return [node for node in nodes if node not in self._running]
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:
-        return sorted(servers, key=lambda node: (self.occupies(node), node))[:count]
+        return sorted(servers, key=lambda node: (node in self._running, node))[:count]
 
     def take(self, event: Event) -> Iterator[Outcome]:
         raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")

@@ -97,8 +97,8 @@ class AuctionZone:
         self.replanner.take_over(replanner, row_of)
         yield from self.judge.take_over(judge)
 
-    def occupies(self, node: str) -> bool:
-        return self.book.occupies(self.fleet.row_of[node])
+    def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
+        return [node for node in nodes if not self.book.occupies(self.fleet.row_of[node])]
 
     def submitted(self, job: Job) -> Iterator[Outcome]:
         bid = Bid.of(job)

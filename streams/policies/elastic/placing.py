@@ -29,13 +29,15 @@ class Change:
 
 
 class Placing:
-    """One trial: jobs shrink, then others start, then others grow; best fit, decreasing."""
+    """One trial: jobs shrink, then others start, then others grow; each on the servers that fit best."""
 
-    def __init__(self, workforce: Workforce, movable: Collection[str]) -> None:
+    def __init__(self, workforce: Workforce, movable: Collection[str], keeps_order: bool) -> None:
         """
         Args:
             movable: the jobs whose flexible workers may go.
+            keeps_order: see `Scheme`.
         """
+        self._keeps_order = keeps_order
         self._workforce = workforce
         self._cluster = workforce.cluster
         self._movable = movable
@@ -55,9 +57,11 @@ class Placing:
                 resized[grant.job_id] = Change(job, grant, held=self._shrink(job, grant))
             else:
                 self.started.append(Change(job, grant))
-        self.started.sort(key=_placing_order)
+        self.started.sort(key=_arrival if self._keeps_order else _placing_order)
         for change in self.started:
             self._start(change, resized)
+            if self._keeps_order and not change.workers:
+                break
         for change in resized.values():
             (self.grown if change.grant.workers > change.held else self.shrunk).append(change)
         self.grown.sort(key=_placing_order)
@@ -150,30 +154,15 @@ class ScatteredRoom:
                     has_learned = True
         return has_learned
 
-    def waiting(self, demands: Sequence[Demand], bars_wholly: bool) -> list[Demand]:
-        """Those jobs that may start, as the scheme is asked for them.
+    def told(self, demands: Sequence[Demand]) -> list[Demand]:
+        """What the scheme is asked for."""
+        return [self._told(demand) for demand in demands]
 
-        Args:
-            bars_wholly: whether a job that is barred from a pool is to start in no other.
-        """
-        told = []
-        for demand in demands:
-            barred = self._barred.get(demand.job_id)
-            if barred:
-                pools = () if bars_wholly else tuple(pool for pool in demand.pools if pool not in barred)
-                if not pools:
-                    continue
-                demand = demand._replace(pools=pools)
-            told.append(self._bounded(demand))
-        return told
-
-    def running(self, demands: Sequence[Demand]) -> list[Demand]:
-        """Those that run, as the scheme is asked for them."""
-        return [self._bounded(demand) for demand in demands]
-
-    def _bounded(self, demand: Demand) -> Demand:
-        workers = self._room_workers.get(demand.job_id)
-        return demand if workers is None else demand._replace(room_workers=workers)
+    def _told(self, demand: Demand) -> Demand:
+        barred, workers = self._barred.get(demand.job_id), self._room_workers.get(demand.job_id)
+        if barred is None and workers is None:
+            return demand
+        return demand._replace(room_workers=workers, barred_pools=frozenset(barred or ()))
 
 
 def is_within(small: tuple[Pool, int, int], large: tuple[Pool, int, int]) -> bool:
@@ -186,6 +175,10 @@ def _present(job: ElasticJob) -> Grant:
     if job.pool is None or job.flexible_pool is None:
         raise AssertionError(f"job {job.job.job_id} has lost flexible workers, and had none")
     return Grant(job.job.job_id, job.workers, job.pool, job.flexible_pool)
+
+
+def _arrival(change: Change) -> int:
+    return change.job.arrival
 
 
 def _placing_order(change: Change) -> tuple[int, int]:

@@ -43,12 +43,9 @@ class Rounds:
         free_gpus = self._free_gpus(cluster)
         room = ScatteredRoom(workforce, movable)
         room.judge(waiting)
-        # Jobs that share a queue by pool must not leave it.
-        bars_wholly = self._policy.scheme == "opportunistic"
         for trial in range(MOST_TRIALS):
-            placing = Placing(workforce, movable)
-            told = room.waiting(waiting, bars_wholly), room.running(running)
-            grants = self._scheme.allocate(*told, free_gpus)
+            placing = Placing(workforce, movable, self._scheme.keeps_order)
+            grants = self._scheme.allocate(room.told(waiting), room.told(running), free_gpus)
             cluster.begin_trial()
             placing.place(grants)
             is_kept = trial == MOST_TRIALS - 1 or not room.learn(placing, waiting)

@@ -1,7 +1,7 @@
 """Where a zone's servers count, and which jobs are too large for them."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple, cast
 
@@ -46,7 +46,7 @@ class Sizes:
         """GPUs of a server of each type, and how many of its workers do the work of one."""
         self._nodes = zone.nodes
         self._rooms: dict[int, int] = {}
-        """How many workers of so many GPUs each there is room for on training servers."""
+        """See `_room`."""
 
     @cached_property
     def most_per_worker(self) -> int:
@@ -86,10 +86,8 @@ class Sizes:
             without: servers that are not there.
         """
         gpus_per_worker = shape.gpus_per_worker
-        if gpus_per_worker not in self._rooms:
-            self._rooms[gpus_per_worker] = sum(gpus // gpus_per_worker for gpus in self._own.values())
         lacking = sum(self._own.get(server, 0) // gpus_per_worker for server in without)
-        room = self._rooms[gpus_per_worker] - lacking
+        room = self._room(gpus_per_worker) - lacking
         if room >= shape.min_workers:
             return None
         return (
@@ -100,3 +98,26 @@ class Sizes:
     def is_own(self, node: str) -> bool:
         """Whether it is a training server."""
         return node in self._own
+
+    def needed(self, servers: Iterable[str], shapes: Iterable[Shape]) -> Iterator[str]:
+        """Those of some servers without which a job of these shapes would never run. In this order: servers
+        that are not needed are gone for those that come after them."""
+        most_workers: dict[int, int] = {}
+        for shape in shapes:
+            most_workers[shape.gpus_per_worker] = max(
+                shape.min_workers, most_workers.get(shape.gpus_per_worker, 0)
+            )
+        room_to_spare = {size: self._room(size) - workers for size, workers in most_workers.items()}
+        for server in servers:
+            gpus = self._own.get(server, 0)
+            if any(0 < gpus // size > room for size, room in room_to_spare.items()):
+                yield server
+            else:
+                for size in room_to_spare:
+                    room_to_spare[size] -= gpus // size
+
+    def _room(self, gpus_per_worker: int) -> int:
+        """How many workers of so many GPUs each training servers have room for."""
+        if gpus_per_worker not in self._rooms:
+            self._rooms[gpus_per_worker] = sum(gpus // gpus_per_worker for gpus in self._own.values())
+        return self._rooms[gpus_per_worker]

@@ -147,7 +147,7 @@ class ElasticZone:
                 reasons[change.status] = None
         if change.status == "leaving":
             self._wanted[change.node] = change.by_s
-        self._open_or_close(change.node)
+        self._open_and_close({*self._wanted_own, change.node})
         self._changed = True
         if change.status in ("down", "restarted"):
             for job in self._workforce.jobs_on(change.node):
@@ -172,8 +172,10 @@ class ElasticZone:
         self._changed = True
         yield from ()
 
-    def occupies(self, node: str) -> bool:
-        return self._workforce.is_busy(node) or self._is_needed(node)
+    def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
+        idle = [node for node in nodes if not self._workforce.is_busy(node)]
+        needed = set(self._sizes.needed(idle, self._workforce.shapes))
+        return [node for node in idle if node not in needed]
 
     def take(self, event: Event) -> Iterator[Outcome]:
         raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
@@ -188,8 +190,7 @@ class ElasticZone:
         self._next_round_s = (math.floor(time_s / interval_s) + 1) * interval_s
         if self._changed:
             self._changed, self._staffing.has_changed = False, True
-            for node in self._wanted:
-                self._open_or_close(node)
+            self._open_and_close(self._wanted_own)
             yield from self._rounds.allocate()
         if self._staffing.is_due(time_s):
             self._staffing.told(time_s + ROUNDS_BETWEEN * interval_s)
@@ -239,24 +240,25 @@ class ElasticZone:
                 altered.append(server)
         return altered
 
-    def _open_or_close(self, node: str) -> None:
-        """Have jobs placed on a node or not. One that is to leave some time is open still to the jobs that
+    def _open_and_close(self, nodes: Iterable[str]) -> None:
+        """Have jobs placed on nodes or not. One that is to leave some time is open still to the jobs that
         keep it from leaving."""
-        reasons = self._closed.get(node, {})
-        if reasons and not (reasons.keys() == {"leaving"} and self._is_needed(node)):
-            self._workforce.cluster.close(node)
-        else:
-            self._workforce.cluster.open(node)
+        needed = set(self._sizes.needed(self._wanted_own, self._workforce.shapes))
+        for node in nodes:
+            reasons = self._closed.get(node, {})
+            if reasons and not (reasons.keys() == {"leaving"} and node in needed):
+                self._workforce.cluster.close(node)
+            else:
+                self._workforce.cluster.open(node)
+
+    @property
+    def _wanted_own(self) -> list[str]:
+        """The zone's own training servers that are to leave. Jobs are promised no others."""
+        return [node for node in self._wanted if self._sizes.is_own(node)]
 
     def _is_borrowed(self, node: str) -> bool:
         """Whether it is on loan, and nobody wants it back yet."""
         return node in self._loans and node not in self._wanted
-
-    def _is_needed(self, node: str) -> bool:
-        """Whether a job would never run without it."""
-        return self._sizes.is_own(node) and any(
-            self._sizes.fault(shape, without=(node,)) is not None for shape in self._workforce.shapes
-        )
 
     def _vacate(self) -> Iterator[Outcome]:
         """Clear the servers that are to leave. Where nobody waits for them, no job is preempted for that."""
@@ -299,7 +301,6 @@ class ElasticZone:
         for server in (*(id for id in present if id not in self._nodes), *altered):
             cluster.add_server(server, *sizes.place_of(present[server]))
         self._nodes = present
-        for server in altered:
-            self._open_or_close(server)
+        self._open_and_close(altered)
         self._rounds = Rounds(self._policy, scheme_of(self._policy), self._workforce, sizes)
         self._choose = choice_of(self._policy)

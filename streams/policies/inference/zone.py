@@ -37,8 +37,8 @@ class InferenceZone:
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:  # noqa: ARG002
         yield from ()
 
-    def occupies(self, node: str) -> bool:  # noqa: ARG002
-        return False
+    def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
+        return list(nodes)
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return servers[:count]

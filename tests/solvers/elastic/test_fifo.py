@@ -12,6 +12,21 @@ def test_the_head_of_the_line_holds_up_all_others() -> None:
     assert granted_workers(FirstInFirstOut().allocate(waiting, [], training(8.0))) == {"a": 2}
 
 
+def test_a_head_that_no_server_has_room_for_holds_up_all_others_too() -> None:
+    waiting = [demand("a", 0, (2, 2), barred_pools=frozenset(["training"])), demand("b", 1, (1, 1))]
+    assert FirstInFirstOut().allocate(waiting, [], training(8.0)) == []
+
+
+def test_in_two_queues_a_head_without_a_server_holds_up_its_own_queue() -> None:
+    waiting = [
+        demand("a", 0, (2, 2), pools=("loaned", "training"), barred_pools=frozenset(["loaned"])),
+        demand("b", 1, (1, 1)),
+        demand("c", 2, (1, 1), pools=("loaned", "training")),
+    ]
+    grants = Opportunistic().allocate(waiting, [], {"training": 8.0, "loaned": 8.0})
+    assert grants == [Grant("b", 1, "training", "training")]
+
+
 def test_elastic_jobs_run_with_their_base_demand_whatever_idles() -> None:
     waiting = [demand("b", 1, (2, 6))]
     running = [demand("a", 0, (2, 6), workers=2)]

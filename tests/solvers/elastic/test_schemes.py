@@ -5,6 +5,7 @@ from copy import deepcopy
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from solvers.elastic.afs import Afs
 from solvers.elastic.demand import Scheme
@@ -47,6 +48,19 @@ def test_every_job_has_between_its_least_and_its_most_workers(scheme: Scheme, ro
     for grant in scheme.allocate(round_.waiting, round_.running, round_.free_gpus):
         job = by_id[grant.job_id]
         assert job.min_workers <= grant.workers <= job.max_workers
+
+
+@every_scheme
+@given(round_=rounds(), data=st.data())
+@settings(deadline=None)
+def test_no_job_starts_in_a_pool_whose_servers_have_no_room_for_it(
+    scheme: Scheme, round_: Round, data: st.DataObject
+) -> None:
+    barred = st.frozensets(st.sampled_from(["training", "loaned"]))
+    waiting = [job._replace(barred_pools=data.draw(barred)) for job in round_.waiting]
+    by_id = {job.job_id: job for job in waiting}
+    for grant in scheme.allocate(waiting, round_.running, round_.free_gpus):
+        assert grant.job_id not in by_id or grant.pool in by_id[grant.job_id].open_pools
 
 
 @every_scheme

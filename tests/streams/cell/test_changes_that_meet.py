@@ -69,7 +69,7 @@ class TestLentNodes:
     def test_a_borrower_cannot_give_up_the_type_of_a_node_on_its_way(self):
         bench = two_zones()
         bench.send(tick(0), bid(**WHOLE))
-        (busy,) = {node for node in ("a1", "a2", "b1") if bench.zone.occupies(node)}
+        (busy,) = {node for node in ("a1", "a2", "b1") if not bench.zone.free_to_leave([node])}
         for idle in {"a1", "a2", "b1"} - {busy}:
             bench.send(retired(idle))
         bench.send(registered("a9"), lent(busy))
@@ -87,8 +87,8 @@ class TestNodesThatLeave:
         for name in ("one", "two"):
             admitted = bench.send(bid(name, **WHOLE))
             assert kinds(admitted) == [JobAdmitted]
-        assert bench.zone.occupies("a1")
-        assert bench.zone.occupies("a2")
+        assert not bench.zone.free_to_leave(["a1"])
+        assert not bench.zone.free_to_leave(["a2"])
         return bench
 
     def test_the_last_that_is_not_leaving_stays(self):
@@ -115,7 +115,7 @@ class TestNodesThatLeave:
     def test_but_only_as_what_it_is(self, change: dict[str, str]):
         bench = two_zones()
         bench.send(tick(0), bid(**WHOLE), retired("b1"))
-        (busy,) = (node for node in ("a1", "a2") if bench.zone.occupies(node))
+        (busy,) = (node for node in ("a1", "a2") if not bench.zone.free_to_leave([node]))
         bench.send(tick(1), retired(busy))
         assert serving(bench, busy) == ("z", "leaving")
         assert only(bench.send(registered(busy, **change)), EventIgnored).reason == "node_already_registered"

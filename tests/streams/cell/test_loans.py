@@ -242,8 +242,8 @@ class TestReclaims:
     def test_a_borrower_gives_back_what_it_needs_least(self):
         bench, busy = busy_loan()
         bench.send(offered("s2"), online("s2"))
-        assert bench.cell.zones["z"].occupies(busy)
-        assert not bench.cell.zones["z"].occupies("s2")
+        assert not bench.cell.zones["z"].free_to_leave([busy])
+        assert bench.cell.zones["z"].free_to_leave(["s2"])
         assert only(bench.send(reclaimed(1, due_slot=6)), ReclaimPlanned).servers == ("s2",)
 
     def test_two_reclaims_at_once_take_different_servers(self):
