@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-long storm disturbances golden bench bench-auction bench-elastic lint kernels lock schemas clean
+.PHONY: demo test test-long drills storm disturbances golden bench bench-auction bench-elastic lint kernels lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,12 +34,17 @@ kernels: $(STAMP)
 test:
 	$(MAKE) --jobs 2 --output-sync lint kernels
 	$(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8
-	$(BIN)/python -m pytest -m "integration and not alone and not storm" -n 3 --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest -m "integration and alone"
+	$(BIN)/python -m pytest -m "integration and not alone and not storm and not drill" -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "integration and alone and not drill"
 
 # The property tests with all of their examples, of which `make test` draws a fifth.
 test-long: $(STAMP)
 	MILLRACE_TESTS=long $(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8
+
+# What of the integration tests takes longest: ten minutes.
+drills: $(STAMP)
+	$(MAKE) kernels
+	$(BIN)/python -m pytest -m drill
 
 # 2,000 bids, and the worker killed 20 times, which takes minutes: `make storm MILLRACE_STORM_KILLS=50`
 storm: $(STAMP)
@@ -48,7 +53,7 @@ storm: $(STAMP)
 # A whole deployment with executors: the worker stopped for 30 s and for 5 minutes, the broker for 30 s, a flood of
 # 60,000 bids, 20 kills, and a node that really stops. Half an hour.
 disturbances: $(STAMP)
-	MILLRACE_DISTURBANCES=long $(BIN)/python -m pytest tests/integration/test_disturbances.py
+	MILLRACE_DISTURBANCES=long $(BIN)/python -m pytest -m alone tests/integration/test_disturbances.py
 
 # After a change of decisions that is meant: the ledger and the chain that a test compares with.
 golden: $(STAMP)

@@ -1,10 +1,8 @@
 """Seeded instances of what elastic scheduling decides, of the size of the thesis's cluster."""
 
 import random
-from dataclasses import dataclass
 
 from solvers.elastic.cluster import Cluster
-from solvers.elastic.demand import Demand, Pool
 from solvers.elastic.knapsack import Group
 
 SERVER_GPUS = 8
@@ -50,7 +48,7 @@ def lent_servers(seed: int, servers: int, has_elastic: bool, used_share: float =
 
 
 def _place_one(cluster: Cluster, rng: random.Random, job_id: str, has_elastic: bool) -> bool:
-    gpus, gpus_per_worker = _size(rng)
+    gpus, gpus_per_worker = job_size(rng)
     workers = gpus // gpus_per_worker
     if not (has_elastic and gpus >= SERVER_GPUS and workers > 1 and rng.random() < _ELASTIC_SHARE):
         return cluster.place(job_id, workers, gpus_per_worker, "loaned", "inelastic") is not None
@@ -63,72 +61,12 @@ def _place_one(cluster: Cluster, rng: random.Random, job_id: str, has_elastic: b
     return True
 
 
-def _size(rng: random.Random) -> tuple[int, int]:
+def job_size(rng: random.Random) -> tuple[int, int]:
     """GPUs of a job, and of each of its workers."""
     (gpus,) = rng.choices(list(JOB_SHARE_PCT), list(JOB_SHARE_PCT.values()))
     if gpus >= SERVER_GPUS and rng.random() < 0.5:
         return gpus, SERVER_GPUS
     return gpus, rng.choice([each for each in (1, 2, 4, 8) if each <= gpus])
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a scheme is asked in one round."""
-
-    waiting: list[Demand]
-    running: list[Demand]
-    free_gpus: dict[Pool, float]
-
-
-def busy_round(seed: int, running: int = 1_000, waiting: int = 500) -> Round:
-    """A round in which all jobs that run are elastic, and have what the training cluster and all inference
-    servers, lent at once, hold."""
-    rng = random.Random(f"round/{seed}")
-    room: dict[Pool, float] = {"training": TRAINING_GPUS, "loaned": INFERENCE_GPUS // T4_PER_V100}
-    jobs: list[Demand] = []
-    for arrival in range(running):
-        pool = max(room, key=lambda each: room[each])
-        gpus_per_worker = rng.choice((1, 1, 2, 4))
-        most = rng.choice((2, 4, 8, 16))
-        # Twice its share of what is left at most, on average all of it.
-        share = sum(room.values()) / (running - arrival)
-        workers = min(most, max(1, round(rng.uniform(0, 2) * share / gpus_per_worker)))
-        room[pool] -= workers * gpus_per_worker
-        flexible = pool if workers > 1 else None
-        jobs.append(_demand(rng, arrival, 1, most, gpus_per_worker, (pool,), workers, flexible))
-    idle = {pool: max(0.0, left) for pool, left in room.items()}
-    queue = []
-    for arrival in range(running, running + waiting):
-        gpus, gpus_per_worker = _size(rng)
-        workers = gpus // gpus_per_worker
-        is_fungible = rng.random() < 0.21
-        pools: tuple[Pool, ...] = ("loaned", "training") if is_fungible else ("training",)
-        queue.append(_demand(rng, arrival, workers, workers, gpus_per_worker, pools, 0, None))
-    return Round(queue, jobs, idle)
-
-
-def _demand(
-    rng: random.Random,
-    arrival: int,
-    least: int,
-    most: int,
-    gpus_per_worker: int,
-    pools: tuple[Pool, ...],
-    workers: int,
-    flexible_pool: Pool | None,
-) -> Demand:
-    return Demand(
-        job_id=f"j{arrival:06}",
-        arrival=arrival,
-        min_workers=least,
-        max_workers=most,
-        gpus_per_worker=gpus_per_worker,
-        remaining_work_s=rng.lognormvariate(8.0, 1.8),
-        speedup=tuple(float(count) for count in range(most + 1)),
-        pools=pools,
-        workers=workers,
-        flexible_pool=flexible_pool,
-    )
 
 
 def knapsack_groups(seed: int, items: int = 354) -> list[Group]:

@@ -15,6 +15,8 @@ class ServerClass:
         """Real ones of all."""
         self._servers: dict[Group, list[list[str]]] = {"firm": [], "flexible": [], "empty": []}
         """`[group][free]`: in the order of their ids."""
+        self._rooms: dict[int, int] = {}
+        """What `room` has found since the servers changed."""
 
     def add(self, server_id: str, group: Group, free: int) -> None:
         """Count a server in."""
@@ -22,12 +24,14 @@ class ServerClass:
         while len(by_free) <= free:
             by_free.append([])
         insort(by_free[free], server_id)
+        self._rooms.clear()
         self.free_gpus += free
 
     def drop(self, server_id: str, group: Group, free: int) -> None:
         """Count it out again."""
         servers = self._servers[group][free]
         del servers[bisect_left(servers, server_id)]
+        self._rooms.clear()
         self.free_gpus -= free
 
     def best_fit(self, group: Group, gpus: int) -> str | None:
@@ -39,8 +43,10 @@ class ServerClass:
 
     def room(self, gpus_per_worker: int) -> int:
         """How many real workers fit."""
-        return sum(
-            len(servers) * (free // gpus_per_worker)
-            for by_free in self._servers.values()
-            for free, servers in enumerate(by_free)
-        )
+        if gpus_per_worker not in self._rooms:
+            self._rooms[gpus_per_worker] = sum(
+                len(servers) * (free // gpus_per_worker)
+                for by_free in self._servers.values()
+                for free, servers in enumerate(by_free)
+            )
+        return self._rooms[gpus_per_worker]

@@ -72,6 +72,7 @@ def test_a_clock_that_stands_still(living: House) -> None:
     assert_unharmed(living, jobs, since)
 
 
+@pytest.mark.drill
 def test_a_broker_that_stands_still(living: House) -> None:
     jobs, since = disturbed(living, BROKER_STOP_S)
     with stopped(living.broker.pid):

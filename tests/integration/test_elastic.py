@@ -54,6 +54,7 @@ def test_an_elastic_job_spreads_to_a_lent_server_and_gives_it_back_in_time(fleet
     fleet.assert_proven()
 
 
+@pytest.mark.drill
 def test_an_inelastic_job_on_a_lent_server_is_preempted_and_goes_on_from_its_checkpoint(fleet: Fleet) -> None:
     reclaims, work_samples = len(fleet.decided(ReclaimEnded)), 1_000
     fleet.submit("first", 10**7)

@@ -224,6 +224,7 @@ def test_loads_of_prometheus_and_of_files_reach_the_topic(deployment, tmp_path):
     assert {(report.load, report.serving) for report in reported()[2:]} == {(0.3, ("s0", "s1", "s2"))}
 
 
+@pytest.mark.drill
 def test_a_lender_goes_on_when_its_broker_is_back(broker, topic_prefix, tmp_path):
     deployment = Deployment(
         broker.bootstrap_servers, topic_prefix, tmp_path, [CELL], configuration=lending_cell

@@ -160,6 +160,7 @@ def completed_on(deployment: Deployment, job_id: str) -> str:
     return ended.node
 
 
+@pytest.mark.drill
 def test_a_node_joins_serves_is_lent_comes_back_and_retires_with_its_jobs(
     deployment: Deployment, millrace: Millrace, tmp_path: Path
 ) -> None:

@@ -208,6 +208,7 @@ def test_another_solver_answers_what_a_killed_one_was_solving(deployment: Deploy
     assert deployment.proven().ok
 
 
+@pytest.mark.drill
 def test_an_answer_waits_for_a_broker_that_died_during_the_solve(
     broker: LocalKafka, deployment_on_broker: Deployment
 ) -> None:
@@ -228,6 +229,7 @@ def test_an_answer_waits_for_a_broker_that_died_during_the_solve(
     assert deployment.proven().ok
 
 
+@pytest.mark.drill
 def test_a_solver_whose_answer_no_broker_takes_ends_and_gives_it_after_its_restart(
     broker: LocalKafka, deployment_on_broker: Deployment
 ) -> None:

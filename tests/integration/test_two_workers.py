@@ -66,6 +66,7 @@ def test_bids_that_lie_in_the_other_workers_partition_are_decided_and_hold_up_no
     assert all(worker.running for worker in workers)
 
 
+@pytest.mark.drill
 def test_a_worker_that_dies_amid_a_flood_leaves_nothing_undecided(deployment: Deployment) -> None:
     workers = [deployment.start_worker()]
     deployment.configure(NEAR, FAR)

@@ -102,6 +102,8 @@ class Placing:
     def _place_flexible(self, change: Change) -> int:
         """Place what is left of a grant, as far as there is room; how many workers that is."""
         grant, gpus_per_worker = change.grant, change.job.workload.gpus_per_worker
+        if grant.workers <= change.workers:
+            return 0
         room = self._cluster.flexible_room(grant.job_id, gpus_per_worker, grant.flexible_pool)
         workers = min(grant.workers - change.workers, room)
         if workers > 0:

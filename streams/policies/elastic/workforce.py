@@ -277,25 +277,27 @@ class Workforce:
         for node in job.members:
             self._busy.setdefault(node, {})[job.job.job_id] = None
         self._note(job)
-        yield self._resized(job, before, why)
+        resized = self._resized(job, before, why)
+        yield resized
         for node in left:
             yield self._release(job, node, ended, why)
-        members = tuple(Member(node=node, workers=count) for node, count in job.members.items())
-        expected_samples_per_s = self.speed(job) * job.workload.samples_per_s
-        for node in job.members:
-            yield WorkersAssigned(
-                zone=self.zone,
-                node=node,
-                run_id=f"{job.generation}/{job.job.job_id}",
-                job_id=job.job.job_id,
-                user=job.job.user,
-                generation=job.generation,
-                members=members,
-                resumes=resumes,
-                resume_samples=job.job.samples_done,
-                expected_samples_per_s=expected_samples_per_s,
-                workload=job.workload,
-            )
+        members = resized.servers
+        order = WorkersAssigned(
+            zone=self.zone,
+            node=members[0].node,
+            run_id=f"{job.generation}/{job.job.job_id}",
+            job_id=job.job.job_id,
+            user=job.job.user,
+            generation=job.generation,
+            members=members,
+            resumes=resumes,
+            resume_samples=job.job.samples_done,
+            expected_samples_per_s=self.speed(job) * job.workload.samples_per_s,
+            workload=job.workload,
+        )
+        yield order
+        for member in members[1:]:
+            yield order.model_copy(update={"node": member.node})
 
     def _put_back(self, job: ElasticJob, why: Why) -> Iterator[Outcome]:
         """Take all workers from a job, which waits until it can start anew, unless it is ending."""

@@ -1,0 +1,129 @@
+"""A cell of the thesis' size amid its work: what one round of its elastic zone costs, from the tick to the
+decisions."""
+
+import random
+from collections.abc import Iterator
+from itertools import count
+
+from bench.elastic.instances import INFERENCE_GPUS, SERVER_GPUS, T4_PER_V100, TRAINING_GPUS, job_size
+from schemas.base import HOURS_PER_DAY, Event, Outcome
+from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.clock import ClockTicked
+from schemas.codec import Decision, Envelope
+from schemas.elastic.commands import WorkersAssigned
+from schemas.elastic.settings import ElasticPolicy
+from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters
+from schemas.fleet import NodeOnline, RunStarted
+from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset
+from streams.cell.cell import Cell, LedgerEvent
+
+_CELL, _ZONE, _TARIFF = "busy", "elastic", Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
+_TIME = "1970-01-01T00:00:00Z"
+_FUNGIBLE_SHARE = 0.21
+"""Of jobs (section 3.7.1)."""
+INTERVAL_S = 60.0
+
+
+class BusyCell:
+    """Elastic jobs run on all training servers and on all inference servers, which are lent at once, and jobs
+    of fixed sizes wait. The next tick begins a round, in which elastic jobs make way.
+
+    Inference servers are the zone's own here, of the slower GPU type: a round treats them as it treats loans.
+    """
+
+    def __init__(self, seed: int, running: int = 1_000, waiting: int = 500) -> None:
+        self._offsets = count()
+        cell = Cell(_CELL)
+        rng = random.Random(f"busy/{seed}")
+        self._tell(cell, _configuration(), ClockTicked(cell=_CELL, time_s=0.0))
+        for server in _nodes():
+            self._tell(cell, NodeOnline(cell=_CELL, node=server.id, base_model="none", runners=("elastic",)))
+        for number in range(running):
+            bounds = 1, rng.choice((2, 4, 8, 16))
+            is_fungible = number % 2 == 0
+            job = _submitted(rng, f"running-{number}", bounds, rng.choice((1, 1, 2, 4)), is_fungible)
+            self._tell(cell, job)
+        for decision in self._tell(cell, ClockTicked(cell=_CELL, time_s=INTERVAL_S)):
+            match decision.outcome:
+                case WorkersAssigned(node=node, members=members) as order if node == members[0].node:
+                    started = RunStarted(
+                        cell=_CELL, node=node, run_id=order.run_id, job_id=order.job_id, samples_done=0
+                    )
+                    self._tell(cell, started)
+        for number in range(waiting):
+            gpus, gpus_per_worker = job_size(rng)
+            workers = gpus // gpus_per_worker
+            is_fungible = rng.random() < _FUNGIBLE_SHARE
+            job = _submitted(rng, f"waiting-{number}", (workers, workers), gpus_per_worker, is_fungible)
+            self._tell(cell, job)
+        self._packed = cell.packed()
+        offset = next(self._offsets)
+        self.tick = LedgerEvent(offset, _envelope(ClockTicked(cell=_CELL, time_s=2 * INTERVAL_S), offset))
+        """Begins the round."""
+
+    def cell(self) -> Cell:
+        """As it is before the round; a new one each time."""
+        return Cell.unpack(self._packed)
+
+    def wake(self) -> Iterator[Outcome]:
+        """What the zone decides in the round, as it decides it."""
+        return self.cell().zones[_ZONE].wake(2 * INTERVAL_S)
+
+    def _tell(self, cell: Cell, *events: Event) -> list[Decision]:
+        decisions = []
+        for event in events:
+            offset = next(self._offsets)
+            decisions += cell.handle(LedgerEvent(offset, _envelope(event, offset)))
+        return decisions
+
+
+def _envelope(event: Event, offset: int) -> Envelope:
+    return Envelope(f"e{offset}", "/bench", _TIME, event)
+
+
+def _nodes() -> list[Node]:
+    return [
+        Node(id=f"{kind}-{number:03}", gpu_type=kind, tariff=_TARIFF.name)
+        for kind, gpus in (("V100", TRAINING_GPUS), ("T4", INFERENCE_GPUS))
+        for number in range(gpus // SERVER_GPUS)
+    ]
+
+
+def _configuration() -> CellConfigured:
+    samples_per_s = {"V100": float(SERVER_GPUS), "T4": SERVER_GPUS / T4_PER_V100}
+    zone = Zone(
+        id=_ZONE,
+        base_model="none",
+        base_model_memory_gib=1.0,
+        gpu_types=tuple(
+            GpuType(name=name, samples_per_s=speed, memory_gib=256.0, gpus=SERVER_GPUS)
+            for name, speed in samples_per_s.items()
+        ),
+        nodes=tuple(_nodes()),
+        policy=ElasticPolicy(reference_gpu_type="V100", interval_s=INTERVAL_S),
+    )
+    return CellConfigured(cell=_CELL, epoch_s=0.0, slot_s=INTERVAL_S, tariffs=(_TARIFF,), zones=(zone,))
+
+
+def _submitted(
+    rng: random.Random, job_id: str, workers: tuple[int, int], gpus_per_worker: int, is_fungible: bool
+) -> JobSubmitted:
+    return JobSubmitted(
+        cell=_CELL,
+        job_id=job_id,
+        user="bench",
+        zone=_ZONE,
+        workload=ElasticWorkload(
+            work_samples=round(rng.lognormvariate(10.0, 1.8)) + 1_000,
+            model="none",
+            dataset=Dataset(path="none", samples=1),
+            min_workers=workers[0],
+            max_workers=workers[1],
+            gpus_per_worker=gpus_per_worker,
+            samples_per_s=1.0,
+            hyperparameters=TrainingHyperparameters(global_batch_size=64),
+            fungible=is_fungible,
+        ),
+        terms=ElasticTerms(),
+    )
