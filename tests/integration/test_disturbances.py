@@ -56,6 +56,7 @@ def assert_unharmed(living: House, jobs: list[str], since: int) -> None:
     assert living.proven()
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("stop_s", WORKER_STOPS_S)
 def test_a_worker_that_stands_still(living: House, stop_s: float) -> None:
     jobs, since = disturbed(living, stop_s)

@@ -199,6 +199,7 @@ def test_a_node_joins_serves_is_lent_comes_back_and_retires_with_its_jobs(
     assert verify_kafka(deployment.layout.target.kafka, "millrace").ok
 
 
+@pytest.mark.drill
 def test_an_executor_is_stopped_when_its_node_has_left_and_not_started_again(
     deployment: Deployment, millrace: Millrace
 ) -> None:

@@ -280,9 +280,10 @@ def test_a_runner_may_report_without_end_until_its_service_is_withdrawn(
     assert len(reports) == 62, "one was on its way when the job was withdrawn"
 
 
-def test_a_job_that_does_not_end_is_named_after_thirty_days(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_does_not_end_is_named_after_the_longest_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.simulation.simulator._LONGEST_WAIT_S", 86_400.0)
     monkeypatch.setattr("tests.round_robin.virtual.VirtualCounting.carry_out", lambda *_: iter(()))
-    with pytest.raises(WorkloadError, match="30 days after the last input jobs are not over, such as stuck"):
+    with pytest.raises(WorkloadError, match="1 days after the last input jobs are not over, such as stuck"):
         run_of((1, submitted("stuck")))
 
 
