@@ -229,9 +229,7 @@ class Cluster:
 
     def room(self, gpus_per_worker: int, pool: Pool) -> int:
         """The most workers, normalised, that one call of `place` can place of a job that has none there."""
-        return max(
-            (each.room(gpus_per_worker) // factor for factor, each in self._classes[pool].items()), default=0
-        )
+        return _most_workers(self._classes[pool], gpus_per_worker, math.inf)
 
     def flexible_room(self, job_id: str, gpus_per_worker: int, pool: Pool) -> int:
         """The most flexible workers, normalised, that `place` can place of a job."""
@@ -241,12 +239,7 @@ class Cluster:
         if "flexible" in parts:
             factor = parts["flexible"].workers_per_worker
             classes = {factor: classes[factor]}
-        return int(
-            max(
-                (min(each.room(gpus_per_worker), more) // factor for factor, each in classes.items()),
-                default=0,
-            )
-        )
+        return _most_workers(classes, gpus_per_worker, more)
 
     def servers(self, pool: Pool | None = None) -> list[str]:
         """All servers, or those of a pool, in the order in which they joined."""
@@ -441,3 +434,9 @@ class Cluster:
         if server.is_open:
             servers = self._classes[server.pool][server.workers_per_worker]
             servers.drop(server.server_id, self._group_of(server), server.free)
+
+
+def _most_workers(classes: Mapping[int, ServerClass], gpus_per_worker: int, most_real: float) -> int:
+    """The most workers, normalised, that servers of one class have room for, of so many real ones at most."""
+    rooms = (min(each.room(gpus_per_worker), most_real) // factor for factor, each in classes.items())
+    return int(max(rooms, default=0))

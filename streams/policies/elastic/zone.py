@@ -147,7 +147,7 @@ class ElasticZone:
                 reasons[change.status] = None
         if change.status == "leaving":
             self._wanted[change.node] = change.by_s
-        self._open_and_close({*self._wanted_own, change.node})
+        self._open_and_close((*self._wanted_own, change.node))
         self._changed = True
         if change.status in ("down", "restarted"):
             for job in self._workforce.jobs_on(change.node):
