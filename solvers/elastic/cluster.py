@@ -54,11 +54,11 @@ class Cluster:
             raise ValueError(
                 f"server {server_id} has {gpus} GPUs and {workers_per_worker} workers per worker: at least 1"
             )
-        server = Server(server_id, pool, gpus, workers_per_worker, free=gpus)
         classes = self._classes[pool]
         if workers_per_worker not in classes:
             classes[workers_per_worker] = ServerClass()
             self._classes[pool] = dict(sorted(classes.items()))
+        server = Server(server_id, pool, gpus, workers_per_worker, classes[workers_per_worker], free=gpus)
         self._servers[server_id] = server
         self._count_in(server)
 
@@ -231,6 +231,10 @@ class Cluster:
         """The most workers, normalised, that one call of `place` can place of a job that has none there."""
         return _most_workers(self._classes[pool], gpus_per_worker, math.inf)
 
+    def class_rooms(self, gpus_per_worker: int, pool: Pool) -> dict[int, int]:
+        """By the `workers_per_worker` of a pool's servers, ascending: how many real workers have room."""
+        return {factor: each.room(gpus_per_worker) for factor, each in self._classes[pool].items()}
+
     def flexible_room(self, job_id: str, gpus_per_worker: int, pool: Pool) -> int:
         """The most flexible workers, normalised, that `place` can place of a job."""
         parts = self._jobs.get(job_id, {})
@@ -281,6 +285,10 @@ class Cluster:
     def jobs_of(self, server_id: str) -> list[str]:
         """Jobs that have workers on a server, by id."""
         return sorted(self._servers[server_id].parts)
+
+    def parts_of(self, job_id: str) -> Mapping[Kind, Part]:
+        """What a job has, by kind, to be read at once: it changes as workers come and go."""
+        return self._jobs.get(job_id, {})
 
     def workers_of(self, job_id: str) -> dict[Kind, dict[str, int]]:
         """Real workers of a job, by kind and server."""
@@ -427,13 +435,13 @@ class Cluster:
 
     def _count_in(self, server: Server) -> None:
         if server.is_open:
-            servers = self._classes[server.pool][server.workers_per_worker]
-            servers.add(server.server_id, self._group_of(server), server.free)
+            server.group = self._group_of(server)
+            server.peers.add(server.server_id, server.group, server.free)
 
-    def _count_out(self, server: Server) -> None:
+    @staticmethod
+    def _count_out(server: Server) -> None:
         if server.is_open:
-            servers = self._classes[server.pool][server.workers_per_worker]
-            servers.drop(server.server_id, self._group_of(server), server.free)
+            server.peers.drop(server.server_id, server.group, server.free)
 
 
 def _most_workers(classes: Mapping[int, ServerClass], gpus_per_worker: int, most_real: float) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from solvers.elastic.demand import Pool
+from solvers.elastic.server_class import Group, ServerClass
 
 Kind = Literal["base", "flexible", "inelastic"]
 """Of workers: a job's base demand, what an elastic job has beyond it, and all of an inelastic job."""
@@ -17,7 +18,11 @@ class Server:
     pool: Pool
     gpus: int
     workers_per_worker: int
+    peers: ServerClass
+    """The open servers that are as fast, this one among them if it is open."""
     free: int
+    group: Group = "empty"
+    """In which it is counted there."""
     firm_gpus: int = 0
     """Of workers that are not flexible."""
     is_open: bool = True

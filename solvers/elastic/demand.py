@@ -5,7 +5,6 @@ are in training GPUs: a loaned GPU counts as the part of one that it is as fast 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 Pool = Literal["training", "loaned"]
@@ -58,8 +57,7 @@ class Demand(NamedTuple):
         return self.remaining_work_s / self.speedup[workers]
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """What a job has from now on. A job without one keeps what it has, or goes on waiting."""
 
     job_id: str

@@ -6,7 +6,7 @@ groups x capacity. Where that is too much, by efficiency (Sinha and Zoltners 197
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ MOST_CELLS = 2**24
 """Groups x capacity of an exact choice: 32 MiB. Beyond, thousands of groups share the capacity."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """Items of which one may be taken."""
 
     weights_gpus: Sequence[int]

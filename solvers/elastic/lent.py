@@ -5,22 +5,24 @@ demand, and then leaves all its servers; otherwise it is scaled in and goes on.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
 from solvers.elastic.cluster import Cluster
-from solvers.elastic.cluster_parts import Kind
+from solvers.elastic.cluster_parts import class_of
+
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class LentServer:
+class LentServer(NamedTuple):
     """One that may be given back."""
 
     server_id: str
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
-class HostedJob:
+class HostedJob(NamedTuple):
     """A job with workers on servers on loan."""
 
     job_id: str
@@ -29,7 +31,7 @@ class HostedJob:
     gpus_per_worker: int
     workers: Mapping[str, int]
     """By server; those on servers that may not be given back are among them."""
-    spare_workers: Mapping[str, int] = field(default_factory=dict)
+    spare_workers: Mapping[str, int] = _NONE
     """Further ones that do not count as workers that are left: flexible ones that are not as fast."""
 
     def all_workers(self) -> Mapping[str, int]:
@@ -114,15 +116,14 @@ def lent_by(cluster: Cluster, servers: Sequence[str]) -> Lent:
 
 def hosted_job(cluster: Cluster, job_id: str) -> HostedJob:
     """A job of a cluster, as what it loses with its servers."""
-    parts = cluster.workers_of(job_id)
-    firm: Kind = "inelastic" if "inelastic" in parts else "base"
-    workers = parts[firm]
+    parts = cluster.parts_of(job_id)
+    firm = parts["inelastic"] if "inelastic" in parts else parts["base"]
+    workers, spare = firm.workers.copy(), _NONE
     min_workers = sum(workers.values())
-    flexible = parts.get("flexible", {})
-    spare: dict[str, int] = {}
-    if cluster.is_one_class(job_id):
-        for server_id, count in flexible.items():
+    flexible = parts.get("flexible")
+    if flexible is not None and class_of(flexible) == class_of(firm):
+        for server_id, count in flexible.workers.items():
             workers[server_id] = workers.get(server_id, 0) + count
-    else:
-        spare = flexible
-    return HostedJob(job_id, min_workers, cluster.gpus_per_worker(job_id), workers, spare)
+    elif flexible is not None:
+        spare = flexible.workers.copy()
+    return HostedJob(job_id, min_workers, firm.gpus_per_worker, workers, spare)

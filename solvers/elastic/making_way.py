@@ -1,7 +1,7 @@
 """Room that flexible workers make for the base demand of a job, on the servers where they are."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Pool
@@ -48,18 +48,16 @@ def make_way(
         The jobs that have lost some: nobody where all of them together would not make enough room.
     """
     hosted = _hosted(cluster, movable)
-    classes: dict[int, list[str]] = {}
-    for server in cluster.servers(pool):
-        if cluster.is_open(server):
-            classes.setdefault(cluster.workers_per_worker(server), []).append(server)
-    for factor, servers in sorted(classes.items()):
-        wanted = workers * factor - sum(cluster.free_of(server) // gpus_per_worker for server in servers)
-        gains: list[tuple[int, str, int]] = []
-        for server in servers:
+    gains_by_class: dict[int, list[tuple[int, str, int]]] = {}
+    for server in hosted:
+        if cluster.pool_of(server) == pool and cluster.is_open(server):
             free = cluster.free_of(server)
             gain = (free + _gpus(hosted, server)) // gpus_per_worker - free // gpus_per_worker
             if gain:
+                gains = gains_by_class.setdefault(cluster.workers_per_worker(server), [])
                 gains.append((gpus_per_worker - free % gpus_per_worker, server, gain))
+    for factor, room in cluster.class_rooms(gpus_per_worker, pool).items():
+        gains, wanted = gains_by_class.get(factor, []), workers * factor - room
         if sum(gain for _, _, gain in gains) >= wanted:
             losers = _clear(cluster, hosted, sorted(gains), wanted, gpus_per_worker)
             for job_id in losers:
@@ -89,15 +87,12 @@ def _clear(
 
 def _hosted(cluster: Cluster, movable: Iterable[str]) -> _Hosted:
     hosted: _Hosted = {}
-    for job_id, server, real in _flexible(cluster, movable):
-        hosted.setdefault(server, []).append((job_id, real, cluster.gpus_per_worker(job_id)))
-    return hosted
-
-
-def _flexible(cluster: Cluster, movable: Iterable[str]) -> Iterator[tuple[str, str, int]]:
     for job_id in movable:
-        for server, real in cluster.workers_of(job_id).get("flexible", {}).items():
-            yield job_id, server, real
+        part = cluster.parts_of(job_id).get("flexible")
+        if part is not None:
+            for server, real in part.workers.items():
+                hosted.setdefault(server, []).append((job_id, real, part.gpus_per_worker))
+    return hosted
 
 
 def _gpus(hosted: _Hosted, server: str) -> int:

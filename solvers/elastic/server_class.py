@@ -15,24 +15,30 @@ class ServerClass:
         """Real ones of all."""
         self._servers: dict[Group, list[list[str]]] = {"firm": [], "flexible": [], "empty": []}
         """`[group][free]`: in the order of their ids."""
+        self._counts: list[int] = []
+        """`[free]`: how many there are in all groups."""
         self._rooms: dict[int, int] = {}
         """What `room` has found since the servers changed."""
 
     def add(self, server_id: str, group: Group, free: int) -> None:
         """Count a server in."""
-        by_free = self._servers[group]
-        while len(by_free) <= free:
-            by_free.append([])
-        insort(by_free[free], server_id)
-        self._rooms.clear()
+        if free >= len(self._counts):
+            more = free + 1 - len(self._counts)
+            self._counts += [0] * more
+            for by_free in self._servers.values():
+                by_free += [[] for _ in range(more)]
+        insort(self._servers[group][free], server_id)
+        self._counts[free] += 1
         self.free_gpus += free
+        self._rooms.clear()
 
     def drop(self, server_id: str, group: Group, free: int) -> None:
         """Count it out again."""
         servers = self._servers[group][free]
         del servers[bisect_left(servers, server_id)]
-        self._rooms.clear()
+        self._counts[free] -= 1
         self.free_gpus -= free
+        self._rooms.clear()
 
     def best_fit(self, group: Group, gpus: int) -> str | None:
         """The server of a group that has room for so many GPUs and the least left then."""
@@ -45,8 +51,6 @@ class ServerClass:
         """How many real workers fit."""
         if gpus_per_worker not in self._rooms:
             self._rooms[gpus_per_worker] = sum(
-                len(servers) * (free // gpus_per_worker)
-                for by_free in self._servers.values()
-                for free, servers in enumerate(by_free)
+                servers * (free // gpus_per_worker) for free, servers in enumerate(self._counts)
             )
         return self._rooms[gpus_per_worker]

@@ -11,7 +11,7 @@ from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.workforce import Workforce
 
 
-@dataclass
+@dataclass(slots=True)
 class Change:
     """What a job has on servers of what it is granted."""
 

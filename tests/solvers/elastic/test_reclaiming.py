@@ -294,8 +294,8 @@ def test_nobody_is_preempted_if_there_are_enough_servers_whose_loss_preempts_nob
         jobs=(
             *spared,
             *(
-                replace(
-                    job, workers={**job.workers, "training": job.workers.get("training", 0) + job.min_workers}
+                job._replace(
+                    workers={**job.workers, "training": job.workers.get("training", 0) + job.min_workers}
                 )
                 for job in flexible
             ),
