@@ -19,7 +19,7 @@ from solvers.elastic.reclaiming import least_preemption_cost, random_choice, sma
 
 SERVERS = 500
 COUNTS = (1, 5, *range(10, 101, 10))
-QUICK_COUNTS = (5, 20, 40, 60, 80, 100)
+QUICK_COUNTS = (5, 35, 65, 100)
 INSTANCES = 10
 """Half of them with elastic jobs."""
 QUICK_INSTANCES = 2
@@ -29,7 +29,7 @@ REPEATS = 5
 """Of each timed call; the median counts."""
 KNAPSACK_GPUS = 245
 ROUNDS = 10
-QUICK_ROUNDS = 3
+QUICK_ROUNDS = 2
 
 
 def measure_reclaiming(quick: bool, seed: int) -> Result:

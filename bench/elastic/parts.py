@@ -117,8 +117,10 @@ class ElasticBench:
             for scenario in scope.ungrouped
         }
         lent_to_all = Trial(scope.setting, lends_to_all=True)
-        untuned_pollux = Trial(scope.setting, scheme="pollux", loans=False)
-        others = [*ungrouped.values(), lent_to_all, untuned_pollux]
+        untuned = {
+            scheme: Trial(scope.setting, scheme=scheme, loans=False) for scheme in scope.untuned_schemes
+        }
+        others = [*ungrouped.values(), lent_to_all, *untuned.values()]
         outcomes = self._run([*rows.values(), *others])
         by_row = {number: outcomes.of(trial) for number, trial in rows.items()}
         comparable(*by_row.values(), *(outcomes.of(trial) for trial in others))
@@ -150,9 +152,8 @@ class ElasticBench:
                 _compared(
                     "tuning",
                     {
-                        "pollux": outcomes.of(untuned_pollux),
+                        **{scheme: outcomes.of(trial) for scheme, trial in untuned.items()},
                         "pollux, tuned jobs": pollux,
-                        "lyra": without_loans,
                         "lyra, tuned jobs": by_row[14],
                     },
                 ),

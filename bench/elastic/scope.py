@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bench.elastic.trial import Setting, Trial
-from schemas.elastic.settings import ReclaimingName, Scenario
+from schemas.elastic.settings import ReclaimingName, Scenario, SchemeName
 
 WAYS: tuple[ReclaimingName, ...] = ("random", "smallest_count", "preemption_cost")
 
@@ -27,6 +27,8 @@ class Scope:
     growth: tuple[Setting, ...]
     rows: tuple[int, ...]
     """Of Table 3.5."""
+    untuned_schemes: tuple[SchemeName, ...]
+    """That run without tuned jobs too, beside rows 12 and 14 of Table 3.5."""
     ungrouped: tuple[Scenario, ...]
     """Of Table 3.6."""
     wrong_shares: tuple[float, ...]
@@ -53,6 +55,7 @@ def full(seed: int) -> Scope:
         timed=whole,
         growth=tuple(replace(whole, days=days) for days in (2.0, 4.0, 8.0, 15.0)),
         rows=tuple(range(1, 15)),
+        untuned_schemes=("pollux", "lyra"),
         ungrouped=("basic", "advanced", "ideal"),
         wrong_shares=(0.2, 0.4, 0.6),
         ways_with_scaling=True,
@@ -72,6 +75,8 @@ def quick(seed: int) -> Scope:
         timed=day,
         growth=tuple(replace(quarter, first_day=0.0, days=days) for days in (1.0, 2.0)),
         rows=(1, 2, 7, 8, 9, 12, 13, 14),
+        # A run of Pollux takes as long as ten others.
+        untuned_schemes=("lyra",),
         ungrouped=("basic",),
         wrong_shares=(0.6,),
         ways_with_scaling=False,

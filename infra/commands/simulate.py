@@ -348,11 +348,18 @@ def _run(cell: CellConfigured, simulation: Simulation, seed: int, out: Path | No
                 files.write([step.entry], step.decisions)
 
         simulation.pass_on(take, done)
+    if simulation.given_up is not None:
+        remark(f"the simulation was ended: {simulation.given_up}; they count as they are by then")
     if out is not None:
         write_tables(out, {zone: measured.tables() for zone, measured in measures.items()})
     summary = summarise(board)
     if json:
-        told: dict[str, Any] = {"cell": cell.cell, "seed": seed, **summary.as_json()}
+        told: dict[str, Any] = {
+            "cell": cell.cell,
+            "seed": seed,
+            "given_up": simulation.given_up,
+            **summary.as_json(),
+        }
         if measures:
             told["zones"] = {zone: measured.as_json() for zone, measured in measures.items()}
         print_json(told)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from infra.simulation.event_queue import EventQueue, Moments, Rank
 from infra.simulation.virtual_fleet import VirtualFleet
-from infra.workloads.timed import TimedEvent, WorkloadError, check_time
+from infra.workloads.timed import TimedEvent, check_time
 from schemas.base import MAX_TIME_S, Event
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked, tick_interval_s
@@ -58,7 +58,8 @@ class Simulation:
 
     It ends with the first tick at which there are no more inputs, every job that ends by itself is over, and
     nodes have nothing more to report but the runs of services. It does not end before the last deadline, far
-    ones left out, so simulations of the same jobs under different policies cover the same time.
+    ones left out, so simulations of the same jobs under different policies cover the same time. What is not
+    over 30 days after the last input and the last deadline is given up.
     """
 
     def __init__(
@@ -91,7 +92,9 @@ class Simulation:
         self._least_end_s = near_s + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
         check_time(max(self._least_end_s, far_s))
         self._limit_s = min(max(self._least_end_s, far_s, *deadlines_s), MAX_TIME_S)
-        """By then all is over."""
+        """Beyond that nothing is waited for."""
+        self.given_up: str | None = None
+        """What is not over at the end, as it had been waited for too long; None where all is."""
         self._tick_s = tick_interval_s(cell)
         self._ticks = 0
         self._cell = Cell(cell.cell)
@@ -107,11 +110,7 @@ class Simulation:
             self._queue.add(timed.time_s, rank, timed.event)
 
     def run(self, on_progress: Callable[[float], None] = lambda _part: None) -> SimulatedRun:
-        """Feed the cell until all is over, and keep everything; `on_progress` is told how much is over.
-
-        Raises:
-            WorkloadError: it does not end.
-        """
+        """Feed the cell until all is over, and keep everything; `on_progress` is told how much is over."""
         ledger: list[LedgerEvent] = []
         decisions: list[Decision] = []
 
@@ -125,11 +124,7 @@ class Simulation:
     def pass_on(
         self, take: Callable[[Step], None], on_progress: Callable[[float], None] = lambda _part: None
     ) -> None:
-        """Feed the cell until all is over, and keep nothing: `take` is given each step.
-
-        Raises:
-            WorkloadError: it does not end.
-        """
+        """Feed the cell until all is over, and keep nothing: `take` is given each step."""
         with _no_search_for_cycles():
             for step in self.steps():
                 take(step)
@@ -141,11 +136,7 @@ class Simulation:
         return min((time_s - self._start_s) / span_s, 1.0)
 
     def steps(self) -> Iterator[Step]:
-        """Feed the cell until all is over, once.
-
-        Raises:
-            WorkloadError: it does not end.
-        """
+        """Feed the cell until all is over, or nothing more is waited for (`given_up`); once."""
         self._add_tick()
         while (due := self._queue.pop()) is not None:
             time_s, event = due
@@ -156,11 +147,7 @@ class Simulation:
                 self._add_tick()
 
     def _is_over(self, time_s: float) -> bool:
-        """Whether nothing comes after this tick that the simulation waits for.
-
-        Raises:
-            WorkloadError: it has been waited for too long.
-        """
+        """Whether nothing comes after this tick that the simulation waits for any longer."""
         if self._ticks <= int((self._least_end_s - self._start_s) / self._tick_s):
             return False
         if time_s <= self._last_input_s:
@@ -171,8 +158,11 @@ class Simulation:
             return True
         if time_s + self._tick_s > self._limit_s:
             days = (time_s - self._last_input_s) / 86_400
-            what = f"jobs are not over, such as {', '.join(awaited[:3])}" if awaited else "nodes still report"
-            raise WorkloadError(f"{days:.0f} days after the last input {what}")
+            what = "nodes still report"
+            if awaited:
+                what = f"{len(awaited)} of the jobs are not over, such as {', '.join(awaited[:3])}"
+            self.given_up = f"{days:.0f} days after the last input {what}"
+            return True
         return False
 
     def _add_tick(self) -> None:

@@ -82,6 +82,11 @@ class Nodes:
         """Seconds that all nodes together were in the cell, up or not, from its first tick until now."""
         return len(self.by_id) * now_s - self._present_at_first * first_s + self._left_less_joined_s
 
+    @property
+    def says_speeds(self) -> bool:
+        """Whether the configuration says how fast jobs are: not where they bring models of their own."""
+        return all(zone.policy.shares_base_model for zone in self._zones.values())
+
     def samples_per_s(self, node: str, zone: str, time_s: float) -> float | None:
         """A node's speed in a zone, as configured at that time; None where it did not serve the zone."""
         speeds = reversed(self._speeds.get((node, zone), []))

@@ -44,9 +44,10 @@ class Summary:
     """Those that are over, by whether all servers were back `in_time`, or `late`."""
     revenue_micros: int
     """Payments less what was given back."""
-    utilisation: float
+    utilisation: float | None
     """The part of the nodes' time, from the first tick to the last, that the samples trained take at full
-    speed. The time of a node that is down counts; that before it has joined or after it has left does not."""
+    speed. The time of a node that is down counts; that before it has joined or after it has left does not.
+    None where a zone's jobs bring models of their own, whose full speed no configuration says."""
     solves: int
     """Answers of solvers."""
     solves_without_solution: int
@@ -86,7 +87,8 @@ class Summary:
         yield "revenue", units(self.revenue_micros)
         for figures in self.figures:
             yield from figures.rows()
-        yield "utilisation", f"{self.utilisation:.1%}"
+        if self.utilisation is not None:
+            yield "utilisation", f"{self.utilisation:.1%}"
         if self.solves:
             yield "solves, and seconds of solvers", f"{self.solves}, {self.solve_s:.1f} s"
             yield "solves that found nothing", str(self.solves_without_solution)
@@ -120,7 +122,9 @@ def summarise(board: Board) -> Summary:
     )
 
 
-def _utilisation(board: Board) -> float:
+def _utilisation(board: Board) -> float | None:
+    if not board.nodes.says_speeds:
+        return None
     if board.first_s is None or board.time_s is None:
         return 0.0
     node_s, busy_s = board.nodes.node_s(board.first_s, board.time_s), 0.0

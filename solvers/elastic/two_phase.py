@@ -105,12 +105,13 @@ class TwoPhase:
             work_s /= demand.spanning_speed
         values_s = [base_s - work_s / speedup[fewest + more] for more in offered]
         extra = demand.workers - fewest
-        if extra > 0:
-            # To go on as it is costs no pause; anything else does, to lose its flexible workers too.
-            if demand.flexible_pool == flexible_pool and extra in offered:
-                values_s[offered.index(extra)] += self._scaling_pause_s
-        elif extra == 0:
+        has_later = extra > 0 and demand.flexible_pool == "training" and flexible_pool == "loaned"
+        if extra == 0 or has_later:
+            # With nothing of this pool it goes on as it is, which costs no pause.
             values_s = [value_s - self._scaling_pause_s for value_s in values_s]
+        elif extra > 0 and demand.flexible_pool == flexible_pool and extra in offered:
+            # Anything but what it has costs a pause, to lose its flexible workers too.
+            values_s[offered.index(extra)] += self._scaling_pause_s
         return Group([more * demand.gpus_per_worker for more in offered], values_s)
 
 

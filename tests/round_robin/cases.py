@@ -21,7 +21,7 @@ from infra.views.summary import summarise
 from infra.views.tables import board_view
 from infra.views.words import describe, happening
 from infra.workloads.drawing import draw_jobs
-from infra.workloads.timed import TimedEvent, WorkloadError
+from infra.workloads.timed import TimedEvent
 from schemas.auction.terms import BidTerms
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
@@ -280,11 +280,14 @@ def test_a_runner_may_report_without_end_until_its_service_is_withdrawn(
     assert len(reports) == 62, "one was on its way when the job was withdrawn"
 
 
-def test_a_job_that_does_not_end_is_named_after_the_longest_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_does_not_end_is_given_up_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infra.simulation.simulator._LONGEST_WAIT_S", 86_400.0)
     monkeypatch.setattr("tests.round_robin.virtual.VirtualCounting.carry_out", lambda *_: iter(()))
-    with pytest.raises(WorkloadError, match="1 days after the last input jobs are not over, such as stuck"):
-        run_of((1, submitted("stuck")))
+    simulation = Simulation(cell(), [TimedEvent(cell().epoch_s + 1, submitted("stuck"))])
+    run = simulation.run()
+    assert simulation.given_up == "1 days after the last input 1 of the jobs are not over, such as stuck"
+    assert any(isinstance(decision.outcome, JobAdmitted) for decision in run.decisions)
+    assert not any(isinstance(decision.outcome, JobCompleted) for decision in run.decisions)
 
 
 def test_only_the_fields_of_its_terms_have_other_names_in_files(tmp_path: Path) -> None:

@@ -133,7 +133,6 @@ class Day:
             "bids": summary.jobs,
             "admitted": summary.admitted,
             "dual_bound_micros": figures.dual_bound_micros,
-            "utilisation": summary.utilisation,
             "wall_s": self.wall_s,
             "solver_s": summary.solve_s,
             "solves": summary.solves,

@@ -39,7 +39,11 @@ class _Course:
 
 
 class ElasticFigures(PolicyFigures):
-    """Jobs, workers and preemptions over all elastic zones of a cell, and mean times by the cell's clock."""
+    """Jobs, workers and preemptions over all elastic zones of a cell, and mean times.
+
+    Times are those of the cell's clock, which stands still between two ticks: a job that starts within the
+    interval in which it came has not waited.
+    """
 
     NAME = "elastic"
 
@@ -133,8 +137,8 @@ class ElasticFigures(PolicyFigures):
         yield "changes of a running job's workers", str(self.scalings)
         yield "preemptions", str(self.preemptions)
         if self.mean_queuing_s is not None and self.mean_jct_s is not None:
-            yield "mean queuing time of completed jobs", lasting(self.mean_queuing_s)
-            yield "mean completion time", lasting(self.mean_jct_s)
+            yield "mean queuing time of completed jobs, by ticks", lasting(self.mean_queuing_s)
+            yield "mean completion time, by ticks", lasting(self.mean_jct_s)
 
     def as_json(self) -> dict[str, Any]:
         """The same."""
@@ -146,8 +150,8 @@ class ElasticFigures(PolicyFigures):
             "workers": self.workers,
             "scalings": self.scalings,
             "preemptions": self.preemptions,
-            "mean_queuing_s": self.mean_queuing_s,
-            "mean_jct_s": self.mean_jct_s,
+            "mean_queuing_by_ticks_s": self.mean_queuing_s,
+            "mean_jct_by_ticks_s": self.mean_jct_s,
         }
 
     def job_cells(self, job: Job) -> dict[str, str]:

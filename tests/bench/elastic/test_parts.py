@@ -21,6 +21,7 @@ SCOPE = Scope(
     timed=TINY,
     growth=(TINY, replace(TINY, days=0.1)),
     rows=(1, 2, 9, 12, 13, 14),
+    untuned_schemes=("pollux", "lyra"),
     ungrouped=("basic",),
     wrong_shares=(0.6,),
     ways_with_scaling=False,

@@ -174,6 +174,18 @@ def test_no_job_is_resized_for_less_than_its_pause():
     assert TwoPhase(scaling_pause_s=26.0).allocate([], [nearly], {"training": 1, "loaned": 0}) == []
 
 
+def test_flexible_workers_do_not_move_to_loaned_servers_for_less_than_a_pause():
+    spanning = job("spanning", 0, (1, 2), 50.0, pools=("training",), spans_pools=True)._replace(
+        workers=2, flexible_pool="training"
+    )
+    free = {"training": 0, "loaned": 1}
+    # The worker is worth 25 s in either pool.
+    assert TwoPhase(scaling_pause_s=26.0).allocate([], [spanning], free) == []
+    assert TwoPhase(scaling_pause_s=24.0).allocate([], [spanning], free) == [
+        Grant("spanning", 2, "training", "loaned")
+    ]
+
+
 def test_a_job_that_starts_pays_no_pause():
     waiting = job("waiting", 0, (1, 3), 30.0)
     grants = TwoPhase(scaling_pause_s=1000.0).allocate([waiting], [], {"training": 3, "loaned": 0})

@@ -91,7 +91,8 @@ def test_counts_and_mean_times_are_those_of_the_log(bench: LivelyBench) -> None:
     summary = summarise(seen)
     assert summary.as_json()["policies"]["elastic"]["preemptions"] == 1
     assert (summary.servers_lent, summary.reclaims) == (3, {"in_time": 1})
-    assert ("mean completion time", "5 min") in list(summary.rows())
+    assert ("mean completion time, by ticks", "5 min") in list(summary.rows())
+    assert summary.utilisation is None, "jobs bring models of their own"
 
 
 def test_no_figures_are_shown_of_a_cell_without_elastic_jobs() -> None:
