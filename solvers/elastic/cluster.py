@@ -6,6 +6,7 @@ the work of one on a training server.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -210,18 +211,18 @@ class Cluster:
         trial, self._trial = self._trial, None
         if trial is None or is_kept:
             return
-        for server, job_id, kind, part, count in reversed(trial.steps):
-            if count > 0:
-                self._take(server, job_id, kind, count)
+        for server_id, (free, firm_gpus, parts) in trial.servers.items():
+            server = self._servers[server_id]
+            self._count_out(server)
+            server.free, server.firm_gpus, server.parts = free, firm_gpus, parts
+            self._count_in(server)
+        for job_id, kept in trial.jobs.items():
+            for _, part, workers in kept:
+                part.workers = workers
+            if kept:
+                self._jobs[job_id] = {kind: part for kind, part, _ in kept}
             else:
-                self._jobs.setdefault(job_id, {})[kind] = part
-                self._put(server, job_id, kind, part, -count)
-        for job_id, order in trial.orders.items():
-            if order:
-                parts = self._jobs[job_id]
-                self._jobs[job_id] = {kind: parts[kind] for kind in order}
-                for kind, servers in order.items():
-                    parts[kind].workers = {server: parts[kind].workers[server] for server in servers}
+                self._jobs.pop(job_id, None)
 
     def free_gpus(self, pool: Pool) -> float:
         """Idle GPUs of the pool's open servers, in training GPUs."""
@@ -234,6 +235,10 @@ class Cluster:
     def class_rooms(self, gpus_per_worker: int, pool: Pool) -> dict[int, int]:
         """By the `workers_per_worker` of a pool's servers, ascending: how many real workers have room."""
         return {factor: each.room(gpus_per_worker) for factor, each in self._classes[pool].items()}
+
+    def servers_by_free_gpus(self, pool: Pool) -> dict[int, Counter[int]]:
+        """By the `workers_per_worker` of a pool's open servers: how many have so many real GPUs free."""
+        return {factor: each.by_free_gpus() for factor, each in self._classes[pool].items()}
 
     def flexible_room(self, job_id: str, gpus_per_worker: int, pool: Pool) -> int:
         """The most flexible workers, normalised, that `place` can place of a job."""
@@ -389,7 +394,7 @@ class Cluster:
 
     def _put(self, server: Server, job_id: str, kind: Kind, part: Part, count: int) -> None:
         if self._trial is not None:
-            self._trial.note(server, job_id, kind, self._jobs[job_id], count)
+            self._trial.keep(server, job_id, self._jobs[job_id])
         self._count_out(server)
         if server.server_id not in part.workers:
             part.workers[server.server_id] = 0
@@ -414,7 +419,7 @@ class Cluster:
 
     def _take(self, server: Server, job_id: str, kind: Kind, count: int) -> None:
         if self._trial is not None:
-            self._trial.note(server, job_id, kind, self._jobs[job_id], -count)
+            self._trial.keep(server, job_id, self._jobs[job_id])
         self._count_out(server)
         parts = self._jobs[job_id]
         part = parts[kind]

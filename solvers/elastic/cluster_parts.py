@@ -43,18 +43,21 @@ class Part:
 
 @dataclass(slots=True)
 class Trial:
-    """What was placed and taken away since a trial began."""
+    """How servers and jobs were before a trial touched them."""
 
-    steps: list[tuple[Server, str, Kind, Part, int]] = field(default_factory=list)
-    """Server, job, kind, part, and how many real workers came; below 0 where they went."""
-    orders: dict[str, dict[Kind, list[str]]] = field(default_factory=dict)
-    """The servers of each job that was touched, in their order when the trial began."""
+    servers: dict[str, tuple[int, int, dict[str, int]]] = field(default_factory=dict)
+    """By id: free GPUs, firm GPUs, and what is there."""
+    jobs: dict[str, list[tuple[Kind, Part, dict[str, int]]]] = field(default_factory=dict)
+    """By id: its parts, each with its workers."""
 
-    def note(self, server: Server, job_id: str, kind: Kind, parts: dict[Kind, Part], count: int) -> None:
-        """Workers of a job come, or go."""
-        if job_id not in self.orders:
-            self.orders[job_id] = {each: list(part.workers) for each, part in parts.items() if part.workers}
-        self.steps.append((server, job_id, kind, parts[kind], count))
+    def keep(self, server: Server, job_id: str, parts: dict[Kind, Part]) -> None:
+        """Remember both, unless they are touched already: workers are about to come or go."""
+        if server.server_id not in self.servers:
+            self.servers[server.server_id] = (server.free, server.firm_gpus, server.parts.copy())
+        if job_id not in self.jobs:
+            self.jobs[job_id] = [
+                (kind, part, part.workers.copy()) for kind, part in parts.items() if part.workers
+            ]
 
 
 def emptied_first(server: Server) -> tuple[bool, bool, int, str]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from solvers.elastic.allocation import POOLS
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Pool
 
@@ -14,21 +15,24 @@ class VacatedRoom:
     """How many workers there would be room for if all flexible workers of some jobs were gone."""
 
     def __init__(self, cluster: Cluster, movable: Iterable[str]) -> None:
-        self._capacities: dict[tuple[Pool, int], Counter[int]] = {}
+        self._capacities: dict[Pool, dict[int, Counter[int]]] = {
+            pool: cluster.servers_by_free_gpus(pool) for pool in POOLS
+        }
+        """By pool and `workers_per_worker`: how many servers have so many GPUs."""
         hosted = _hosted(cluster, movable)
-        for server in cluster.servers():
+        for server in hosted:
             if cluster.is_open(server):
-                speed = cluster.pool_of(server), cluster.workers_per_worker(server)
-                capacity = cluster.free_of(server) + _gpus(hosted, server)
-                self._capacities.setdefault(speed, Counter())[capacity] += 1
+                counts = self._capacities[cluster.pool_of(server)][cluster.workers_per_worker(server)]
+                free = cluster.free_of(server)
+                counts[free] -= 1
+                counts[free + _gpus(hosted, server)] += 1
 
     def room(self, gpus_per_worker: int, pool: Pool) -> int:
         """The most workers of a job, normalised, of so many GPUs each."""
         return max(
             (
                 sum(servers * (gpus // gpus_per_worker) for gpus, servers in counts.items()) // factor
-                for (each, factor), counts in self._capacities.items()
-                if each == pool
+                for factor, counts in self._capacities[pool].items()
             ),
             default=0,
         )
@@ -96,4 +100,4 @@ def _hosted(cluster: Cluster, movable: Iterable[str]) -> _Hosted:
 
 
 def _gpus(hosted: _Hosted, server: str) -> int:
-    return sum(real * gpus for _, real, gpus in hosted.get(server, ()))
+    return sum(real * gpus for _, real, gpus in hosted[server])

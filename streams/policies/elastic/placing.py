@@ -57,6 +57,7 @@ class Placing:
                 resized[grant.job_id] = Change(job, grant, held=self._shrink(job, grant))
             else:
                 self.started.append(Change(job, grant))
+        self._movable = [job_id for job_id in self._movable if "flexible" in self._cluster.parts_of(job_id)]
         self.started.sort(key=_arrival if self._keeps_order else _placing_order)
         for change in self.started:
             self._start(change, resized)
