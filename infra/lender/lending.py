@@ -10,7 +10,7 @@ from infra.lender.history import LoadHistory
 from infra.lender.margin import Margin
 from schemas.base import Outcome
 from schemas.cells import Lending, Zone
-from schemas.decisions import NodeMoved
+from schemas.decisions import EventIgnored, NodeMoved
 from schemas.inference import (
     MAX_SERVERS,
     CapacityOffered,
@@ -70,9 +70,9 @@ class _Loans:
     draining: set[str] = field(default_factory=set)
     """Lent, and on their way back."""
     offers: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
-    """Not answered: by id, when it was made and what was offered."""
+    """Not answered: by the event's id, when it was made and what was offered."""
     reclaims: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """Not answered: by id, when it was made and how many servers are wanted."""
+    """Not answered: by the event's id, when it was made and how many servers are wanted."""
 
     @property
     def offered(self) -> set[str]:
@@ -115,7 +115,8 @@ class Lender:
     (`Margin`) where that is more: both are there for bursts. What is needed for an offer is never less than
     for a reclaim, so a steady load leads to no reclaim.
 
-    Ids are made of the time that led to an event, so a lender that is asked twice says the same twice.
+    Ids are made of the time that led to an event, so a lender that is asked twice says the same twice. They
+    are to be published as the ids of the CloudEvents too.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class Lender:
         )
         self._loans = _Loans(_servers_of(zone))
         self._settled: dict[str, None] = {}
-        """Ids of offers and reclaims that are answered, the oldest first."""
+        """Ids of events that are answered, the oldest first."""
         self._refused_until_s: dict[str, float] = {}
         self._latest: InferenceLoadReported | None = None
         self._forecast: list[float] = []
@@ -221,18 +222,24 @@ class Lender:
         missing = max(interval - self.history.last, 0)
         return self._reclaim(now_s, self._load_before(missing + self._ahead))
 
-    def take_offer(self, event: CapacityOffered, time_s: float) -> None:
-        """Learn of an offer that somebody made for this zone, a lender before this one perhaps."""
-        if event.offer_id not in self._settled:
-            self._loans.offers.setdefault(event.offer_id, (time_s, event.servers))
+    def take_offer(self, event: CapacityOffered, event_id: str, time_s: float) -> None:
+        """Learn of an offer that somebody made for this zone, a lender before this one perhaps.
 
-    def take_reclaim(self, event: CapacityReclaimed, time_s: float) -> None:
-        """Learn of a reclaim that somebody made for this zone."""
-        if event.reclaim_id not in self._settled:
-            self._loans.reclaims.setdefault(event.reclaim_id, (time_s, event.servers))
+        Args:
+            event_id: of the CloudEvent. Others may publish an offer under an id that is not the offer's own,
+                or one whose own id was used before, and the cell names the event that it ignores.
+        """
+        if event_id not in self._settled:
+            self._loans.offers.setdefault(event_id, (time_s, event.servers))
 
-    def take_outcome(self, outcome: Outcome, time_s: float) -> None:
-        """Follow what the cell decides at `time_s`; what is about other zones and jobs is passed over.
+    def take_reclaim(self, event: CapacityReclaimed, event_id: str, time_s: float) -> None:
+        """Learn of a reclaim that somebody made for this zone; see `take_offer`."""
+        if event_id not in self._settled:
+            self._loans.reclaims.setdefault(event_id, (time_s, event.servers))
+
+    def take_outcome(self, outcome: Outcome, cause: str, time_s: float) -> None:
+        """Follow what the cell decides at `time_s` because of the event with the id `cause`; what is about
+        other zones and jobs is passed over.
 
         The lender may be asked between two decisions about one event. So an answer counts for its servers at
         once, before the changes of their loans are read.
@@ -241,32 +248,25 @@ class Lender:
             case LoanChanged(owner=self._zone):
                 self._loans.follow(outcome.server, outcome.status)
             case OfferAnswered(owner=self._zone):
-                self.take_answer(outcome.offer_id)
+                self._settle(cause)
                 for server in outcome.lent:
                     self._loans.follow(server, "on_loan")
                 for refused in outcome.refused:
                     until_s = time_s + self.parameters.retry_s
                     self._refused_until_s |= dict.fromkeys(refused.servers, until_s)
             case ReclaimPlanned(owner=self._zone):
-                self.take_answer(outcome.reclaim_id)
+                self._settle(cause)
                 for server in outcome.servers:
                     self._loans.follow(server, "draining")
+            case EventIgnored():
+                self._settle(cause)
             case NodeMoved():
                 self._follow_move(outcome)
-
-    def take_answer(self, event_id: str) -> None:
-        """An offer or a reclaim is answered, by decisions about its servers or by being ignored."""
-        self._loans.offers.pop(event_id, None)
-        self._loans.reclaims.pop(event_id, None)
-        self._settled.pop(event_id, None)
-        self._settled[event_id] = None
-        if len(self._settled) > _SETTLED_IDS:
-            del self._settled[next(iter(self._settled))]
 
     # How things stand
 
     def awaits(self, event_id: str) -> bool:
-        """Whether an offer or a reclaim of this zone has this id and is not answered."""
+        """Whether the event with this id is an offer or a reclaim of this zone and is not answered."""
         return event_id in self._loans.offers or event_id in self._loans.reclaims
 
     @property
@@ -327,7 +327,7 @@ class Lender:
             servers=min(count, MAX_SERVERS),
             due_s=now_s + self.parameters.delay_s + self._lending.notice_s,
         )
-        self.take_reclaim(reclaim, now_s)
+        self.take_reclaim(reclaim, reclaim_id, now_s)
         return [reclaim]
 
     def _offer(self, now_s: float) -> list[InferenceEvent]:
@@ -357,10 +357,18 @@ class Lender:
         if not servers:
             return []
         offer = CapacityOffered(cell=self._cell, zone=self._zone, offer_id=offer_id, servers=servers)
-        self.take_offer(offer, now_s)
+        self.take_offer(offer, offer_id, now_s)
         return [offer]
 
     # What it keeps track of
+
+    def _settle(self, event_id: str) -> None:
+        self._loans.offers.pop(event_id, None)
+        self._loans.reclaims.pop(event_id, None)
+        self._settled.pop(event_id, None)
+        self._settled[event_id] = None
+        if len(self._settled) > _SETTLED_IDS:
+            del self._settled[next(iter(self._settled))]
 
     def _is_known(self, event_id: str) -> bool:
         return self.awaits(event_id) or event_id in self._settled

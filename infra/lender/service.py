@@ -111,8 +111,8 @@ class LenderService:
             self._begin(found)
             for decision in self._decisions(decisions.to_end(is_stopped=stopped)):
                 self._follow(decision)
-            for record, event in self._events(loads.to_end(is_stopped=stopped)):
-                self._remember(record, event)
+            for record, event_id, event in self._events(loads.to_end(is_stopped=stopped)):
+                self._remember(record, event_id, event)
             if stopped():
                 return
             self._forecaster = forecaster(self._settings)
@@ -130,8 +130,8 @@ class LenderService:
                         self._reconfigure(state)
                     for decision in self._decisions(iter(decisions.poll(0.0))):
                         self._follow(decision)
-                    for record, event in self._events(iter(loads.poll(_POLL_S))):
-                        self._take(record, event)
+                    for record, event_id, event in self._events(iter(loads.poll(_POLL_S))):
+                        self._take(record, event_id, event)
                 except ReadError as error:
                     _log.warning("%s; tried again", error)
                     self._stop.wait(_RETRY_S)
@@ -159,26 +159,24 @@ class LenderService:
                 self._followed = place
                 yield decision
 
-    def _events(self, records: Iterator[ReadRecord]) -> Iterator[tuple[ReadRecord, InferenceEvent]]:
-        """Those about the zone."""
+    def _events(self, records: Iterator[ReadRecord]) -> Iterator[tuple[ReadRecord, str, InferenceEvent]]:
+        """Those about the zone, with their ids."""
         for record in records:
             try:
-                event = decode_event(record.value, record.headers).event
+                envelope = decode_event(record.value, record.headers)
             except InvalidRecordError:
                 continue  # intake refuses it
+            event = envelope.event
             if isinstance(event, InferenceEvent) and (event.cell, event.zone) == (self._cell, self._zone):
-                yield record, event
+                yield record, envelope.id, event
 
     def _follow(self, decision: Decision) -> None:
         match decision.outcome:
-            case EventIgnored(reason=reason, detail=detail):
-                if self._lender.awaits(decision.cause):
-                    _log.warning("ignored %s: %s (%s)", decision.cause, reason, detail)
-                self._lender.take_answer(decision.cause)
+            case EventIgnored(reason=reason, detail=detail) if self._lender.awaits(decision.cause):
+                _log.warning("ignored %s: %s (%s)", decision.cause, reason, detail)
             case ReclaimEnded(owner=self._zone, status="overdue", reclaim_id=reclaim, missing=missing):
                 _log.warning("overdue reclaim=%s missing=%s", reclaim, ",".join(missing))
-            case outcome:
-                self._lender.take_outcome(outcome, decision.time_s or 0.0)
+        self._lender.take_outcome(decision.outcome, decision.cause, decision.time_s or 0.0)
 
     def _reconfigure(self, state: ZoneState) -> None:
         if (state.cell, state.zone.id) != (self._cell, self._zone):
@@ -189,17 +187,17 @@ class LenderService:
             # What is said meanwhile, the cell ignores; operators may have the zone lend again.
             _log.warning("%s: nothing is lent until it has", error)
 
-    def _remember(self, record: ReadRecord, event: InferenceEvent) -> None:
+    def _remember(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
         """Take in what was published before this process began."""
         if isinstance(event, InferenceLoadReported):
             if self._is_plausible(record, event):
                 self._lender.remember(event)
         else:
-            self._learn(record, event)
+            self._learn(record, event_id, event)
 
-    def _take(self, record: ReadRecord, event: InferenceEvent) -> None:
+    def _take(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
         if not isinstance(event, InferenceLoadReported):
-            self._learn(record, event)
+            self._learn(record, event_id, event)
             return
         if not self._is_plausible(record, event):
             _log.warning("load passed over: its time %.3f is still to come", event.time_s)
@@ -209,13 +207,13 @@ class LenderService:
         if self._lender.history.last > before:
             self._tell_interval(event)
 
-    def _learn(self, record: ReadRecord, event: InferenceEvent) -> None:
+    def _learn(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
         """Of an offer or a reclaim, our own included."""
         match event:
             case CapacityOffered():
-                self._lender.take_offer(event, _time_s(record))
+                self._lender.take_offer(event, event_id, _time_s(record))
             case CapacityReclaimed():
-                self._lender.take_reclaim(event, _time_s(record))
+                self._lender.take_reclaim(event, event_id, _time_s(record))
 
     def _is_plausible(self, record: ReadRecord, report: InferenceLoadReported) -> bool:
         """Whether a report was measured before it was published, short of an interval: one from the future

@@ -10,7 +10,7 @@ from schemas.decisions import EventIgnored, NodeMoved, ZoneAccepted
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimPlanned
 
-_FOLLOWED = (LoanChanged, OfferAnswered, ReclaimPlanned, NodeMoved)
+_FOLLOWED = (EventIgnored, LoanChanged, OfferAnswered, ReclaimPlanned, NodeMoved)
 
 
 class VirtualLender:
@@ -31,30 +31,20 @@ class VirtualLender:
     def react(self, step: Step) -> Moments:
         """What it offers and wants back, from the moment of a load on."""
         event = step.entry.envelope.event
-        if isinstance(event, InferenceEvent) and event.zone == self._zone:
-            self._learn(event, step)
+        match event:
+            case CapacityOffered(zone=self._zone):
+                self._lender.take_offer(event, step.entry.envelope.id, step.time_s)
+            case CapacityReclaimed(zone=self._zone):
+                self._lender.take_reclaim(event, step.entry.envelope.id, step.time_s)
         for decision in step.decisions:
             if isinstance(decision.outcome, _FOLLOWED):
-                self._lender.take_outcome(decision.outcome, step.time_s)
+                self._lender.take_outcome(decision.outcome, step.entry.envelope.id, step.time_s)
         if isinstance(event, ZoneConfigured) and event.zone.id == self._zone:
             self._reconfigure(event.zone, step)
         said: list[InferenceEvent] = []
         if isinstance(event, InferenceLoadReported) and event.zone == self._zone:
             said = self._lender.take_load(event)
         return iter([(step.time_s, one) for one in said])
-
-    def _learn(self, event: InferenceEvent, step: Step) -> None:
-        """Of an offer or a reclaim, whoever made it, and whether the cell passes over it."""
-        ignored = any(isinstance(decision.outcome, EventIgnored) for decision in step.decisions)
-        match event:
-            case CapacityOffered(offer_id=id):
-                self._lender.take_offer(event, step.time_s)
-            case CapacityReclaimed(reclaim_id=id):
-                self._lender.take_reclaim(event, step.time_s)
-            case _:
-                return
-        if ignored:
-            self._lender.take_answer(id)
 
     def _reconfigure(self, zone: Zone, step: Step) -> None:
         """Go on under the zone's new settings; where it lends no more, as before: the cell ignores that."""

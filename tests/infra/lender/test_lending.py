@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from infra.lender.forecast import LastValue
 from infra.lender.history import LoadHistory
 from infra.lender.lending import Lender, LendingParameters
-from schemas.decisions import NodeMoved
+from schemas.decisions import EventIgnored, NodeMoved
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimPlanned, RefusedServers
 from tests.infra.lender.loads import CELL, INTERVAL_S, START_S, ZONE, lending_zone
@@ -59,7 +59,7 @@ class House:
             match event:
                 case CapacityOffered(servers=servers, offer_id=name):
                     outcome = OfferAnswered(owner=ZONE, offer_id=name, lent=servers, refused=())
-                    self.lender.take_outcome(outcome, self.time_s)
+                    self.lender.take_outcome(outcome, name, self.time_s)
                     for server in servers:
                         self.loan(server, "on_loan")
                     self.lent += servers
@@ -67,7 +67,7 @@ class House:
                     assert count <= len(self.lent)
                     taken, self.lent = self.lent[:count], self.lent[count:]
                     plan = ReclaimPlanned(owner=ZONE, reclaim_id=name, due_s=due_s, servers=tuple(taken))
-                    self.lender.take_outcome(plan, self.time_s)
+                    self.lender.take_outcome(plan, name, self.time_s)
                     for server in taken:
                         self.loan(server, "draining")
                     self.draining += taken
@@ -76,7 +76,7 @@ class House:
         change = LoanChanged(
             server=server, owner=ZONE, borrower="training", status=status, since_s=self.time_s
         )
-        self.lender.take_outcome(change, self.time_s)
+        self.lender.take_outcome(change, "e1", self.time_s)
 
     def bring_back(self) -> None:
         for server in self.draining:
@@ -174,7 +174,7 @@ def test_an_offer_whose_loans_are_not_read_yet_is_not_made_again():
     house.live(*[0.3] * STEADY)
     (offer,) = house.report(0.3)
     answer = OfferAnswered(owner=ZONE, offer_id=offer.offer_id, lent=offer.servers, refused=())
-    house.lender.take_outcome(answer, house.time_s)
+    house.lender.take_outcome(answer, offer.offer_id, house.time_s)
     assert house.report(0.3) == []
     assert house.lender.lent == set(offer.servers)
 
@@ -185,7 +185,7 @@ def test_a_reclaim_whose_loans_are_not_read_yet_is_not_made_again():
     plan = ReclaimPlanned(
         owner=ZONE, reclaim_id=reclaim.reclaim_id, due_s=reclaim.due_s, servers=tuple(house.lent[:2])
     )
-    house.lender.take_outcome(plan, house.time_s)
+    house.lender.take_outcome(plan, plan.reclaim_id, house.time_s)
     assert house.report(0.5) == []
 
 
@@ -218,9 +218,25 @@ def test_an_unanswered_reclaim_is_given_up_and_made_again():
 def test_a_reclaim_that_the_cell_ignored_is_made_again_with_the_next_report():
     house = lending()
     (refused,) = house.report(0.5)
-    house.lender.take_answer(refused.reclaim_id)
+    ignored = EventIgnored(reason="more_than_on_loan", detail="")
+    house.lender.take_outcome(ignored, refused.reclaim_id, house.time_s)
     (again,) = house.report(0.5, after_s=10.0)
     assert again.due_s == refused.due_s + 10.0
+
+
+def test_what_others_ask_for_counts_until_the_cell_answers_the_event_that_asked():
+    """Reclaims under ids of their own events, one that is ignored because its reclaim's id was used before:
+    none of them keeps the lender from its own reclaim."""
+    house = lending()
+    foreign = CapacityReclaimed(cell=CELL, zone=ZONE, reclaim_id="theirs", servers=6, due_s=house.time_s)
+    house.lender.take_reclaim(foreign, "event-1", house.time_s)
+    house.lender.take_reclaim(foreign, "event-2", house.time_s)
+    assert house.report(0.5, after_s=10.0) == []
+    for event_id in ("event-1", "event-2"):
+        ignored = EventIgnored(reason="more_than_on_loan", detail="")
+        house.lender.take_outcome(ignored, event_id, house.time_s)
+    (reclaim,) = house.report(0.5, after_s=10.0)
+    assert reclaim.servers == 2
 
 
 def test_a_loan_that_is_being_set_up_is_not_wanted_back_but_its_servers_are_missed():
@@ -239,7 +255,7 @@ def test_refused_servers_are_not_offered_again_for_a_while():
     (offer,) = house.report(0.3)
     refused = RefusedServers(reason="down", servers=("s009", "s008"))
     answer = OfferAnswered(owner=ZONE, offer_id=offer.offer_id, lent=offer.servers[2:], refused=(refused,))
-    house.lender.take_outcome(answer, house.time_s)
+    house.lender.take_outcome(answer, offer.offer_id, house.time_s)
     for server in answer.lent:
         house.loan(server, "on_loan")
     (others,) = house.report(0.3)
@@ -314,15 +330,16 @@ def test_a_new_process_goes_on_where_the_one_before_it_ended():
         change = LoanChanged(
             server=server, owner=ZONE, borrower="training", status="on_loan", since_s=START_S
         )
-        successor.take_outcome(change, house.time_s)
+        successor.take_outcome(change, "e1", house.time_s)
     for index in range(6):
         load = 0.5 if index == 5 else 0.3
         time_s = START_S + (index + 1) * INTERVAL_S
         successor.remember(InferenceLoadReported(cell=CELL, zone=ZONE, time_s=time_s, load=load))
     unanswered = successor.pass_time(house.time_s)
     assert [event.servers for event in unanswered] == [2]
-    successor.take_answer(unanswered[0].reclaim_id)
-    successor.take_reclaim(reclaim.model_copy(update={"reclaim_id": "of-the-one-before"}), house.time_s)
+    ignored = EventIgnored(reason="more_than_on_loan", detail="")
+    successor.take_outcome(ignored, unanswered[0].reclaim_id, house.time_s)
+    successor.take_reclaim(reclaim, "of-the-one-before", house.time_s)
     assert successor.pass_time(house.time_s + 2 * INTERVAL_S) == []
 
 
@@ -330,7 +347,7 @@ def test_answers_that_are_read_before_their_questions_count():
     house = lending()
     (reclaim,) = house.report(0.5)
     house.answer([reclaim])
-    house.lender.take_reclaim(reclaim, house.time_s)
+    house.lender.take_reclaim(reclaim, reclaim.reclaim_id, house.time_s)
     assert not house.lender.awaits(reclaim.reclaim_id)
 
 
@@ -338,7 +355,7 @@ def test_a_server_that_an_operator_lends_by_hand_is_missed_but_not_reclaimed():
     house = House()
     for name in ("s000", "s001"):
         moved = NodeMoved(node=name, from_zone=ZONE, to_zone="training", reason="lent")
-        house.lender.take_outcome(moved, START_S)
+        house.lender.take_outcome(moved, "e1", START_S)
     (offer,) = house.live(*[0.3] * 5)
     assert len(offer.servers) == 4
     assert [event.servers for event in house.live(0.9)] == [4]
@@ -349,7 +366,7 @@ def test_servers_that_join_and_leave_the_zone_count():
     joins = NodeMoved(node="s100", from_zone=None, to_zone=ZONE, reason="registered")
     leaves = NodeMoved(node="s000", from_zone=ZONE, to_zone=None, reason="retired")
     for moved in (joins, leaves, joins.model_copy(update={"to_zone": "training", "node": "s200"})):
-        house.lender.take_outcome(moved, START_S)
+        house.lender.take_outcome(moved, "e1", START_S)
     (offer,) = house.live(*[0.3] * 5)
     assert offer.servers[0] == "s100"
     assert len(offer.servers) == 6
@@ -358,7 +375,7 @@ def test_servers_that_join_and_leave_the_zone_count():
 def test_other_zones_are_passed_over():
     house = lending()
     change = LoanChanged(server="x1", owner="other", borrower="training", status="on_loan", since_s=START_S)
-    house.lender.take_outcome(change, START_S)
+    house.lender.take_outcome(change, "e1", START_S)
     assert len(house.lender.lent) == 6
 
 

@@ -2,11 +2,12 @@
 
 from infra.lender.lending import Lender, LendingParameters
 from infra.lender.seasonal import SeasonalNaive
+from infra.lender.service import event_id_of
 from infra.workloads.elastic.loads import INTERVAL_S, generate_load
 from schemas.base import Event, Outcome
 from schemas.cells import Borrower, Lending, Node
 from schemas.clock import ClockTicked
-from schemas.codec import Envelope
+from schemas.codec import Decision, Envelope
 from schemas.decisions import EventIgnored
 from schemas.inference import InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded
@@ -26,11 +27,11 @@ def test_a_swing_of_days_is_lent_and_reclaimed_without_a_refusal_or_a_delay():
     cell = Cell("c")
     offset = 0
 
-    def tell(event: Event) -> list[Outcome]:
+    def tell(event: Event, event_id: str | None = None) -> list[Decision]:
         nonlocal offset
         offset += 1
-        envelope = Envelope(f"e{offset}", "tests", "", event)
-        return [decision.outcome for decision in handle_checked(cell, LedgerEvent(offset, envelope))]
+        envelope = Envelope(event_id or f"e{offset}", "tests", "", event)
+        return handle_checked(cell, LedgerEvent(offset, envelope))
 
     tell(configuration(epoch_s=start_s, slot_s=600.0, zones=(zone(), serving)))
     lender = Lender("c", serving, SeasonalNaive(), LendingParameters())
@@ -41,12 +42,12 @@ def test_a_swing_of_days_is_lent_and_reclaimed_without_a_refusal_or_a_delay():
         report = InferenceLoadReported(cell="c", zone="serving", time_s=time_s, load=sample.load)
         said += tell(report)
         for event in lender.take_load(report):
-            said += tell(event)
+            said += tell(event, event_id_of(event))
         # So that what is due between two reports is seen to be back, or not.
         said += tell(ClockTicked(cell="c", time_s=time_s + INTERVAL_S - 1.0))
-        for outcome in said:
-            lender.take_outcome(outcome, time_s)
-        decided += said
+        for decision in said:
+            lender.take_outcome(decision.outcome, decision.cause, time_s)
+            decided.append(decision.outcome)
 
     assert not [outcome for outcome in decided if isinstance(outcome, EventIgnored)]
     answers = [outcome for outcome in decided if isinstance(outcome, OfferAnswered)]
