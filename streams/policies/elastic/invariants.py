@@ -27,6 +27,8 @@ def broken_invariants(zone: str, workforce: Workforce, jobs: Mapping[str, Job]) 
             yield f"job {job_id} has {job.workers} workers"
         if job.members and job.is_ending:
             yield f"job {job_id} is ending, and has workers"
+        if not job.done.keys() <= job.members.keys() or job.leader in job.done:
+            yield f"job {job_id} waits for its leader with {list(job.done)} of {list(job.members)} done"
         if job.since_s is not None and not job.members:
             yield f"job {job_id} makes progress without workers"
         for node in (*job.members, *job.clearing):

@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 
 from schemas.elastic.outcomes import ServerPool
 from schemas.elastic.workload import ElasticWorkload
-from schemas.fleet import RunFinished
+from schemas.fleet import RunFinished, RunProgressed
 from solvers.elastic.speedup import linear_speedup
 from streams.cell.jobs import Job
 
@@ -41,6 +41,8 @@ class ElasticJob:
     since_s: float | None = None
     """When its leader last said how far it is; None until it has said that the workers of this generation
     run. Until then the job makes no progress."""
+    done: dict[str, None] = field(default_factory=dict)
+    """Members whose workers are gone since all of the work is done. Their leader still writes the result."""
     clearing: dict[str, int] = field(default_factory=dict)
     """Nodes that still have workers of an older generation, and which."""
     failures: int = 0
@@ -77,6 +79,15 @@ class ElasticJob:
         return next(iter(self.members), None)
 
     @property
+    def working(self) -> list[str]:
+        """Its members that have not said that their workers are gone."""
+        return [node for node in self.members if node not in self.done]
+
+    def is_done_before_its_leader(self, report: RunProgressed) -> bool:
+        """Whether another member than the leader has ended because all of the work is done."""
+        return report.node != self.leader and report.samples_done >= self.workload.work_samples
+
+    @property
     def is_elastic(self) -> bool:
         """Whether it has flexible demand."""
         return self.workload.max_workers > self.workload.min_workers
@@ -85,7 +96,7 @@ class ElasticJob:
     def state_bytes(self) -> int:
         """What it takes in a snapshot, at most."""
         # A member is among the servers of the cluster too, with base workers and with flexible ones.
-        nodes = (*self.members, *self.members, *self.members, *self.clearing)
+        nodes = (*self.members, *self.members, *self.members, *self.done, *self.clearing)
         return _BYTES_PER_JOB + sum(_BYTES_PER_NODE + len(node) for node in nodes)
 
     def work_left_s(self, time_s: float | None, speed: float) -> float:
@@ -113,6 +124,7 @@ class ElasticJob:
             self.pool,
             self.flexible_pool,
             self.since_s,
+            list(self.done),
             self.clearing,
             self.failures,
             finished,
@@ -123,7 +135,7 @@ class ElasticJob:
     def from_state(cls, state: Sequence[Any], jobs: Mapping[str, Job]) -> Self:
         """The job that `state` was taken of."""
         job_id, arrival, generation, members, workers, pool, flexible_pool, *rest = state
-        since_s, clearing, failures, finished, given_up = rest
+        since_s, done, clearing, failures, finished, given_up = rest
         return cls(
             jobs[job_id],
             arrival,
@@ -133,6 +145,7 @@ class ElasticJob:
             pool,
             flexible_pool,
             since_s,
+            dict.fromkeys(done),
             clearing,
             failures,
             None if finished is None else RunFinished.model_validate_json(finished),

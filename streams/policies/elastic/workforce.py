@@ -173,6 +173,11 @@ class Workforce:
         if job.since_s is not None:
             job.since_s = self.time_s
 
+    def await_leader(self, job: ElasticJob, node: str) -> None:
+        """A member's workers are gone with the last of the work; its leader is still to say so."""
+        job.done[node] = None
+        self._note(job)
+
     def complete(self, job: ElasticJob, finished: RunFinished) -> Iterator[Outcome]:
         """The workers of a generation have done the job's work, and those of the reporting node are gone."""
         generation = generation_of(finished.run_id)
@@ -206,6 +211,7 @@ class Workforce:
 
     def lose(self, job: ElasticJob, node: str, why: Why) -> Iterator[Outcome]:
         """A node has no workers of the job any more, though it was not told to give them up."""
+        job.done.pop(node, None)
         job.clearing.pop(node, None)
         if job.members.pop(node, None) is not None:
             yield from self._put_back(job, why)
@@ -268,12 +274,15 @@ class Workforce:
         """Begin the job's next generation, of the workers that the cluster has for it."""
         placed = self.placed(job)
         kept = {node: placed[node] for node in job.members if node in placed}
-        left = [node for node in job.members if node not in placed]
+        left = [node for node in job.working if node not in placed]
         before, resumes, ended = job.workers, not job.members, job.generation
         job.clearing.update(dict.fromkeys(left, ended))
+        done = job.done
         job.generation, job.workers = ended + 1, workers
-        job.members = {**kept, **placed}
+        job.members, job.done = {**kept, **placed}, {}
         job.since_s = None
+        for node in done:
+            self._cleared(job, node)
         for node in job.members:
             self._busy.setdefault(node, {})[job.job.job_id] = None
         self._note(job)
@@ -306,16 +315,19 @@ class Workforce:
         yield from self._dismiss(job, why)
 
     def _dismiss(self, job: ElasticJob, why: Why) -> Iterator[Outcome]:
-        before, members = job.workers, list(job.members)
+        before, working = job.workers, job.working
         self._let_go(job)
         yield self._resized(job, before, why)
-        for node in members:
+        for node in working:
             yield self._release(job, node, job.generation, why)
 
     def _let_go(self, job: ElasticJob) -> None:
         """The job has no members any more; those that it had are still to say that their workers are gone."""
-        job.clearing.update(dict.fromkeys(job.members, job.generation))
-        job.members, job.since_s = {}, None
+        job.clearing.update(dict.fromkeys(job.working, job.generation))
+        done = job.done
+        job.members, job.done, job.since_s = {}, {}, None
+        for node in done:
+            self._cleared(job, node)
         job.workers, job.pool, job.flexible_pool = 0, None, None
         self.cluster.remove(job.job.job_id)
         self._note(job)

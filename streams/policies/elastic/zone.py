@@ -106,7 +106,7 @@ class ElasticZone:
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
         entry, generation = self._workforce.jobs[job.job_id], generation_of(report.run_id)
-        is_member = generation == entry.generation and report.node in entry.members
+        is_member = generation == entry.generation and report.node in entry.working
         if isinstance(report, RunFinished) and generation is not None and report.node in entry.members:
             is_member = generation <= entry.generation  # it was done before it heard of its new workers
         is_clearing = generation is not None and entry.clearing.get(report.node) == generation
@@ -126,6 +126,9 @@ class ElasticZone:
                 return
             case RunFailed() if is_member:
                 yield from self._workforce.fail(entry, report)
+            case RunProgressed(complete=True) if is_member and entry.is_done_before_its_leader(report):
+                self._workforce.await_leader(entry, report.node)
+                return
             case RunProgressed(complete=True) if is_member:
                 why = Why("run_failed", f"node {report.node} has ended its run")
                 self._workforce.progress(entry, report.samples_done)

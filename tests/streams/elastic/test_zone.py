@@ -216,6 +216,49 @@ class TestEnding:
         assert isinstance(outcome, JobCompleted)
         assert (outcome.samples_done, outcome.payment_micros) == (60, 0)
 
+    @pytest.fixture
+    def done_early(self, bench) -> tuple[WorkersAssigned, WorkersAssigned]:
+        """A job's leader, and another member whose workers were gone with the last of the work."""
+        bench.send(submit("j", 60, (6, 6), keeps_checkpoints=False))
+        leader, other = run(bench, bench.send(tick(60.0)))
+        bench.send(progressed(leader, 30))
+        assert bench.send(progressed(other, 60, complete=True)) == []
+        return leader, other
+
+    def test_a_member_that_is_done_before_its_leader_is_no_loss(self, bench, done_early):
+        leader, other = done_early
+        assert bench.zone._workforce.is_busy(other.node), "its GPUs are the job's until the leader has ended"
+        assert bench.send(tick(120.0)) == []
+        (outcome,) = bench.send(finished(leader))
+        assert isinstance(outcome, JobCompleted)
+        assert not bench.zone._workforce.is_busy(other.node)
+
+    def test_a_leader_that_fails_after_others_were_done_leaves_none_to_wait_for(self, bench, done_early):
+        leader, _ = done_early
+        outcomes = bench.send(failed(leader, error="no room for the result"))
+        assert resized(outcomes) == [("j", "run_failed", 0)]
+        assert released(outcomes) == []
+        assert resized(bench.send(tick(120.0))) == [("j", "resumed", 6)]
+
+    def test_a_member_that_was_done_is_not_told_to_go(self, bench, done_early):
+        leader, _ = done_early
+        outcomes = bench.send(withdraw("j"))
+        assert [order.node for order in released(outcomes)] == [leader.node]
+        (outcome,) = bench.send(*map(gone, released(outcomes)))
+        assert isinstance(outcome, JobWithdrawn)
+
+    def test_a_node_that_is_lost_after_it_was_done_counts_as_lost(self, bench, done_early):
+        leader, other = done_early
+        outcomes = bench.send(NodeSilent(cell=CELL, node=other.node, silent_s=60.0))
+        assert resized(outcomes) == [("j", "node_lost", 0)]
+        (outcome,) = bench.send(finished(leader))
+        assert isinstance(outcome, JobCompleted), "the leader was done all the same"
+
+    def test_what_is_done_is_told_once(self, bench, done_early):
+        _, other = done_early
+        (outcome,) = bench.send(progressed(other, 60, complete=True))
+        assert isinstance(outcome, EventIgnored)
+
     def test_a_job_that_is_done_as_it_is_resized_is_over_all_the_same(self, bench):
         bench.send(submit("j", 600, (2, 8)), submit("other", 60, (6, 6)))
         orders = run(bench, bench.send(tick(60.0)))
