@@ -46,7 +46,9 @@ class ElasticJob:
     clearing: dict[str, int] = field(default_factory=dict)
     """Nodes that still have workers of an older generation, and which."""
     failures: int = 0
-    """Runs that failed since the job last made progress."""
+    """Runs that failed since the job was last further than ever before."""
+    furthest_samples: int = 0
+    """That it has ever done, lost ones among them."""
     finished: RunFinished | None = None
     """Its work is done; it is over once no node has a worker."""
     given_up: str | None = None
@@ -127,6 +129,7 @@ class ElasticJob:
             list(self.done),
             self.clearing,
             self.failures,
+            self.furthest_samples,
             finished,
             self.given_up,
         ]
@@ -135,7 +138,7 @@ class ElasticJob:
     def from_state(cls, state: Sequence[Any], jobs: Mapping[str, Job]) -> Self:
         """The job that `state` was taken of."""
         job_id, arrival, generation, members, workers, pool, flexible_pool, *rest = state
-        since_s, done, clearing, failures, finished, given_up = rest
+        since_s, done, clearing, failures, furthest_samples, finished, given_up = rest
         return cls(
             jobs[job_id],
             arrival,
@@ -148,6 +151,7 @@ class ElasticJob:
             dict.fromkeys(done),
             clearing,
             failures,
+            furthest_samples,
             None if finished is None else RunFinished.model_validate_json(finished),
             given_up,
         )

@@ -17,7 +17,7 @@ from streams.policies.elastic.job import ElasticJob, generation_of
 from streams.policies.elastic.sizes import Shape
 
 MOST_FAILURES = 3
-"""A job whose runs fail so often without any progress between them is given up."""
+"""A job whose runs fail so often, and it was never further than before, is given up."""
 
 _RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
     "scaled_in": "scaled_in",
@@ -167,8 +167,8 @@ class Workforce:
 
     def progress(self, job: ElasticJob, samples_done: int) -> None:
         """So far a job is now."""
-        if samples_done > job.job.samples_done:
-            job.failures = 0
+        if samples_done > job.furthest_samples:
+            job.failures, job.furthest_samples = 0, samples_done
         job.job.samples_done = samples_done
         if job.since_s is not None:
             job.since_s = self.time_s

@@ -14,7 +14,7 @@ from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunS
 from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
 from solvers.elastic.cluster import Cluster
-from solvers.elastic.lent import lent_by
+from solvers.elastic.lent import hosted_job, lent_by
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.elastic.clearing import ClearedServers
@@ -274,6 +274,9 @@ class ElasticZone:
         cleared = ClearedServers(self._zone.id, self._wanted)
         for job_id, nodes in affected.items():
             job = self._workforce.jobs[job_id]
+            due = [node for node in nodes if self._wanted[node] is not None]
+            if due and hosted_job(self._workforce.cluster, job_id).is_preempted_without(nodes):
+                nodes = due  # nobody waits for the others
             dues_s = [due_s for node in nodes if (due_s := self._wanted[node]) is not None]
             why = Why("servers_reclaimed", f"gives back {', '.join(nodes)}", min(dues_s, default=None))
             before = self._workforce.gpus_of(job)

@@ -1,10 +1,11 @@
 """An elastic zone on servers that it has on loan."""
 
+from schemas.changes import NodeRetired
 from schemas.decisions import JobRejected
 from schemas.elastic.outcomes import ServersCleared
 from schemas.elastic.staffing import PoolGpus, ZoneStaffed
 from streams.cell.cell import Cell
-from tests.support.elastic import GPUS, INTERVAL_S, submit, tick
+from tests.support.elastic import CELL, GPUS, INTERVAL_S, submit, tick
 from tests.support.elastic_loans import LivelyBench, borrowing_cell, loaded, offered, reclaimed
 
 
@@ -26,6 +27,23 @@ def test_servers_on_loan_make_no_room_for_larger_jobs_also_when_the_cell_is_rest
         (outcome,) = bench.send(submit("wide", workers=(GPUS + 1, GPUS + 1)))
         assert isinstance(outcome, JobRejected)
         assert outcome.reason == "larger_than_the_zone"
+
+
+def test_a_reclaim_preempts_no_job_that_can_stay_on_a_server_that_an_operator_retires() -> None:
+    bench = LivelyBench(borrowing_cell(servers=2, lent=3, scenario="ideal"))
+    bench.tell(loaded(0.0), submit("other", 10**6, gpus_per_worker=4))
+    bench.rounds(1, 1)
+    bench.tell(offered("i0"), submit("j", 100_000, (4, 8), heterogeneous=True, fungible=True))
+    bench.rounds(2, 3)
+    on_both = bench.zone._workforce.jobs["j"].members
+    assert on_both.keys() == {"s1", "i0"}
+    bench.tell(NodeRetired(cell=CELL, node="s1"))
+    bench.rounds(4, 4)
+    bench.tell(reclaimed(1, due_s=1_000.0))
+    bench.rounds(5, 6)
+    (cleared,) = [d.outcome for d in bench.decisions if isinstance(d.outcome, ServersCleared)]
+    assert cleared.preempted == ()
+    assert bench.zone._workforce.jobs["j"].members == {"s1": 4}
 
 
 def test_a_zone_says_how_it_is_staffed_and_what_is_next() -> None:

@@ -309,6 +309,17 @@ class TestEnding:
                 assert resized(outcomes) == [("j", "run_failed", 0)]
         assert isinstance(outcomes[-1], JobRefunded)
 
+    @pytest.mark.parametrize("keeps_checkpoints", [True, False])
+    def test_a_run_that_fails_at_the_same_place_each_time_is_given_up(self, bench, keeps_checkpoints):
+        bench.send(submit("j", keeps_checkpoints=keeps_checkpoints))
+        failures = 0
+        while "j" in bench.zone._workforce.jobs:
+            (order,) = run(bench, bench.send(tick(60.0 * (failures + 1))))
+            bench.send(progressed(order, 100), failed(order))
+            failures += 1
+            assert failures <= 3
+        assert failures == 3
+
     def test_reports_of_runs_that_are_over_change_nothing(self, bench):
         bench.send(submit("j"))
         (order,) = run(bench, bench.send(tick(60.0)))
