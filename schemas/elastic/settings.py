@@ -51,7 +51,8 @@ class ElasticPolicy(PolicySettings):
     """Which abilities of jobs are used beside scaling (section 3.7.1). `basic`: fungible jobs run on either
     pool, training servers or loaned ones. `advanced`: so they do, and elastic heterogeneous jobs span both
     pools, at 70 % of their speed while they do. `heterogeneous`: these span both pools at 70 %, and fungible
-    jobs stay on training servers. `ideal`: as `advanced`, at full speed."""
+    jobs stay on training servers. `ideal`: as `advanced`, at full speed. Where all servers are as fast as the
+    reference, every elastic job spans both pools at full speed."""
     scaling_pause_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     """What a job is taken to lose when its workers change: it is not resized for less."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0

@@ -28,7 +28,9 @@ class Demand(NamedTuple):
     pools: tuple[Pool, ...]
     """Where it may run, preferred first. Of a running job, where its base demand is."""
     spans_pools: bool = False
-    """Whether its flexible demand may be in another pool than its base demand (heterogeneous)."""
+    """Whether its flexible demand may be in another pool than its base demand."""
+    comes_last: bool = False
+    """Whether all other jobs come before it (heterogeneous jobs, thesis, section 3.6)."""
     spanning_speed: float = 1.0
     """What is left of its speed when it is in both pools."""
     workers: int = 0

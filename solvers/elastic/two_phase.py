@@ -30,8 +30,10 @@ class TwoPhase:
     running time with `min_workers` (erratum L3). Of equal choices it is the one of fewer GPUs, then the one
     that gives more to jobs that came earlier.
 
-    In each phase jobs that may span pools come after all others (section 3.6), and their flexible demand goes
-    to loaned servers if there is room for any of it, otherwise to where their base demand is.
+    In each phase heterogeneous jobs come after all others (section 3.6). The flexible demand of a job that
+    may span pools goes to loaned servers if there is room for any of it, otherwise to training servers.
+    Beyond the thesis, it leaves what it has on training servers only for more on loaned ones; and in the end
+    such jobs take turns, by arrival, to change to the pool whose idle GPUs serve them better.
 
     Capacity is in whole training GPUs: what is idle on loan, in parts of them (erratum L4), is rounded down.
     """
@@ -61,8 +63,9 @@ class TwoPhase:
         started = _start(waiting, left)
         jobs = [(demand, demand.pools[0]) for demand in running] + started
         by_arrival = sorted(jobs, key=lambda job: job[0].arrival)
-        extra = self._scale([job for job in by_arrival if not job[0].spans_pools], left)
-        extra |= self._scale([job for job in by_arrival if job[0].spans_pools], left)
+        extra = self._scale([job for job in by_arrival if not job[0].comes_last], left)
+        extra |= self._scale([job for job in by_arrival if job[0].comes_last], left)
+        self._settle([job for job in by_arrival if job[0].spans_pools], left, extra)
         grants = []
         for demand, pool in jobs:
             more, flexible_pool = extra.get(demand.job_id, (0, pool))
@@ -82,7 +85,7 @@ class TwoPhase:
                 for demand, base_pool in jobs
                 if demand.most_workers > demand.min_workers
                 and demand.job_id not in scaled
-                and (base_pool == flexible_pool or (demand.spans_pools and flexible_pool == "loaned"))
+                and (base_pool == flexible_pool or demand.spans_pools)
             ]
             offers = _offers([demand for demand, _ in here], left[flexible_pool])
             groups = [
@@ -98,21 +101,52 @@ class TwoPhase:
 
     def _group(self, demand: Demand, base_pool: Pool, flexible_pool: Pool, offered: Sequence[int]) -> Group:
         """A job's items in the knapsack of one pool (erratum L3): so many extra workers each."""
-        fewest, speedup = demand.min_workers, demand.speedup
-        base_s = demand.remaining_s(fewest)
-        work_s = demand.remaining_work_s
-        if base_pool != flexible_pool:
-            work_s /= demand.spanning_speed
-        values_s = [base_s - work_s / speedup[fewest + more] for more in offered]
-        extra = demand.workers - fewest
-        has_later = extra > 0 and demand.flexible_pool == "training" and flexible_pool == "loaned"
-        if extra == 0 or has_later:
-            # With nothing of this pool it goes on as it is, which costs no pause.
-            values_s = [value_s - self._scaling_pause_s for value_s in values_s]
-        elif extra > 0 and demand.flexible_pool == flexible_pool and extra in offered:
-            # Anything but what it has costs a pause, to lose its flexible workers too.
-            values_s[offered.index(extra)] += self._scaling_pause_s
+        other: tuple[int, Pool] = (0, flexible_pool)
+        if flexible_pool == "loaned" and demand.flexible_pool == "training":
+            # With nothing of this pool it goes on as it is.
+            other = (demand.workers - demand.min_workers, "training")
+        other_saved_s, other_pause_s = _saved_s(demand, base_pool, other), self._pause_s(demand, other)
+        values_s = []
+        for more in offered:
+            pause_s = self._pause_s(demand, (more, flexible_pool)) - other_pause_s
+            values_s.append(_saved_s(demand, base_pool, (more, flexible_pool)) - other_saved_s - pause_s)
         return Group([more * demand.gpus_per_worker for more in offered], values_s)
+
+    def _settle(
+        self, jobs: Sequence[tuple[Demand, Pool]], left: dict[Pool, int], extra: dict[str, tuple[int, Pool]]
+    ) -> None:
+        """Have jobs that may span pools change to the other pool where what is left there is better."""
+        for demand, base_pool in jobs:
+            granted = extra.get(demand.job_id, (0, base_pool))
+            other: Pool = "training" if granted[1] == "loaned" else "loaned"
+            most = min(demand.most_workers - demand.min_workers, left[other] // demand.gpus_per_worker)
+            best, best_s = granted, _saved_s(demand, base_pool, granted) - self._pause_s(demand, granted)
+            for more in (demand.workers - demand.min_workers, most):
+                choice = (more, other)
+                if not 0 < more <= most:
+                    continue
+                value_s = _saved_s(demand, base_pool, choice) - self._pause_s(demand, choice)
+                if value_s > best_s:
+                    best, best_s = choice, value_s
+            if best != granted:
+                left[granted[1]] += granted[0] * demand.gpus_per_worker
+                left[other] -= best[0] * demand.gpus_per_worker
+                extra[demand.job_id] = best
+
+    def _pause_s(self, demand: Demand, extra: tuple[int, Pool]) -> float:
+        """What it costs a job to have so many extra workers there, if that is not what it has."""
+        has_now = demand.workers - demand.min_workers
+        is_kept = extra[0] == has_now and (has_now == 0 or demand.flexible_pool == extra[1])
+        return 0.0 if has_now < 0 or is_kept else self._scaling_pause_s
+
+
+def _saved_s(demand: Demand, base_pool: Pool, extra: tuple[int, Pool]) -> float:
+    """What so many extra workers in a pool take off a job's running time."""
+    more, pool = extra
+    work_s = demand.remaining_work_s
+    if more and pool != base_pool:
+        work_s /= demand.spanning_speed
+    return demand.remaining_s(demand.min_workers) - work_s / demand.speedup[demand.min_workers + more]
 
 
 def _offers(demands: Sequence[Demand], capacity_gpus: int) -> list[Sequence[int]]:
@@ -155,7 +189,7 @@ def _start(waiting: Sequence[Demand], left: dict[Pool, int]) -> list[tuple[Deman
     """Phase 1: the jobs that start, and where; their base demand is taken from what is left."""
     order = sorted(
         waiting,
-        key=lambda demand: (demand.spans_pools, demand.remaining_s(demand.max_workers), demand.arrival),
+        key=lambda demand: (demand.comes_last, demand.remaining_s(demand.max_workers), demand.arrival),
     )
     started: list[tuple[Demand, Pool]] = []
     for demand in order:

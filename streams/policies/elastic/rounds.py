@@ -28,7 +28,7 @@ class Rounds:
         self._sizes = sizes
         self._scheme = scheme
         self._workforce = workforce
-        workforce.spanning_speed = _SPANNING_SPEED[policy.scenario]
+        workforce.spanning_speed = 1.0 if sizes.has_one_speed else _SPANNING_SPEED[policy.scenario]
 
     def allocate(self) -> Iterator[Outcome]:
         """Decide who has how many workers, and place them.
@@ -64,7 +64,13 @@ class Rounds:
     def _demand(self, job: ElasticJob) -> Demand:
         """What a scheme is told of a job."""
         workload = job.workload
-        spans = workload.heterogeneous and self._policy.scenario != "basic" and job.is_elastic
+        has_one_speed = self._sizes.has_one_speed
+        is_heterogeneous = (
+            workload.heterogeneous
+            and self._policy.scenario != "basic"
+            and job.is_elastic
+            and not has_one_speed
+        )
         return Demand(
             job_id=job.job.job_id,
             arrival=job.arrival,
@@ -73,14 +79,16 @@ class Rounds:
             gpus_per_worker=workload.gpus_per_worker,
             remaining_work_s=self._workforce.work_left_s(job),
             speedup=job.speedup,
-            pools=self._pools(job, spans),
-            spans_pools=spans,
+            pools=self._pools(job, is_heterogeneous),
+            # On servers that are equally fast, workers of both pools are like those of one.
+            spans_pools=is_heterogeneous or (has_one_speed and job.is_elastic),
+            comes_last=is_heterogeneous,
             spanning_speed=self._workforce.spanning_speed,
             workers=job.workers,
             flexible_pool=job.flexible_pool,
         )
 
-    def _pools(self, job: ElasticJob, spans: bool) -> tuple[Pool, ...]:
+    def _pools(self, job: ElasticJob, is_heterogeneous: bool) -> tuple[Pool, ...]:
         if job.pool is not None:
             return (job.pool,)
         workload, scenario = job.workload, self._policy.scenario
@@ -91,7 +99,7 @@ class Rounds:
         fits = workload.min_workers * self._sizes.most_per_worker <= MAX_WORKERS
         if not fits or not (any_type or self._sizes.has_one_speed):
             return ("training",)
-        prefers_loans = job.is_elastic and self._policy.groups_elastic_jobs and not spans
+        prefers_loans = job.is_elastic and self._policy.groups_elastic_jobs and not is_heterogeneous
         return ("loaned", "training") if prefers_loans and self._risks_little(job) else ("training", "loaned")
 
     def _risks_little(self, job: ElasticJob) -> bool:

@@ -1,8 +1,13 @@
 """An elastic zone on servers that it has on loan."""
 
+from typing import get_args
+
+import pytest
+
 from schemas.changes import NodeRetired
 from schemas.decisions import JobRejected
 from schemas.elastic.outcomes import ServersCleared
+from schemas.elastic.settings import Scenario
 from schemas.elastic.staffing import PoolGpus, ZoneStaffed
 from streams.cell.cell import Cell
 from tests.support.elastic import CELL, GPUS, INTERVAL_S, submit, tick
@@ -31,9 +36,9 @@ def test_servers_on_loan_make_no_room_for_larger_jobs_also_when_the_cell_is_rest
 
 def test_a_reclaim_preempts_no_job_that_can_stay_on_a_server_that_an_operator_retires() -> None:
     bench = LivelyBench(borrowing_cell(servers=2, lent=3, scenario="ideal"))
-    bench.tell(loaded(0.0), submit("other", 10**6, gpus_per_worker=4))
+    bench.tell(loaded(0.0), submit("other", 10**6, gpus_per_worker=4), submit("j", 100_000, (4, 8)))
     bench.rounds(1, 1)
-    bench.tell(offered("i0"), submit("j", 100_000, (4, 8), heterogeneous=True, fungible=True))
+    bench.tell(offered("i0"))
     bench.rounds(2, 3)
     on_both = bench.zone._workforce.jobs["j"].members
     assert on_both.keys() == {"s1", "i0"}
@@ -44,6 +49,32 @@ def test_a_reclaim_preempts_no_job_that_can_stay_on_a_server_that_an_operator_re
     (cleared,) = [d.outcome for d in bench.decisions if isinstance(d.outcome, ServersCleared)]
     assert cleared.preempted == ()
     assert bench.zone._workforce.jobs["j"].members == {"s1": 4}
+
+
+@pytest.mark.parametrize("scenario", get_args(Scenario))
+def test_a_job_on_training_servers_spreads_to_loaned_ones_that_are_as_fast(scenario: Scenario) -> None:
+    bench = LivelyBench(borrowing_cell(servers=1, lent=3, scenario=scenario))
+    bench.tell(loaded(0.0), submit("j", 100_000, (2, 8)))
+    bench.rounds(1, 2)
+    assert bench.zone._workforce.jobs["j"].members == {"s0": 4}
+    bench.tell(offered("i0", "i1"))
+    bench.rounds(3, 3)
+    workforce = bench.zone._workforce
+    assert workforce.cluster.workers_of("j") == {"base": {"s0": 2}, "flexible": {"i0": 4, "i1": 2}}
+    assert workforce.speed(workforce.jobs["j"]) == 8, "as on one pool"
+    bench.tell(loaded(0.5, 3 * INTERVAL_S), reclaimed(2, 6 * INTERVAL_S))
+    bench.rounds(4, 5)
+    assert bench.zone._workforce.jobs["j"].members == {"s0": 4}
+
+
+def test_a_job_on_loaned_servers_spreads_to_training_ones_that_are_as_fast() -> None:
+    bench = lent()
+    bench.tell(submit("j", 10_000, (4, 16)))
+    bench.rounds(1, 1)
+    assert bench.zone._workforce.cluster.workers_of("j")["base"].keys() <= {"i0", "i1", "i2"}
+    bench.tell(reclaimed(2, 4 * INTERVAL_S))
+    bench.rounds(2, 4)
+    assert bench.zone._workforce.jobs["j"].workers == 8
 
 
 def test_a_zone_says_how_it_is_staffed_and_what_is_next() -> None:
