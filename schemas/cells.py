@@ -133,6 +133,8 @@ class Lending(Record):
     rounded up to whole nodes, and one at least stays."""
     notice_s: Annotated[float, Field(gt=0, le=604_800)] = 300.0
     """The least time between a reclaim and the moment when the nodes must be back."""
+    load_valid_s: Annotated[float, Field(gt=0, le=604_800)] = 900.0
+    """Nothing is lent on a load that was reported longer ago."""
     borrowers: Annotated[tuple[Borrower, ...], Field(min_length=1, max_length=64)]
     """Other zones of the cell. Each is lent only nodes whose GPU type it knows."""
 

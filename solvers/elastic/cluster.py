@@ -6,7 +6,6 @@ the work of one on a training server.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -169,11 +168,13 @@ class Cluster:
         """Take so many of a job's flexible workers on one server away, real ones."""
         self._take(self._servers[server_id], job_id, "flexible", workers)
 
-    def drop_fractions(self, job_id: str) -> None:
-        """Take flexible workers away that are too few to do the work of one on a training server."""
+    def drop_fractions(self, job_id: str) -> dict[str, int]:
+        """Take flexible workers away that are too few to do the work of one on a training server; returns the
+        real workers by server."""
         part = self._jobs.get(job_id, {}).get("flexible")
-        if part is not None:
-            self._take_flexible(job_id, part, sum(part.workers.values()) % part.workers_per_worker)
+        if part is None:
+            return {}
+        return self._take_flexible(job_id, part, sum(part.workers.values()) % part.workers_per_worker)
 
     def leave(self, job_id: str, server_id: str) -> dict[Kind, int]:
         """Take a job's workers on one server away, all kinds, as when the server is given back.
@@ -235,10 +236,6 @@ class Cluster:
     def class_rooms(self, gpus_per_worker: int, pool: Pool) -> dict[int, int]:
         """By the `workers_per_worker` of a pool's servers, ascending: how many real workers have room."""
         return {factor: each.room(gpus_per_worker) for factor, each in self._classes[pool].items()}
-
-    def servers_by_free_gpus(self, pool: Pool) -> dict[int, Counter[int]]:
-        """By the `workers_per_worker` of a pool's open servers: how many have so many real GPUs free."""
-        return {factor: each.by_free_gpus() for factor, each in self._classes[pool].items()}
 
     def flexible_room(self, job_id: str, gpus_per_worker: int, pool: Pool) -> int:
         """The most flexible workers, normalised, that `place` can place of a job."""

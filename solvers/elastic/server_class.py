@@ -1,7 +1,6 @@
 """Servers that are equally fast, found by how well they fit."""
 
 from bisect import bisect_left, insort
-from collections import Counter
 from typing import Literal
 
 Group = Literal["firm", "flexible", "empty"]
@@ -47,10 +46,6 @@ class ServerClass:
             if servers:
                 return servers[0]
         return None
-
-    def by_free_gpus(self) -> Counter[int]:
-        """How many servers have so many free GPUs."""
-        return Counter(dict(enumerate(self._counts)))
 
     def room(self, gpus_per_worker: int) -> int:
         """How many real workers fit."""

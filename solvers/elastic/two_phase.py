@@ -106,10 +106,15 @@ class TwoPhase:
             # With nothing of this pool it goes on as it is.
             other = (demand.workers - demand.min_workers, "training")
         other_saved_s, other_pause_s = _saved_s(demand, base_pool, other), self._pause_s(demand, other)
-        values_s = []
-        for more in offered:
-            pause_s = self._pause_s(demand, (more, flexible_pool)) - other_pause_s
-            values_s.append(_saved_s(demand, base_pool, (more, flexible_pool)) - other_saved_s - pause_s)
+        least, speedup = demand.min_workers, demand.speedup
+        least_s, work_s = demand.remaining_s(least), _work_s(demand, base_pool, flexible_pool)
+        changing_s = (self._scaling_pause_s if demand.workers else 0.0) - other_pause_s
+        # As `_saved_s` and `_pause_s` have it, of all items at once.
+        values_s = [least_s - work_s / speedup[least + more] - other_saved_s - changing_s for more in offered]
+        kept = demand.workers - least
+        if demand.flexible_pool == flexible_pool and kept in offered:
+            kept_s = least_s - work_s / speedup[demand.workers]
+            values_s[offered.index(kept)] = kept_s - other_saved_s + other_pause_s
         return Group([more * demand.gpus_per_worker for more in offered], values_s)
 
     def _settle(
@@ -143,10 +148,14 @@ class TwoPhase:
 def _saved_s(demand: Demand, base_pool: Pool, extra: tuple[int, Pool]) -> float:
     """What so many extra workers in a pool take off a job's running time."""
     more, pool = extra
-    work_s = demand.remaining_work_s
-    if more and pool != base_pool:
-        work_s /= demand.spanning_speed
+    work_s = _work_s(demand, base_pool, pool) if more else demand.remaining_work_s
     return demand.remaining_s(demand.min_workers) - work_s / demand.speedup[demand.min_workers + more]
+
+
+def _work_s(demand: Demand, base_pool: Pool, flexible_pool: Pool) -> float:
+    """What is left of a job, at the speed that it has with extra workers in a pool."""
+    spans = flexible_pool != base_pool
+    return demand.remaining_work_s / demand.spanning_speed if spans else demand.remaining_work_s
 
 
 def _offers(demands: Sequence[Demand], capacity_gpus: int) -> list[Sequence[int]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from schemas.base import Outcome
 from schemas.cells import Lending, Zone
+from schemas.clock import tick_interval_s
 from schemas.decisions import EventIgnored, NodeMoved, NodeStatusChanged
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
 from schemas.loans import LoanChanged, LoanStatus, OfferAnswered, ReclaimEnded, ReclaimPlanned
@@ -65,7 +66,7 @@ class Loans:
             lender, lending = self._lender(event.zone)
             match event:
                 case InferenceLoadReported():
-                    self._note_load(event, lender)
+                    self._note_load(event, lender, self._layout.owned.epoch_s if time_s is None else time_s)
                 case CapacityOffered():
                     yield from self._lend(event, lender, lending, _known(time_s))
                 case CapacityReclaimed():
@@ -166,22 +167,27 @@ class Loans:
             raise RefusedError("zone_does_not_lend", f"zone {id} is configured without `lending`")
         return zone, zone.lending
 
-    def _note_load(self, event: InferenceLoadReported, lender: Zone) -> None:
+    def _note_load(self, event: InferenceLoadReported, lender: Zone, time_s: float) -> None:
+        """Remember it as of its own time, or of the cell's next tick where that is sooner: one that was stamped
+        ahead would otherwise stand against all that come after it."""
         latest = self._loads.get(event.zone)
         if latest is not None and event.time_s < latest.time_s:
             raise RefusedError(
                 "stale_load",
                 f"zone {event.zone} has told its load at {latest.time_s} s, this one is of {event.time_s} s",
             )
+        next_tick_s = time_s + tick_interval_s(self._layout.owned)
         serving = set(event.serving)
         own = tuple(node.id for node in lender.nodes if node.id in serving)
-        self._loads[event.zone] = Load(event.time_s, event.load, own)
+        self._loads[event.zone] = Load(min(event.time_s, next_tick_s), event.load, own)
 
     def _lend(
         self, event: CapacityOffered, lender: Zone, lending: Lending, time_s: float
     ) -> Iterator[Outcome]:
         """Lend all servers at once that can be lent, and say of each what becomes of it."""
         load = self._loads.get(lender.id)
+        if load is not None and load.time_s + lending.load_valid_s < time_s:
+            load = None
         lent, refusals = share_out(event.servers, lender, lending, load, self._nodes, self._zones.policies)
         layout: Layout | None = None
         try:

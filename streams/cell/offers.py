@@ -54,7 +54,7 @@ def share_out(
     Args:
         servers: offered, in this order.
         lender: with all nodes that it owns.
-        load: None before its first report; then nothing is lent.
+        load: None where none is known that is recent enough; then nothing is lent.
         nodes: of the cell.
         policies: by zone.
     """
@@ -86,7 +86,8 @@ def share_out(
         if borrower is None:
             refusals.add(server, "no_fitting_borrower", f"no borrower of zone {lender.id} knows a {gpu_type}")
         elif load is None:
-            refusals.add(server, "no_load_report", f"zone {lender.id} has reported no load yet")
+            detail = f"zone {lender.id} has reported no load in the last {lending.load_valid_s:g} s"
+            refusals.add(server, "no_load_report", detail)
         elif len(lent) >= spare:
             refusals.add(
                 server,

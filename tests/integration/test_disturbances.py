@@ -27,6 +27,8 @@ BROKER_STOP_S = 30.0 if LONG else 12.0
 FLOOD_BIDS = 60_000 if LONG else 6_000
 KILLS = 20 if LONG else 1
 JOBS, WORK_SAMPLES = (4, 300) if LONG else (2, 150)
+PLANS_END_S = 700.0
+"""A plan takes the cheapest slots of the horizon of ten minutes, and so does one that replaces it."""
 SEED = 7
 NODE_TIMEOUT_S = 8.0
 NOTICE_S = 3.0
@@ -48,7 +50,7 @@ def disturbed(living: House, for_s: float) -> tuple[list[str], int]:
 
 def assert_unharmed(living: House, jobs: list[str], since: int) -> None:
     """The jobs are completed, and nobody was refunded or taken for lost."""
-    living.await_over(jobs, patience_s=200.0)
+    living.await_over(jobs, patience_s=PLANS_END_S)
     assert living.unjust(since) == []
     completed = {outcome.job_id for outcome in living.outcomes(JobCompleted)}
     assert {award.job_id for award in admitted(living, jobs)} == set(jobs)

@@ -1,12 +1,13 @@
 """How the grants of a round come to servers, on trial: those that find no room go to other jobs instead."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from solvers.elastic.cluster import placing_order
 from solvers.elastic.cluster_parts import Kind
 from solvers.elastic.demand import Demand, Grant, Pool
-from solvers.elastic.making_way import VacatedRoom, make_way
+from solvers.elastic.making_way import MovableWorkers
 from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.workforce import Workforce
 
@@ -31,7 +32,7 @@ class Change:
 class Placing:
     """One trial: jobs shrink, then others start, then others grow; each on the servers that fit best."""
 
-    def __init__(self, workforce: Workforce, movable: Collection[str], keeps_order: bool) -> None:
+    def __init__(self, workforce: Workforce, movable: Sequence[str], keeps_order: bool) -> None:
         """
         Args:
             movable: the jobs whose flexible workers may go.
@@ -40,7 +41,9 @@ class Placing:
         self._keeps_order = keeps_order
         self._workforce = workforce
         self._cluster = workforce.cluster
-        self._movable = movable
+        self._movable_jobs = movable
+        self._movable: MovableWorkers | None = None
+        """Once a job has to wait for others to make way: by then all have shrunk."""
         self.misfits: set[tuple[Pool, int, int]] = set()
         """Pool, GPUs per worker and workers of base demands that found no room."""
         self.shrunk: list[Change] = []
@@ -57,7 +60,6 @@ class Placing:
                 resized[grant.job_id] = Change(job, grant, held=self._shrink(job, grant))
             else:
                 self.started.append(Change(job, grant))
-        self._movable = [job_id for job_id in self._movable if "flexible" in self._cluster.parts_of(job_id)]
         self.started.sort(key=_arrival if self._keeps_order else _placing_order)
         for change in self.started:
             self._start(change, resized)
@@ -86,15 +88,17 @@ class Placing:
             return
         kind: Kind = "base" if job.is_elastic else "inelastic"
         place = (grant.job_id, workers, gpus_per_worker, grant.pool, kind)
-        if not self._cluster.place(*place):
-            for job_id in make_way(self._cluster, self._movable, workers, gpus_per_worker, grant.pool):
+        if not self._place(*place):
+            if self._movable is None:
+                self._movable = MovableWorkers(self._cluster, self._movable_jobs)
+            for job_id in self._movable.make_way(workers, gpus_per_worker, grant.pool):
                 loser = self._workforce.jobs[job_id]
                 if job_id not in resized:
                     # It keeps as many if there is room elsewhere.
                     resized[job_id] = Change(loser, _present(loser))
                 flexible = self._cluster.normalised_workers(job_id, "flexible")
                 resized[job_id].held = loser.workload.min_workers + flexible
-            if not self._cluster.place(*place):
+            if not self._place(*place):
                 self.misfits.add(shape)
                 return
         change.added = workers
@@ -108,18 +112,24 @@ class Placing:
         room = self._cluster.flexible_room(grant.job_id, gpus_per_worker, grant.flexible_pool)
         workers = min(grant.workers - change.workers, room)
         if workers > 0:
-            self._cluster.place(grant.job_id, workers, gpus_per_worker, grant.flexible_pool, "flexible")
+            self._place(grant.job_id, workers, gpus_per_worker, grant.flexible_pool, "flexible")
         return max(workers, 0)
+
+    def _place(self, job_id: str, workers: int, gpus_per_worker: int, pool: Pool, kind: Kind) -> bool:
+        """Whether there is room for all of them."""
+        placed = self._cluster.place(job_id, workers, gpus_per_worker, pool, kind)
+        if placed and self._movable is not None:
+            self._movable.refresh(placed)
+        return placed is not None
 
 
 class ScatteredRoom:
     """What the scheme is told, beside the GPUs of a pool, of room that is no use to a job: GPUs that it would
     be granted and could not use would be idle, round after round. Of one round."""
 
-    def __init__(self, workforce: Workforce, movable: Collection[str]) -> None:
+    def __init__(self, workforce: Workforce, movable: Sequence[str]) -> None:
         self._cluster = workforce.cluster
-        self._movable = movable
-        self._vacated: VacatedRoom | None = None
+        self._movable_jobs = movable
         self._barred: dict[str, set[Pool]] = {}
         """By job: pools without room for its base demand."""
         self._room_workers: dict[str, int] = {}
@@ -128,15 +138,21 @@ class ScatteredRoom:
     def judge(self, waiting: Sequence[Demand]) -> None:
         """Bar jobs from pools that would not have room for them even if they were alone, and all flexible
         workers gone."""
+        vacated: dict[tuple[int, Pool], int] = {}
         for demand in waiting:
             size, workers = demand.gpus_per_worker, demand.min_workers
             for pool in demand.pools:
                 if self._cluster.room(size, pool) >= workers:
                     continue
-                if self._vacated is None:
-                    self._vacated = VacatedRoom(self._cluster, self._movable)
-                if self._vacated.room(size, pool) < workers:
+                if (size, pool) not in vacated:
+                    vacated[size, pool] = self._movable.room(size, pool)
+                if vacated[size, pool] < workers:
                     self._barred.setdefault(demand.job_id, set()).add(pool)
+
+    @cached_property
+    def _movable(self) -> MovableWorkers:
+        """As they are before the first trial."""
+        return MovableWorkers(self._cluster, self._movable_jobs)
 
     def learn(self, placing: Placing, waiting: Sequence[Demand]) -> bool:
         """Remember which grants of a trial have found no room. Whether there are any."""

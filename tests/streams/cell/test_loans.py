@@ -154,6 +154,28 @@ class TestOffers:
         assert ignored(bench.send(reported(0.0, slot=0.5))) == "stale_load"
         assert refused(bench.send(offered("s1"))) == {"inside_headroom": ("s1",)}
 
+    def test_a_load_that_is_stamped_ahead_does_not_stand_against_later_ones(self):
+        bench = lending()
+        bench.send(reported(0.0, slot=1_000_000), tick(2))
+        assert bench.send(reported(1.0, slot=2)) == []
+        assert refused(bench.send(offered("s1"))) == {"inside_headroom": ("s1",)}
+
+    def test_nothing_is_lent_on_a_load_of_long_ago(self):
+        bench = lending(lending=Lending(load_valid_s=3 * SLOT_S, borrowers=(Borrower(zone="z"),)))
+        bench.send(tick(1), reported(0.0, slot=1), tick(4))
+        assert only(bench.send(offered("s1")), OfferAnswered).lent == ("s1",)
+        bench.send(tick(5))
+        assert refused(bench.send(offered("s2"))) == {"no_load_report": ("s2",)}
+        bench.send(reported(0.0, slot=5))
+        assert only(bench.send(offered("s2")), OfferAnswered).lent == ("s2",)
+
+    def test_a_load_before_the_first_tick_counts_as_of_the_epoch(self):
+        bench = CheckedBench()
+        bench.send(lending_cell(), reported(0.0, slot=1_000_000), tick(0))
+        assert only(bench.send(offered("s1")), OfferAnswered).lent == ("s1",)
+        bench.send(reported(1.0, slot=1))
+        assert refused(bench.send(offered("s2"))) == {"inside_headroom": ("s2",)}
+
     def test_a_server_that_jobs_of_its_zone_need_is_refused_whatever_the_policy(self):
         bench = CheckedBench()
         terms = Lending(headroom=0.0, borrowers=(Borrower(zone="y"),))
