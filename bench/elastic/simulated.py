@@ -81,7 +81,7 @@ def simulate(trial: Trial) -> Outcome:
     events, end_s, used = _run(simulation, measures, setting.days * DAY_S)
     lines = measures.tables()["jobs"]
     queuing_s = [_queuing_s(line, end_s) for line in lines]
-    jct_s = [(line["ended_s"] or end_s) - line["submitted_s"] for line in lines]
+    jct_s = [_end_s(line, end_s) - line["submitted_s"] for line in lines]
     values = _values(measures.figures(), used, queuing_s, jct_s)
     values |= {
         "events": events,
@@ -151,10 +151,15 @@ def _run(
     return events, time_s, used or measures.figures()
 
 
+def _end_s(line: Mapping[str, Any], end_s: float) -> float:
+    """Of a job that was never done, as for lack of room in the cell, the end of all."""
+    return float(line["ended_s"]) if line["state"] == "completed" else end_s
+
+
 def _queuing_s(line: Mapping[str, Any], end_s: float) -> float:
     """Where a job never started, all its time; where it waits again at the end, the waiting before that."""
     if line["started_s"] is None:
-        return float((line["ended_s"] or end_s) - line["submitted_s"])
+        return _end_s(line, end_s) - float(line["submitted_s"])
     return float(line["queuing_s"])
 
 

@@ -47,6 +47,9 @@ class ElasticPolicy(PolicySettings):
     """An elastic job that keeps no checkpoints starts over when it is preempted. So it is placed on loaned
     servers first only if it is done there within so long, with all the workers that it may have; a longer one
     goes to training servers first. The thesis has no such limit."""
+    patience_s: Annotated[float, Field(gt=0, le=31_536_000)] = 21_600.0
+    """A job that has waited for so long comes before shorter ones, one such job at a time, and servers are
+    held for it (scheme `lyra`). The thesis lets it wait for ever."""
     scenario: Scenario = "basic"
     """Which abilities of jobs are used beside scaling (section 3.7.1). `basic`: fungible jobs run on either
     pool, training servers or loaned ones. `advanced`: so they do, and elastic heterogeneous jobs span both

@@ -48,8 +48,12 @@ class ZoneStaffed(ZoneView):
     loaned: PoolGpus
     """Of servers on loan, and of the zone's own that are slower than the reference GPU."""
     queue: tuple[WaitingJob, ...]
-    """The waiting jobs of the shortest running times, shortest first: the order of two-phase allocation
-    (section 3.5.2)."""
+    """The first of the waiting jobs, in the order of two-phase allocation: who has the turn, then those of
+    the shortest running times (section 3.5.2)."""
+    turn: Identifier | None = None
+    """The job that has waited for too long and comes before shorter ones."""
+    held: tuple[Identifier, ...] = ()
+    """Servers on which nothing new is placed until that job is."""
     on_loan: Amount
     """Servers on loan to the zone that nobody wants back yet."""
     harmless_returns: Amount

@@ -19,6 +19,7 @@ class Afs:
     """
 
     keeps_order: ClassVar[bool] = False
+    gives_turns: ClassVar[bool] = False
 
     def allocate(
         self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]

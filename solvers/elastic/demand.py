@@ -29,6 +29,8 @@ class Demand(NamedTuple):
     """Where it may run, preferred first. Of a running job, where its base demand is."""
     spans_pools: bool = False
     """Whether its flexible demand may be in another pool than its base demand."""
+    comes_first: bool = False
+    """Whether it has waited for so long that schemes that give turns let it start before all others."""
     comes_last: bool = False
     """Whether all other jobs come before it (heterogeneous jobs, thesis, section 3.6)."""
     spanning_speed: float = 1.0
@@ -77,6 +79,9 @@ class Scheme(Protocol):
     keeps_order: ClassVar[bool]
     """Whether who finds no room on the servers holds up those that came later. Jobs are then placed in the
     order of their arrival, else in that of decreasing sizes, of which more fit."""
+
+    gives_turns: ClassVar[bool]
+    """Whether a job that waits may be overtaken for ever, unless it comes first at last."""
 
     def allocate(
         self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]

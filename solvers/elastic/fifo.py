@@ -19,6 +19,7 @@ class FirstInFirstOut:
     """
 
     keeps_order: ClassVar[bool] = True
+    gives_turns: ClassVar[bool] = False
 
     def allocate(
         self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
@@ -42,6 +43,7 @@ class Opportunistic:
     """
 
     keeps_order: ClassVar[bool] = True
+    gives_turns: ClassVar[bool] = False
 
     def allocate(
         self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]

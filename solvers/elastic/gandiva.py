@@ -16,6 +16,7 @@ class Gandiva:
     """
 
     keeps_order: ClassVar[bool] = True
+    gives_turns: ClassVar[bool] = False
 
     def allocate(
         self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]

@@ -46,6 +46,7 @@ class Pollux:
     """
 
     keeps_order: ClassVar[bool] = False
+    gives_turns: ClassVar[bool] = False
 
     seed: int
     generations: int = 250

@@ -39,6 +39,7 @@ class TwoPhase:
     """
 
     keeps_order: ClassVar[bool] = False
+    gives_turns: ClassVar[bool] = True
 
     def __init__(self, scaling_pause_s: float = 0.0) -> None:
         """
@@ -198,7 +199,12 @@ def _start(waiting: Sequence[Demand], left: dict[Pool, int]) -> list[tuple[Deman
     """Phase 1: the jobs that start, and where; their base demand is taken from what is left."""
     order = sorted(
         waiting,
-        key=lambda demand: (demand.comes_last, demand.remaining_s(demand.max_workers), demand.arrival),
+        key=lambda demand: (
+            not demand.comes_first,
+            demand.comes_last,
+            demand.remaining_s(demand.max_workers),
+            demand.arrival,
+        ),
     )
     started: list[tuple[Demand, Pool]] = []
     for demand in order:

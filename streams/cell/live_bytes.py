@@ -62,6 +62,18 @@ class LiveBytes:
         """Why a job that takes `count` bytes more cannot be admitted; None if it can."""
         return _refuse("the live jobs of the cell", self.total, count, self._limit_admitted)
 
+    def refuse_share(self, user: str, held: int, count: int) -> str | None:
+        """Why jobs of a user that cost nothing and hold `held` bytes cannot take `count` more; None if they
+        can. They may hold as many as are left then. So no user takes the room of all others, and one who is
+        alone has half of it."""
+        left = max(self._limit_admitted - self.total - count, 0)
+        if held + count <= left:
+            return None
+        return (
+            f"jobs of user {user} hold {held} bytes, and with {count} more they would hold more than the "
+            f"{left} that are left for others: submit it again when some are over"
+        )
+
     def refuse_growth(self, count: int) -> str | None:
         """Why live jobs cannot take `count` bytes more at all; None if they can."""
         return _refuse("the live jobs of the cell", self.total, count, self._limit)

@@ -168,7 +168,7 @@ class Loans:
         return zone, zone.lending
 
     def _note_load(self, event: InferenceLoadReported, lender: Zone, time_s: float) -> None:
-        """Remember it as of its own time, or of the cell's next tick where that is sooner: one that was stamped
+        """Remember it as of its own time, or of the next tick where that is sooner: one that was stamped
         ahead would otherwise stand against all that come after it."""
         latest = self._loads.get(event.zone)
         if latest is not None and event.time_s < latest.time_s:

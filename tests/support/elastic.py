@@ -54,7 +54,7 @@ class ElasticBench(Bench):
         taken = len(msgpack.packb(self.cell.jobs.state()["live"]))
         if ZONE not in self.cell.zones:
             return
-        state, total = self.zone.state(), self.zone._live.total
+        state, total = self.zone.state(), self.zone._workforce._live.total
         taken += len(msgpack.packb([state["jobs"], state["cluster"]["jobs"]]))
         assert taken <= total + 64, "and brackets"
 

@@ -136,6 +136,8 @@ def _resized(size: JobResized) -> Iterator[str]:
             yield f"is queued again, as a run failed: {size.detail}"
         case "stopped":
             yield f"its {before} are told to stop: {size.detail}"
+    if size.reason in ("started", "resumed") and size.detail:
+        yield size.detail
     if size.reason == "scaled_in" and size.detail:
         yield f"makes way for {size.detail}"
     if size.reason == "preempted":
@@ -171,6 +173,9 @@ def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
             f"number {len(staffed.queue)} in the queue: needs {counted(last.base_gpus, 'GPU')} to start, "
             f"and takes {lasting(last.running_s)} with all the workers that it can use"
         )
+    if staffed.turn is not None:
+        held = f"; held for it: {_names(staffed.held)}" if staffed.held else ""
+        yield f"{staffed.turn} has waited for too long and comes before shorter jobs{held}"
     if staffed.on_loan:
         yield (
             f"if servers are wanted back now: {staffed.harmless_returns} of {staffed.on_loan} on loan can go "

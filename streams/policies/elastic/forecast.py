@@ -5,14 +5,18 @@ import heapq
 from schemas.elastic.outcomes import ElasticForecast
 from schemas.elastic.workload import ElasticWorkload
 from streams.policies.elastic.job import speedup_of
+from streams.policies.elastic.turns import Turns
 from streams.policies.elastic.workforce import Workforce
 
 
-def forecast(workload: ElasticWorkload, workforce: Workforce, next_round_s: float) -> ElasticForecast:
+def forecast(
+    workload: ElasticWorkload, workforce: Workforce, turns: Turns, next_round_s: float
+) -> ElasticForecast:
     """When the job would start and end if nothing else were submitted, lent or reclaimed.
 
     Running jobs end as they are expected to with the workers that they have. Their GPUs, and those that are
-    idle, go to shorter jobs that wait, one after the other, each with its base demand, and then to this one.
+    idle, go to the job that has the turn and to shorter ones that wait, one after the other, each with its
+    base demand, and then to this one.
     GPUs are counted and not servers, so the forecast is early where room is scattered, or is on servers that
     are no use to the job; it is late where flexible workers make way.
     """
@@ -23,15 +27,16 @@ def forecast(workload: ElasticWorkload, workforce: Workforce, next_round_s: floa
     ends: list[tuple[float, int]] = []
     """When how many GPUs are idle again."""
     ahead: list[tuple[float, int, int, float]] = []
-    """Of each shorter job: running time, rank, GPUs, and how long it would hold them."""
+    """Of each job that comes before: running time or less, arrival, GPUs, and how long it would hold them."""
     for job in workforce.jobs.values():
         left_s, gpus = workforce.work_left_s(job), job.workload.gpus_per_worker
         running_s = left_s / job.speedup[job.workload.max_workers]
         if job.members:
             ends.append((now_s + left_s / workforce.speed(job), job.workers * gpus))
-        elif not job.is_ending and running_s <= shortest_s:
+        elif not job.is_ending and (running_s <= shortest_s or job.job.job_id == turns.job_id):
             held_s = left_s / job.speedup[job.workload.min_workers]
-            ahead.append((running_s, job.arrival, job.workload.min_workers * gpus, held_s))
+            rank = -1.0 if job.job.job_id == turns.job_id else running_s
+            ahead.append((rank, job.arrival, job.workload.min_workers * gpus, held_s))
     heapq.heapify(ends)
     time_s = now_s
     base_s = work_s / speedup[workload.min_workers]

@@ -49,6 +49,8 @@ class ElasticJob:
     """Runs that failed since the job was last further than ever before."""
     furthest_samples: int = 0
     """That it has ever done, lost ones among them."""
+    waits_since_s: float = 0.0
+    """When it was queued last. Says nothing of a job that has workers."""
     finished: RunFinished | None = None
     """Its work is done; it is over once no node has a worker."""
     given_up: str | None = None
@@ -130,6 +132,7 @@ class ElasticJob:
             self.clearing,
             self.failures,
             self.furthest_samples,
+            self.waits_since_s,
             finished,
             self.given_up,
         ]
@@ -138,7 +141,7 @@ class ElasticJob:
     def from_state(cls, state: Sequence[Any], jobs: Mapping[str, Job]) -> Self:
         """The job that `state` was taken of."""
         job_id, arrival, generation, members, workers, pool, flexible_pool, *rest = state
-        since_s, done, clearing, failures, furthest_samples, finished, given_up = rest
+        since_s, done, clearing, failures, furthest_samples, waits_since_s, finished, given_up = rest
         return cls(
             jobs[job_id],
             arrival,
@@ -152,6 +155,7 @@ class ElasticJob:
             clearing,
             failures,
             furthest_samples,
+            waits_since_s,
             None if finished is None else RunFinished.model_validate_json(finished),
             given_up,
         )

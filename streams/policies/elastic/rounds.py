@@ -7,9 +7,11 @@ from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import MAX_WORKERS
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Demand, Pool, Scheme
+from solvers.elastic.making_way import MovableWorkers
 from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.placing import Placing, ScatteredRoom
 from streams.policies.elastic.sizes import Sizes
+from streams.policies.elastic.turns import Turns
 from streams.policies.elastic.workforce import Workforce
 
 _SPANNING_SPEED = {"basic": 1.0, "advanced": 0.7, "heterogeneous": 0.7, "ideal": 1.0}
@@ -23,12 +25,20 @@ takes more than two."""
 class Rounds:
     """Of one zone. A round begins with what the jobs and servers are now, and keeps nothing for the next."""
 
-    def __init__(self, policy: ElasticPolicy, scheme: Scheme, workforce: Workforce, sizes: Sizes) -> None:
+    def __init__(
+        self, policy: ElasticPolicy, scheme: Scheme, workforce: Workforce, turns: Turns, sizes: Sizes
+    ) -> None:
         self._policy = policy
+        self._turns = turns
         self._sizes = sizes
         self._scheme = scheme
         self._workforce = workforce
         workforce.spanning_speed = 1.0 if sizes.has_one_speed else _SPANNING_SPEED[policy.scenario]
+
+    @property
+    def has_turn_to_give(self) -> bool:
+        """Whether a round would begin with a job that no round has begun with yet."""
+        return self._scheme.gives_turns and self._turns.is_due(self._policy.patience_s)
 
     def allocate(self) -> Iterator[Outcome]:
         """Decide who has how many workers, and place them.
@@ -37,14 +47,22 @@ class Rounds:
         trial, and where some find no room, the scheme is asked again without them.
         """
         workforce, cluster = self._workforce, self._workforce.cluster
-        waiting = [self._demand(job) for job in workforce.waiting]
+        first: ElasticJob | None = None
+        if self._scheme.gives_turns:
+            first = self._turns.give(workforce.waiting, self._policy.patience_s)
+        waiting = [self._demand(job, job is first) for job in workforce.waiting]
         running = [self._demand(job) for job in workforce.resizable]
         movable = [demand.job_id for demand in running if demand.flexible_pool is not None]
+        held: tuple[str, ...] = ()
+        if first is not None:
+            held = self._turns.hold(first, MovableWorkers(cluster, movable), self._pools_of(first))
+        for server in held:
+            cluster.close(server)
         free_gpus = self._free_gpus(cluster)
         room = ScatteredRoom(workforce, movable)
         room.judge(waiting)
         for trial in range(MOST_TRIALS):
-            placing = Placing(workforce, movable, self._scheme.keeps_order)
+            placing = Placing(workforce, movable, self._scheme.keeps_order, first)
             grants = self._scheme.allocate(room.told(waiting), room.told(running), free_gpus)
             cluster.begin_trial()
             placing.place(grants)
@@ -52,25 +70,25 @@ class Rounds:
             cluster.end_trial(is_kept)
             if is_kept:
                 break
+        for server in held:
+            cluster.open(server)
         started = [change for change in placing.started if change.workers]
         made_way = f"jobs that waited: {len(started)}" if started else "jobs that gain more"
         for change in placing.shrunk:
             yield from workforce.regroup(change.job, change.held, 0, change.grant, made_way)
         for change in started:
-            yield from workforce.start(change.job, change.workers, change.grant)
+            detail = ""
+            if change.job is first:
+                self._turns.end()
+                detail = "it had waited for too long, and came first"
+            yield from workforce.start(change.job, change.workers, change.grant, detail)
         for change in placing.grown:
             yield from workforce.regroup(change.job, change.held, change.added, change.grant, made_way)
 
-    def _demand(self, job: ElasticJob) -> Demand:
+    def _demand(self, job: ElasticJob, comes_first: bool = False) -> Demand:
         """What a scheme is told of a job."""
         workload = job.workload
-        has_one_speed = self._sizes.has_one_speed
-        is_heterogeneous = (
-            workload.heterogeneous
-            and self._policy.scenario != "basic"
-            and job.is_elastic
-            and not has_one_speed
-        )
+        is_heterogeneous = self._is_heterogeneous(job)
         return Demand(
             job_id=job.job.job_id,
             arrival=job.arrival,
@@ -79,16 +97,22 @@ class Rounds:
             gpus_per_worker=workload.gpus_per_worker,
             remaining_work_s=self._workforce.work_left_s(job),
             speedup=job.speedup,
-            pools=self._pools(job, is_heterogeneous),
+            pools=self._pools_of(job),
             # On servers that are equally fast, workers of both pools are like those of one.
-            spans_pools=is_heterogeneous or (has_one_speed and job.is_elastic),
+            spans_pools=is_heterogeneous or (self._sizes.has_one_speed and job.is_elastic),
+            comes_first=comes_first,
             comes_last=is_heterogeneous,
             spanning_speed=self._workforce.spanning_speed,
             workers=job.workers,
             flexible_pool=job.flexible_pool,
         )
 
-    def _pools(self, job: ElasticJob, is_heterogeneous: bool) -> tuple[Pool, ...]:
+    def _is_heterogeneous(self, job: ElasticJob) -> bool:
+        """Whether it is to be on several GPU types at a time."""
+        is_able = job.workload.heterogeneous and job.is_elastic
+        return is_able and self._policy.scenario != "basic" and not self._sizes.has_one_speed
+
+    def _pools_of(self, job: ElasticJob) -> tuple[Pool, ...]:
         if job.pool is not None:
             return (job.pool,)
         workload, scenario = job.workload, self._policy.scenario
@@ -99,7 +123,9 @@ class Rounds:
         fits = workload.min_workers * self._sizes.most_per_worker <= MAX_WORKERS
         if not fits or not (any_type or self._sizes.has_one_speed):
             return ("training",)
-        prefers_loans = job.is_elastic and self._policy.groups_elastic_jobs and not is_heterogeneous
+        prefers_loans = (
+            job.is_elastic and self._policy.groups_elastic_jobs and not self._is_heterogeneous(job)
+        )
         return ("loaned", "training") if prefers_loans and self._risks_little(job) else ("training", "loaned")
 
     def _risks_little(self, job: ElasticJob) -> bool:

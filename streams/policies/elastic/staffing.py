@@ -10,6 +10,7 @@ from solvers.elastic.demand import Pool
 from solvers.elastic.lent import Lent, Reclaim, lent_by
 from solvers.elastic.reclaiming import Choice
 from streams.policies.elastic.job import ElasticJob
+from streams.policies.elastic.turns import Turns
 from streams.policies.elastic.workforce import Workforce
 
 ROUNDS_BETWEEN = 10
@@ -38,7 +39,9 @@ class Staffing:
         self.has_changed, self.next_s = False, next_s
 
 
-def staffed(zone: str, workforce: Workforce, on_loan: Sequence[str], choose: Choice) -> ZoneStaffed:
+def staffed(
+    zone: str, workforce: Workforce, turns: Turns, on_loan: Sequence[str], choose: Choice
+) -> ZoneStaffed:
     """How a zone is staffed now.
 
     Args:
@@ -55,7 +58,9 @@ def staffed(zone: str, workforce: Workforce, on_loan: Sequence[str], choose: Cho
         workers=sum(job.workers for job in running),
         training=_gpus(workforce.cluster, "training"),
         loaned=_gpus(workforce.cluster, "loaned"),
-        queue=_queue(workforce),
+        queue=_queue(workforce, turns.job_id),
+        turn=turns.job_id,
+        held=turns.held,
         on_loan=len(on_loan),
         harmless_returns=harmless,
         next_reclaims=tuple(map(_effect, reclaims)),
@@ -68,18 +73,18 @@ def _gpus(cluster: Cluster, pool: Pool) -> PoolGpus:
     return PoolGpus(gpus=gpus, used_gpus=gpus - sum(map(cluster.free_of, servers)))
 
 
-def _queue(workforce: Workforce) -> tuple[WaitingJob, ...]:
+def _queue(workforce: Workforce, first: str | None) -> tuple[WaitingJob, ...]:
     def running_s(job: ElasticJob) -> float:
         return workforce.work_left_s(job) / job.speedup[job.workload.max_workers]
 
-    entries = ((running_s(job), job.arrival, job) for job in workforce.waiting)
+    entries = ((job.job.job_id != first, running_s(job), job.arrival, job) for job in workforce.waiting)
     return tuple(
         WaitingJob(
             job_id=job.job.job_id,
             base_gpus=job.workload.min_workers * job.workload.gpus_per_worker,
             running_s=left_s,
         )
-        for left_s, _, job in heapq.nsmallest(MOST_QUEUED, entries)
+        for _, left_s, _, job in heapq.nsmallest(MOST_QUEUED, entries)
     )
 
 

@@ -56,6 +56,8 @@ class Workforce:
         self._live = live
         self._counted: dict[str, int] = {}
         """What of the snapshot each job is counted for. This and what follows depend on the jobs alone."""
+        self._held: dict[str, int] = {}
+        """The same of all jobs of a user, with what the register keeps of them; only users with jobs."""
         self._busy: dict[str, dict[str, None]] = {}
         """The jobs that have workers on a node, new or old ones; only nodes with some."""
         self.shapes: Counter[Shape] = Counter()
@@ -70,6 +72,12 @@ class Workforce:
         for node in (*job.members, *job.clearing):
             self._busy.setdefault(node, {})[job.job.job_id] = None
         self._note(job)
+
+    def refuse(self, job: ElasticJob) -> str | None:
+        """Why there is no room in the snapshot for a new job; None if there is."""
+        user, count = job.job.user, job.state_bytes
+        held = self._held.get(user, 0) + job.job.state_bytes
+        return self._live.refuse_job(count) or self._live.refuse_share(user, held, count)
 
     @property
     def waiting(self) -> list[ElasticJob]:
@@ -115,12 +123,12 @@ class Workforce:
         """Seconds that what is left of a job takes with one worker on a training server, by now."""
         return job.work_left_s(self.time_s, self.speed(job))
 
-    def start(self, job: ElasticJob, workers: int, grant: Grant) -> Iterator[Outcome]:
+    def start(self, job: ElasticJob, workers: int, grant: Grant, detail: str) -> Iterator[Outcome]:
         """Have a job that waits start with so many workers, which the cluster has for it."""
         has_flexible = workers > job.workload.min_workers
         job.pool, job.flexible_pool = grant.pool, grant.flexible_pool if has_flexible else None
         reason: ResizeReason = "resumed" if job.generation else "started"
-        yield from self._assign(job, workers, Why(reason))
+        yield from self._assign(job, workers, Why(reason, detail))
 
     def regroup(
         self, job: ElasticJob, held: int, added: int, grant: Grant, made_way: str
@@ -325,7 +333,7 @@ class Workforce:
         """The job has no members any more; those that it had are still to say that their workers are gone."""
         job.clearing.update(dict.fromkeys(job.working, job.generation))
         done = job.done
-        job.members, job.done, job.since_s = {}, {}, None
+        job.members, job.done, job.since_s, job.waits_since_s = {}, {}, None, self.time_s or 0.0
         for node in done:
             self._cleared(job, node)
         job.workers, job.pool, job.flexible_pool = 0, None, None
@@ -371,11 +379,15 @@ class Workforce:
         job_id = job.job.job_id
         is_there = job_id in self.jobs
         counted = job.state_bytes if is_there else 0
-        self._live.add(counted - self._counted.get(job_id, 0))
+        before = self._counted.pop(job_id, 0)
         if is_there:
             self._counted[job_id] = counted
-        else:
-            del self._counted[job_id]
+        self._live.add(counted - before)
+        # The register's part comes and goes with the job; it counts that by itself.
+        registered = (is_there - bool(before)) * job.job.state_bytes
+        held = self._held.pop(job.job.user, 0) + counted - before + registered
+        if held:
+            self._held[job.job.user] = held
         _keep(self._idle_jobs, job_id, is_there and not job.members and not job.is_ending)
         _keep(self._resizable_jobs, job_id, is_there and bool(job.members) and job.is_elastic)
 

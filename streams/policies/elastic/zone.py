@@ -25,6 +25,7 @@ from streams.policies.elastic.rounds import Rounds
 from streams.policies.elastic.schemes import choice_of, scheme_of
 from streams.policies.elastic.sizes import Shape, Sizes
 from streams.policies.elastic.staffing import ROUNDS_BETWEEN, Staffing, staffed
+from streams.policies.elastic.turns import Turns
 from streams.policies.elastic.workforce import Why, Workforce
 from streams.policies.policy import ZoneContext
 
@@ -34,10 +35,10 @@ class ElasticZone:
 
     def __init__(self, context: ZoneContext) -> None:
         self._jobs = context.jobs
-        self._live = context.live
         policy = cast(ElasticPolicy, context.zone.policy)
         cluster = Cluster(policy.groups_elastic_jobs, most_workers=MAX_WORKERS)
         self._workforce = Workforce(context.zone.id, cluster, context.live)
+        self._turns = Turns(self._workforce)
         self._closed: dict[str, dict[str, None]] = {}
         """Why nothing new is placed on a node: it is down, or cordoned, or leaving."""
         self._wanted: dict[str, float | None] = {}
@@ -53,9 +54,11 @@ class ElasticZone:
         self._configure(context)
 
     def submitted(self, job: Job) -> Iterator[Outcome]:
-        entry = ElasticJob(job, self._arrivals)
+        time_s = self._workforce.time_s
+        queued_s = self._next_round_s if time_s is None else time_s
+        entry = ElasticJob(job, self._arrivals, waits_since_s=queued_s)
         too_large = self._sizes.fault(Shape.of(entry.workload), without=self._wanted)
-        full = self._live.refuse_job(entry.state_bytes)
+        full = self._workforce.refuse(entry)
         if too_large is not None or full is not None:
             yield JobRejected(
                 job_id=job.job_id,
@@ -101,7 +104,7 @@ class ElasticZone:
             zone=self._zone.id,
             reason="plan_found",
             detail="as things stand: later jobs, loans and reclaims change it",
-            evidence=forecast(workload, self._workforce, self._next_round_s),
+            evidence=forecast(workload, self._workforce, self._turns, self._next_round_s),
         )
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
@@ -191,14 +194,14 @@ class ElasticZone:
             return
         interval_s = self._policy.interval_s
         self._next_round_s = (math.floor(time_s / interval_s) + 1) * interval_s
-        if self._changed:
+        if self._changed or self._rounds.has_turn_to_give:
             self._changed, self._staffing.has_changed = False, True
             self._open_and_close(self._wanted_own)
             yield from self._rounds.allocate()
         if self._staffing.is_due(time_s):
             self._staffing.told(time_s + ROUNDS_BETWEEN * interval_s)
             on_loan = [node for node in self._workforce.cluster.servers() if self._is_borrowed(node)]
-            yield staffed(self._zone.id, self._workforce, on_loan, self._choose)
+            yield staffed(self._zone.id, self._workforce, self._turns, on_loan, self._choose)
 
     def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
         yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
@@ -215,6 +218,7 @@ class ElasticZone:
             "arrivals": self._arrivals,
             "next_round_s": self._next_round_s,
             "changed": self._changed,
+            "turn": [self._turns.job_id, list(self._turns.held)],
             "time_s": self._workforce.time_s,
             "staffing": [self._staffing.has_changed, self._staffing.next_s],
         }
@@ -223,6 +227,8 @@ class ElasticZone:
         self._closed = {node: dict.fromkeys(reasons) for node, reasons in state["closed"].items()}
         self._wanted, self._arrivals = state["wanted"], state["arrivals"]
         self._next_round_s, self._changed = state["next_round_s"], state["changed"]
+        self._turns.job_id, held = state["turn"]
+        self._turns.held = tuple(held)
         self._workforce.time_s = state["time_s"]
         self._staffing.has_changed, self._staffing.next_s = state["staffing"]
         self._workforce.cluster.restore(state["cluster"])
@@ -308,5 +314,5 @@ class ElasticZone:
             cluster.add_server(server, *sizes.place_of(present[server]))
         self._nodes = present
         self._open_and_close(altered)
-        self._rounds = Rounds(self._policy, scheme_of(self._policy), self._workforce, sizes)
+        self._rounds = Rounds(self._policy, scheme_of(self._policy), self._workforce, self._turns, sizes)
         self._choose = choice_of(self._policy)
