@@ -111,7 +111,11 @@ EventsFile = Annotated[
 ]
 Policy = Annotated[
     PolicyName | None,
-    typer.Option(help="Run every zone under this policy instead of its own.", show_default=False),
+    typer.Option(
+        help="Run every zone of an auction under this policy instead of its own; zones of other policies are "
+        "in files, such as --cells infra/cells/elastic.yaml.",
+        show_default=False,
+    ),
 ]
 AddedNodes = Annotated[
     list[str] | None,

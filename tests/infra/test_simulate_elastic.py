@@ -173,3 +173,16 @@ def test_what_does_not_go_together_is_one_line(capsys, trace, options, status, m
     assert message in error
     assert error.startswith("millrace: ")
     assert error.count("\n") == 1
+
+
+def test_the_figures_of_the_page_are_those_that_the_command_prints(capsys):
+    page = (CELLS_DIRECTORY.parents[1] / "docs" / "command-line.md").read_text()
+    shown = page[page.index("$ millrace simulate --load generated --days 3 --seed 3 --out sim") :]
+    rows = [line for line in shown[: shown.index("└")].splitlines() if line.startswith("│")]
+    assert len(rows) == 10
+    assert run(["simulate", "--load", "generated", "--days", "3", "--seed", "3"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    for row in rows:
+        assert [cell.strip() for cell in row.split("│")] in [
+            [cell.strip() for cell in line.split("│")] for line in printed
+        ]

@@ -1,29 +1,36 @@
 """What a job would meet if it were submitted now: the answer to a request for a quote."""
 
 import heapq
+from collections.abc import Sequence
 
 from schemas.elastic.outcomes import ElasticForecast
 from schemas.elastic.workload import ElasticWorkload
+from solvers.elastic.demand import Pool
 from streams.policies.elastic.job import speedup_of
 from streams.policies.elastic.turns import Turns
 from streams.policies.elastic.workforce import Workforce
 
 
 def forecast(
-    workload: ElasticWorkload, workforce: Workforce, turns: Turns, next_round_s: float
+    workload: ElasticWorkload,
+    workforce: Workforce,
+    turns: Turns,
+    pools: Sequence[Pool],
+    next_round_s: float,
 ) -> ElasticForecast:
     """When the job would start and end if nothing else were submitted, lent or reclaimed.
 
     Running jobs end as they are expected to with the workers that they have. Their GPUs, and those that are
     idle, go to the job that has the turn and to shorter ones that wait, one after the other, each with its
-    base demand, and then to this one.
-    GPUs are counted and not servers, so the forecast is early where room is scattered, or is on servers that
-    are no use to the job; it is late where flexible workers make way.
+    base demand, and then to this one. Counted are GPUs, not servers, of the pools that the job may use: the
+    forecast is early where room is scattered, and late where flexible workers make way or where jobs before
+    it go to another pool.
     """
-    now_s = max(next_round_s, workforce.time_s or next_round_s)
+    as_of_s = next_round_s if workforce.time_s is None else workforce.time_s
+    now_s = max(next_round_s, as_of_s)
     speedup, work_s = speedup_of(workload), workload.work_samples / workload.samples_per_s
     shortest_s = work_s / speedup[workload.max_workers]
-    free = workforce.cluster.free_gpus("training") + workforce.cluster.free_gpus("loaned")
+    free = sum(workforce.cluster.free_gpus(pool) for pool in pools)
     ends: list[tuple[float, int]] = []
     """When how many GPUs are idle again."""
     ahead: list[tuple[float, int, int, float]] = []
@@ -32,7 +39,9 @@ def forecast(
         left_s, gpus = workforce.work_left_s(job), job.workload.gpus_per_worker
         running_s = left_s / job.speedup[job.workload.max_workers]
         if job.members:
-            ends.append((now_s + left_s / workforce.speed(job), job.workers * gpus))
+            base, flexible = job.workload.min_workers, job.workers - job.workload.min_workers
+            held = base * (job.pool in pools) + flexible * (job.flexible_pool in pools)
+            ends.append((as_of_s + left_s / workforce.speed(job), held * gpus))
         elif not job.is_ending and (running_s <= shortest_s or job.job.job_id == turns.job_id):
             held_s = left_s / job.speedup[job.workload.min_workers]
             rank = -1.0 if job.job.job_id == turns.job_id else running_s

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from schemas.base import Outcome
 from schemas.elastic.settings import ElasticPolicy
-from schemas.elastic.workload import MAX_WORKERS
+from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
+from solvers.elastic.allocation import POOLS
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Demand, Pool, Scheme
 from solvers.elastic.making_way import MovableWorkers
@@ -115,18 +116,22 @@ class Rounds:
     def _pools_of(self, job: ElasticJob) -> tuple[Pool, ...]:
         if job.pool is not None:
             return (job.pool,)
-        workload, scenario = job.workload, self._policy.scenario
-        any_type = (workload.fungible and scenario != "heterogeneous") or (
-            workload.heterogeneous and scenario != "basic"
-        )
-        # Slower servers are no use to a job whose base demand there would be more workers than one may have.
-        fits = workload.min_workers * self._sizes.most_per_worker <= MAX_WORKERS
-        if not fits or not (any_type or self._sizes.has_one_speed):
+        if "loaned" not in self.usable_pools(job.workload):
             return ("training",)
         prefers_loans = (
             job.is_elastic and self._policy.groups_elastic_jobs and not self._is_heterogeneous(job)
         )
         return ("loaned", "training") if prefers_loans and self._risks_little(job) else ("training", "loaned")
+
+    def usable_pools(self, workload: ElasticWorkload) -> tuple[Pool, ...]:
+        """Where the base demand of a job that waits may be."""
+        scenario = self._policy.scenario
+        any_type = (workload.fungible and scenario != "heterogeneous") or (
+            workload.heterogeneous and scenario != "basic"
+        )
+        # Slower servers are no use to a job whose base demand there would be more workers than one may have.
+        fits = workload.min_workers * self._sizes.least_per_loaned_worker <= MAX_WORKERS
+        return POOLS if fits and (any_type or self._sizes.has_one_speed) else ("training",)
 
     def _risks_little(self, job: ElasticJob) -> bool:
         """Whether a preemption would take little from a job, see `most_work_at_risk_s`."""

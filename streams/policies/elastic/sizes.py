@@ -53,6 +53,12 @@ class Sizes:
         """How many workers do the work of one, on the slowest of the servers."""
         return max(self.kinds[name][1] for name in {node.gpu_type for node in self._nodes})
 
+    @cached_property
+    def least_per_loaned_worker(self) -> int:
+        """The same on the fastest of the servers that are no training servers."""
+        loaned = (self.place_of(node) for node in self._nodes)
+        return min((factor for pool, _, factor in loaned if pool == "loaned"), default=1)
+
     @property
     def has_one_speed(self) -> bool:
         """Whether every job may run on every server."""

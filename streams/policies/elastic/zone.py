@@ -104,7 +104,13 @@ class ElasticZone:
             zone=self._zone.id,
             reason="plan_found",
             detail="as things stand: later jobs, loans and reclaims change it",
-            evidence=forecast(workload, self._workforce, self._turns, self._next_round_s),
+            evidence=forecast(
+                workload,
+                self._workforce,
+                self._turns,
+                self._rounds.usable_pools(workload),
+                self._next_round_s,
+            ),
         )
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:

@@ -3,6 +3,7 @@
 import pytest
 
 from schemas.base import Outcome
+from schemas.cells import GpuType, Node
 from schemas.changes import NodeRetired, ZoneConfigured
 from schemas.decisions import (
     EventIgnored,
@@ -103,6 +104,23 @@ class TestStarting:
         (outcome,) = bench.send(submit("deep", gpus_per_worker=5))
         assert isinstance(outcome, JobRejected)
         assert "room for 0" in outcome.detail
+
+
+class TestSlowServers:
+    def test_of_slower_servers_those_are_used_on_which_a_job_has_not_too_many_workers(self):
+        cell, slowest = elastic_cell(5), GpuType(name="K80", samples_per_s=4.0 / 100, memory_gib=64.0, gpus=4)
+        own = cell.zones[0]
+        nodes = (
+            *own.nodes,
+            *(Node(id=f"t{number:02}", gpu_type="T4", tariff="flat") for number in range(15)),
+            Node(id="k0", gpu_type="K80", tariff="flat"),
+        )
+        changes = {"nodes": nodes, "gpu_types": (*own.gpu_types, slowest)}
+        bench = ElasticBench()
+        bench.send(cell.model_copy(update={"zones": (own.model_copy(update=changes),)}), tick(0.0))
+        bench.send(submit("long", 90_000, (20, 20)), tick(60.0), submit("j", 900, (20, 20), fungible=True))
+        (order, *_) = assigned(bench.send(tick(120.0)))
+        assert [member.node for member in order.members] == [f"t{number:02}" for number in range(15)]
 
 
 class TestScatteredRoom:
@@ -459,8 +477,18 @@ class TestQuotes:
         bench.send(submit("shorter", 80, (8, 8)), submit("longer", 8_000, (8, 8)))
         evidence = self.ask(bench, work_s=800, workers=(8, 8)).evidence
         assert evidence.jobs_waiting == 2
-        # 40 s of the running job are left at the next round at 120 s, and the shorter one takes 10 s.
-        assert evidence.start_s == 120.0 + 100.0 + 10.0
+        # The running job began at 60 s and takes 100 s, and the shorter one takes 10 s.
+        assert evidence.start_s == 60.0 + 100.0 + 10.0
+
+    def test_a_quote_counts_servers_that_the_job_may_use_alone(self):
+        bench = ElasticBench()
+        slow = Node(id="slow", gpu_type="T4", tariff="flat")
+        cell = elastic_cell(1)
+        zone = cell.zones[0].model_copy(update={"nodes": (*cell.zones[0].nodes, slow)})
+        bench.send(cell.model_copy(update={"zones": (zone,)}), tick(0.0), submit("runs", 800, (4, 4)))
+        run(bench, bench.send(tick(60.0)))
+        assert self.ask(bench, work_s=100).evidence.start_s == 60.0 + 800 / 4
+        assert self.ask(bench, work_s=100, fungible=True).evidence.start_s == 120.0
 
     def test_a_job_too_large_is_told_so(self, bench):
         assert self.ask(bench, workers=(9, 9)).reason == "larger_than_the_zone"
