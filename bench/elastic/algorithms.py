@@ -1,8 +1,10 @@
 """What the decisions of elastic scheduling cost, and how far reclaims are from the best there are."""
 
+import gc
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +18,7 @@ from solvers.elastic.cluster import Cluster
 from solvers.elastic.knapsack import best_choice
 from solvers.elastic.lent import Lent, lent_by
 from solvers.elastic.reclaiming import least_preemption_cost, random_choice, smallest_count
+from streams.worker.garbage import look_for_less_garbage
 
 SERVERS = 500
 COUNTS = (1, 5, *range(10, 101, 10))
@@ -46,7 +49,8 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
         lent = lent_by(cluster, on_loan)
         for count in counts:
             chosen = least_preemption_cost(lent, count)
-            took_s = _median_s(partial(_choose, cluster, on_loan, count))
+            with _garbage_as_in_a_worker():
+                took_s = _median_s(partial(_choose, cluster, on_loan, count))
             rows.append(
                 _Row(
                     has_elastic=number % 2 == 1,
@@ -140,11 +144,14 @@ def _mean_of_random(lent: Lent, count: int, number: int) -> float:
 
 
 def measure_allocation(quick: bool, seed: int) -> Result:
-    """`allocation_round_ms` and `round_event_ms` with 1,000 running and 500 waiting jobs, and `knapsack_ms`
-    at 354 items and 245 GPUs."""
+    """`allocation_round_ms`, `round_event_ms`, `wide_round_ms` with 1,000 running and 500 waiting jobs, and
+    `knapsack_ms` at 354 items and 245 GPUs."""
     rounds = QUICK_ROUNDS if quick else ROUNDS
-    timed = [_time_round(BusyCell(seed * ROUNDS + number)) for number in range(rounds)]
-    groups = [knapsack_groups(seed * ROUNDS + number) for number in range(rounds)]
+    seeds = [seed * ROUNDS + number for number in range(rounds)]
+    with _garbage_as_in_a_worker():
+        timed = [_time_round(BusyCell(each)) for each in seeds]
+        wide = [_time_round(BusyCell(each, wide=True)) for each in seeds]
+    groups = [knapsack_groups(each) for each in seeds]
     setting = (
         f"1,000 running, all elastic, and 500 waiting jobs, {TRAINING_GPUS} training and {INFERENCE_GPUS} "
         f"inference GPUs, {rounds} rounds"
@@ -162,6 +169,12 @@ def measure_allocation(quick: bool, seed: int) -> Result:
                 "round_event_ms",
                 1_000 * _mean([each.told_s for each in timed]),
                 f"the tick with all {_mean([each.decisions for each in timed]):.0f} decisions; {setting}",
+                rounds,
+            ),
+            Measurement(
+                "wide_round_ms",
+                1_000 * _mean([each.decided_s for each in wide]),
+                f"as allocation_round_ms, where each job that waits needs a whole server; {setting}",
                 rounds,
             ),
             Measurement(
@@ -187,14 +200,29 @@ def _time_round(busy: BusyCell) -> _TimedRound:
     decided_s, told_s = [], []
     for _ in range(REPEATS):
         outcomes = busy.wake()
+        gc.collect()
         start_s = time.perf_counter()
         next(outcomes)
         decided_s.append(time.perf_counter() - start_s)
         cell = busy.cell()
+        gc.collect()
         start_s = time.perf_counter()
         decisions = cell.handle(busy.tick)
         told_s.append(time.perf_counter() - start_s)
     return _TimedRound(float(np.median(decided_s)), float(np.median(told_s)), len(decisions))
+
+
+@contextmanager
+def _garbage_as_in_a_worker() -> Iterator[None]:
+    """Look for garbage as seldom as the process that decides does."""
+    gc.collect()
+    before = gc.get_threshold()
+    look_for_less_garbage()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 
 def _median_s(call: Callable[[], object]) -> float:

@@ -7,11 +7,14 @@ the work of one on a training server.
 
 import math
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from solvers.elastic.cluster_parts import Kind, Part, Server, Trial, class_of, emptied_first, made_firm_first
 from solvers.elastic.demand import Pool
 from solvers.elastic.server_class import Group, ServerClass
+
+_NO_PARTS: Mapping[Kind, Part] = MappingProxyType({})
 
 
 def placing_order(gpus_per_worker: int, arrival: int) -> tuple[int, int]:
@@ -290,7 +293,7 @@ class Cluster:
 
     def parts_of(self, job_id: str) -> Mapping[Kind, Part]:
         """What a job has, by kind, to be read at once: it changes as workers come and go."""
-        return self._jobs.get(job_id, {})
+        return self._jobs.get(job_id, _NO_PARTS)
 
     def workers_of(self, job_id: str) -> dict[Kind, dict[str, int]]:
         """Real workers of a job, by kind and server."""

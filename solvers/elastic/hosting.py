@@ -1,6 +1,6 @@
 """Who is on servers on loan, as arrays for compiled code."""
 
-from itertools import repeat
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -39,17 +39,16 @@ def hosting_of(lent: Lent) -> tuple[Hosting, list[str]]:
     """
     ids = sorted(server.server_id for server in lent.servers)
     number_of = {server_id: number for number, server_id in enumerate(ids)}
-    hosts: list[int] = []
-    servers: list[int] = []
-    counted: list[int] = []
-    workers: list[int] = []
-    for job in lent.jobs:
-        everywhere = job.all_workers()
-        hosts.append(len(everywhere))
-        # Those that may not go are -1.
-        servers += map(number_of.get, everywhere, repeat(-1))
-        counted += map(job.workers.get, everywhere, repeat(0))
-        workers += everywhere.values()
+    everywhere = [job.all_workers() for job in lent.jobs]
+    hosts = [len(workers) for workers in everywhere]
+    # Those that may not go are -1.
+    servers = list(map(number_of.get, chain.from_iterable(everywhere), repeat(-1)))
+    workers = list(chain.from_iterable(each.values() for each in everywhere))
+    counted = [
+        count
+        for job, each in zip(lent.jobs, everywhere, strict=True)
+        for count in (map(job.workers.get, each, repeat(0)) if job.spare_workers else each.values())
+    ]
     job_of = np.repeat(np.arange(len(hosts)), hosts)
     server_of, counts = np.array(servers, np.int64), np.array(counted, np.int64)
     gpus = (

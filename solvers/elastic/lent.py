@@ -6,6 +6,7 @@ demand, and then leaves all its servers; otherwise it is scaled in and goes on.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -105,9 +106,7 @@ def reclaim_of(lent: Lent, chosen: Collection[str]) -> Reclaim:
 
 def lent_by(cluster: Cluster, servers: Sequence[str]) -> Lent:
     """The picture of these servers of a cluster, and of all jobs on them."""
-    jobs: dict[str, None] = {}
-    for server_id in servers:
-        jobs.update(dict.fromkeys(cluster.jobs_of(server_id)))
+    jobs = dict.fromkeys(chain.from_iterable(map(cluster.jobs_of, servers)))
     return Lent(
         servers=tuple(LentServer(server_id, cluster.gpus_of(server_id)) for server_id in servers),
         jobs=tuple(hosted_job(cluster, job_id) for job_id in jobs),

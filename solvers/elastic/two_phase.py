@@ -102,17 +102,17 @@ class TwoPhase:
 
     def _group(self, demand: Demand, base_pool: Pool, flexible_pool: Pool, offered: Sequence[int]) -> Group:
         """A job's items in the knapsack of one pool (erratum L3): so many extra workers each."""
-        other: tuple[int, Pool] = (0, flexible_pool)
+        least, speedup = demand.min_workers, demand.speedup
+        kept = demand.workers - least
         if flexible_pool == "loaned" and demand.flexible_pool == "training":
             # With nothing of this pool it goes on as it is.
-            other = (demand.workers - demand.min_workers, "training")
-        other_saved_s, other_pause_s = _saved_s(demand, base_pool, other), self._pause_s(demand, other)
-        least, speedup = demand.min_workers, demand.speedup
+            other_saved_s, other_pause_s = _saved_s(demand, base_pool, (kept, "training")), 0.0
+        else:
+            other_saved_s, other_pause_s = 0.0, self._scaling_pause_s if kept > 0 else 0.0
         least_s, work_s = demand.remaining_s(least), _work_s(demand, base_pool, flexible_pool)
         changing_s = (self._scaling_pause_s if demand.workers else 0.0) - other_pause_s
         # As `_saved_s` and `_pause_s` have it, of all items at once.
         values_s = [least_s - work_s / speedup[least + more] - other_saved_s - changing_s for more in offered]
-        kept = demand.workers - least
         if demand.flexible_pool == flexible_pool and kept in offered:
             kept_s = least_s - work_s / speedup[demand.workers]
             values_s[offered.index(kept)] = kept_s - other_saved_s + other_pause_s

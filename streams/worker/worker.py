@@ -1,7 +1,6 @@
 """The worker process: intake and cells, from start to an orderly stop."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ from streams.kafka.faults import BrokerError
 from streams.worker import broken_connections, tolerant_records
 from streams.worker.cells_file import CellsFileError, load_cells
 from streams.worker.faust_app import CellsApp
+from streams.worker.garbage import look_for_less_garbage
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 from streams.worker.warm_up import warm_up
 
@@ -108,7 +108,6 @@ EXIT_UNFIT = 2
 help."""
 
 _ANY_EPOCH_S = 0.0
-_GARBAGE_THRESHOLD = 50_000
 
 log = logging.getLogger(__name__)
 
@@ -130,10 +129,7 @@ def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -
         _end(EXIT_UNFIT, str(error))
     begin_log(settings.log_level)
     warm_up()
-    # What is loaded by now stays, and a cell's state has no cycles: looking through it again and again for
-    # garbage costs a sixth of a decision's time.
-    gc.freeze()
-    gc.set_threshold(_GARBAGE_THRESHOLD)
+    look_for_less_garbage()
     # Faust's consumer runs a second loop, in a thread of its own.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     broken_connections.install()
