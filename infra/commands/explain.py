@@ -1,11 +1,20 @@
 """`millrace explain`."""
 
+import time
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from infra.commands.options import DEFAULT_PREFIX, BootstrapServers, CellName, Json, TopicPrefix, target_of
+from infra.commands.options import (
+    DEFAULT_PREFIX,
+    BootstrapServers,
+    CellName,
+    Json,
+    TopicPrefix,
+    bounded,
+    target_of,
+)
 from infra.commands.output import print_json, progress, say
 from infra.errors import CommandError
 from infra.log.reader import LogReader
@@ -17,6 +26,7 @@ from schemas.base import ZoneView
 from schemas.codec import InvalidRecordError, decode_decision, decode_event
 from schemas.topics import DECISION_VIEWS, DECISIONS, LEDGER
 
+_DAY_S = 86_400.0
 _STANDING = tuple(model.TYPE.encode() for model in DECISION_VIEWS if issubclass(model, ZoneView))
 """How a zone stands may be news of a job that it does not speak of any more."""
 
@@ -24,16 +34,24 @@ _STANDING = tuple(model.TYPE.encode() for model in DECISION_VIEWS if issubclass(
 def explain(
     job_id: Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")],
     cell: CellName = None,
+    days: Annotated[
+        float | None,
+        bounded(
+            least=0.0, most=36_500, help="Read so many days of the log; by default all.", show_default=False
+        ),
+    ] = None,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
     """Show the history of one job from the log: terms, decisions with reasons, runs, result."""
-    stories = _stories(target_of(bootstrap_servers, topic_prefix, "auditor"), job_id)
+    start: Literal["beginning"] | float = "beginning" if days is None else time.time() - days * _DAY_S
+    stories = _stories(target_of(bootstrap_servers, topic_prefix, "auditor"), job_id, start)
     if cell is not None:
         stories = {name: story for name, story in stories.items() if name == cell}
     if not stories:
-        raise CommandError(f"the log has no job {job_id}" + (f" in cell {cell}" if cell else ""))
+        since = "" if days is None else f" in the last {days:g} days"
+        raise CommandError(f"the log has no job {job_id}" + (f" in cell {cell}" if cell else "") + since)
     if len(stories) > 1:
         raise CommandError(f"job {job_id} is in cells {', '.join(sorted(stories))}: choose with --cell")
     ((cell_name, story),) = stories.items()
@@ -51,13 +69,13 @@ def show(cell: str, story: Story, json: bool) -> None:
             say(line)
 
 
-def _stories(target: Target, job_id: str) -> dict[str, Story]:
-    """By cell, what its log says about the job."""
+def _stories(target: Target, job_id: str, start: Literal["beginning"] | float) -> dict[str, Story]:
+    """By cell, what its log says about the job from then on."""
     ledger = target.topic(LEDGER)
     mention = job_id.encode()
     stories: dict[str, Story] = {}
     with (
-        LogReader(target, [ledger, target.topic(DECISIONS)], "beginning") as reader,
+        LogReader(target, [ledger, target.topic(DECISIONS)], start) as reader,
         progress("reading the log") as done,
     ):
         for record in reader.to_end(done):

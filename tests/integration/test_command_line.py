@@ -60,6 +60,7 @@ def test_a_bid_is_decided_explained_watched_and_proven(millrace, tmp_path):
     assert "ann bids 3.0000" in story
     assert "price: operation " in story
     assert "plan: 96 samples: node-" in story
+    assert millrace("explain", "rich", "--days", "1") == story
     chapters = json.loads(millrace("explain", "poor", "--json"))["chapters"]
     assert [chapter["type"] for chapter in chapters] == [
         "millrace.job.submitted.v1",
@@ -159,6 +160,8 @@ def test_a_job_that_nobody_bid_for_cannot_be_explained(deployment, capsys):
     where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
     assert run(["explain", "nobody", *where]) == 1
     assert capsys.readouterr().err == "millrace: the log has no job nobody\n"
+    assert run(["explain", "nobody", "--days", "0.5", *where]) == 1
+    assert capsys.readouterr().err == "millrace: the log has no job nobody in the last 0.5 days\n"
 
 
 def test_an_executor_for_a_node_that_no_cell_has_is_refused_with_the_cells_there_are(deployment, capsys):
