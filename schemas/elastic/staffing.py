@@ -53,7 +53,7 @@ class ZoneStaffed(ZoneView):
     turn: Identifier | None = None
     """The job that has waited for too long and comes before shorter ones."""
     held: tuple[Identifier, ...] = ()
-    """Servers on which nothing new is placed until that job is."""
+    """Servers on which no job starts until then that would not be over before they have room for it."""
     on_loan: Amount
     """Servers on loan to the zone that nobody wants back yet."""
     harmless_returns: Amount

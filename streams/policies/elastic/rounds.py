@@ -1,6 +1,7 @@
 """One round of allocation: what a scheme is asked about the jobs, and how its grants are carried out."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from schemas.base import Outcome
 from schemas.elastic.settings import ElasticPolicy
@@ -12,7 +13,7 @@ from solvers.elastic.making_way import MovableWorkers
 from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.placing import Placing, ScatteredRoom
 from streams.policies.elastic.sizes import Sizes
-from streams.policies.elastic.turns import Turns
+from streams.policies.elastic.turns import Hold, Turns
 from streams.policies.elastic.workforce import Workforce
 
 _SPANNING_SPEED = {"basic": 1.0, "advanced": 0.7, "heterogeneous": 0.7, "ideal": 1.0}
@@ -42,23 +43,37 @@ class Rounds:
         return self._scheme.gives_turns and self._turns.is_due(self._policy.patience_s)
 
     def allocate(self) -> Iterator[Outcome]:
-        """Decide who has how many workers, and place them.
+        """Decide who has how many workers, and place them."""
+        workforce, cluster = self._workforce, self._workforce.cluster
+        first: ElasticJob | None = None
+        hold: Hold | None = None
+        if self._scheme.gives_turns:
+            first = self._turns.give(workforce.waiting, self._policy.patience_s)
+        if first is not None:
+            movable = MovableWorkers(cluster, _movable(workforce.resizable))
+            hold = self._turns.hold(first, movable, self._pools_of(first))
+        held = () if hold is None else hold.servers
+        with _closed(cluster, held):
+            placing = self._decide(workforce.waiting, workforce.resizable, first)
+        yield from self._carry_out(placing, first)
+        if hold is not None:
+            brief = [job for job in workforce.waiting if job is not first and self._is_over_by(job, hold)]
+            with _closed(cluster, set(cluster.servers()) - set(held)):
+                placing = self._decide(brief, [], None)
+            yield from self._carry_out(placing, None)
+
+    def _decide(
+        self, jobs: Sequence[ElasticJob], resizable: Sequence[ElasticJob], first: ElasticJob | None
+    ) -> Placing:
+        """What jobs that wait and jobs that run are given of the open servers.
 
         Schemes count the GPUs of a pool, and these may be scattered over its servers. So grants are placed on
         trial, and where some find no room, the scheme is asked again without them.
         """
         workforce, cluster = self._workforce, self._workforce.cluster
-        first: ElasticJob | None = None
-        if self._scheme.gives_turns:
-            first = self._turns.give(workforce.waiting, self._policy.patience_s)
-        waiting = [self._demand(job, job is first) for job in workforce.waiting]
-        running = [self._demand(job) for job in workforce.resizable]
-        movable = [demand.job_id for demand in running if demand.flexible_pool is not None]
-        held: tuple[str, ...] = ()
-        if first is not None:
-            held = self._turns.hold(first, MovableWorkers(cluster, movable), self._pools_of(first))
-        for server in held:
-            cluster.close(server)
+        waiting = [self._demand(job, job is first) for job in jobs]
+        running = [self._demand(job) for job in resizable]
+        movable = _movable(resizable)
         free_gpus = self._free_gpus(cluster)
         room = ScatteredRoom(workforce, movable)
         room.judge(waiting)
@@ -71,8 +86,10 @@ class Rounds:
             cluster.end_trial(is_kept)
             if is_kept:
                 break
-        for server in held:
-            cluster.open(server)
+        return placing
+
+    def _carry_out(self, placing: Placing, first: ElasticJob | None) -> Iterator[Outcome]:
+        workforce = self._workforce
         started = [change for change in placing.started if change.workers]
         made_way = f"jobs that waited: {len(started)}" if started else "jobs that gain more"
         for change in placing.shrunk:
@@ -85,6 +102,10 @@ class Rounds:
             yield from workforce.start(change.job, change.workers, change.grant, detail)
         for change in placing.grown:
             yield from workforce.regroup(change.job, change.held, change.added, change.grant, made_way)
+
+    def _is_over_by(self, job: ElasticJob, hold: Hold) -> bool:
+        """Whether a job that started now would be over before servers that are held have room."""
+        return self._workforce.work_left_s(job) / job.speedup[job.workload.min_workers] <= hold.ready_s
 
     def _demand(self, job: ElasticJob, comes_first: bool = False) -> Demand:
         """What a scheme is told of a job."""
@@ -141,3 +162,21 @@ class Rounds:
     @staticmethod
     def _free_gpus(cluster: Cluster) -> dict[Pool, float]:
         return {"training": cluster.free_gpus("training"), "loaned": cluster.free_gpus("loaned")}
+
+
+def _movable(resizable: Sequence[ElasticJob]) -> list[str]:
+    """The jobs whose flexible workers may go."""
+    return [job.job.job_id for job in resizable if job.flexible_pool is not None]
+
+
+@contextmanager
+def _closed(cluster: Cluster, servers: Collection[str]) -> Iterator[None]:
+    """Place nothing on these servers for the length of the block."""
+    closed = [server for server in cluster.servers() if server in servers and cluster.is_open(server)]
+    for server in closed:
+        cluster.close(server)
+    try:
+        yield
+    finally:
+        for server in closed:
+            cluster.open(server)

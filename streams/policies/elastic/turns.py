@@ -6,6 +6,7 @@ one waiting for ever, and smaller jobs fill the room that a wide one needs. The 
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from solvers.elastic.demand import Pool
 from solvers.elastic.making_way import MovableWorkers
@@ -13,11 +14,21 @@ from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.workforce import Workforce
 
 
+@dataclass(frozen=True)
+class Hold:
+    """Servers on which only what is over in time is placed."""
+
+    servers: tuple[str, ...]
+    ready_s: float
+    """In so many seconds they have room, if jobs end as they do with their base demand."""
+
+
 class Turns:
     """Whose turn it is in one zone.
 
     A job that has waited for `patience_s` can be given the turn, and keeps it until it starts. It comes
-    before all others then. Where there is no room for it, the servers that will have room first are held.
+    before all others then. Where there is no room for it, the servers that will have room first are held;
+    jobs that end before that may use them (EASY backfilling, Lifka 1995).
     """
 
     def __init__(self, workforce: Workforce) -> None:
@@ -48,15 +59,15 @@ class Turns:
         """Who has the turn starts."""
         self.job_id = None
 
-    def hold(self, holder: ElasticJob, movable: MovableWorkers, pools: Sequence[Pool]) -> tuple[str, ...]:
-        """The servers that are held for the job that has the turn: none where it can start, or never could as
-        its servers are."""
+    def hold(self, holder: ElasticJob, movable: MovableWorkers, pools: Sequence[Pool]) -> Hold | None:
+        """What is held for the job that has the turn: nothing where it can start, or could not even if it
+        were alone on the servers that are open now."""
         size, wanted = holder.workload.gpus_per_worker, holder.workload.min_workers
-        if not any(movable.room(size, pool) >= wanted for pool in pools):
-            places = sorted(self._places(size))[:wanted]
-            if len(places) == wanted:
-                self.held = tuple(dict.fromkeys(server for _, server in places))
-        return self.held
+        places = sorted(self._places(size))[:wanted]
+        if len(places) < wanted or any(movable.room(size, pool) >= wanted for pool in pools):
+            return None
+        self.held = tuple(dict.fromkeys(server for _, server in places))
+        return Hold(self.held, places[-1][0])
 
     def _overdue(self, waiting: Sequence[ElasticJob], patience_s: float) -> list[ElasticJob]:
         now_s = self._workforce.time_s
