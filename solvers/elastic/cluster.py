@@ -251,8 +251,8 @@ class Cluster:
         return _most_workers(classes, gpus_per_worker, more)
 
     def servers(self, pool: Pool | None = None) -> list[str]:
-        """All servers, or those of a pool, in the order in which they joined."""
-        return [each.server_id for each in self._servers.values() if pool in (None, each.pool)]
+        """All servers, or those of a pool, by id."""
+        return sorted(each.server_id for each in self._servers.values() if pool in (None, each.pool))
 
     def pool_of(self, server_id: str) -> Pool:
         """Whose server it is."""

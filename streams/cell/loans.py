@@ -168,25 +168,26 @@ class Loans:
         return zone, zone.lending
 
     def _note_load(self, event: InferenceLoadReported, lender: Zone, time_s: float) -> None:
-        """Remember it as of its own time, or of the next tick where that is sooner: one that was stamped
-        ahead would otherwise stand against all that come after it."""
+        """Remember it as of its own time, or of the latest tick where that is sooner: one that was stamped
+        ahead would otherwise stand against those that come after it."""
         latest = self._loads.get(event.zone)
         if latest is not None and event.time_s < latest.time_s:
             raise RefusedError(
                 "stale_load",
                 f"zone {event.zone} has told its load at {latest.time_s} s, this one is of {event.time_s} s",
             )
-        next_tick_s = time_s + tick_interval_s(self._layout.owned)
         serving = set(event.serving)
         own = tuple(node.id for node in lender.nodes if node.id in serving)
-        self._loads[event.zone] = Load(min(event.time_s, next_tick_s), event.load, own)
+        self._loads[event.zone] = Load(min(event.time_s, time_s), event.load, own)
 
     def _lend(
         self, event: CapacityOffered, lender: Zone, lending: Lending, time_s: float
     ) -> Iterator[Outcome]:
         """Lend all servers at once that can be lent, and say of each what becomes of it."""
         load = self._loads.get(lender.id)
-        if load is not None and load.time_s + lending.load_valid_s < time_s:
+        # It may be a tick younger than it counts.
+        valid_s = lending.load_valid_s + tick_interval_s(self._layout.owned)
+        if load is not None and load.time_s + valid_s < time_s:
             load = None
         lent, refusals = share_out(event.servers, lender, lending, load, self._nodes, self._zones.policies)
         layout: Layout | None = None

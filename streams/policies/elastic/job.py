@@ -49,6 +49,8 @@ class ElasticJob:
     """Runs that failed since the job was last further than ever before."""
     furthest_samples: int = 0
     """That it has ever done, lost ones among them."""
+    due_s: float | None = None
+    """When it should be over with its base demand, as its user declared it. None until its workers run."""
     waits_since_s: float = 0.0
     """When it was queued last. Says nothing of a job that has workers."""
     finished: RunFinished | None = None
@@ -132,6 +134,7 @@ class ElasticJob:
             self.clearing,
             self.failures,
             self.furthest_samples,
+            self.due_s,
             self.waits_since_s,
             finished,
             self.given_up,
@@ -141,7 +144,7 @@ class ElasticJob:
     def from_state(cls, state: Sequence[Any], jobs: Mapping[str, Job]) -> Self:
         """The job that `state` was taken of."""
         job_id, arrival, generation, members, workers, pool, flexible_pool, *rest = state
-        since_s, done, clearing, failures, furthest_samples, waits_since_s, finished, given_up = rest
+        since_s, done, clearing, failures, furthest_samples, due_s, waits_since_s, finished, given_up = rest
         return cls(
             jobs[job_id],
             arrival,
@@ -155,6 +158,7 @@ class ElasticJob:
             clearing,
             failures,
             furthest_samples,
+            due_s,
             waits_since_s,
             None if finished is None else RunFinished.model_validate_json(finished),
             given_up,

@@ -45,10 +45,9 @@ class Rounds:
     def allocate(self) -> Iterator[Outcome]:
         """Decide who has how many workers, and place them."""
         workforce, cluster = self._workforce, self._workforce.cluster
-        first: ElasticJob | None = None
         hold: Hold | None = None
-        if self._scheme.gives_turns:
-            first = self._turns.give(workforce.waiting, self._policy.patience_s)
+        waiting = workforce.waiting if self._scheme.gives_turns else ()
+        first = self._turns.give(waiting, self._policy.patience_s)
         if first is not None:
             movable = MovableWorkers(cluster, _movable(workforce.resizable))
             hold = self._turns.hold(first, movable, self._pools_of(first))
@@ -105,7 +104,7 @@ class Rounds:
 
     def _is_over_by(self, job: ElasticJob, hold: Hold) -> bool:
         """Whether a job that started now would be over before servers that are held have room."""
-        return self._workforce.work_left_s(job) / job.speedup[job.workload.min_workers] <= hold.ready_s
+        return self._workforce.base_left_s(job) <= hold.ready_s
 
     def _demand(self, job: ElasticJob, comes_first: bool = False) -> Demand:
         """What a scheme is told of a job."""

@@ -4,9 +4,9 @@ Shortest first (thesis, section 3.5.2) has no aging: whoever submits shorter job
 one waiting for ever, and smaller jobs fill the room that a wide one needs. The thesis leaves that open.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from solvers.elastic.demand import Pool
 from solvers.elastic.making_way import MovableWorkers
@@ -33,6 +33,9 @@ class Turns:
 
     def __init__(self, workforce: Workforce) -> None:
         self._workforce = workforce
+        self._latest: dict[str, int] = {}
+        """The number of the latest turn of each user who has jobs."""
+        self._given = 0
         self.job_id: str | None = None
         """Who has the turn."""
         self.held: tuple[str, ...] = ()
@@ -40,18 +43,23 @@ class Turns:
 
     def is_due(self, patience_s: float) -> bool:
         """Whether a job could be given the turn that nobody has."""
-        return self.job_id is None and bool(self._overdue(self._workforce.waiting, patience_s))
+        return self.job_id is None and bool(self._able(self._workforce.waiting, patience_s))
 
     def give(self, waiting: Sequence[ElasticJob], patience_s: float) -> ElasticJob | None:
-        """Who has the turn in this round. A new one is the job of the user with the fewest GPUs at work, so
-        that one user's many jobs do not keep others waiting; ties go by arrival."""
+        """Who has the turn in this round: who had it before, or else a job of the user whose latest turn was
+        longest ago, so that one user's many jobs do not keep others waiting; ties go by arrival.
+
+        Passed over are jobs that could not start now even if they were alone on the open servers.
+        """
         self.held = ()
-        holder = next((job for job in waiting if job.job.job_id == self.job_id), None)
-        if holder is None and (overdue := self._overdue(waiting, patience_s)):
-            at_work: Counter[str] = Counter()
-            for job in self._workforce.jobs.values():
-                at_work[job.job.user] += job.workers * job.workload.gpus_per_worker
-            holder = min(overdue, key=lambda job: (at_work[job.job.user], job.arrival))
+        able = self._able(waiting, patience_s)
+        holder = next((job for job in able if job.job.job_id == self.job_id), None)
+        if holder is None and able:
+            holder = min(able, key=lambda job: (self._latest.get(job.job.user, 0), job.arrival))
+            users = {job.job.user for job in self._workforce.jobs.values()}
+            self._given += 1
+            self._latest = {user: turn for user, turn in self._latest.items() if user in users}
+            self._latest[holder.job.user] = self._given
         self.job_id = None if holder is None else holder.job.job_id
         return holder
 
@@ -60,20 +68,34 @@ class Turns:
         self.job_id = None
 
     def hold(self, holder: ElasticJob, movable: MovableWorkers, pools: Sequence[Pool]) -> Hold | None:
-        """What is held for the job that has the turn: nothing where it can start, or could not even if it
-        were alone on the servers that are open now."""
+        """What is held for the job that has the turn; nothing where it can start."""
         size, wanted = holder.workload.gpus_per_worker, holder.workload.min_workers
-        places = sorted(self._places(size))[:wanted]
-        if len(places) < wanted or any(movable.room(size, pool) >= wanted for pool in pools):
+        if any(movable.room(size, pool) >= wanted for pool in pools):
             return None
+        places = sorted(self._places(size))[:wanted]
         self.held = tuple(dict.fromkeys(server for _, server in places))
         return Hold(self.held, places[-1][0])
 
-    def _overdue(self, waiting: Sequence[ElasticJob], patience_s: float) -> list[ElasticJob]:
-        now_s = self._workforce.time_s
+    def _able(self, waiting: Sequence[ElasticJob], patience_s: float) -> list[ElasticJob]:
+        """Those that have waited for so long, and for which the open training servers have room at least if
+        they are alone there."""
+        now_s, cluster = self._workforce.time_s, self._workforce.cluster
         if now_s is None:
             return []
-        return [job for job in waiting if now_s - job.waits_since_s >= patience_s]
+        overdue = [job for job in waiting if now_s - job.waits_since_s >= patience_s]
+        gpus = [cluster.gpus_of(server) for server in cluster.servers("training") if cluster.is_open(server)]
+        sizes = {job.workload.gpus_per_worker for job in overdue}
+        rooms = {size: sum(each // size for each in gpus) for size in sizes}
+        return [job for job in overdue if rooms[job.workload.gpus_per_worker] >= job.workload.min_workers]
+
+    def state(self) -> list[Any]:
+        """Everything, of types that msgpack writes."""
+        return [self.job_id, list(self.held), self._latest, self._given]
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Take the state of another."""
+        self.job_id, held, self._latest, self._given = state
+        self.held = tuple(held)
 
     def _places(self, gpus_per_worker: int) -> list[tuple[float, str]]:
         """For each worker that the open training servers could hold: in how many seconds, and where. Jobs
@@ -86,7 +108,7 @@ class Turns:
             ends: list[tuple[float, int]] = []
             for job_id in cluster.jobs_of(server):
                 job = jobs[job_id]
-                end_s = self._workforce.work_left_s(job) / job.speedup[job.workload.min_workers]
+                end_s = self._workforce.base_left_s(job)
                 firm = sum(
                     part.workers.get(server, 0) * part.gpus_per_worker
                     for kind, part in cluster.parts_of(job_id).items()

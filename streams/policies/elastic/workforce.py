@@ -99,8 +99,8 @@ class Workforce:
         return node in self._busy
 
     def jobs_on(self, node: str) -> list[ElasticJob]:
-        """The jobs that make it busy."""
-        return [self.jobs[job_id] for job_id in self._busy.get(node, ())]
+        """The jobs that make it busy, in the order of their arrival."""
+        return _by_arrival(self.jobs[job_id] for job_id in self._busy.get(node, ()))
 
     def placed(self, job: ElasticJob) -> dict[str, int]:
         """How many real workers of a job each server has room set aside for."""
@@ -122,6 +122,14 @@ class Workforce:
     def work_left_s(self, job: ElasticJob) -> float:
         """Seconds that what is left of a job takes with one worker on a training server, by now."""
         return job.work_left_s(self.time_s, self.speed(job))
+
+    def base_left_s(self, job: ElasticJob) -> float:
+        """How long what is left of a job takes with its base demand: as its user declared, or if it is late
+        by that, as much longer as it is late."""
+        left_s = self.work_left_s(job) / job.speedup[job.workload.min_workers]
+        if job.due_s is None or self.time_s is None:
+            return left_s
+        return max(left_s, self.time_s - job.due_s)
 
     def start(self, job: ElasticJob, workers: int, grant: Grant, detail: str) -> Iterator[Outcome]:
         """Have a job that waits start with so many workers, which the cluster has for it."""
@@ -172,6 +180,8 @@ class Workforce:
         """The leader says that the workers of the present generation run."""
         job.since_s = self.time_s
         self.progress(job, samples_done)
+        if job.due_s is None and self.time_s is not None:
+            job.due_s = self.time_s + self.base_left_s(job)
 
     def progress(self, job: ElasticJob, samples_done: int) -> None:
         """So far a job is now."""
@@ -336,7 +346,7 @@ class Workforce:
         job.members, job.done, job.since_s, job.waits_since_s = {}, {}, None, self.time_s or 0.0
         for node in done:
             self._cleared(job, node)
-        job.workers, job.pool, job.flexible_pool = 0, None, None
+        job.workers, job.pool, job.flexible_pool, job.due_s = 0, None, None, None
         self.cluster.remove(job.job.job_id)
         self._note(job)
 

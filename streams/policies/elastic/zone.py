@@ -157,6 +157,8 @@ class ElasticZone:
                 self._wanted.pop(change.node, None)
             case "down" | "cordoned" | "leaving":
                 reasons[change.status] = None
+        if not reasons:
+            del self._closed[change.node]
         if change.status == "leaving":
             self._wanted[change.node] = change.by_s
         self._open_and_close((*self._wanted_own, change.node))
@@ -219,12 +221,12 @@ class ElasticZone:
         return {
             "jobs": [job.to_state() for job in self._workforce.jobs.values()],
             "cluster": self._workforce.cluster.state(),
-            "closed": {node: list(reasons) for node, reasons in self._closed.items() if reasons},
+            "closed": {node: list(reasons) for node, reasons in self._closed.items()},
             "wanted": self._wanted,
             "arrivals": self._arrivals,
             "next_round_s": self._next_round_s,
             "changed": self._changed,
-            "turn": [self._turns.job_id, list(self._turns.held)],
+            "turns": self._turns.state(),
             "time_s": self._workforce.time_s,
             "staffing": [self._staffing.has_changed, self._staffing.next_s],
         }
@@ -233,8 +235,7 @@ class ElasticZone:
         self._closed = {node: dict.fromkeys(reasons) for node, reasons in state["closed"].items()}
         self._wanted, self._arrivals = state["wanted"], state["arrivals"]
         self._next_round_s, self._changed = state["next_round_s"], state["changed"]
-        self._turns.job_id, held = state["turn"]
-        self._turns.held = tuple(held)
+        self._turns.restore(state["turns"])
         self._workforce.time_s = state["time_s"]
         self._staffing.has_changed, self._staffing.next_s = state["staffing"]
         self._workforce.cluster.restore(state["cluster"])

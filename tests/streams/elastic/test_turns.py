@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from infra.views.elastic.view import ElasticView
 from schemas.base import Outcome
+from schemas.changes import NodeCordoned, NodeUncordoned
 from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
 from schemas.elastic.commands import WorkersAssigned
 from schemas.elastic.outcomes import JobResized
@@ -132,15 +133,57 @@ def test_only_the_servers_that_will_be_free_first_are_held():
     assert places == {"brief": "s0"}
 
 
-def test_the_turn_goes_to_the_user_with_the_fewest_gpus_at_work():
+def test_the_turn_goes_from_user_to_user():
     bench = zone_of()
-    bench.send(*(submit(f"many-{number}", 9_000, (4, 4), user="bob") for number in range(3)), tick(60.0))
-    bench.send(submit("one", 90_000, user="ann"), tick(120.0))
-    many = submit("last", 100, user="cid")
-    bench.send(many, tick(180.0 + PATIENCE_S))
-    assert bench.zone._turns.job_id == "one"
-    bench.send(withdraw("one"), tick(240.0 + PATIENCE_S))
-    assert bench.zone._turns.job_id == "last"
+    bench.send(submit("runs", 900_000, (8, 8), user="bob"), tick(60.0))
+    bench.send(*(submit(f"bob-{number}", 9_000, (8, 8), user="bob") for number in range(3)), tick(120.0))
+    bench.send(*(submit(f"ann-{number}", 90_000, (8, 8), user="ann") for number in range(2)))
+    bench.send(submit("cid-0", 900_000, (8, 8), user="cid"), tick(180.0 + PATIENCE_S))
+    turns = []
+    for number in range(1, 7):
+        turns.append(bench.zone._turns.job_id)
+        bench.send(withdraw(turns[-1], user=turns[-1][:3]), tick(180.0 + PATIENCE_S + 60.0 * number))
+    assert turns == ["bob-0", "ann-0", "cid-0", "bob-1", "ann-1", "bob-2"]
+
+
+def test_a_job_that_cannot_start_at_present_leaves_the_turn_to_others():
+    flood = Flood(zone_of(), gpus=8)
+    flood.round()
+    flood.bench.send(submit("both", 60, (2, 2), user="ann", gpus_per_worker=4))
+    flood.bench.send(submit("wide", 60, (1, 1), user="ben", gpus_per_worker=4))
+    flood.bench.send(NodeCordoned(cell=CELL, node="s1"))
+    while "wide" not in flood.started_s:
+        flood.round()
+    assert flood.started_s["wide"] <= INTERVAL_S + PATIENCE_S + 5 * INTERVAL_S
+    assert "both" not in flood.started_s
+    flood.bench.send(NodeUncordoned(cell=CELL, node="s1"))
+    while "both" not in flood.started_s:
+        flood.round()
+    assert flood.started_s["both"] <= flood.started_s["wide"] + 6 * INTERVAL_S
+
+
+def test_servers_are_not_held_for_the_end_of_a_job_that_is_late_for_long():
+    """It declared a minute, and runs on and on."""
+    flood = Flood(zone_of(), gpus=8)
+    flood.bench.send(submit("liar", 60, user="liar"))
+    flood.round()
+    flood.ends.pop("liar")
+    flood.bench.send(submit("wide", 60, (1, 1), user="ben", gpus_per_worker=4))
+    while "wide" not in flood.started_s:
+        flood.round()
+    assert flood.started_s["wide"] <= INTERVAL_S + PATIENCE_S + 5 * INTERVAL_S
+
+
+def test_one_wide_job_costs_others_little_while_servers_are_held_for_it():
+    flood = Flood(zone_of(servers=3), gpus=0)
+    flood.bench.send(submit("month", 30 * 86_400, user="ann"))
+    flood.round()
+    flood.gpus = 12
+    flood.bench.send(submit("wide", 60, (3, 3), user="ben", gpus_per_worker=4))
+    for _ in range(60):
+        flood.round()
+    assert len(flood.bench.zone._turns.held) == 3
+    assert len(flood.ends) == 12, "all GPUs are in use"
 
 
 def test_who_has_the_turn_keeps_it_until_it_starts():
@@ -152,7 +195,6 @@ def test_who_has_the_turn_keeps_it_until_it_starts():
     bench.send(tick(180.0 + PATIENCE_S))
     assert bench.zone._turns.job_id == "wide"
     bench.send(finished(first[0]))
-    # Ann has no GPUs at work now, and came before.
     assert orders(bench.send(tick(240.0 + PATIENCE_S))) == []
     bench.send(finished(second[0]))
     (begun,) = {order.job_id for order in orders(bench.send(tick(300.0 + PATIENCE_S)))}

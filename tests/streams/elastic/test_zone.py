@@ -19,8 +19,9 @@ from schemas.decisions import (
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.elastic.outcomes import JobResized
 from schemas.elastic.workload import ElasticTerms
-from schemas.fleet import NodeSilent
+from schemas.fleet import NodeOffline, NodeOnline, NodeSilent
 from schemas.jobs import JobQuoteRequested
+from streams.cell.cell import Cell
 from tests.support.elastic import (
     CELL,
     ZONE,
@@ -492,3 +493,25 @@ class TestQuotes:
 
     def test_a_job_too_large_is_told_so(self, bench):
         assert self.ask(bench, workers=(9, 9)).reason == "larger_than_the_zone"
+
+
+def test_a_restored_zone_puts_the_jobs_of_a_lost_node_back_in_the_same_order(bench):
+    """Wider jobs are placed first, whenever they came."""
+    bench.send(submit("narrow"), submit("wide", gpus_per_worker=2), tick(60.0))
+    bench.twin = Cell.unpack(bench.cell.packed())
+    lost = resized(bench.send(NodeSilent(cell=CELL, node="s0", silent_s=30.0)))
+    assert lost == [("narrow", "node_lost", 0), ("wide", "node_lost", 0)]
+
+
+def test_a_restored_zone_closes_nodes_in_the_same_order(bench):
+    for _ in range(2):
+        bench.send(NodeOffline(cell=CELL, node="s0"), NodeOffline(cell=CELL, node="s1"))
+        bench.send(
+            *(
+                NodeOnline(cell=CELL, node=node, base_model="any", runners=("elastic",))
+                for node in ("s0", "s1")
+            )
+        )
+        bench.twin = Cell.unpack(bench.cell.packed())
+        bench.send(NodeOffline(cell=CELL, node="s1"), NodeOffline(cell=CELL, node="s0"))
+        assert bench.twin.packed() == bench.cell.packed()
