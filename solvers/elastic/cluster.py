@@ -10,7 +10,16 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from solvers.elastic.cluster_parts import Kind, Part, Server, Trial, class_of, emptied_first, made_firm_first
+from solvers.elastic.cluster_parts import (
+    Kind,
+    Part,
+    Server,
+    Trial,
+    class_of,
+    emptied_first,
+    made_firm_first,
+    may_stand_in,
+)
 from solvers.elastic.demand import Pool
 from solvers.elastic.server_class import Group, ServerClass
 
@@ -183,27 +192,33 @@ class Cluster:
         """Take a job's workers on one server away, all kinds, as when the server is given back.
 
         Flexible workers elsewhere that are equally fast become base ones, as many as are lost of those: first
-        on servers with workers that nobody can lose, then on those with the most GPUs in use; ties by id.
+        on servers with workers that nobody can lose, then on those with the most GPUs in use; ties by id. If
+        they are on training servers and base ones on loaned ones, they become all of the base demand, where
+        they are enough for that; base ones that are left become flexible ones then, or go where there still
+        are others.
 
         Returns:
-            The real workers that are lost.
+            The real workers that are lost on this server.
         """
         parts = self._jobs.get(job_id, {})
         lost = {kind: part.workers[server_id] for kind, part in parts.items() if server_id in part.workers}
         base, flexible = parts.get("base"), parts.get("flexible")
+        base_count = sum(base.workers.values()) if base else 0
         if "flexible" in lost:
             self._take(self._servers[server_id], job_id, "flexible", lost["flexible"])
         if base and flexible and class_of(base) == class_of(flexible):
-            missing = lost.get("base", 0)
-            for server in sorted((self._servers[each] for each in flexible.workers), key=made_firm_first):
-                count = min(missing, flexible.workers[server.server_id])
-                if count:
-                    self._take(server, job_id, "flexible", count)
-                    self._put(server, job_id, "base", base, count)
-                    missing -= count
+            self._make_firm(job_id, base, lost.get("base", 0))
         for kind, count in lost.items():
             if kind != "flexible":
                 self._take(self._servers[server_id], job_id, kind, count)
+        if (
+            base
+            and flexible
+            and "base" in lost
+            and may_stand_in(flexible, base)
+            and sum(flexible.workers.values()) >= base_count
+        ):
+            self._stand_in(job_id, base, flexible, base_count)
         return lost
 
     def begin_trial(self) -> None:
@@ -404,6 +419,30 @@ class Cluster:
         if kind != "flexible":
             server.firm_gpus += count * part.gpus_per_worker
         self._count_in(server)
+
+    def _make_firm(self, job_id: str, base: Part, missing: int) -> None:
+        """Have so many of a job's flexible workers, or all of them, be part of its base demand."""
+        flexible = self._jobs[job_id].get("flexible")
+        workers = dict(flexible.workers) if flexible else {}
+        for server in sorted((self._servers[each] for each in workers), key=made_firm_first):
+            count = min(missing, workers[server.server_id])
+            if count:
+                self._take(server, job_id, "flexible", count)
+                self._put(server, job_id, "base", base, count)
+                missing -= count
+
+    def _stand_in(self, job_id: str, base: Part, flexible: Part, count: int) -> None:
+        """Have so many flexible workers of another pool be the base demand; see `leave`."""
+        left = dict(base.workers)
+        for server_id, workers in left.items():
+            self._take(self._servers[server_id], job_id, "base", workers)
+        parts = self._jobs[job_id]
+        parts["base"] = Part(flexible.pool, flexible.workers_per_worker, flexible.gpus_per_worker)
+        self._make_firm(job_id, parts["base"], count)
+        if left and "flexible" not in parts:
+            parts["flexible"] = Part(base.pool, base.workers_per_worker, base.gpus_per_worker)
+            for server_id, workers in left.items():
+                self._put(self._servers[server_id], job_id, "flexible", parts["flexible"], workers)
 
     def _take_flexible(self, job_id: str, part: Part, wanted: int) -> dict[str, int]:
         """Take so many real ones; see `shrink`."""

@@ -73,3 +73,9 @@ def made_firm_first(server: Server) -> tuple[bool, int, str]:
 def class_of(part: Part) -> tuple[Pool, int]:
     """Where its servers are, and how fast."""
     return (part.pool, part.workers_per_worker)
+
+
+def may_stand_in(flexible: Part, base: Part) -> bool:
+    """Whether flexible workers on training servers are as fast as base ones on loaned servers."""
+    pools = flexible.pool, base.pool
+    return pools == ("training", "loaned") and flexible.workers_per_worker == base.workers_per_worker

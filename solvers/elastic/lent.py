@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from solvers.elastic.cluster import Cluster
-from solvers.elastic.cluster_parts import class_of
+from solvers.elastic.cluster_parts import class_of, may_stand_in
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 
@@ -33,7 +33,10 @@ class HostedJob(NamedTuple):
     workers: Mapping[str, int]
     """By server; those on servers that may not be given back are among them."""
     spare_workers: Mapping[str, int] = _NONE
-    """Further ones that do not count as workers that are left: flexible ones that are not as fast."""
+    """Further ones that do not count as workers that are left: flexible ones in another pool, or not as
+    fast."""
+    may_stand_in: bool = False
+    """Whether spare ones become the base demand if it is lost and they are enough."""
 
     def all_workers(self) -> Mapping[str, int]:
         """Of both sorts, by server."""
@@ -45,7 +48,13 @@ class HostedJob(NamedTuple):
     def is_preempted_without(self, servers: Collection[str]) -> bool:
         """Whether what is left without these servers is too little."""
         left = sum(count for each, count in self.workers.items() if each not in servers)
-        return left < self.min_workers
+        return left < self.min_workers and not (
+            self.may_stand_in and self.spare_outside(servers) >= self.min_workers
+        )
+
+    def spare_outside(self, servers: Collection[str]) -> int:
+        """Spare workers on other servers."""
+        return sum(count for each, count in self.spare_workers.items() if each not in servers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +114,26 @@ def reclaim_of(lent: Lent, chosen: Collection[str]) -> Reclaim:
 
 
 def lent_by(cluster: Cluster, servers: Sequence[str]) -> Lent:
-    """The picture of these servers of a cluster, and of all jobs on them."""
+    """The picture of these servers of a cluster, and of all jobs on them. A job that workers on other servers
+    may stand in for has no base demand there that it could not lose."""
+    going = frozenset(servers)
     jobs = dict.fromkeys(chain.from_iterable(map(cluster.jobs_of, servers)))
     return Lent(
         servers=tuple(LentServer(server_id, cluster.gpus_of(server_id)) for server_id in servers),
-        jobs=tuple(hosted_job(cluster, job_id) for job_id in jobs),
+        jobs=tuple(_to_give_back(hosted_job(cluster, job_id), going) for job_id in jobs),
     )
+
+
+def _to_give_back(job: HostedJob, servers: Collection[str]) -> HostedJob:
+    is_safe = job.may_stand_in and job.spare_outside(servers) >= job.min_workers
+    return job._replace(min_workers=0) if is_safe else job
 
 
 def hosted_job(cluster: Cluster, job_id: str) -> HostedJob:
     """A job of a cluster, as what it loses with its servers."""
     parts = cluster.parts_of(job_id)
     firm = parts["inelastic"] if "inelastic" in parts else parts["base"]
-    workers, spare = firm.workers.copy(), _NONE
+    workers, spare, stands_in = firm.workers.copy(), _NONE, False
     min_workers = sum(workers.values())
     flexible = parts.get("flexible")
     if flexible is not None and class_of(flexible) == class_of(firm):
@@ -125,4 +141,5 @@ def hosted_job(cluster: Cluster, job_id: str) -> HostedJob:
             workers[server_id] = workers.get(server_id, 0) + count
     elif flexible is not None:
         spare = flexible.workers.copy()
-    return HostedJob(job_id, min_workers, firm.gpus_per_worker, workers, spare)
+        stands_in = may_stand_in(flexible, firm)
+    return HostedJob(job_id, min_workers, firm.gpus_per_worker, workers, spare, stands_in)

@@ -172,6 +172,7 @@ class Workforce:
         for server in servers:
             cluster.leave(job_id, server)
         cluster.drop_fractions(job_id)
+        job.pool = cluster.pool_of_workers(job_id, "base") or job.pool
         job.flexible_pool = cluster.pool_of_workers(job_id, "flexible")
         flexible = cluster.normalised_workers(job_id, "flexible")
         yield from self._assign(job, job.workload.min_workers + flexible, why)

@@ -147,6 +147,22 @@ def test_flexible_workers_make_up_for_base_ones_that_leave():
     assert servers.workers_of("a") == {"base": {"l3": 1}}
 
 
+@pytest.mark.parametrize(
+    ("flexible", "after"),
+    [
+        (4, {"base": {"t0": 4}, "flexible": {"l1": 2}}),
+        (6, {"base": {"t0": 4}, "flexible": {"t1": 2}}),
+        (3, {"base": {"l1": 2}, "flexible": {"t0": 3}}),
+    ],
+)
+def test_flexible_workers_of_another_pool_stand_in_for_the_base_demand_where_they_are_enough(flexible, after):
+    servers = cluster(training=(4, 4), loaned=(2, 2))
+    servers.place("a", 4, 1, "loaned", "base")
+    servers.place("a", flexible, 1, "training", "flexible")
+    assert servers.leave("a", "l0") == {"base": 2}
+    assert servers.workers_of("a") == after
+
+
 def test_nothing_new_is_placed_on_a_closed_server():
     servers = cluster(training=(2, 2))
     servers.place("a", 1, 1, "training", "inelastic")
@@ -329,19 +345,31 @@ class ClusterMachine(RuleBasedStateMachine):
         assert lost == {
             key[1]: of[server] for key, of in self.workers.items() if key[0] == job and server in of
         }
-        one_class = self.sizes.get((job, "base"), (0,))[:2] == self.sizes.get((job, "flexible"), (1,))[:2]
+        base, flexible = self.sizes.get((job, "base"), (0, 0)), self.sizes.get((job, "flexible"), (1, 1))
+        one_class, one_speed = base[:2] == flexible[:2], base[1] == flexible[1]
+        base_count = sum(self.workers.get((job, "base"), {}).values())
         spare = sum(
             count for each, count in self.workers.get((job, "flexible"), {}).items() if each != server
         )
         made_up = min(lost.get("base", 0), spare) if one_class else 0
+        expected = {
+            key[1]: sum(of.values())
+            - lost.get(key[1], 0)
+            + {"base": made_up, "flexible": -made_up}.get(key[1], 0)
+            for key, of in self.workers.items()
+            if key[0] == job
+        }
+        pools = flexible[0], base[0]
+        if "base" in lost and one_speed and pools == ("training", "loaned") and spare >= base_count:
+            left = base_count - lost["base"]
+            expected |= {"base": base_count, "flexible": spare - base_count or left}
         for key in [key for key in self.workers if key[0] == job]:
-            now = self.cluster.workers_of(job).get(key[1], {})
-            change = {"base": made_up, "flexible": -made_up}.get(key[1], 0)
-            assert sum(now.values()) == sum(self.workers[key].values()) - lost.get(key[1], 0) + change
-            if now:
-                self.workers[key] = now
-            else:
-                del self.workers[key], self.sizes[key]
+            del self.workers[key], self.sizes[key]
+        for kind, part in self.cluster.parts_of(job).items():
+            assert sum(part.workers.values()) == expected.pop(kind)
+            self.workers[job, kind] = dict(part.workers)
+            self.sizes[job, kind] = (part.pool, part.workers_per_worker, part.gpus_per_worker)
+        assert not any(expected.values())
         assert server not in self.cluster.servers_of(job)
 
     @rule()

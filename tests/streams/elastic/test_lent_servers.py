@@ -128,3 +128,20 @@ def test_a_server_that_is_wanted_back_is_not_counted_again() -> None:
     bench.tell(loaded(0.5, INTERVAL_S), reclaimed(1, 4 * INTERVAL_S))
     bench.rounds(2, 11)
     assert [(said.on_loan, said.harmless_returns) for said in staffed(bench)] == [(3, 2), (2, 1)]
+
+
+def test_a_job_is_not_preempted_where_workers_on_training_servers_can_stand_in_for_its_base_demand() -> None:
+    bench = LivelyBench(borrowing_cell(servers=1, lent=3))
+    bench.tell(loaded(0.0), offered("i0"), submit("j", 90_000, (4, 8)))
+    bench.rounds(1, 1)
+    workforce = bench.zone._workforce
+    assert workforce.cluster.workers_of("j") == {"base": {"i0": 4}, "flexible": {"s0": 4}}
+    bench.rounds(2, 11)
+    assert staffed(bench)[-1].harmless_returns == 1
+    bench.tell(reclaimed(1, due_s=14 * INTERVAL_S))
+    outcomes = bench.rounds(12, 12)
+    (cleared,) = [outcome for outcome in outcomes if isinstance(outcome, ServersCleared)]
+    assert (cleared.preempted, cleared.scaled_in) == ((), ("j",))
+    assert workforce.cluster.workers_of("j") == {"base": {"s0": 4}}
+    job = workforce.jobs["j"]
+    assert (job.pool, job.flexible_pool, job.workers) == ("training", None, 4)
