@@ -228,6 +228,26 @@ def test_a_quote_counts_who_has_the_turn():
     assert quoted.evidence.start_s > 90_000 / 8 + 180_000 / 8
 
 
+def test_a_quote_counts_on_servers_that_are_not_held():
+    bench = zone_of()
+    bench.send(
+        *(submit(f"j{number}", work_s, gpus_per_worker=3) for number, work_s in enumerate((9_000, 30_000)))
+    )
+    bench.send(*map(started, orders(bench.send(tick(60.0)))))
+    bench.send(submit("wide", 60, gpus_per_worker=4), tick(120.0), tick(180.0 + PATIENCE_S))
+    assert bench.zone._turns.held == ("s0",)
+    quotes = [
+        JobQuoteRequested(
+            cell=CELL, quote_id=f"q{size}", user="u", zone=ZONE, workload=long, terms=ElasticTerms()
+        )
+        for size, long in ((1, workload(20_000)), (4, workload(20_000, gpus_per_worker=4)))
+    ]
+    starts = [quoted.evidence.start_s for quoted in bench.send(*quotes)]
+    # A GPU of s1 is idle; all of s0 is only once those before it are done.
+    assert starts[0] == 240.0 + PATIENCE_S
+    assert starts[1] > 9_000
+
+
 @pytest.mark.parametrize("scheme", ["fifo", "afs", "pollux"])
 def test_schemes_that_are_compared_with_give_no_turns(scheme):
     bench = zone_of(scheme=scheme)

@@ -481,6 +481,21 @@ class TestQuotes:
         # The running job began at 60 s and takes 100 s, and the shorter one takes 10 s.
         assert evidence.start_s == 60.0 + 100.0 + 10.0
 
+    def test_a_quote_counts_on_flexible_workers_to_make_way(self, bench):
+        bench.send(submit("grows", 90_000, (1, 8)))
+        run(bench, bench.send(tick(60.0)))
+        assert self.ask(bench, work_s=60).evidence.start_s == 120.0
+        bench.send(submit("j", 60))
+        assert ("j", "started", 1) in resized(bench.send(tick(120.0)))
+
+    def test_a_quote_passes_over_jobs_that_do_not_fit(self, bench):
+        bench.send(submit("runs", 90_000, (5, 5)))
+        run(bench, bench.send(tick(60.0)))
+        bench.send(submit("wide", 80, (8, 8)))
+        assert self.ask(bench, work_s=6_000).evidence.start_s == 120.0
+        bench.send(submit("j", 6_000))
+        assert resized(bench.send(tick(120.0))) == [("j", "started", 1)]
+
     def test_a_quote_counts_servers_that_the_job_may_use_alone(self):
         bench = ElasticBench()
         slow = Node(id="slow", gpu_type="T4", tariff="flat")
