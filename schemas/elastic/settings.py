@@ -23,7 +23,7 @@ MAX_SLOWNESS = 1_024
 DEFAULT_WORK_AT_RISK_S = 14_400.0
 """The best of 0, 1 h, 4 h and no limit for the mean JCT of two generated workloads: 15 days on a quarter of
 the thesis' clusters, seeds 1 and 2."""
-_IDS_PER_SERVER = 3
+_IDS_PER_SERVER = 4
 _BYTES_PER_SERVER = 64
 
 
@@ -62,7 +62,7 @@ class ElasticPolicy(PolicySettings):
     """Of schemes and choices that draw."""
 
     def state_bytes(self, zone: "Zone") -> int:
-        """Where each server is closed, and why."""
+        """Where each server is closed, and why, and whether it is held."""
         ids = [node.id for node in zone.nodes]
         return _BYTES_PER_SERVER * len(ids) + _IDS_PER_SERVER * sum(map(len, ids))
 

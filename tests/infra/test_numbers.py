@@ -16,6 +16,7 @@ HARMLESS = {
     "bench": ["nothing"],
     "clock": ["infra/cells/demo.yaml", *NOWHERE],
     "demo": NO_TRACE,
+    "explain": ["j", *NOWHERE],
     **{
         f"nodes {order}": ["n", "--cell", "c", *NOWHERE]
         for order in ("cordon", "uncordon", "retire", "return")

@@ -11,8 +11,8 @@ from schemas.fleet import RunFinished, RunProgressed
 from solvers.elastic.speedup import linear_speedup
 from streams.cell.jobs import Job
 
-_BYTES_PER_JOB = 2_048
-"""Packed, beside its nodes: numbers, what a finished run said, and an error."""
+_BYTES_PER_JOB = 2_304
+"""Packed, beside its nodes: numbers, what a finished run said, an error, and when its user had the turn."""
 _BYTES_PER_NODE = 16
 """Packed, beside its id: a number."""
 
