@@ -1,6 +1,6 @@
 """One round of allocation: what a scheme is asked about the jobs, and how its grants are carried out."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from schemas.base import Outcome
@@ -46,18 +46,18 @@ class Rounds:
         """Decide who has how many workers, and place them."""
         workforce, cluster = self._workforce, self._workforce.cluster
         hold: Hold | None = None
-        waiting = workforce.waiting if self._scheme.gives_turns else ()
-        first = self._turns.give(waiting, self._policy.patience_s)
+        waiting, resizable = workforce.waiting, workforce.resizable
+        first = self._turns.give(waiting if self._scheme.gives_turns else (), self._policy.patience_s)
         if first is not None:
-            movable = MovableWorkers(cluster, _movable(workforce.resizable))
+            movable = MovableWorkers(cluster, _movable(resizable))
             hold = self._turns.hold(first, movable, self._pools_of(first))
         held = () if hold is None else hold.servers
         with _closed(cluster, held):
-            placing = self._decide(workforce.waiting, workforce.resizable, first)
+            placing = self._decide(waiting, resizable, first)
         yield from self._carry_out(placing, first)
         if hold is not None:
             brief = [job for job in workforce.waiting if job is not first and self._is_over_by(job, hold)]
-            with _closed(cluster, set(cluster.servers()) - set(held)):
+            with _closed(cluster, [server for server in cluster.servers() if server not in held]):
                 placing = self._decide(brief, [], None)
             yield from self._carry_out(placing, None)
 
@@ -169,9 +169,9 @@ def _movable(resizable: Sequence[ElasticJob]) -> list[str]:
 
 
 @contextmanager
-def _closed(cluster: Cluster, servers: Collection[str]) -> Iterator[None]:
+def _closed(cluster: Cluster, servers: Sequence[str]) -> Iterator[None]:
     """Place nothing on these servers for the length of the block."""
-    closed = [server for server in cluster.servers() if server in servers and cluster.is_open(server)]
+    closed = [server for server in servers if cluster.is_open(server)]
     for server in closed:
         cluster.close(server)
     try:
