@@ -17,8 +17,6 @@ from solvers.elastic.cluster_parts import (
     Trial,
     class_of,
     emptied_first,
-    made_firm_first,
-    may_stand_in,
 )
 from solvers.elastic.demand import Pool
 from solvers.elastic.server_class import Group, ServerClass
@@ -176,10 +174,6 @@ class Cluster:
             raise ValueError(f"job {job_id} has {have} flexible workers, of which {wanted} cannot be taken")
         return self._take_flexible(job_id, part, wanted)
 
-    def take_flexible(self, job_id: str, server_id: str, workers: int) -> None:
-        """Take so many of a job's flexible workers on one server away, real ones."""
-        self._take(self._servers[server_id], job_id, "flexible", workers)
-
     def drop_fractions(self, job_id: str) -> dict[str, int]:
         """Take flexible workers away that are too few to do the work of one on a training server; returns the
         real workers by server."""
@@ -188,38 +182,27 @@ class Cluster:
             return {}
         return self._take_flexible(job_id, part, sum(part.workers.values()) % part.workers_per_worker)
 
-    def leave(self, job_id: str, server_id: str) -> dict[Kind, int]:
-        """Take a job's workers on one server away, all kinds, as when the server is given back.
+    def put(self, job_id: str, kind: Kind, server_id: str, workers: int, gpus_per_worker: int) -> None:
+        """Have so many real workers of a job be on a server, which has room for them."""
+        server = self._servers[server_id]
+        parts = self._jobs.setdefault(job_id, {})
+        if kind not in parts:
+            parts[kind] = Part(server.pool, server.workers_per_worker, gpus_per_worker)
+        self._put(server, job_id, kind, parts[kind], workers)
 
-        Flexible workers elsewhere that are equally fast become base ones, as many as are lost of those: first
-        on servers with workers that nobody can lose, then on those with the most GPUs in use; ties by id. If
-        they are on training servers and base ones on loaned ones, they become all of the base demand, where
-        they are enough for that; base ones that are left become flexible ones then, or go where there still
-        are others.
+    def take(self, job_id: str, kind: Kind, server_id: str, workers: int) -> None:
+        """Take so many of the real workers that a job has on a server away."""
+        self._take(self._servers[server_id], job_id, kind, workers)
 
-        Returns:
-            The real workers that are lost on this server.
-        """
-        parts = self._jobs.get(job_id, {})
-        lost = {kind: part.workers[server_id] for kind, part in parts.items() if server_id in part.workers}
-        base, flexible = parts.get("base"), parts.get("flexible")
-        base_count = sum(base.workers.values()) if base else 0
-        if "flexible" in lost:
-            self._take(self._servers[server_id], job_id, "flexible", lost["flexible"])
-        if base and flexible and class_of(base) == class_of(flexible):
-            self._make_firm(job_id, base, lost.get("base", 0))
-        for kind, count in lost.items():
-            if kind != "flexible":
-                self._take(self._servers[server_id], job_id, kind, count)
-        if (
-            base
-            and flexible
-            and "base" in lost
-            and may_stand_in(flexible, base)
-            and sum(flexible.workers.values()) >= base_count
-        ):
-            self._stand_in(job_id, base, flexible, base_count)
-        return lost
+    def make_firm(self, job_id: str, server_id: str, workers: int) -> None:
+        """Have so many of the real flexible workers that a job has on a server be part of its base demand,
+        which is in that server's class or nowhere."""
+        server, parts = self._servers[server_id], self._jobs[job_id]
+        flexible = parts["flexible"]
+        if "base" not in parts:
+            parts["base"] = Part(flexible.pool, flexible.workers_per_worker, flexible.gpus_per_worker)
+        self._take(server, job_id, "flexible", workers)
+        self._put(server, job_id, "base", parts["base"], workers)
 
     def begin_trial(self) -> None:
         """From now on workers are placed and taken away on trial."""
@@ -269,42 +252,13 @@ class Cluster:
         """All servers, or those of a pool, by id."""
         return sorted(each.server_id for each in self._servers.values() if pool in (None, each.pool))
 
-    def pool_of(self, server_id: str) -> Pool:
-        """Whose server it is."""
-        return self._servers[server_id].pool
-
-    def gpus_of(self, server_id: str) -> int:
-        """How many GPUs it has, real ones."""
-        return self._servers[server_id].gpus
-
-    def workers_per_worker(self, server_id: str) -> int:
-        """How many workers there do the work of one on a training server."""
-        return self._servers[server_id].workers_per_worker
-
-    def free_of(self, server_id: str) -> int:
-        """How many of its GPUs are idle, real ones."""
-        return self._servers[server_id].free
-
-    def is_open(self, server_id: str) -> bool:
-        """Whether anything may be placed there."""
-        return self._servers[server_id].is_open
-
-    def is_empty(self, server_id: str) -> bool:
-        """Whether nobody has workers there."""
-        return not self._servers[server_id].parts
-
-    def hosts_flexible_only(self, server_id: str) -> bool:
-        """Whether there are workers, and every job there can lose them."""
-        server = self._servers[server_id]
-        return bool(server.parts) and server.firm_gpus == 0
+    def server(self, server_id: str) -> Server:
+        """One of them, to be read at once: it changes as workers come and go."""
+        return self._servers[server_id]
 
     def jobs(self) -> list[str]:
         """Jobs that have workers, in the order in which they got their first."""
         return list(self._jobs)
-
-    def jobs_of(self, server_id: str) -> list[str]:
-        """Jobs that have workers on a server, by id."""
-        return sorted(self._servers[server_id].parts)
 
     def parts_of(self, job_id: str) -> Mapping[Kind, Part]:
         """What a job has, by kind, to be read at once: it changes as workers come and go."""
@@ -342,7 +296,7 @@ class Cluster:
         return {
             "closed": sorted(each.server_id for each in self._servers.values() if not each.is_open),
             "jobs": [
-                [job_id, kind, part.pool, part.workers_per_worker, part.gpus_per_worker, part.workers]
+                [job_id, kind, part.gpus_per_worker, part.workers]
                 for job_id, parts in self._jobs.items()
                 for kind, part in parts.items()
             ],
@@ -350,11 +304,9 @@ class Cluster:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of another cluster of the same servers; this one must be empty and open."""
-        for job_id, kind, pool, workers_per_worker, gpus_per_worker, workers in state["jobs"]:
-            part = Part(pool, workers_per_worker, gpus_per_worker)
-            self._jobs.setdefault(job_id, {})[kind] = part
+        for job_id, kind, gpus_per_worker, workers in state["jobs"]:
             for server_id, count in workers.items():
-                self._put(self._servers[server_id], job_id, kind, part, count)
+                self.put(job_id, kind, server_id, count, gpus_per_worker)
         for server_id in state["closed"]:
             self.close(server_id)
 
@@ -407,43 +359,6 @@ class Cluster:
             return "empty"
         return "flexible" if server.firm_gpus == 0 and self._keeps_apart(server.pool) else "firm"
 
-    def _put(self, server: Server, job_id: str, kind: Kind, part: Part, count: int) -> None:
-        if self._trial is not None:
-            self._trial.keep(server, job_id, self._jobs[job_id])
-        self._count_out(server)
-        if server.server_id not in part.workers:
-            part.workers[server.server_id] = 0
-            server.parts[job_id] = server.parts.get(job_id, 0) + 1
-        part.workers[server.server_id] += count
-        server.free -= count * part.gpus_per_worker
-        if kind != "flexible":
-            server.firm_gpus += count * part.gpus_per_worker
-        self._count_in(server)
-
-    def _make_firm(self, job_id: str, base: Part, missing: int) -> None:
-        """Have so many of a job's flexible workers, or all of them, be part of its base demand."""
-        flexible = self._jobs[job_id].get("flexible")
-        workers = dict(flexible.workers) if flexible else {}
-        for server in sorted((self._servers[each] for each in workers), key=made_firm_first):
-            count = min(missing, workers[server.server_id])
-            if count:
-                self._take(server, job_id, "flexible", count)
-                self._put(server, job_id, "base", base, count)
-                missing -= count
-
-    def _stand_in(self, job_id: str, base: Part, flexible: Part, count: int) -> None:
-        """Have so many flexible workers of another pool be the base demand; see `leave`."""
-        left = dict(base.workers)
-        for server_id, workers in left.items():
-            self._take(self._servers[server_id], job_id, "base", workers)
-        parts = self._jobs[job_id]
-        parts["base"] = Part(flexible.pool, flexible.workers_per_worker, flexible.gpus_per_worker)
-        self._make_firm(job_id, parts["base"], count)
-        if left and "flexible" not in parts:
-            parts["flexible"] = Part(base.pool, base.workers_per_worker, base.gpus_per_worker)
-            for server_id, workers in left.items():
-                self._put(self._servers[server_id], job_id, "flexible", parts["flexible"], workers)
-
     def _take_flexible(self, job_id: str, part: Part, wanted: int) -> dict[str, int]:
         """Take so many real ones; see `shrink`."""
         removed: dict[str, int] = {}
@@ -456,16 +371,21 @@ class Cluster:
             wanted -= count
         return removed
 
+    def _put(self, server: Server, job_id: str, kind: Kind, part: Part, count: int) -> None:
+        if self._trial is not None:
+            self._trial.keep(server, job_id, self._jobs[job_id])
+        if server.server_id not in part.workers:
+            part.workers[server.server_id] = 0
+            server.parts[job_id] = server.parts.get(job_id, 0) + 1
+        part.workers[server.server_id] += count
+        self._use(server, kind, count * part.gpus_per_worker)
+
     def _take(self, server: Server, job_id: str, kind: Kind, count: int) -> None:
         if self._trial is not None:
             self._trial.keep(server, job_id, self._jobs[job_id])
-        self._count_out(server)
         parts = self._jobs[job_id]
         part = parts[kind]
         part.workers[server.server_id] -= count
-        server.free += count * part.gpus_per_worker
-        if kind != "flexible":
-            server.firm_gpus -= count * part.gpus_per_worker
         if part.workers[server.server_id] == 0:
             del part.workers[server.server_id]
             server.parts[job_id] -= 1
@@ -475,7 +395,17 @@ class Cluster:
                 del parts[kind]
                 if not parts:
                     del self._jobs[job_id]
-        self._count_in(server)
+        self._use(server, kind, -count * part.gpus_per_worker)
+
+    def _use(self, server: Server, kind: Kind, gpus: int) -> None:
+        """So many more of a server's GPUs have workers of a kind now."""
+        group, free = server.group, server.free
+        server.free -= gpus
+        if kind != "flexible":
+            server.firm_gpus += gpus
+        if server.is_open:
+            server.group = self._group_of(server)
+            server.peers.move(server.server_id, (group, free), (server.group, server.free))
 
     def _count_in(self, server: Server) -> None:
         if server.is_open:

@@ -29,6 +29,16 @@ class Server:
     parts: dict[str, int] = field(default_factory=dict)
     """How many kinds of workers of each job are here."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has workers here."""
+        return not self.parts
+
+    @property
+    def jobs(self) -> list[str]:
+        """Jobs that have workers here, by id."""
+        return sorted(self.parts)
+
 
 @dataclass(slots=True)
 class Part:
@@ -63,11 +73,6 @@ class Trial:
 def emptied_first(server: Server) -> tuple[bool, bool, int, str]:
     """Sorts servers into the order in which they lose flexible workers that are no longer granted."""
     return (server.is_open, server.firm_gpus > 0, server.gpus - server.free, server.server_id)
-
-
-def made_firm_first(server: Server) -> tuple[bool, int, str]:
-    """Sorts servers into the order in which flexible workers on them become base ones."""
-    return (server.firm_gpus == 0, server.free - server.gpus, server.server_id)
 
 
 def class_of(part: Part) -> tuple[Pool, int]:

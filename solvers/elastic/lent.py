@@ -117,9 +117,10 @@ def lent_by(cluster: Cluster, servers: Sequence[str]) -> Lent:
     """The picture of these servers of a cluster, and of all jobs on them. A job that workers on other servers
     may stand in for has no base demand there that it could not lose."""
     going = frozenset(servers)
-    jobs = dict.fromkeys(chain.from_iterable(map(cluster.jobs_of, servers)))
+    places = list(map(cluster.server, servers))
+    jobs = dict.fromkeys(chain.from_iterable(place.jobs for place in places))
     return Lent(
-        servers=tuple(LentServer(server_id, cluster.gpus_of(server_id)) for server_id in servers),
+        servers=tuple(LentServer(place.server_id, place.gpus) for place in places),
         jobs=tuple(_to_give_back(hosted_job(cluster, job_id), going) for job_id in jobs),
     )
 

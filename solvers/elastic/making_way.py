@@ -45,7 +45,7 @@ class MovableWorkers:
             part = cluster.parts_of(job_id).get("flexible")
             if part is not None:
                 for server, workers in part.workers.items():
-                    if cluster.is_open(server):
+                    if cluster.server(server).is_open:
                         self._hosted.setdefault(server, {})[job_id] = workers * part.gpus_per_worker
         for server in self._hosted:
             self._enter(server)
@@ -118,12 +118,12 @@ class MovableWorkers:
         losers: dict[str, None] = {}
         for server, goal_gpus in servers:
             for job_id, held_gpus in list(self._hosted[server].items()):
-                missing_gpus = goal_gpus - self._cluster.free_of(server)
+                missing_gpus = goal_gpus - self._cluster.server(server).free
                 if missing_gpus <= 0:
                     break
                 size = self._cluster.gpus_per_worker(job_id)
                 count = min(held_gpus // size, -(-missing_gpus // size))
-                self._cluster.take_flexible(job_id, server, count)
+                self._cluster.take(job_id, "flexible", server, count)
                 self._lose(job_id, server, count)
                 losers[job_id] = None
         return list(losers)
@@ -143,13 +143,9 @@ class MovableWorkers:
             del self._hosted[server]
 
     def _enter(self, server: str) -> None:
-        cluster = self._cluster
-        standing = Standing(
-            cluster.pool_of(server),
-            cluster.workers_per_worker(server),
-            cluster.free_of(server),
-            sum(self._hosted[server].values()),
-        )
+        now = self._cluster.server(server)
+        movable_gpus = sum(self._hosted[server].values())
+        standing = Standing(now.pool, now.workers_per_worker, now.free, movable_gpus)
         self._standings[server] = standing
         insort(self._servers.setdefault(standing, []), server)
 

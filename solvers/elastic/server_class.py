@@ -40,6 +40,11 @@ class ServerClass:
         self.free_gpus -= free
         self._rooms.clear()
 
+    def move(self, server_id: str, before: tuple[Group, int], after: tuple[Group, int]) -> None:
+        """Count a server in another group, or with other free GPUs, than before."""
+        self.drop(server_id, *before)
+        self.add(server_id, *after)
+
     def best_fit(self, group: Group, gpus: int) -> str | None:
         """The server of a group that has room for so many GPUs and the least left then."""
         for servers in self._servers[group][gpus:]:

@@ -105,7 +105,7 @@ def _room(
     """The pools' GPUs, those of some servers left out."""
     cluster = workforce.cluster
     free = sum(cluster.free_gpus(pool) for pool in pools)
-    free -= sum(cluster.free_of(server) for server in without if cluster.is_open(server))
+    free -= sum(server.free for server in map(cluster.server, without) if server.is_open)
     ends: list[tuple[float, float]] = []
     for job_id in cluster.jobs():
         job = workforce.jobs[job_id]

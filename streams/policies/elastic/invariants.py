@@ -36,9 +36,9 @@ def broken_invariants(zone: str, workforce: Workforce, jobs: Mapping[str, Job]) 
                 yield f"job {job_id} has workers on {node}, which has left the zone"
             if not workforce.is_busy(node):
                 yield f"node {node} has workers of job {job_id}, and is not busy"
-    for server in cluster.servers():
-        for job_id in cluster.jobs_of(server):
+    for server in map(cluster.server, cluster.servers()):
+        for job_id in server.jobs:
             if job_id not in workforce.jobs:
-                yield f"server {server} has workers of job {job_id}, which the zone does not keep"
-        if not 0 <= cluster.free_of(server) <= cluster.gpus_of(server):
-            yield f"server {server} has {cluster.free_of(server)} of {cluster.gpus_of(server)} GPUs free"
+                yield f"server {server.server_id} has workers of job {job_id}, which the zone does not keep"
+        if not 0 <= server.free <= server.gpus:
+            yield f"server {server.server_id} has {server.free} of {server.gpus} GPUs free"

@@ -171,7 +171,7 @@ def _movable(resizable: Sequence[ElasticJob]) -> list[str]:
 @contextmanager
 def _closed(cluster: Cluster, servers: Sequence[str]) -> Iterator[None]:
     """Place nothing on these servers for the length of the block."""
-    closed = [server for server in servers if cluster.is_open(server)]
+    closed = [server for server in servers if cluster.server(server).is_open]
     for server in closed:
         cluster.close(server)
     try:

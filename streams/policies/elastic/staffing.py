@@ -68,9 +68,9 @@ def staffed(
 
 
 def _gpus(cluster: Cluster, pool: Pool) -> PoolGpus:
-    servers = cluster.servers(pool)
-    gpus = sum(map(cluster.gpus_of, servers))
-    return PoolGpus(gpus=gpus, used_gpus=gpus - sum(map(cluster.free_of, servers)))
+    servers = list(map(cluster.server, cluster.servers(pool)))
+    gpus = sum(server.gpus for server in servers)
+    return PoolGpus(gpus=gpus, used_gpus=gpus - sum(server.free for server in servers))
 
 
 def _queue(workforce: Workforce, first: str | None) -> tuple[WaitingJob, ...]:

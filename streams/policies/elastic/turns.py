@@ -83,7 +83,8 @@ class Turns:
         if now_s is None:
             return []
         overdue = [job for job in waiting if now_s - job.waits_since_s >= patience_s]
-        gpus = [cluster.gpus_of(server) for server in cluster.servers("training") if cluster.is_open(server)]
+        servers = map(cluster.server, cluster.servers("training"))
+        gpus = [server.gpus for server in servers if server.is_open]
         sizes = {job.workload.gpus_per_worker for job in overdue}
         rooms = {size: sum(each // size for each in gpus) for size in sizes}
         return [job for job in overdue if rooms[job.workload.gpus_per_worker] >= job.workload.min_workers]
@@ -102,23 +103,24 @@ class Turns:
         there end as they do with their base demand, and flexible workers make way."""
         cluster, jobs = self._workforce.cluster, self._workforce.jobs
         places: list[tuple[float, str]] = []
-        for server in cluster.servers("training"):
-            if not cluster.is_open(server):
+        for server_id in cluster.servers("training"):
+            server = cluster.server(server_id)
+            if not server.is_open:
                 continue
             ends: list[tuple[float, int]] = []
-            for job_id in cluster.jobs_of(server):
+            for job_id in server.jobs:
                 job = jobs[job_id]
                 end_s = self._workforce.base_left_s(job)
                 firm = sum(
-                    part.workers.get(server, 0) * part.gpus_per_worker
+                    part.workers.get(server_id, 0) * part.gpus_per_worker
                     for kind, part in cluster.parts_of(job_id).items()
                     if kind != "flexible"
                 )
                 ends.append((end_s, firm))
-            free = cluster.gpus_of(server) - sum(firm for _, firm in ends)
-            places += [(0.0, server)] * (free // gpus_per_worker)
+            free = server.gpus - sum(firm for _, firm in ends)
+            places += [(0.0, server_id)] * (free // gpus_per_worker)
             for end_s, firm in sorted(ends):
                 more = (free + firm) // gpus_per_worker - free // gpus_per_worker
-                places += [(end_s, server)] * more
+                places += [(end_s, server_id)] * more
                 free += firm
         return places

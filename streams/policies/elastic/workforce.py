@@ -11,6 +11,7 @@ from schemas.elastic.outcomes import JobResized, ResizeReason
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Grant
+from solvers.elastic.leaving import leave
 from solvers.elastic.lent import hosted_job
 from streams.cell.live_bytes import LiveBytes
 from streams.policies.elastic.job import ElasticJob, generation_of
@@ -170,7 +171,7 @@ class Workforce:
                 yield from self._put_back(job, Why("preempted", why.detail, why.by_s))
             return
         for server in servers:
-            cluster.leave(job_id, server)
+            leave(cluster, job_id, server)
         cluster.drop_fractions(job_id)
         job.pool = cluster.pool_of_workers(job_id, "base") or job.pool
         job.flexible_pool = cluster.pool_of_workers(job_id, "flexible")

@@ -178,7 +178,7 @@ class ElasticZone:
             if fault is not None:
                 yield f"a job that was admitted would never run: it takes {fault}"
         for server in self._altered(context.zone.nodes, sizes):
-            if not self._workforce.cluster.is_empty(server):
+            if not self._workforce.cluster.server(server).is_empty:
                 yield f"server {server} has workers, and would have other GPUs or another speed"
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
@@ -250,10 +250,9 @@ class ElasticZone:
             known = self._nodes.get(node.id)
             if known is None or (same_kinds and (known is node or known == node)):
                 continue
-            server = node.id
-            place = cluster.pool_of(server), cluster.gpus_of(server), cluster.workers_per_worker(server)
-            if sizes.place_of(node) != place:
-                altered.append(server)
+            server = cluster.server(node.id)
+            if sizes.place_of(node) != (server.pool, server.gpus, server.workers_per_worker):
+                altered.append(node.id)
         return altered
 
     def _open_and_close(self, nodes: Iterable[str]) -> None:
@@ -298,7 +297,7 @@ class ElasticZone:
         if changed:
             self._changed = True
             cluster = self._workforce.cluster
-            lodgers = {job for server in cluster.servers("loaned") for job in cluster.jobs_of(server)}
+            lodgers = {job for server in cluster.servers("loaned") for job in cluster.server(server).jobs}
             yield cleared.outcome(spared_jobs=len(lodgers - affected.keys()))
             yield from changed
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from solvers.elastic.cluster import Cluster, placing_order
+from solvers.elastic.leaving import leave
 from tests.support.examples import examples
 
 POOLS = ("training", "loaned")
@@ -40,7 +41,7 @@ def test_workers_of_a_job_fill_server_after_server():
 def test_without_room_for_all_none_is_placed():
     servers = cluster(training=(4, 3))
     assert servers.place("a", 4, 2, "training", "inelastic") is None
-    assert servers.is_empty("t0")
+    assert servers.server("t0").is_empty
     assert servers.jobs() == []
     assert servers.place("a", 3, 2, "training", "inelastic") == {"t1": 1, "t0": 2}
 
@@ -58,7 +59,7 @@ def test_base_and_flexible_workers_are_on_separate_loaned_servers():
     assert servers.place("b", 1, 1, "loaned", "flexible") == {"l1": 1}
     assert servers.place("c", 1, 4, "loaned", "inelastic") == {"l0": 1}
     assert servers.place("d", 2, 4, "loaned", "base") == {"l2": 2}
-    assert [server for server in servers.servers("loaned") if servers.hosts_flexible_only(server)] == ["l1"]
+    assert [server for server in servers.servers("loaned") if not servers.server(server).firm_gpus] == ["l1"]
 
 
 def test_the_other_group_is_used_only_where_nothing_else_has_room():
@@ -69,7 +70,7 @@ def test_the_other_group_is_used_only_where_nothing_else_has_room():
     assert servers.place("d", 1, 2, "loaned", "flexible") == {"l0": 1}
     assert servers.remove("c") == {"l1": 1}
     assert servers.place("e", 1, 3, "loaned", "base") == {"l1": 1}
-    assert not servers.hosts_flexible_only("l1")
+    assert servers.server("l1").firm_gpus == 3
 
 
 def test_without_separate_groups_all_workers_are_packed_together():
@@ -138,12 +139,12 @@ def test_flexible_workers_make_up_for_base_ones_that_leave():
     assert servers.workers_of("a") == {"base": {"l0": 2}, "flexible": {"l1": 4, "l2": 2}}
     servers.place("a", 1, 1, "loaned", "base")
     assert servers.workers_of("a")["base"] == {"l0": 2, "l3": 1}
-    assert servers.leave("a", "l0") == {"base": 2}
+    assert leave(servers, "a", "l0") == {"base": 2}
     # One server of flexible workers is no longer one, rather than both.
     assert servers.workers_of("a") == {"base": {"l3": 1, "l1": 2}, "flexible": {"l1": 2, "l2": 2}}
-    assert servers.leave("a", "l1") == {"base": 2, "flexible": 2}
+    assert leave(servers, "a", "l1") == {"base": 2, "flexible": 2}
     assert servers.workers_of("a") == {"base": {"l3": 1, "l2": 2}}
-    assert servers.leave("a", "l2") == {"base": 2}
+    assert leave(servers, "a", "l2") == {"base": 2}
     assert servers.workers_of("a") == {"base": {"l3": 1}}
 
 
@@ -159,7 +160,7 @@ def test_flexible_workers_of_another_pool_stand_in_for_the_base_demand_where_the
     servers = cluster(training=(4, 4), loaned=(2, 2))
     servers.place("a", 4, 1, "loaned", "base")
     servers.place("a", flexible, 1, "training", "flexible")
-    assert servers.leave("a", "l0") == {"base": 2}
+    assert leave(servers, "a", "l0") == {"base": 2}
     assert servers.workers_of("a") == after
 
 
@@ -198,9 +199,8 @@ KINDS = st.sampled_from(["base", "flexible", "inelastic"])
 def restored_from(cluster, separates=True):
     """A cluster of the same servers that goes on where this one is."""
     other = Cluster(separates)
-    for server in cluster.servers():
-        factor = cluster.workers_per_worker(server)
-        other.add_server(server, cluster.pool_of(server), cluster.gpus_of(server), factor)
+    for server in map(cluster.server, cluster.servers()):
+        other.add_server(server.server_id, server.pool, server.gpus, server.workers_per_worker)
     other.restore(msgpack.unpackb(msgpack.packb(cluster.state())))
     return other
 
@@ -341,7 +341,7 @@ class ClusterMachine(RuleBasedStateMachine):
         if not servers:
             return
         server = data.draw(st.sampled_from(servers))
-        lost = self.cluster.leave(job, server)
+        lost = leave(self.cluster, job, server)
         assert lost == {
             key[1]: of[server] for key, of in self.workers.items() if key[0] == job and server in of
         }
@@ -381,15 +381,14 @@ class ClusterMachine(RuleBasedStateMachine):
     @invariant()
     def everything_is_where_it_was_put(self):
         for server, (pool, gpus, factor, is_open) in self.servers.items():
-            assert 0 <= self.cluster.free_of(server) == self.free(server) <= gpus
-            assert self.cluster.is_empty(server) == (self.used(server) == 0)
-            assert self.cluster.is_open(server) == is_open
-            assert (self.cluster.pool_of(server), self.cluster.workers_per_worker(server)) == (pool, factor)
+            kept = self.cluster.server(server)
+            assert 0 <= kept.free == self.free(server) <= gpus
+            assert kept.is_empty == (self.used(server) == 0)
+            assert kept.is_open == is_open
+            assert (kept.pool, kept.workers_per_worker) == (pool, factor)
             jobs = sorted({key[0] for key, workers in self.workers.items() if server in workers})
-            assert self.cluster.jobs_of(server) == jobs
-            assert self.cluster.hosts_flexible_only(server) == (
-                bool(jobs) and not self.used(server, ("base", "inelastic"))
-            )
+            assert kept.jobs == jobs
+            assert kept.firm_gpus == self.used(server, ("base", "inelastic"))
         assert set(self.cluster.servers()) == set(self.servers)
         assert set(self.cluster.jobs()) == {job for job, _ in self.workers}
         for (job, kind), workers in self.workers.items():

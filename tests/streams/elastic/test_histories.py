@@ -176,7 +176,7 @@ def test_whatever_happens_every_job_ends_and_every_server_is_free_again(scheme, 
     history.come_to_rest()
     assert history.live == []
     cluster = history.bench.zone._workforce.cluster
-    assert all(cluster.is_empty(server) for server in cluster.servers())
+    assert all(cluster.server(server).is_empty for server in cluster.servers())
     assert history.bench.zone.free_to_leave(list(cluster.servers())) == list(cluster.servers())
     history.tick(INTERVAL_S)
     assert all(loan.due_s is None for loan in history.bench.cell.nodes.loans.values()), "all are back"

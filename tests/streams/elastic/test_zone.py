@@ -171,7 +171,7 @@ class TestScatteredRoom:
     def test_workers_that_find_no_room_leave_their_gpus_to_other_jobs_in_the_same_round(self, bench):
         bench.send(*(submit(name, 900_000, (3, 3)) for name in ("a", "b")))
         run(bench, bench.send(tick(60.0)))
-        assert [bench.zone._workforce.cluster.free_of(server) for server in ("s0", "s1")] == [0, 2]
+        assert [bench.zone._workforce.cluster.server(server).free for server in ("s0", "s1")] == [0, 2]
         bench.send(submit("wide", 60_000, (1, 2)), submit("other", 600, (1, 1)))
         assert len(resized(bench.send(tick(120.0)))) == 2
 
