@@ -90,12 +90,11 @@ def _ahead(workforce: Workforce, turns: Turns, shortest_s: float) -> list[_Waiti
     """The jobs that wait and come before one of this running time, in their order."""
     ahead: list[_Waiting] = []
     for job in workforce.jobs.values():
-        left_s, has_turn = workforce.work_left_s(job), job.job.job_id == turns.job_id
-        running_s = left_s / job.speedup[job.workload.max_workers]
+        running_s, has_turn = workforce.shortest_left_s(job), job.job.job_id == turns.job_id
         if not job.members and not job.is_ending and (running_s <= shortest_s or has_turn):
             gpus = job.workload.min_workers * job.workload.gpus_per_worker
-            held_s = left_s / job.speedup[job.workload.min_workers]
-            ahead.append(_Waiting(-1.0 if has_turn else running_s, job.arrival, gpus, held_s))
+            order_s = -1.0 if has_turn else running_s
+            ahead.append(_Waiting(order_s, job.arrival, gpus, workforce.base_left_s(job)))
     return sorted(ahead)
 
 

@@ -155,8 +155,9 @@ class Rounds:
 
     def _risks_little(self, job: ElasticJob) -> bool:
         """Whether a preemption would take little from a job, see `most_work_at_risk_s`."""
-        at_risk_s = self._workforce.work_left_s(job) / job.speedup[job.workload.max_workers]
-        return job.workload.keeps_checkpoints or at_risk_s <= self._policy.most_work_at_risk_s
+        if job.workload.keeps_checkpoints:
+            return True
+        return self._workforce.shortest_left_s(job) <= self._policy.most_work_at_risk_s
 
     @staticmethod
     def _free_gpus(cluster: Cluster) -> dict[Pool, float]:

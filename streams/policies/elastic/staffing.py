@@ -9,7 +9,6 @@ from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Pool
 from solvers.elastic.lent import Lent, Reclaim, lent_by
 from solvers.elastic.reclaiming import Choice
-from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.turns import Turns
 from streams.policies.elastic.workforce import Workforce
 
@@ -74,10 +73,10 @@ def _gpus(cluster: Cluster, pool: Pool) -> PoolGpus:
 
 
 def _queue(workforce: Workforce, first: str | None) -> tuple[WaitingJob, ...]:
-    def running_s(job: ElasticJob) -> float:
-        return workforce.work_left_s(job) / job.speedup[job.workload.max_workers]
-
-    entries = ((job.job.job_id != first, running_s(job), job.arrival, job) for job in workforce.waiting)
+    entries = (
+        (job.job.job_id != first, workforce.shortest_left_s(job), job.arrival, job)
+        for job in workforce.waiting
+    )
     return tuple(
         WaitingJob(
             job_id=job.job.job_id,

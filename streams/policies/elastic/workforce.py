@@ -1,12 +1,10 @@
 """The workers of a zone's jobs: who has which, on which servers, and the commands when that changes."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 from schemas.base import Outcome
-from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
-from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, WorkersReleased
+from schemas.elastic.commands import WorkersAssigned
 from schemas.elastic.outcomes import JobResized, ResizeReason
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
 from solvers.elastic.cluster import Cluster
@@ -15,32 +13,11 @@ from solvers.elastic.leaving import leave
 from solvers.elastic.lent import hosted_job
 from streams.cell.live_bytes import LiveBytes
 from streams.policies.elastic.job import ElasticJob, generation_of
+from streams.policies.elastic.outcomes import Why, ended, released, resized
 from streams.policies.elastic.sizes import Shape
 
 MOST_FAILURES = 3
 """A job whose runs fail so often, and it was never further than before, is given up."""
-
-_RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
-    "scaled_in": "scaled_in",
-    "scaled_out": "scaled_in",
-    "moved": "scaled_in",
-    "servers_reclaimed": "scaled_in",
-    "preempted": "preempted",
-    "node_lost": "node_lost",
-    "run_failed": "node_lost",
-    "stopped": "withdrawn",
-}
-"""What workers are told that go."""
-
-
-@dataclass(frozen=True)
-class Why:
-    """The reason for a change of a job's workers."""
-
-    reason: ResizeReason
-    detail: str = ""
-    by_s: float | None = None
-    """When workers that go must be gone; None where nobody waits for their servers."""
 
 
 class Workforce:
@@ -123,6 +100,10 @@ class Workforce:
     def work_left_s(self, job: ElasticJob) -> float:
         """Seconds that what is left of a job takes with one worker on a training server, by now."""
         return job.work_left_s(self.time_s, self.speed(job))
+
+    def shortest_left_s(self, job: ElasticJob) -> float:
+        """How long what is left of a job takes with all workers that it may have."""
+        return self.work_left_s(job) / job.speedup[job.workload.max_workers]
 
     def base_left_s(self, job: ElasticJob) -> float:
         """How long what is left of a job takes with its base demand: as its user declared, or if it is late
@@ -253,52 +234,17 @@ class Workforce:
             del self.jobs[job.job.job_id]
             self.shapes -= Counter((Shape.of(job.workload),))
             self._note(job)
-            yield self._ended(job)
-
-    def _ended(self, job: ElasticJob) -> Outcome:
-        job_id, user = job.job.job_id, job.job.user
-        if (finished := job.finished) is not None:
-            return JobCompleted(
-                job_id=job_id,
-                user=user,
-                zone=self.zone,
-                reason="work_done",
-                node=finished.node,
-                payment_micros=0,
-                samples_done=finished.samples_done,
-                loss=finished.loss,
-                adapter_path=finished.adapter_path,
-                adapter_digest=finished.adapter_digest,
-            )
-        if job.given_up:
-            return JobRefunded(
-                job_id=job_id,
-                user=user,
-                zone=self.zone,
-                reason="run_failed",
-                detail=job.given_up,
-                remaining_samples=max(job.workload.work_samples - job.job.samples_done, 0),
-                refund_micros=0,
-                retained_micros=0,
-            )
-        return JobWithdrawn(
-            job_id=job_id,
-            user=user,
-            zone=self.zone,
-            reason="user_request",
-            returned_micros=0,
-            retained_micros=0,
-        )
+            yield ended(self.zone, job)
 
     def _assign(self, job: ElasticJob, workers: int, why: Why) -> Iterator[Outcome]:
         """Begin the job's next generation, of the workers that the cluster has for it."""
         placed = self.placed(job)
         kept = {node: placed[node] for node in job.members if node in placed}
         left = [node for node in job.working if node not in placed]
-        before, resumes, ended = job.workers, not job.members, job.generation
-        job.clearing.update(dict.fromkeys(left, ended))
+        before, resumes, replaced = job.workers, not job.members, job.generation
+        job.clearing.update(dict.fromkeys(left, replaced))
         done = job.done
-        job.generation, job.workers = ended + 1, workers
+        job.generation, job.workers = replaced + 1, workers
         job.members, job.done = {**kept, **placed}, {}
         job.since_s = None
         for node in done:
@@ -306,11 +252,11 @@ class Workforce:
         for node in job.members:
             self._busy.setdefault(node, {})[job.job.job_id] = None
         self._note(job)
-        resized = self._resized(job, before, why)
-        yield resized
+        change = self._resized(job, before, why)
+        yield change
         for node in left:
-            yield self._release(job, node, ended, why)
-        members = resized.servers
+            yield released(self.zone, job, node, replaced, why)
+        members = change.servers
         order = WorkersAssigned(
             zone=self.zone,
             node=members[0].node,
@@ -339,7 +285,7 @@ class Workforce:
         self._let_go(job)
         yield self._resized(job, before, why)
         for node in working:
-            yield self._release(job, node, job.generation, why)
+            yield released(self.zone, job, node, job.generation, why)
 
     def _let_go(self, job: ElasticJob) -> None:
         """The job has no members any more; those that it had are still to say that their workers are gone."""
@@ -359,32 +305,9 @@ class Workforce:
             if not jobs:
                 del self._busy[node]
 
-    def _release(self, job: ElasticJob, node: str, generation: int, why: Why) -> WorkersReleased:
-        return WorkersReleased(
-            zone=self.zone,
-            node=node,
-            job_id=job.job.job_id,
-            generation=generation,
-            reason=_RELEASE_REASONS[why.reason],
-            by_s=why.by_s,
-        )
-
     def _resized(self, job: ElasticJob, before: int, why: Why) -> JobResized:
         workers = job.workers or job.workload.min_workers
-        return JobResized(
-            zone=self.zone,
-            job_id=job.job.job_id,
-            generation=job.generation,
-            reason=why.reason,
-            workers_before=before,
-            workers=job.workers,
-            pool=job.pool,
-            flexible_pool=job.flexible_pool,
-            servers=tuple(Member(node=node, workers=count) for node, count in job.members.items()),
-            remaining_s=self.work_left_s(job) / job.speedup[workers],
-            samples_done=job.job.samples_done,
-            detail=why.detail,
-        )
+        return resized(self.zone, job, before, self.work_left_s(job) / job.speedup[workers], why)
 
     def _note(self, job: ElasticJob) -> None:
         """Bring what follows from a job up to date."""

@@ -21,12 +21,13 @@ from streams.policies.elastic.clearing import ClearedServers
 from streams.policies.elastic.forecast import forecast
 from streams.policies.elastic.invariants import broken_invariants
 from streams.policies.elastic.job import ElasticJob, generation_of
+from streams.policies.elastic.outcomes import Why
 from streams.policies.elastic.rounds import Rounds
 from streams.policies.elastic.schemes import choice_of, scheme_of
 from streams.policies.elastic.sizes import Shape, Sizes
 from streams.policies.elastic.staffing import ROUNDS_BETWEEN, Staffing, staffed
 from streams.policies.elastic.turns import Turns
-from streams.policies.elastic.workforce import Why, Workforce
+from streams.policies.elastic.workforce import Workforce
 from streams.policies.policy import ZoneContext
 
 
@@ -69,7 +70,7 @@ class ElasticZone:
             )
             return
         self._arrivals += 1
-        running_s = entry.work_left_s(None, 0.0) / entry.speedup[entry.workload.max_workers]
+        running_s = self._workforce.shortest_left_s(entry)
         yield JobAdmitted(
             job_id=job.job_id,
             user=job.user,

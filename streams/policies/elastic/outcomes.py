@@ -1,0 +1,99 @@
+"""What a zone says of a job: that its workers change, whom to release, and how it ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from schemas.base import Outcome
+from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
+from schemas.elastic.commands import Member, ReleaseReason, WorkersReleased
+from schemas.elastic.outcomes import JobResized, ResizeReason
+from streams.policies.elastic.job import ElasticJob
+
+_RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
+    "scaled_in": "scaled_in",
+    "scaled_out": "scaled_in",
+    "moved": "scaled_in",
+    "servers_reclaimed": "scaled_in",
+    "preempted": "preempted",
+    "node_lost": "node_lost",
+    "run_failed": "node_lost",
+    "stopped": "withdrawn",
+}
+"""What workers are told that go."""
+
+
+@dataclass(frozen=True)
+class Why:
+    """The reason for a change of a job's workers."""
+
+    reason: ResizeReason
+    detail: str = ""
+    by_s: float | None = None
+    """When workers that go must be gone; None where nobody waits for their servers."""
+
+
+def resized(zone: str, job: ElasticJob, before: int, remaining_s: float, why: Why) -> JobResized:
+    """It has other workers than before, or none."""
+    return JobResized(
+        zone=zone,
+        job_id=job.job.job_id,
+        generation=job.generation,
+        reason=why.reason,
+        workers_before=before,
+        workers=job.workers,
+        pool=job.pool,
+        flexible_pool=job.flexible_pool,
+        servers=tuple(Member(node=node, workers=count) for node, count in job.members.items()),
+        remaining_s=remaining_s,
+        samples_done=job.job.samples_done,
+        detail=why.detail,
+    )
+
+
+def released(zone: str, job: ElasticJob, node: str, generation: int, why: Why) -> WorkersReleased:
+    """A node is to give the workers of a generation up."""
+    return WorkersReleased(
+        zone=zone,
+        node=node,
+        job_id=job.job.job_id,
+        generation=generation,
+        reason=_RELEASE_REASONS[why.reason],
+        by_s=why.by_s,
+    )
+
+
+def ended(zone: str, job: ElasticJob) -> Outcome:
+    """Its work is done, its runs failed for good, or its user has withdrawn it."""
+    job_id, user = job.job.job_id, job.job.user
+    if (finished := job.finished) is not None:
+        return JobCompleted(
+            job_id=job_id,
+            user=user,
+            zone=zone,
+            reason="work_done",
+            node=finished.node,
+            payment_micros=0,
+            samples_done=finished.samples_done,
+            loss=finished.loss,
+            adapter_path=finished.adapter_path,
+            adapter_digest=finished.adapter_digest,
+        )
+    if job.given_up:
+        return JobRefunded(
+            job_id=job_id,
+            user=user,
+            zone=zone,
+            reason="run_failed",
+            detail=job.given_up,
+            remaining_samples=max(job.workload.work_samples - job.job.samples_done, 0),
+            refund_micros=0,
+            retained_micros=0,
+        )
+    return JobWithdrawn(
+        job_id=job_id,
+        user=user,
+        zone=zone,
+        reason="user_request",
+        returned_micros=0,
+        retained_micros=0,
+    )
