@@ -23,7 +23,7 @@ MAX_SLOWNESS = 1_024
 DEFAULT_WORK_AT_RISK_S = 14_400.0
 """The best of 0, 1 h, 4 h and no limit for the mean JCT of two generated workloads: 15 days on a quarter of
 the thesis' clusters, seeds 1 and 2."""
-_IDS_PER_SERVER = 4
+_IDS_PER_SERVER = 7
 _BYTES_PER_SERVER = 64
 
 
@@ -48,8 +48,8 @@ class ElasticPolicy(PolicySettings):
     servers first only if it is done there within so long, with all the workers that it may have; a longer one
     goes to training servers first. The thesis has no such limit."""
     patience_s: Annotated[float, Field(gt=0, le=31_536_000)] = 21_600.0
-    """A job that has waited for so long comes before shorter ones, one such job at a time, and servers are
-    held for it (scheme `lyra`). The thesis lets it wait for ever."""
+    """A job that has waited for so long comes before shorter ones, in turn with those of other users, and
+    servers are held for it (scheme `lyra`). The thesis lets it wait for ever."""
     scenario: Scenario = "basic"
     """Which abilities of jobs are used beside scaling (section 3.7.1). `basic`: fungible jobs run on either
     pool, training servers or loaned ones. `advanced`: so they do, and elastic heterogeneous jobs span both

@@ -34,6 +34,18 @@ class ReclaimEffect(Record):
     """Jobs that would be put back into the queue."""
 
 
+class TurnGiven(Record):
+    """A job that comes before all that have no turn, until it starts."""
+
+    job_id: Identifier
+    servers: Amount
+    """So many are held for it: only what is over by `by_s` starts there."""
+    held: tuple[Identifier, ...]
+    """The first of them."""
+    by_s: float
+    """When they should have room for it, as jobs were declared."""
+
+
 class ZoneStaffed(ZoneView):
     """How many jobs an elastic zone runs and on what, which is next, and what a reclaim would take."""
 
@@ -48,12 +60,10 @@ class ZoneStaffed(ZoneView):
     loaned: PoolGpus
     """Of servers on loan, and of the zone's own that are slower than the reference GPU."""
     queue: tuple[WaitingJob, ...]
-    """The first of the waiting jobs, in the order of two-phase allocation: who has the turn, then those of
-    the shortest running times (section 3.5.2)."""
-    turn: Identifier | None = None
-    """The job that has waited for too long and comes before shorter ones."""
-    held: tuple[Identifier, ...] = ()
-    """Servers on which no job starts until then that would not be over before they have room for it."""
+    """The first of the waiting jobs, in the order of two-phase allocation: jobs that have a turn, then
+    those of the shortest running times (section 3.5.2)."""
+    turns: tuple[TurnGiven, ...] = ()
+    """The jobs that have waited for too long and come before shorter ones, the first of them first."""
     on_loan: Amount
     """Servers on loan to the zone that nobody wants back yet."""
     harmless_returns: Amount

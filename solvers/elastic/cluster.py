@@ -45,7 +45,8 @@ class Cluster:
             most_workers: real ones that a job may have; None for any number.
         """
         self._separates_groups = separates_groups
-        self._most_workers = most_workers
+        self.most_workers = math.inf if most_workers is None else most_workers
+        """Real ones that a job may have."""
         self._servers: dict[str, Server] = {}
         self._classes: dict[Pool, dict[int, ServerClass]] = {"training": {}, "loaned": {}}
         """By `workers_per_worker`, ascending."""
@@ -232,7 +233,7 @@ class Cluster:
 
     def room(self, gpus_per_worker: int, pool: Pool) -> int:
         """The most workers, normalised, that one call of `place` can place of a job that has none there."""
-        return _most_workers(self._classes[pool], gpus_per_worker, math.inf)
+        return _most_workers(self._classes[pool], gpus_per_worker, self.most_workers)
 
     def class_rooms(self, gpus_per_worker: int, pool: Pool) -> dict[int, int]:
         """By the `workers_per_worker` of a pool's servers, ascending: how many real workers have room."""
@@ -331,9 +332,7 @@ class Cluster:
 
     def _more_workers(self, parts: Mapping[Kind, Part]) -> float:
         """How many real workers a job may have beside those that it has."""
-        if self._most_workers is None:
-            return math.inf
-        return self._most_workers - sum(sum(part.workers.values()) for part in parts.values())
+        return self.most_workers - sum(sum(part.workers.values()) for part in parts.values())
 
     def _best_server(self, part: Part, kind: Kind) -> Server:
         """Where the next worker goes; there is room for it."""

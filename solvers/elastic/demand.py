@@ -29,8 +29,6 @@ class Demand(NamedTuple):
     """Where it may run, preferred first. Of a running job, where its base demand is."""
     spans_pools: bool = False
     """Whether its flexible demand may be in another pool than its base demand."""
-    comes_first: bool = False
-    """Whether it has waited for so long that schemes that give turns let it start before all others."""
     comes_last: bool = False
     """Whether all other jobs come before it (heterogeneous jobs, thesis, section 3.6)."""
     spanning_speed: float = 1.0

@@ -54,7 +54,9 @@ class MovableWorkers:
         """The most workers of a job, normalised, that a pool has room for if all flexible ones go."""
         gains = self._gains(gpus_per_worker, pool)
         rooms = self._cluster.class_rooms(gpus_per_worker, pool)
-        return max(((room + gains.get(factor, 0)) // factor for factor, room in rooms.items()), default=0)
+        most = self._cluster.most_workers
+        workers = (min(room + gains.get(factor, 0), most) // factor for factor, room in rooms.items())
+        return int(max(workers, default=0))
 
     def make_way(self, workers: int, gpus_per_worker: int, pool: Pool) -> list[str]:
         """Take flexible workers off servers until there is room for so many workers in one class of the pool,
@@ -69,7 +71,7 @@ class MovableWorkers:
         gains = self._gains(gpus_per_worker, pool)
         for factor, room in self._cluster.class_rooms(gpus_per_worker, pool).items():
             wanted = workers * factor - room
-            if gains.get(factor, 0) >= wanted:
+            if gains.get(factor, 0) >= wanted and workers * factor <= self._cluster.most_workers:
                 losers = self._clear(self._least_first(gpus_per_worker, pool, factor, wanted))
                 for job_id in losers:
                     for server, count in self._cluster.drop_fractions(job_id).items():

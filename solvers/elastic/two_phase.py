@@ -200,7 +200,6 @@ def _start(waiting: Sequence[Demand], left: dict[Pool, int]) -> list[tuple[Deman
     order = sorted(
         waiting,
         key=lambda demand: (
-            not demand.comes_first,
             demand.comes_last,
             demand.remaining_s(demand.max_workers),
             demand.arrival,

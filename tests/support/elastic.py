@@ -106,7 +106,7 @@ def workload(work_s: float = 600.0, workers: tuple[int, int] = (1, 1), **fields:
         work_samples=int(work_s),
         model="models/tiny",
         dataset=Dataset(path="data.jsonl", samples=100),
-        hyperparameters=TrainingHyperparameters(global_batch_size=64),
+        hyperparameters=TrainingHyperparameters(global_batch_size=max(64, workers[1])),
         min_workers=workers[0],
         max_workers=workers[1],
         samples_per_s=1.0,

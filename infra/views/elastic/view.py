@@ -12,6 +12,8 @@ from schemas.elastic.outcomes import ElasticForecast, JobResized, QueuedJob, Ser
 from schemas.elastic.staffing import PoolGpus, ZoneStaffed
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload
 
+_MOST_NAMES = 5
+
 
 class ElasticView(PolicyView):
     """See `PolicyView`."""
@@ -173,9 +175,11 @@ def _staffed(staffed: ZoneStaffed) -> Iterator[str]:
             f"number {len(staffed.queue)} in the queue: needs {counted(last.base_gpus, 'GPU')} to start, "
             f"and takes {lasting(last.running_s)} with all the workers that it can use"
         )
-    if staffed.turn is not None:
-        held = f"; held for it: {_names(staffed.held)}" if staffed.held else ""
-        yield f"{staffed.turn} has waited for too long and comes before shorter jobs{held}"
+    for turn in staffed.turns:
+        yield (
+            f"{turn.job_id} has waited for too long and comes before shorter jobs; held for it until "
+            f"{written(turn.by_s)}: {_names(turn.held, of=turn.servers)}"
+        )
     if staffed.on_loan:
         yield (
             f"if servers are wanted back now: {staffed.harmless_returns} of {staffed.on_loan} on loan can go "
@@ -192,9 +196,9 @@ def _used(pool: PoolGpus) -> str:
     return f"{pool.used_gpus} of {pool.gpus}"
 
 
-def _names(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+def _names(names: Sequence[str], of: int = 0) -> str:
+    shown, more = ", ".join(names[:_MOST_NAMES]), max(of, len(names)) - _MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _staffing_of(staffed: ZoneStaffed, job_id: str) -> ZoneStaffed | None:

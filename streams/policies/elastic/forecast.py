@@ -1,30 +1,44 @@
 """What a job would meet if it were submitted now: the answer to a request for a quote."""
 
 import heapq
+import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from schemas.elastic.outcomes import ElasticForecast
 from schemas.elastic.workload import ElasticWorkload
 from solvers.elastic.demand import Pool
-from streams.policies.elastic.job import speedup_of
+from streams.policies.elastic.job import ElasticJob, speedup_of
 from streams.policies.elastic.turns import Turns
 from streams.policies.elastic.workforce import Workforce
 
 MOST_LOOKS = 100_000
 """At jobs that wait, of one quote: some tens of milliseconds."""
+MOST_PASSES = 8
+"""Over jobs whose patience ends before the start: each may put it off, so that more come before it."""
 _ROUNDING = 1e-9
 
 
-@dataclass(order=True)
-class _Waiting:
-    """A job that comes before the one that is asked for, or that one itself."""
+@dataclass(frozen=True)
+class RoundTimes:
+    """When a zone gives jobs workers."""
 
-    rank_s: float
-    """Its running time; less for one that has the turn."""
-    arrival: int
-    gpus: int = field(compare=False)
-    held_s: float = field(compare=False)
+    next_s: float
+    interval_s: float
+    patience_s: float
+    """After so long in the queue a job can be given a turn."""
+
+    def first_from(self, time_s: float) -> float:
+        """The first round that is not before a time."""
+        return math.ceil(time_s / self.interval_s - _ROUNDING) * self.interval_s
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A job in the queue, or the one that is asked for."""
+
+    gpus: int
+    held_s: float
     """How long it would hold them."""
 
 
@@ -32,6 +46,7 @@ class _Waiting:
 class _Room:
     """GPUs as they become idle."""
 
+    times: RoundTimes
     time_s: float
     free: float
     ends: list[tuple[float, float]]
@@ -47,9 +62,9 @@ class _Room:
         heapq.heappush(self.ends, (self.time_s + job.held_s, job.gpus))
 
     def pass_on(self) -> None:
-        """Wait for the next end."""
+        """Wait for the round after the next end."""
         end_s, freed = heapq.heappop(self.ends)
-        self.time_s = max(self.time_s, end_s)
+        self.time_s = max(self.time_s, self.times.first_from(end_s))
         self.free += freed
 
 
@@ -58,26 +73,51 @@ def forecast(
     workforce: Workforce,
     turns: Turns,
     pools: Sequence[Pool],
-    next_round_s: float,
+    times: RoundTimes,
 ) -> ElasticForecast:
     """When the job would start and end if nothing else were submitted, lent or reclaimed.
 
     Running jobs end as they are expected to with the workers that they have; their flexible workers make way
-    before that. GPUs go to the job that has the turn and to shorter ones that wait, each with its base
-    demand, and to this one; whoever does not fit is passed over. Counted are GPUs, not servers, of the pools
-    that the job may use, but for servers that are held for another: the forecast is early where room is
-    scattered, and late where jobs before it go to another pool.
+    before that. GPUs go to jobs that have a turn and to shorter ones that wait, each with its base demand,
+    and to this one; whoever does not fit is passed over. Longer jobs whose patience ends before this one
+    would start come before it, one of each user. Counted are GPUs, not servers, of the pools that the job may
+    use, but for servers that are held for another: the forecast is early where room is scattered, and late
+    where jobs before it go to another pool or leave it the GPUs that it needs.
     """
-    as_of_s = next_round_s if workforce.time_s is None else workforce.time_s
-    now_s = max(next_round_s, as_of_s)
+    as_of_s = times.next_s if workforce.time_s is None else workforce.time_s
+    now_s = max(times.next_s, as_of_s)
     speedup, work_s = speedup_of(workload), workload.work_samples / workload.samples_per_s
     shortest_s, base_s = work_s / speedup[workload.max_workers], work_s / speedup[workload.min_workers]
-    own = _Waiting(shortest_s, 2**62, workload.min_workers * workload.gpus_per_worker, base_s)
-    ahead = _ahead(workforce, turns, shortest_s)
-    others = [job for job in ahead if job.rank_s >= 0] if turns.held else ahead
-    start_s = _passing_over(_room(workforce, pools, turns.held, as_of_s, now_s), [*others, own], own)
+    own = _Waiting(workload.min_workers * workload.gpus_per_worker, base_s)
+    queued = [job for job in workforce.jobs.values() if not job.members and not job.is_ending]
+    first = [_waiting(workforce, job) for job in queued if turns.has(job.job.job_id)]
+    others = [job for job in queued if not turns.has(job.job.job_id)]
+    lengths_s = {job.job.job_id: workforce.shortest_left_s(job) for job in others}
+    shorter = sorted(
+        (job for job in others if lengths_s[job.job.job_id] <= shortest_s),
+        key=lambda job: (lengths_s[job.job.job_id], job.arrival),
+    )
+    ahead = [_waiting(workforce, job) for job in shorter]
+    held = turns.held
+
+    def room(without: Collection[str] = ()) -> _Room:
+        return _Room(times, now_s, *_gpus(workforce, pools, without, as_of_s))
+
+    start_s = _passing_over(room(held), [*([] if held else first), *ahead, own], own)
     if start_s is None:
-        start_s = _in_order(_room(workforce, pools, (), as_of_s, now_s), [*ahead, own])
+        start_s = _in_order(room(), [*first, *ahead, own])
+    longer: dict[str, ElasticJob] = {}
+    for job in others:
+        if lengths_s[job.job.job_id] > shortest_s:
+            longer.setdefault(job.job.user, job)
+    for _ in range(MOST_PASSES):
+        overdue = [job for job in longer.values() if job.waits_since_s + times.patience_s <= start_s]
+        if not overdue:
+            break
+        for job in overdue:
+            del longer[job.job.user]
+            first.append(_waiting(workforce, job))
+        start_s = max(start_s, _in_order(room(), [*first, own]))
     return ElasticForecast(
         jobs_waiting=workforce.jobs_without_workers,
         start_s=start_s,
@@ -86,22 +126,15 @@ def forecast(
     )
 
 
-def _ahead(workforce: Workforce, turns: Turns, shortest_s: float) -> list[_Waiting]:
-    """The jobs that wait and come before one of this running time, in their order."""
-    ahead: list[_Waiting] = []
-    for job in workforce.jobs.values():
-        running_s, has_turn = workforce.shortest_left_s(job), job.job.job_id == turns.job_id
-        if not job.members and not job.is_ending and (running_s <= shortest_s or has_turn):
-            gpus = job.workload.min_workers * job.workload.gpus_per_worker
-            order_s = -1.0 if has_turn else running_s
-            ahead.append(_Waiting(order_s, job.arrival, gpus, workforce.base_left_s(job)))
-    return sorted(ahead)
+def _waiting(workforce: Workforce, job: ElasticJob) -> _Waiting:
+    gpus = job.workload.min_workers * job.workload.gpus_per_worker
+    return _Waiting(gpus, workforce.base_left_s(job))
 
 
-def _room(
-    workforce: Workforce, pools: Sequence[Pool], without: Collection[str], as_of_s: float, now_s: float
-) -> _Room:
-    """The pools' GPUs, those of some servers left out."""
+def _gpus(
+    workforce: Workforce, pools: Sequence[Pool], without: Collection[str], as_of_s: float
+) -> tuple[float, list[tuple[float, float]]]:
+    """How many of the pools' GPUs are idle, those of some servers left out, and when how many others are."""
     cluster = workforce.cluster
     free = sum(cluster.free_gpus(pool) for pool in pools)
     free -= sum(server.free for server in map(cluster.server, without) if server.is_open)
@@ -118,7 +151,7 @@ def _room(
             elif gpus:
                 ends.append((as_of_s + workforce.work_left_s(job) / workforce.speed(job), gpus))
     heapq.heapify(ends)
-    return _Room(now_s, free, ends)
+    return free, ends
 
 
 def _passing_over(room: _Room, waiting: list[_Waiting], own: _Waiting) -> float | None:

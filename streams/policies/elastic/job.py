@@ -50,7 +50,7 @@ class ElasticJob:
     furthest_samples: int = 0
     """That it has ever done, lost ones among them."""
     due_s: float | None = None
-    """When it should be over with its base demand, as its user declared it. None until its workers run."""
+    """When it should be over with its base demand, as its user declared it. None while it waits."""
     waits_since_s: float = 0.0
     """When it was queued last. Says nothing of a job that has workers."""
     finished: RunFinished | None = None

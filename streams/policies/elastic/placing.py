@@ -32,16 +32,12 @@ class Change:
 class Placing:
     """One trial: jobs shrink, then others start, then others grow; each on the servers that fit best."""
 
-    def __init__(
-        self, workforce: Workforce, movable: Sequence[str], keeps_order: bool, first: ElasticJob | None
-    ) -> None:
+    def __init__(self, workforce: Workforce, movable: Sequence[str], keeps_order: bool) -> None:
         """
         Args:
             movable: the jobs whose flexible workers may go.
             keeps_order: see `Scheme`.
-            first: who comes before all others that start, if anybody does.
         """
-        self._first = first
         self._keeps_order = keeps_order
         self._workforce = workforce
         self._cluster = workforce.cluster
@@ -54,6 +50,11 @@ class Placing:
         self.started: list[Change] = []
         self.grown: list[Change] = []
 
+    @property
+    def resized(self) -> set[str]:
+        """Running jobs whose workers change."""
+        return {change.job.job.job_id for change in (*self.shrunk, *self.grown)}
+
     def place(self, grants: Sequence[Grant]) -> None:
         """Take and place the workers of all grants, as far as there is room."""
         jobs = self._workforce.jobs
@@ -65,7 +66,6 @@ class Placing:
             else:
                 self.started.append(Change(job, grant))
         self.started.sort(key=_arrival if self._keeps_order else _placing_order)
-        self.started.sort(key=lambda change: change.job is not self._first)
         for change in self.started:
             self._start(change, resized)
             if self._keeps_order and not change.workers:

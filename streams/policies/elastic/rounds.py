@@ -1,6 +1,7 @@
 """One round of allocation: what a scheme is asked about the jobs, and how its grants are carried out."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from schemas.base import Outcome
@@ -8,12 +9,11 @@ from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
 from solvers.elastic.allocation import POOLS
 from solvers.elastic.cluster import Cluster
-from solvers.elastic.demand import Demand, Pool, Scheme
-from solvers.elastic.making_way import MovableWorkers
+from solvers.elastic.demand import Demand, Grant, Pool, Scheme
 from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.placing import Placing, ScatteredRoom
 from streams.policies.elastic.sizes import Sizes
-from streams.policies.elastic.turns import Hold, Turns
+from streams.policies.elastic.turns import Turn, Turns
 from streams.policies.elastic.workforce import Workforce
 
 _SPANNING_SPEED = {"basic": 1.0, "advanced": 0.7, "heterogeneous": 0.7, "ideal": 1.0}
@@ -38,46 +38,74 @@ class Rounds:
         workforce.spanning_speed = 1.0 if sizes.has_one_speed else _SPANNING_SPEED[policy.scenario]
 
     @property
-    def has_turn_to_give(self) -> bool:
-        """Whether a round would begin with a job that no round has begun with yet."""
-        return self._scheme.gives_turns and self._turns.is_due(self._policy.patience_s)
+    def patience_s(self) -> float:
+        """After so long in the queue a job can be given a turn; never under schemes that give none."""
+        return self._policy.patience_s if self._scheme.gives_turns else math.inf
+
+    @property
+    def has_turns_due(self) -> bool:
+        """Whether time alone is a reason for a round."""
+        return self._turns.are_due(self.patience_s)
 
     def allocate(self) -> Iterator[Outcome]:
-        """Decide who has how many workers, and place them."""
-        workforce, cluster = self._workforce, self._workforce.cluster
-        hold: Hold | None = None
+        """Decide who has how many workers, and place them: jobs that have a turn, then all others, then those
+        that can use servers that are held."""
+        workforce, cluster, turns = self._workforce, self._workforce.cluster, self._turns
         waiting, resizable = workforce.waiting, workforce.resizable
-        first = self._turns.give(waiting if self._scheme.gives_turns else (), self._policy.patience_s)
-        if first is not None:
-            movable = MovableWorkers(cluster, _movable(resizable))
-            hold = self._turns.hold(first, movable, self._pools_of(first))
-        held = () if hold is None else hold.servers
+        turns.renew(waiting if self._scheme.gives_turns else ())
+        turns.give(waiting, self.patience_s)
+        for turn in list(turns.all):
+            served = self._serve(turn, resizable)
+            if served is not None:
+                yield from self._carry_out(served, "it had waited for too long, and came first")
+                # None is resized twice in a round.
+                resizable = [job for job in resizable if job.job.job_id not in served.resized]
+        waiting = [job for job in workforce.waiting if not turns.has(job.job.job_id)]
+        held = turns.held
         with _closed(cluster, held):
-            placing = self._decide(waiting, resizable, first)
-        yield from self._carry_out(placing, first)
-        if hold is not None:
-            brief = [job for job in workforce.waiting if job is not first and self._is_over_by(job, hold)]
-            with _closed(cluster, [server for server in cluster.servers() if server not in held]):
-                placing = self._decide(brief, [], None)
-            yield from self._carry_out(placing, None)
+            placing = self._decide(waiting, resizable)
+        yield from self._carry_out(placing)
+        for by_s in sorted(set(held.values())):
+            waiting = [job for job in workforce.waiting if not turns.has(job.job.job_id)]
+            brief = [job for job in waiting if turns.is_over_by(job, by_s)]
+            with _closed(cluster, [server for server in cluster.servers() if held.get(server) != by_s]):
+                placing = self._decide(brief, [])
+            yield from self._carry_out(placing)
 
-    def _decide(
-        self, jobs: Sequence[ElasticJob], resizable: Sequence[ElasticJob], first: ElasticJob | None
-    ) -> Placing:
+    def _serve(self, turn: Turn, resizable: Sequence[ElasticJob]) -> Placing | None:
+        """Place the base demand of a job that has a turn, where flexible workers make way for it; or hold
+        servers for it."""
+        workforce, cluster = self._workforce, self._workforce.cluster
+        job = workforce.jobs[turn.job_id]
+        with _closed(cluster, self._turns.barred(turn)):
+            for pool in self._pools_of(job):
+                cluster.begin_trial()
+                placing = Placing(workforce, _movable(resizable), keeps_order=False)
+                placing.place([Grant(turn.job_id, job.workload.min_workers, pool, pool)])
+                has_room = not placing.misfits
+                cluster.end_trial(has_room)
+                if has_room:
+                    self._turns.end(turn)
+                    return placing
+            if not self._turns.hold(turn, self.patience_s):
+                self._turns.end(turn)
+        return None
+
+    def _decide(self, jobs: Sequence[ElasticJob], resizable: Sequence[ElasticJob]) -> Placing:
         """What jobs that wait and jobs that run are given of the open servers.
 
         Schemes count the GPUs of a pool, and these may be scattered over its servers. So grants are placed on
         trial, and where some find no room, the scheme is asked again without them.
         """
         workforce, cluster = self._workforce, self._workforce.cluster
-        waiting = [self._demand(job, job is first) for job in jobs]
+        waiting = [self._demand(job) for job in jobs]
         running = [self._demand(job) for job in resizable]
         movable = _movable(resizable)
         free_gpus = self._free_gpus(cluster)
         room = ScatteredRoom(workforce, movable)
         room.judge(waiting)
         for trial in range(MOST_TRIALS):
-            placing = Placing(workforce, movable, self._scheme.keeps_order, first)
+            placing = Placing(workforce, movable, self._scheme.keeps_order)
             grants = self._scheme.allocate(room.told(waiting), room.told(running), free_gpus)
             cluster.begin_trial()
             placing.place(grants)
@@ -87,26 +115,23 @@ class Rounds:
                 break
         return placing
 
-    def _carry_out(self, placing: Placing, first: ElasticJob | None) -> Iterator[Outcome]:
+    def _carry_out(self, placing: Placing, detail: str = "") -> Iterator[Outcome]:
+        """Start and resize jobs as they are placed.
+
+        Args:
+            detail: why those start that do.
+        """
         workforce = self._workforce
         started = [change for change in placing.started if change.workers]
         made_way = f"jobs that waited: {len(started)}" if started else "jobs that gain more"
         for change in placing.shrunk:
             yield from workforce.regroup(change.job, change.held, 0, change.grant, made_way)
         for change in started:
-            detail = ""
-            if change.job is first:
-                self._turns.end()
-                detail = "it had waited for too long, and came first"
             yield from workforce.start(change.job, change.workers, change.grant, detail)
         for change in placing.grown:
             yield from workforce.regroup(change.job, change.held, change.added, change.grant, made_way)
 
-    def _is_over_by(self, job: ElasticJob, hold: Hold) -> bool:
-        """Whether a job that started now would be over before servers that are held have room."""
-        return self._workforce.base_left_s(job) <= hold.ready_s
-
-    def _demand(self, job: ElasticJob, comes_first: bool = False) -> Demand:
+    def _demand(self, job: ElasticJob) -> Demand:
         """What a scheme is told of a job."""
         workload = job.workload
         is_heterogeneous = self._is_heterogeneous(job)
@@ -121,7 +146,6 @@ class Rounds:
             pools=self._pools_of(job),
             # On servers that are equally fast, workers of both pools are like those of one.
             spans_pools=is_heterogeneous or (self._sizes.has_one_speed and job.is_elastic),
-            comes_first=comes_first,
             comes_last=is_heterogeneous,
             spanning_speed=self._workforce.spanning_speed,
             workers=job.workers,
@@ -170,7 +194,7 @@ def _movable(resizable: Sequence[ElasticJob]) -> list[str]:
 
 
 @contextmanager
-def _closed(cluster: Cluster, servers: Sequence[str]) -> Iterator[None]:
+def _closed(cluster: Cluster, servers: Collection[str]) -> Iterator[None]:
     """Place nothing on these servers for the length of the block."""
     closed = [server for server in servers if cluster.server(server).is_open]
     for server in closed:

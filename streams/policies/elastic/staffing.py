@@ -4,17 +4,18 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schemas.elastic.staffing import PoolGpus, ReclaimEffect, WaitingJob, ZoneStaffed
+from schemas.elastic.staffing import PoolGpus, ReclaimEffect, TurnGiven, WaitingJob, ZoneStaffed
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Pool
 from solvers.elastic.lent import Lent, Reclaim, lent_by
 from solvers.elastic.reclaiming import Choice
-from streams.policies.elastic.turns import Turns
+from streams.policies.elastic.turns import Turn, Turns
 from streams.policies.elastic.workforce import Workforce
 
 ROUNDS_BETWEEN = 10
 """It takes milliseconds in a large zone, so it is not said after every round."""
 MOST_QUEUED = 32
+MOST_HELD_TOLD = 32
 RECLAIMS_AHEAD = 2
 MOST_CHOICES = 3
 """Each takes up to half a second in the largest zones; those that preempt nobody are among them."""
@@ -57,9 +58,8 @@ def staffed(
         workers=sum(job.workers for job in running),
         training=_gpus(workforce.cluster, "training"),
         loaned=_gpus(workforce.cluster, "loaned"),
-        queue=_queue(workforce, turns.job_id),
-        turn=turns.job_id,
-        held=turns.held,
+        queue=_queue(workforce, turns),
+        turns=tuple(map(_given, turns.all)),
         on_loan=len(on_loan),
         harmless_returns=harmless,
         next_reclaims=tuple(map(_effect, reclaims)),
@@ -72,9 +72,16 @@ def _gpus(cluster: Cluster, pool: Pool) -> PoolGpus:
     return PoolGpus(gpus=gpus, used_gpus=gpus - sum(server.free for server in servers))
 
 
-def _queue(workforce: Workforce, first: str | None) -> tuple[WaitingJob, ...]:
+def _given(turn: Turn) -> TurnGiven:
+    return TurnGiven(
+        job_id=turn.job_id, servers=len(turn.held), held=turn.held[:MOST_HELD_TOLD], by_s=turn.by_s
+    )
+
+
+def _queue(workforce: Workforce, turns: Turns) -> tuple[WaitingJob, ...]:
+    ranks = {turn.job_id: rank for rank, turn in enumerate(turns.all)}
     entries = (
-        (job.job.job_id != first, workforce.shortest_left_s(job), job.arrival, job)
+        (ranks.get(job.job.job_id, len(ranks)), workforce.shortest_left_s(job), job.arrival, job)
         for job in workforce.waiting
     )
     return tuple(

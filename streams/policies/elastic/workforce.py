@@ -118,6 +118,8 @@ class Workforce:
         has_flexible = workers > job.workload.min_workers
         job.pool, job.flexible_pool = grant.pool, grant.flexible_pool if has_flexible else None
         reason: ResizeReason = "resumed" if job.generation else "started"
+        if self.time_s is not None:
+            job.due_s = self.time_s + self.base_left_s(job)
         yield from self._assign(job, workers, Why(reason, detail))
 
     def regroup(
@@ -163,8 +165,6 @@ class Workforce:
         """The leader says that the workers of the present generation run."""
         job.since_s = self.time_s
         self.progress(job, samples_done)
-        if job.due_s is None and self.time_s is not None:
-            job.due_s = self.time_s + self.base_left_s(job)
 
     def progress(self, job: ElasticJob, samples_done: int) -> None:
         """So far a job is now."""

@@ -18,7 +18,7 @@ from solvers.elastic.lent import hosted_job, lent_by
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.elastic.clearing import ClearedServers
-from streams.policies.elastic.forecast import forecast
+from streams.policies.elastic.forecast import RoundTimes, forecast
 from streams.policies.elastic.invariants import broken_invariants
 from streams.policies.elastic.job import ElasticJob, generation_of
 from streams.policies.elastic.outcomes import Why
@@ -110,7 +110,7 @@ class ElasticZone:
                 self._workforce,
                 self._turns,
                 self._rounds.usable_pools(workload),
-                self._next_round_s,
+                RoundTimes(self._next_round_s, self._policy.interval_s, self._rounds.patience_s),
             ),
         )
 
@@ -174,7 +174,7 @@ class ElasticZone:
 
     def broken_promises(self, context: ZoneContext) -> Iterator[str]:
         sizes = Sizes(context)
-        for shape in self._workforce.shapes:
+        for shape in sorted(self._workforce.shapes):
             fault = sizes.fault(shape)
             if fault is not None:
                 yield f"a job that was admitted would never run: it takes {fault}"
@@ -203,7 +203,7 @@ class ElasticZone:
             return
         interval_s = self._policy.interval_s
         self._next_round_s = (math.floor(time_s / interval_s) + 1) * interval_s
-        if self._changed or self._rounds.has_turn_to_give:
+        if self._changed or self._rounds.has_turns_due:
             self._changed, self._staffing.has_changed = False, True
             self._open_and_close(self._wanted_own)
             yield from self._rounds.allocate()
@@ -314,6 +314,7 @@ class ElasticZone:
         self._sizes = sizes
         for server in (*gone, *altered):
             cluster.remove_server(server)
+        self._turns.forget((*gone, *altered))
         for server in gone:
             self._closed.pop(server, None)
             self._wanted.pop(server, None)

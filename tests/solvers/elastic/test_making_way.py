@@ -45,6 +45,20 @@ def test_closed_servers_make_no_room():
     assert movable.make_way(1, 1, "training") == []
 
 
+def test_there_is_no_room_for_more_workers_than_a_job_may_have():
+    """A worker there is a third of one."""
+    cluster = Cluster(most_workers=7)
+    for number in range(3):
+        cluster.add_server(f"s{number}", "loaned", 4, workers_per_worker=3)
+    cluster.place("elastic", 1, 1, "loaned", "base")
+    cluster.place("elastic", 1, 1, "loaned", "flexible")
+    movable = MovableWorkers(cluster, ["elastic"])
+    assert (cluster.room(1, "loaned"), movable.room(1, "loaned")) == (2, 2)
+    assert movable.make_way(3, 1, "loaned") == []
+    assert cluster.place("wide", 3, 1, "loaned", "base") is None
+    assert cluster.place("wide", 2, 1, "loaned", "base") is not None
+
+
 def test_a_trial_that_is_not_kept_leaves_no_trace():
     cluster = full_cluster()
     before = msgpack.packb(cluster.state())

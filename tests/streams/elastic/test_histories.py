@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.base import Event
-from schemas.changes import NodeCordoned, NodeRegistered, NodeRetired, NodeUncordoned
+from schemas.changes import NodeCordoned, NodeRegistered, NodeRetired, NodeUncordoned, ZoneConfigured
+from schemas.elastic.workload import ElasticTerms
 from schemas.fleet import NodeOnline, NodeSilent
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
+from schemas.jobs import JobQuoteRequested
 from tests.support.elastic import (
     CELL,
     INTERVAL_S,
@@ -23,9 +25,11 @@ from tests.support.elastic import (
     submit,
     tick,
     withdraw,
+    workload,
 )
 
 STEPS = 60
+USERS = ("ann", "ben", "cid")
 LENDABLE = 3
 
 
@@ -39,6 +43,7 @@ class History:
         self.down: set[str] = set()
         self.time_s = 0.0
         self.jobs = 0
+        policy["patience_s"] = rng.choice([60.0, 600.0, 21_600.0])
         self.send(elastic_cell(servers, LENDABLE, rng.choice(["T4", "V100"]), **policy), tick(0.0))
         self.send(InferenceLoadReported(cell=CELL, zone=LENDER, time_s=0.0, load=0.0))
 
@@ -61,7 +66,7 @@ class History:
 
     def step(self) -> None:
         rng = self.rng
-        match rng.choice(["job", "job", "tick", "tick", *3 * ["report"], "end", "trouble", "loan"]):
+        match rng.choice(["job", "job", "tick", "tick", *3 * ["report"], "end", "trouble", "loan", "ask"]):
             case "job":
                 self.jobs += 1
                 fewest = rng.choice([1, 1, 2, 3, 6])
@@ -71,6 +76,7 @@ class History:
                         f"j{self.jobs}",
                         rng.choice([30, 300, 3_000]),
                         workers,
+                        user=rng.choice(USERS),
                         gpus_per_worker=rng.choice([1, 1, 1, 2, 4]),
                         keeps_checkpoints=rng.random() < 0.5,
                         fungible=rng.random() < 0.5,
@@ -86,6 +92,30 @@ class History:
                 self.trouble()
             case "loan":
                 self.loan()
+            case "ask":
+                self.ask()
+
+    def ask(self) -> None:
+        """A quote, or a change of the zone that is granted or refused."""
+        rng, number = self.rng, len(self.bench.ledger)
+        if rng.random() < 0.7:
+            fewest = rng.choice([1, 2, 6])
+            asked = workload(rng.choice([30, 3_000]), (fewest, fewest), gpus_per_worker=rng.choice([1, 2, 4]))
+            self.send(
+                JobQuoteRequested(
+                    cell=CELL,
+                    quote_id=f"q{number}",
+                    user="ann",
+                    zone=ZONE,
+                    workload=asked,
+                    terms=ElasticTerms(),
+                )
+            )
+            return
+        zone = next(zone for zone in self.bench.cell.configuration.zones if zone.id == ZONE)
+        gpus = rng.choice([1, 2, 4, 4, 4])
+        types = tuple(each.model_copy(update={"gpus": gpus}) for each in zone.gpu_types)
+        self.send(ZoneConfigured(cell=CELL, zone=zone.model_copy(update={"gpu_types": types})))
 
     def loan(self) -> None:
         """The inference side says something; whether it makes sense is the cell's to judge."""
@@ -123,7 +153,8 @@ class History:
             command = nodes.leading.pop(rng.choice(sorted(nodes.leading)))
             self.send(failed(command, permanent=rng.random() < 0.3))
         elif kind == "withdraw" and self.live:
-            self.send(withdraw(rng.choice(self.live)))
+            job_id = rng.choice(self.live)
+            self.send(withdraw(job_id, self.bench.cell.jobs.live[job_id].user))
         elif kind == "retire":
             self.send(NodeRetired(cell=CELL, node=node))
         elif kind == "register":

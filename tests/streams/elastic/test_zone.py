@@ -24,6 +24,7 @@ from schemas.jobs import JobQuoteRequested
 from streams.cell.cell import Cell
 from tests.support.elastic import (
     CELL,
+    GPU_TYPES,
     ZONE,
     ElasticBench,
     commands,
@@ -478,8 +479,9 @@ class TestQuotes:
         bench.send(submit("shorter", 80, (8, 8)), submit("longer", 8_000, (8, 8)))
         evidence = self.ask(bench, work_s=800, workers=(8, 8)).evidence
         assert evidence.jobs_waiting == 2
-        # The running job began at 60 s and takes 100 s, and the shorter one takes 10 s.
-        assert evidence.start_s == 60.0 + 100.0 + 10.0
+        # The running job began at 60 s and takes 100 s. The shorter one starts in the round after that, and
+        # takes 10 s: then it is the turn of the next round.
+        assert evidence.start_s == 240.0
 
     def test_a_quote_counts_on_flexible_workers_to_make_way(self, bench):
         bench.send(submit("grows", 90_000, (1, 8)))
@@ -503,7 +505,8 @@ class TestQuotes:
         zone = cell.zones[0].model_copy(update={"nodes": (*cell.zones[0].nodes, slow)})
         bench.send(cell.model_copy(update={"zones": (zone,)}), tick(0.0), submit("runs", 800, (4, 4)))
         run(bench, bench.send(tick(60.0)))
-        assert self.ask(bench, work_s=100).evidence.start_s == 60.0 + 800 / 4
+        # The job ends at 260 s.
+        assert self.ask(bench, work_s=100).evidence.start_s == 300.0
         assert self.ask(bench, work_s=100, fungible=True).evidence.start_s == 120.0
 
     def test_a_job_too_large_is_told_so(self, bench):
@@ -530,3 +533,17 @@ def test_a_restored_zone_closes_nodes_in_the_same_order(bench):
         bench.twin = Cell.unpack(bench.cell.packed())
         bench.send(NodeOffline(cell=CELL, node="s1"), NodeOffline(cell=CELL, node="s0"))
         assert bench.twin.packed() == bench.cell.packed()
+
+
+def test_a_restored_zone_names_the_same_job_where_it_refuses_a_change():
+    bench = ElasticBench()
+    sizes = {"a": 2, "b": 3, "c": 2}
+    bench.send(elastic_cell(2), tick(0.0))
+    bench.send(*(submit(job_id, gpus_per_worker=size) for job_id, size in sizes.items()), withdraw("a"))
+    bench.twin = Cell.unpack(bench.cell.packed())
+    types = tuple(each.model_copy(update={"gpus": 1}) for each in GPU_TYPES)
+    (refused,) = bench.send(
+        ZoneConfigured(cell=CELL, zone=elastic_zone(2).model_copy(update={"gpu_types": types}))
+    )
+    assert isinstance(refused, EventIgnored)
+    assert "2 GPUs each" in refused.detail
