@@ -38,10 +38,16 @@ class TrainingState(BaseModel):
 
 
 class FinishedJob(BaseModel):
-    """All that is kept of a job whose result is published: what it takes to report it, once or again."""
+    """All that is kept of a job whose result is published: what it takes to report it, once or again.
+
+    Unlike a checkpoint it does not have the digest of the dataset: the result stands, whatever becomes of the
+    data afterwards.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    workload: ElasticWorkload
+    """Another job may have the same id, after its cell has begun anew; this is no result of that one."""
     samples_done: PositiveInt
     loss: Loss | None
     path: str
@@ -67,19 +73,27 @@ class JobCheckpoints:
         """Whether `finished` has something to say: a record that is damaged does not end the job."""
         return self._store.is_concluded(self._job_id)
 
-    def finished(self) -> FinishedJob | None:
+    def finished(self, path: str) -> FinishedJob | None:
         """What is kept of a finished job; None where the job goes on, from its last sound checkpoint if what
         is kept does not verify.
 
+        Args:
+            path: where the job's result belongs, which names its user.
+
         Raises:
-            ValueError: it is of another format.
+            ValueError: it is of another workload, user or format.
         """
         final = self._store.conclusion(self._job_id)
         if final is None:
             return None
         if FINISHED_JOB not in final.files:
             raise ValueError(f"the record {final.path} of a finished job lacks {FINISHED_JOB}")
-        return FinishedJob.model_validate_json(final.files[FINISHED_JOB])
+        finished = FinishedJob.model_validate_json(final.files[FINISHED_JOB])
+        if finished.workload != self._workload:
+            raise ValueError(f"the record {final.path} of a finished job is of another workload")
+        if finished.path != path:
+            raise ValueError(f"the record {final.path} of a finished job is of {finished.path}, not {path}")
+        return finished
 
     def save(self, trainer: Trainer, generation: int) -> int:
         """Write a checkpoint, and return how many bytes its tensors have.
@@ -152,6 +166,7 @@ def publish(trainer: Trainer, root: Path, path: str) -> FinishedJob:
     files = trainer.model.files()
     write_folder(root / path, files)
     return FinishedJob(
+        workload=trainer.workload,
         samples_done=trainer.samples_done,
         loss=reportable(trainer.loss),
         path=path,

@@ -7,8 +7,9 @@ import pytest
 from executors.elastic.checkpoint import FINISHED_JOB
 from executors.elastic.places import checkpoint_root
 from executors.node.checkpoints import FINAL, CheckpointStore
+from schemas.elastic.workload import ElasticWorkload
 from schemas.fleet import RunFailed, RunFinished, RunStarted
-from tests.support.elastic_nodes import CELL, Fleet, workload
+from tests.support.elastic_nodes import CELL, Fleet, assigned, workload
 
 
 def final(fleet: Fleet) -> Path:
@@ -31,6 +32,30 @@ def test_a_finished_job_is_reported_again_without_training(fleet: Fleet) -> None
     assert starts(fleet, "n2") == [16]
     first, again = fleet.reports(RunFinished, "j")
     assert (again.samples_done, again.loss) == (first.samples_done, first.loss)
+
+
+@pytest.mark.parametrize(
+    "other", [workload(24), workload(16, hyperparameters={"seed": 3})], ids=["samples", "seed"]
+)
+def test_a_record_is_no_result_of_another_workload(fleet: Fleet, other: ElasticWorkload) -> None:
+    fleet.assign("j", 1, [("n1", 1)], workload(16))
+    fleet.until(fleet.is_over("j", "n1"))
+    fleet.assign("j", 1, [("n2", 1)], other)
+    fleet.until(fleet.is_over("j", "n2"))
+    (failure,) = fleet.reports(RunFailed, "j")
+    assert (failure.node, failure.permanent) == ("n2", True)
+    assert failure.error == f"the record {final(fleet)} of a finished job is of another workload"
+
+
+def test_a_record_is_no_result_of_another_user(fleet: Fleet) -> None:
+    fleet.assign("j", 1, [("n1", 1)], workload(16))
+    fleet.until(fleet.is_over("j", "n1"))
+    of_another = assigned("n2", "j", 1, [("n2", 1)], workload(16)).model_copy(update={"user": "v"})
+    fleet.nodes["n2"].runner.apply(of_another)
+    fleet.until(fleet.is_over("j", "n2"))
+    (failure,) = fleet.reports(RunFailed, "j")
+    assert (failure.node, failure.permanent) == ("n2", True)
+    assert failure.error == f"the record {final(fleet)} of a finished job is of c/u/j, not c/v/j"
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone"])
@@ -69,7 +94,7 @@ def test_a_job_whose_record_is_damaged_goes_on_from_its_last_sound_checkpoint(fl
     assert not fleet.reports(RunFailed)
 
 
-def test_a_record_of_another_runner_fails_the_run_for_good(fleet: Fleet) -> None:
+def test_a_record_of_another_format_fails_the_run_for_good(fleet: Fleet) -> None:
     CheckpointStore(store_root(fleet)).conclude("j", 1, 16, {"finished_run.json": b"{}"})
     fleet.assign("j", 2, [("n1", 1)], workload(16), resumes=True)
     fleet.until(fleet.is_over("j", "n1", generation=2))
