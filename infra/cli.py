@@ -46,6 +46,9 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
             "Run a demo in five minutes: bids, prices, adapters, a crash, a loan, and a verified log.",
         ),
         "submit": Command("infra.commands.asking:submit", "Submit jobs and wait for the decisions."),
+        "withdraw": Command(
+            "infra.commands.withdrawing:withdraw", "Withdraw a job, and wait until it is over."
+        ),
         "watch": Command(
             "infra.commands.watch:watch",
             "Watch jobs, nodes, runs and losses; `--json` streams every event and decision.",

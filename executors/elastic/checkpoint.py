@@ -12,7 +12,7 @@ from safetensors.torch import save as save_tensors
 from executors.elastic.training import Trainer
 from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.dataset import DatasetError
-from executors.node.checkpoints import FINAL, Checkpoint, CheckpointStore
+from executors.node.checkpoints import Checkpoint, CheckpointStore
 from executors.node.files import write_folder
 from schemas.elastic.workload import ElasticWorkload
 from schemas.fleet import Loss
@@ -38,10 +38,16 @@ class TrainingState(BaseModel):
 
 
 class FinishedJob(BaseModel):
-    """All that is kept of a job whose result is published: what it takes to report it, once or again."""
+    """All that is kept of a job whose result is published: what it takes to report it, once or again.
+
+    Unlike a checkpoint it does not have the digest of the dataset: the result stands, whatever becomes of the
+    data afterwards.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    workload: ElasticWorkload
+    """Another job may have the same id, after its cell has begun anew; this is no result of that one."""
     samples_done: PositiveInt
     loss: Loss | None
     path: str
@@ -54,7 +60,6 @@ class JobCheckpoints:
     """One job's checkpoints on the shared store. The generation is the fencing token."""
 
     def __init__(self, root: Path, job_id: str, workload: ElasticWorkload) -> None:
-        self._root = root
         self._store = CheckpointStore(root)
         self._job_id = job_id
         self._workload = workload
@@ -65,20 +70,30 @@ class JobCheckpoints:
 
     @property
     def is_finished(self) -> bool:
-        """Whether `finish` has been called, as far as a look at the folder tells."""
-        return (self._root / self._job_id / FINAL).is_dir()
+        """Whether `finished` has something to say: a record that is damaged does not end the job."""
+        return self._store.is_concluded(self._job_id)
 
-    def finished(self) -> FinishedJob | None:
-        """What is kept of a finished job; None where the job goes on.
+    def finished(self, path: str) -> FinishedJob | None:
+        """What is kept of a finished job; None where the job goes on, from its last sound checkpoint if what
+        is kept does not verify.
+
+        Args:
+            path: where the job's result belongs, which names its user.
 
         Raises:
-            ValueError: it is of another format.
+            ValueError: it is of another workload, user or format.
         """
-        if not self.is_finished:
+        final = self._store.conclusion(self._job_id)
+        if final is None:
             return None
-        newest = self._store.newest(self._job_id)
-        content = None if newest is None else newest.files.get(FINISHED_JOB)
-        return None if content is None else FinishedJob.model_validate_json(content)
+        if FINISHED_JOB not in final.files:
+            raise ValueError(f"the record {final.path} of a finished job lacks {FINISHED_JOB}")
+        finished = FinishedJob.model_validate_json(final.files[FINISHED_JOB])
+        if finished.workload != self._workload:
+            raise ValueError(f"the record {final.path} of a finished job is of another workload")
+        if finished.path != path:
+            raise ValueError(f"the record {final.path} of a finished job is of {finished.path}, not {path}")
+        return finished
 
     def save(self, trainer: Trainer, generation: int) -> int:
         """Write a checkpoint, and return how many bytes its tensors have.
@@ -151,6 +166,7 @@ def publish(trainer: Trainer, root: Path, path: str) -> FinishedJob:
     files = trainer.model.files()
     write_folder(root / path, files)
     return FinishedJob(
+        workload=trainer.workload,
         samples_done=trainer.samples_done,
         loss=reportable(trainer.loss),
         path=path,

@@ -45,6 +45,7 @@ class Trainer:
     over the processes is then the gradient of the whole batch, whatever the shares are.
 
     Attributes:
+        workload: what the job is to train.
         samples_done: samples trained; decides the next batch, and so the whole state but for rounding.
         loss: of the last step; None before the first of all.
     """
@@ -55,7 +56,7 @@ class Trainer:
         Raises:
             ModelError: the sequences of the job are too long for the model.
         """
-        self._workload = workload
+        self.workload = workload
         self._hyperparameters = workload.hyperparameters
         longest = longest_sequence_tokens(model.module)
         if longest is not None and self._hyperparameters.sequence_length > longest:
@@ -92,7 +93,7 @@ class Trainer:
     @property
     def finished(self) -> bool:
         """Whether all of the work is done."""
-        return self.samples_done >= self._workload.work_samples
+        return self.samples_done >= self.workload.work_samples
 
     def warm_up(self) -> None:
         """Run one sample forwards and backwards and forget it: the first pass of a process takes longer, and
@@ -175,7 +176,7 @@ class Trainer:
             if name not in mine or name not in tensors or mine[name].shape != tensors[name].shape
         ]
         if odd:
-            raise ValueError(f"the tensors do not fit the model {self._workload.model}: {', '.join(odd[:5])}")
+            raise ValueError(f"the tensors do not fit the model {self.workload.model}: {', '.join(odd[:5])}")
         for name, tensor in mine.items():
             tensor.copy_(tensors[name])
         self.move_to(samples_done, loss)
@@ -194,7 +195,7 @@ class Trainer:
             self._hyperparameters.seed,
             self.samples_done,
             self._hyperparameters.global_batch_size,
-            self._workload.work_samples,
+            self.workload.work_samples,
         )
 
     def _loss(self, sequences: list[TokenSequence]) -> Tensor:

@@ -74,6 +74,7 @@ class Worker:
         self._checkpoints = JobCheckpoints(
             checkpoint_root(order.state_root, order.cell), order.job_id, order.workload
         )
+        self._result_path = result_path(order.cell, order.user, order.job_id)
         self._device = torch.device(order.device)
         self._trainer: Trainer | None = None
         self._meeting: Meeting | None = None
@@ -320,11 +321,9 @@ class Worker:
 
     def _finish(self, group: Group) -> Ended:
         """Publish what has been trained; the others wait for it."""
-        order, trainer = self._order, self._ready
-        finished = None
+        trainer, finished = self._ready, None
         if group.membership.rank == 0:
-            path = result_path(order.cell, order.user, order.job_id)
-            finished = publish(trainer, order.output_root, path)
+            finished = publish(trainer, self._order.output_root, self._result_path)
             self._checkpoints.finish(finished, group.membership.generation)
             self._folder.remove()
         group.exchange(Signal(Wish.STOP, 0, trainer.samples_done))
@@ -333,7 +332,7 @@ class Worker:
 
     def _finished_before(self, membership: Membership) -> Ended | None:
         """The last word of a process that finds the job finished: its leader reports it, once or again."""
-        finished = self._checkpoints.finished()
+        finished = self._checkpoints.finished(self._result_path)
         if finished is None:
             return None
         word = {"samples_done": finished.samples_done, "loss": finished.loss}

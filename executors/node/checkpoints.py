@@ -2,7 +2,8 @@
 
 Layout: ``<root>/<job_id>/<token>-<samples_done>/``, with a ``manifest.json`` that lists every other file.
 The folder's token is a fencing token: a replaced writer has a lower one and is refused. A job that is over
-has only ``<root>/<job_id>/final/`` left, and accepts no more writes.
+has only ``<root>/<job_id>/final/`` left, and accepts no more writes. A ``final/`` that does not verify ends
+nothing: it is passed over like a damaged checkpoint, and replaced when the job is concluded again.
 """
 
 import json
@@ -95,7 +96,7 @@ class CheckpointStore:
             OSError: the disk failed; nothing was published.
         """
         folder = self._claimed_folder(job_id, token)
-        if self._verify(folder / FINAL, job_id) is not None:
+        if self.is_concluded(job_id):
             raise StaleWriterError(f"{job_id}: is over")
         target = folder / f"{token}-{samples_done}"
         self._write(target, job_id, token, samples_done, files)
@@ -113,7 +114,7 @@ class CheckpointStore:
             OSError: the disk failed; the checkpoints are as they were.
         """
         folder = self._job_folder(job_id)
-        if self._verify(folder / FINAL, job_id) is None:
+        if not self.is_concluded(job_id):
             self._write(self._claimed_folder(job_id, token) / FINAL, job_id, token, samples_done, files)
         for path in folder.iterdir():
             if path.name != FINAL:
@@ -123,14 +124,28 @@ class CheckpointStore:
         """Delete whatever is kept of a job."""
         shutil.rmtree(self._job_folder(job_id), ignore_errors=True)
 
+    def is_concluded(self, job_id: str) -> bool:
+        """Whether ``conclude`` has been called, and what it wrote verifies."""
+        return self._verify(self._job_folder(job_id) / FINAL, job_id) is not None
+
+    def conclusion(self, job_id: str) -> Checkpoint | None:
+        """Return what ``conclude`` wrote, or ``None`` where the job goes on.
+
+        What is there and does not verify is logged.
+        """
+        path = self._job_folder(job_id) / FINAL
+        final = self._verify(path, job_id)
+        if final is None and path.exists():
+            _log.warning("the record %s of a finished job does not verify and is passed over", path)
+        return final
+
     def newest(self, job_id: str) -> Checkpoint | None:
         """Return the newest that verifies, or ``None``. Newest is the highest token, then the most samples.
 
         Of a concluded job it is what ``conclude`` wrote.
         """
         folder = self._job_folder(job_id)
-        final = self._verify(folder / FINAL, job_id)
-        return final or next(self._trustworthy(folder, job_id), None)
+        return self.conclusion(job_id) or next(self._trustworthy(folder, job_id), None)
 
     def _job_folder(self, job_id: str) -> Path:
         return self._root / _NAME.validate_python(job_id)

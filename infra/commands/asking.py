@@ -27,10 +27,12 @@ from schemas.auction.quotes import QUOTES, VendorLeft, VendorQuoted
 from schemas.changes import CellChange
 from schemas.codec import Decision
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected
-from schemas.jobs import JobQuoteRequested, JobSubmitted
+from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.topics import JOBS
 
-Asked = TypeVar("Asked", JobSubmitted, JobQuoteRequested, VendorQuoted | VendorLeft, CellChange)
+Asked = TypeVar(
+    "Asked", JobSubmitted, JobWithdrawalRequested, JobQuoteRequested, VendorQuoted | VendorLeft, CellChange
+)
 
 
 def ask(

@@ -2,6 +2,8 @@
 
 import signal
 import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +20,7 @@ from infra.commands.options import (
 )
 from infra.commands.output import print_json, remark, say
 from infra.errors import CommandError
+from infra.lender.presence import PresenceReader
 from infra.lender.prometheus import MeasuredLoad, Prometheus
 from infra.lender.reporting import LoadReporter
 from infra.lender.zones import lending_zone
@@ -65,6 +68,14 @@ def load(
             metavar="LABEL",
         ),
     ] = None,
+    start_s: Annotated[
+        float,
+        bounded(
+            least=0,
+            most=86_400,
+            help="Seconds that a server may take from its return to its first series; see --per-server.",
+        ),
+    ] = 900.0,
     every_s: Annotated[
         float, bounded(least=0.1, most=86_400, help="Seconds from one query to the next.")
     ] = 60.0,
@@ -106,14 +117,17 @@ def load(
         return
     assert server is not None
     assert query is not None
-    owned = [node.id for node in found.zone.nodes]
+    if per_server is None:
+        reporter.measure(partial(server.load, query), every_s, stop, published)
+        return
+    with PresenceReader(target, found, start_s, stop) as servers:
 
-    def ask() -> MeasuredLoad:
-        if per_server is None:
-            return server.load(query)
-        return server.load_by_server(query, per_server, owned)
+        def ask() -> MeasuredLoad:
+            presence = servers.present()
+            expected = presence.expected(time.time())
+            return server.load_by_server(query, per_server, presence.owned, expected)
 
-    reporter.measure(ask, every_s, stop, published)
+        reporter.measure(ask, every_s, stop, published)
 
 
 def _stopped_by_signal() -> threading.Event:

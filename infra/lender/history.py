@@ -57,8 +57,9 @@ class LoadHistory:
         return max(round(86_400 / self.interval_s), 1)
 
     def take(self, time_s: float, load: float) -> bool:
-        """Add a report; False if it is no later than the latest, which then stands."""
-        if time_s <= self.latest_s:
+        """Add a report; False if it is earlier than the latest, which then stands. Of the same time there may
+        be several, as where one counts as of when it was received."""
+        if time_s < self.latest_s:
             return False
         index = math.floor(time_s / self.interval_s)
         if index > self.last:

@@ -173,11 +173,17 @@ class Lender:
         """Have another forecaster from the next interval on."""
         self._forecaster = forecaster
 
-    def remember(self, report: InferenceLoadReported) -> bool:
+    def remember(self, report: InferenceLoadReported, received_s: float = math.inf) -> bool:
         """Take in a report, and decide nothing because of it; True if it begins a new interval. One that is
-        no later than the latest changes nothing."""
+        earlier than the latest, or repeats it, changes nothing.
+
+        Args:
+            received_s: a report that is stamped later counts as of this time, as in the cell: otherwise a
+                sender whose clock is ahead would silence the others until its time comes.
+        """
+        report = _as_received(report, received_s)
         before = self.history.last
-        if not self.history.take(report.time_s, report.load):
+        if report == self._latest or not self.history.take(report.time_s, report.load):
             return False
         self._latest = report
         if self.history.last == before:
@@ -186,13 +192,17 @@ class Lender:
         self._margin.planned(self.history, self._ahead, max(report.load, *self._forecast[: self._ahead]))
         return True
 
-    def take_load(self, report: InferenceLoadReported, now_s: float | None = None) -> list[InferenceEvent]:
+    def take_load(
+        self, report: InferenceLoadReported, received_s: float = math.inf, now_s: float | None = None
+    ) -> list[InferenceEvent]:
         """Take in a report and say what to want back or, at the begin of an interval, what to offer.
 
         Args:
-            now_s: the time from which the notice counts; by default the report's own.
+            received_s: see `remember`.
+            now_s: the time from which the notice counts; by default the one that the report counts as of.
         """
-        if report.time_s <= self.history.latest_s:
+        report = _as_received(report, received_s)
+        if report.time_s < self.history.latest_s or report == self._latest:
             return []
         begins = self.remember(report)
         self._planned = self.history.last
@@ -394,6 +404,11 @@ class Lender:
             loans.draining.discard(server)
         elif move.to_zone != self._zone:
             loans.away.add(server)
+
+
+def _as_received(report: InferenceLoadReported, received_s: float) -> InferenceLoadReported:
+    """A report as of its own time, or of when it was received where that is sooner."""
+    return report if report.time_s <= received_s else report.model_copy(update={"time_s": received_s})
 
 
 def _drop(values: MutableMapping[str, Any], keys: Iterable[str]) -> None:

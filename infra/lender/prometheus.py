@@ -10,7 +10,7 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -38,6 +38,8 @@ class MeasuredLoad:
     load: float
     serving: tuple[str, ...] = ()
     """The servers that are busy, where the query says so."""
+    silent: tuple[str, ...] = ()
+    """Those of them that only count as busy, since the query says nothing of them."""
 
 
 Sample = tuple[float, str]
@@ -111,15 +113,23 @@ class Prometheus:
             sample = answer.result[0].value
         return MeasuredLoad(_time_s(query, sample), _fraction(query, sample))
 
-    def load_by_server(self, query: str, label: str, owned: Sequence[str]) -> MeasuredLoad:
+    def load_by_server(
+        self, query: str, label: str, owned: Sequence[str], expected: Collection[str]
+    ) -> MeasuredLoad:
         """The load from one series or more per server, of which those above 0 are busy.
 
-        A server is busy if any of its series is. Busy servers that are not the zone's are not counted; one
-        without any series is idle.
+        A server is busy if any of its series is. Busy servers that are not the zone's are not counted.
+
+        One that is expected and has no series counts as busy: either nobody can tell what it does, since its
+        exporter or its scrape fails, or it is down. In neither case has the zone capacity to spare there, so
+        a partial failure never has busy servers lent, and the more servers it hits, the more are wanted back.
+        To report nothing would do harm in a large fleet, where some server always fails: nothing would be
+        lent for as long as one does, and after a while all loans would be wanted back.
 
         Args:
             label: of the series, names the server; a port after the name is left out.
             owned: the servers that the load is a fraction of, in the order of the configuration.
+            expected: those that must have a series; any other without one, such as one on loan, is idle.
 
         Raises:
             LoadQueryError: the server does not answer, or without a usable value for each series.
@@ -141,12 +151,14 @@ class Prometheus:
                 f"{query}: {_count(answer.result)}, none of a server of the zone, such as {owned[0]}: does "
                 f"label {label} name servers as the zone's configuration does?"
             )
+        silent = tuple(server for server in owned if server in expected and server not in known)
+        busy.update(silent)
         serving = tuple(server for server in owned if server in busy)
         if len(serving) > MAX_SERVERS:
             raise LoadQueryError(
                 f"{query}: {len(serving)} busy servers, a report names at most {MAX_SERVERS}"
             )
-        return MeasuredLoad(min(times_s), len(serving) / len(owned), serving)
+        return MeasuredLoad(min(times_s), len(serving) / len(owned), serving, silent)
 
     def _ask(self, query: str) -> _Scalar | _Vector:
         body = self._fetch(query)

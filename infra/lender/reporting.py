@@ -10,8 +10,11 @@ from infra.log.target import Target
 from infra.workloads.elastic.loads import LoadSample
 from schemas.inference import InferenceLoadReported
 from streams.kafka.faults import BrokerError
+from streams.kafka.reader import ReadError
 
 SOURCE = "millrace/load"
+
+_MOST_NAMED = 8
 
 Tell = Callable[[str], None]
 
@@ -26,6 +29,7 @@ class LoadReporter:
         self._tell = tell
         self._publisher: EventPublisher | None = None
         self._fault: str | None = None
+        self._silent: tuple[str, ...] = ()
 
     def measure(
         self,
@@ -47,12 +51,13 @@ class LoadReporter:
                 found = ask()
                 event = self._event(found.time_s, found.load, found.serving)
                 self._publish(event)
-            except (LoadQueryError, PublishError, BrokerError) as error:
+            except (LoadQueryError, PublishError, BrokerError, ReadError) as error:
                 self._fail(str(error))
                 continue
             if self._fault is not None:
                 self._tell("loads are reported again")
                 self._fault = None
+            self._note_silent(found.silent)
             published(event)
 
     def replay(
@@ -97,3 +102,15 @@ class LoadReporter:
         if fault != self._fault:
             self._tell(f"{fault}; tried again")
             self._fault = fault
+
+    def _note_silent(self, servers: tuple[str, ...]) -> None:
+        """Tell which servers only count as busy, whenever these are others."""
+        if servers == self._silent:
+            return
+        self._silent = servers
+        if not servers:
+            self._tell("all servers have series again")
+            return
+        more = len(servers) - _MOST_NAMED
+        named = ", ".join(servers[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        self._tell(f"servers without series count as busy ({len(servers)}): {named}")

@@ -190,8 +190,7 @@ class LenderService:
     def _remember(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
         """Take in what was published before this process began."""
         if isinstance(event, InferenceLoadReported):
-            if self._is_plausible(record, event):
-                self._lender.remember(event)
+            self._lender.remember(event, _time_s(record))
         else:
             self._learn(record, event_id, event)
 
@@ -199,13 +198,17 @@ class LenderService:
         if not isinstance(event, InferenceLoadReported):
             self._learn(record, event_id, event)
             return
-        if not self._is_plausible(record, event):
-            _log.warning("load passed over: its time %.3f is still to come", event.time_s)
-            return
+        received_s = _time_s(record)
+        if event.time_s > received_s + self._settings.lender_interval_s:
+            _log.warning(
+                "load of %.3f counts as of %.3f, when it was received: the sender's clock is ahead",
+                event.time_s,
+                received_s,
+            )
         before = self._lender.history.last
-        self._decided(self._lender.take_load(event, time.time()))
+        self._decided(self._lender.take_load(event, received_s, time.time()))
         if self._lender.history.last > before:
-            self._tell_interval(event)
+            self._tell_interval(event.load)
 
     def _learn(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
         """Of an offer or a reclaim, our own included."""
@@ -214,11 +217,6 @@ class LenderService:
                 self._lender.take_offer(event, event_id, _time_s(record))
             case CapacityReclaimed():
                 self._lender.take_reclaim(event, event_id, _time_s(record))
-
-    def _is_plausible(self, record: ReadRecord, report: InferenceLoadReported) -> bool:
-        """Whether a report was measured before it was published, short of an interval: one from the future
-        would stand until its time comes."""
-        return report.time_s <= _time_s(record) + self._settings.lender_interval_s
 
     def _decided(self, events: list[InferenceEvent]) -> None:
         for event in events:
@@ -231,10 +229,11 @@ class LenderService:
                     _log.info("reclaimed servers=%d due_s=%.3f reclaim=%s", count, due_s, name)
                     self._tell({"reclaim": name, "servers": count, "due_s": due_s})
 
-    def _tell_interval(self, report: InferenceLoadReported) -> None:
+    def _tell_interval(self, load: float) -> None:
+        """Say how the interval stands that a report has begun."""
         line: dict[str, Any] = {
-            "time_s": report.time_s,
-            "load": report.load,
+            "time_s": self._lender.history.latest_s,
+            "load": load,
             "forecast": self._lender.forecast[0],
             "margin": self._lender.margin_load,
             "lent": len(self._lender.lent),

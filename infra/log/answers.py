@@ -1,7 +1,7 @@
 """Asking through the log: sends events and returns the decisions that they cause."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -10,8 +10,8 @@ from infra.log.reader import LogReader
 from infra.log.target import Target
 from schemas.base import Event
 from schemas.codec import Decision, InvalidRecordError, decode_decision
-from schemas.decisions import JobAdmitted, JobRejected, JobWithdrawn
-from schemas.jobs import JobSubmitted
+from schemas.decisions import EventIgnored, JobAdmitted, JobOutcome, JobRejected, JobWithdrawn
+from schemas.jobs import JobSubmitted, JobWithdrawalRequested
 from schemas.topics import DECISIONS, REASON_HEADER
 from streams.kafka.records import ReadRecord
 
@@ -27,6 +27,42 @@ class Refusal:
 
 
 Answer = Decision | Refusal
+
+
+class Awaited:
+    """Events that wait for their answers, by id.
+
+    Most are answered by the first decision that they cause. A bid may be decided by a later event, such as a
+    solver's answer, and a withdrawn job may have workers that stop first: the answer to these is what ends
+    the wait for the job, whatever caused it.
+    """
+
+    def __init__(self, events: Mapping[str, Event]) -> None:
+        """Wait for all of them."""
+        self.events = dict(events)
+        self._jobs = {
+            (event.cell, event.user, event.job_id): event_id
+            for event_id, event in events.items()
+            if isinstance(event, JobSubmitted | JobWithdrawalRequested)
+        }
+
+    def take(self, answer: Answer) -> str | None:
+        """The id of the event that this is the answer to, which waits no longer; None if it is to none."""
+        event_id = self._answered_by(answer)
+        return event_id if event_id is not None and self.events.pop(event_id, None) is not None else None
+
+    def _answered_by(self, answer: Answer) -> str | None:
+        if isinstance(answer, Refusal):
+            return answer.event_id
+        outcome = answer.outcome
+        caused_by = self.events.get(answer.cause)
+        if isinstance(outcome, EventIgnored) or not isinstance(caused_by, JobWithdrawalRequested | None):
+            return answer.cause
+        if isinstance(outcome, JobOutcome) and not outcome.is_of_another_job:
+            event_id = self._jobs.get((answer.cell, outcome.user, outcome.job_id))
+            if event_id is not None and _decides(outcome, self.events.get(event_id)):
+                return event_id
+        return None
 
 
 class Answers:
@@ -46,26 +82,19 @@ class Answers:
         """The first answer to each event, with its id, until all are there or none comes for `timeout_s`.
 
         Args:
-            events: by id. A bid may be decided by a later event, a solver's answer; any decision about its
-                job then is its answer.
+            events: by id; see `Awaited` for what answers them.
             check_alive: called again and again; what it raises ends the wait.
         """
-        waiting = set(events)
-        bids = {
-            (bid.cell, bid.user, bid.job_id): event_id
-            for event_id, bid in events.items()
-            if isinstance(bid, JobSubmitted)
-        }
+        awaited = Awaited(events)
         deadline_s = time.monotonic() + timeout_s
-        while waiting and time.monotonic() < deadline_s:
+        while awaited.events and time.monotonic() < deadline_s:
             check_alive()
             for record in self._reader.poll(_POLL_S):
                 answer = self._answer(record)
                 if answer is None:
                     continue
-                event_id = _answered_by(answer, waiting, bids)
-                if event_id in waiting:
-                    waiting.remove(event_id)
+                event_id = awaited.take(answer)
+                if event_id is not None:
                     deadline_s = time.monotonic() + timeout_s
                     yield event_id, answer
 
@@ -91,15 +120,11 @@ class Answers:
             return None  # replay is who says so
 
 
-def _answered_by(answer: Answer, waiting: Collection[str], bids: Mapping[tuple[str, str, str], str]) -> str:
-    """The id of the event that an answer is about; `bids` has those of bids by cell, user and job."""
-    if not isinstance(answer, Decision):
-        return answer.event_id
-    if answer.cause in waiting:
-        return answer.cause
-    match answer.outcome:
-        case JobRejected(reason="duplicate_job"):
-            return answer.cause  # another bid for the same job
-        case JobAdmitted() | JobRejected() | JobWithdrawn() as decided:
-            return bids.get((answer.cell, decided.user, decided.job_id), answer.cause)
-    return answer.cause
+def _decides(outcome: JobOutcome, event: Event | None) -> bool:
+    """Whether this ends the wait for a job that was submitted, or withdrawn."""
+    match event:
+        case JobSubmitted():
+            return isinstance(outcome, JobAdmitted | JobRejected | JobWithdrawn)
+        case JobWithdrawalRequested():
+            return not isinstance(outcome, JobAdmitted)
+    return False

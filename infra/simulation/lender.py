@@ -43,7 +43,7 @@ class VirtualLender:
             self._reconfigure(event.zone, step)
         said: list[InferenceEvent] = []
         if isinstance(event, InferenceLoadReported) and event.zone == self._zone:
-            said = self._lender.take_load(event)
+            said = self._lender.take_load(event, step.time_s)
         return iter([(step.time_s, one) for one in said])
 
     def _reconfigure(self, zone: Zone, step: Step) -> None:

@@ -119,6 +119,10 @@ FAULTS = {
         "--export reads Kafka",
     ),
     "no broker": (["explain", "j", "--bootstrap-servers", NOWHERE], f"No Kafka broker answers at {NOWHERE}"),
+    "a withdrawal without broker": (
+        ["withdraw", "j", "--bootstrap-servers", NOWHERE],
+        f"No Kafka broker answers at {NOWHERE}",
+    ),
     "a prefix that is none": (
         ["watch", "--topic-prefix", "a b", "--bootstrap-servers", NOWHERE],
         "--topic-prefix",

@@ -89,6 +89,40 @@ def test_a_quote_is_what_the_bid_then_pays_at_most(millrace, tmp_path):
     assert abs(Decimal(answer[1]) - parts - Decimal("0.000001")) <= Decimal("0.000002")
 
 
+def test_a_job_is_withdrawn_by_its_user_once(deployment, millrace, tmp_path, capsys):
+    target = deployment.layout.target
+    where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
+
+    def refused(*arguments: str) -> str:
+        assert run(["withdraw", *arguments, *where]) == 1
+        return capsys.readouterr().err
+
+    # Slots of the demo last four seconds, and a job that has begun is not withdrawn: it begins late enough.
+    bids = [demo_bid(f"unwanted-{number}", 3) for number in range(3)]
+    for bid in bids:
+        bid["workload"]["needs_preprocessing"] = True
+    quotes = tmp_path / "quotes.yaml"
+    quote = {"cell": "demo", "vendor": "couriers", "fixed_price": 0.25, "price_per_thousand_samples": 0}
+    quotes.write_text(json.dumps([{**quote, "fixed_delay_s": 12, "delay_per_thousand_samples_s": 0}]))
+    millrace("vendor-quote", str(quotes))
+    millrace("submit", bids_file(tmp_path / "bids.yaml", *bids))
+    quotes.write_text(json.dumps({"cell": "demo", "vendor": "couriers", "leaves": True}))
+    millrace("vendor-quote", str(quotes))
+
+    assert refused("unwanted-0", "--user", "bob") == "millrace: job unwanted-0 is of another user\n"
+    theirs = refused("unwanted-0", "--user", "bob", "--cell", "demo")
+    assert "unwanted-0: not withdrawn (not_the_owner): " in theirs
+    assert millrace("withdraw", "unwanted-0").startswith("unwanted-0 withdrawn: ")
+    (line,) = millrace("withdraw", "unwanted-1", "--user", "ann", "--cell", "demo", "--json").splitlines()
+    assert json.loads(line)["state"] == "withdrawn"
+    assert millrace("withdraw", "unwanted-2", "--no-wait") == "unwanted-2: withdrawal requested\n"
+    until(lambda: "withdrawn" in millrace("explain", "unwanted-2").splitlines()[0], "the last is withdrawn")
+    assert refused("unwanted-0") == "millrace: job unwanted-0 is over: withdrawn\n"
+    over = refused("unwanted-0", "--user", "ann", "--cell", "demo")
+    assert "unwanted-0: not withdrawn (unknown_job): " in over
+    assert refused("nobodys").startswith("millrace: no job nobodys was decided: ")
+
+
 def test_a_vendors_quote_is_met_by_the_bids_after_it(millrace, tmp_path, deployment, capsys):
     file = tmp_path / "quotes.yaml"
     quote = {"cell": "demo", "vendor": "couriers", "fixed_price": 0.25, "price_per_thousand_samples": 0}

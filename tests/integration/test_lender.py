@@ -35,6 +35,8 @@ pytestmark = pytest.mark.integration
 CELL = "alpha"
 NOTICE_S = 2.0
 SERVERS = 10
+LEND_AT = 0.2
+"""A load at which the zone has servers to lend."""
 SETTINGS = {
     "MILLRACE_LENDER_FORECASTER": "seasonal",
     "MILLRACE_LENDER_INTERVAL_S": "0.5",
@@ -191,6 +193,20 @@ def test_without_word_of_the_load_everything_is_wanted_back(inference):
     assert {ended.status for ended in inference.decided(ReclaimEnded)} == {"in_time"}
 
 
+def lend(deployment: Deployment, name: str) -> None:
+    """Have the cell lend a server."""
+    now_s = time.time()
+    publisher = EventPublisher(Target(deployment.kafka, deployment.prefix), "tests")
+    for event in (
+        ClockTicked(cell=CELL, time_s=now_s),
+        InferenceLoadReported(cell=CELL, zone="serving", time_s=now_s, load=LEND_AT),
+        CapacityOffered(cell=CELL, zone="serving", offer_id="offer", servers=(name,)),
+    ):
+        publisher.publish(event)
+        publisher.flush()
+    until(lambda: deployment.records("loans"), f"{name} on loan")
+
+
 def test_loads_of_prometheus_and_of_files_reach_the_topic(deployment, tmp_path):
     deployment.start_worker()
     deployment.configure(CELL)
@@ -202,7 +218,8 @@ def test_loads_of_prometheus_and_of_files_reach_the_topic(deployment, tmp_path):
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
     def reported() -> list[InferenceLoadReported]:
-        return [decode_event(r.value, r.headers).event for r in deployment.records("inference")]
+        events = [decode_event(r.value, r.headers).event for r in deployment.records("inference")]
+        return [event for event in events if isinstance(event, InferenceLoadReported)]
 
     file = tmp_path / "loads.csv"
     file.write_text("time_s,load\n0,0.25\n100,0.5\n")
@@ -212,16 +229,24 @@ def test_loads_of_prometheus_and_of_files_reach_the_topic(deployment, tmp_path):
     assert [line["load"] for line in lines] == [report.load for report in reported()] == [0.25, 0.5]
 
     with answering() as server:
-        busy = [({"instance": f"s{number}:8000"}, "1" if number < 3 else "0") for number in range(SERVERS)]
+        busy = [
+            ({"instance": f"s{number}:8000"}, "1" if number < 3 else "0") for number in range(SERVERS - 1)
+        ]
         server.answer(vector(*busy))
         asking = load(
             "--prometheus", server.url, "--query", "busy", "--per-server", "instance", "--every-s", "0.5"
         )
         until(lambda: len(reported()) >= 4, "two loads of Prometheus")
+        # A server that is lent need not have a series.
+        lend(deployment, "s8")
+        server.answer(vector(*busy[:-1]))
+        before = len(reported())
+        until(lambda: len(reported()) >= before + 2, "two loads without the server that is lent")
         asking.terminate()
         asking.communicate(timeout=60)
         assert asking.returncode == 0
-    assert {(report.load, report.serving) for report in reported()[2:]} == {(0.3, ("s0", "s1", "s2"))}
+    measured = [report for report in reported()[2:] if report.load != LEND_AT]
+    assert {(report.load, report.serving) for report in measured} == {(0.4, ("s0", "s1", "s2", "s9"))}
 
 
 @pytest.mark.drill

@@ -35,6 +35,7 @@ QUOTE = '{"cell": "demo", "vendor": "couriers", "leaves": true}'
 COMMANDS = {
     "submit": ["submit", "{bid}"],
     "submit --no-wait": ["submit", "{bid}", "--no-wait"],
+    "withdraw": ["withdraw", "j"],
     "quote": ["quote", "{bid}"],
     "vendor-quote": ["vendor-quote", "{quote}"],
     "watch": ["watch", "--once"],
@@ -188,6 +189,7 @@ def ended(connection: KafkaConnection, folder: Path) -> dict[str, tuple[int, str
 DENIED = {
     "submit": ("vendors", "user vendors may not read topic locked.jobs.dlt"),
     "submit --no-wait": ("vendors", "user vendors may not write topic locked.jobs"),
+    "withdraw": ("vendors", "user vendors may not read topic locked.jobs.state"),
     "quote": ("auditor", "user auditor may not write topic locked.jobs"),
     "vendor-quote": ("users", "user users may not read topic locked.quotes.dlt"),
     "watch": ("users", "user users may not read topic locked.ledger"),

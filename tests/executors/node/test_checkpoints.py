@@ -51,6 +51,25 @@ def test_a_conclusion_takes_the_place_of_all_checkpoints_for_good(
     assert [path.name for path in (tmp_path / "job").iterdir()] == [FINAL]
 
 
+def test_a_conclusion_that_does_not_verify_ends_nothing(
+    store: CheckpointStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sound = store.save("job", 3, 8, FILES)
+    store.conclude("job", 3, 24, {"end": b"3"})
+    assert store.is_concluded("job")
+    final = tmp_path / "job" / FINAL
+    (final / "end").write_bytes(b"?")
+    assert not store.is_concluded("job")
+    assert store.conclusion("job") is None
+    assert f"{final} of a finished job does not verify" in caplog.text
+    # The job can go on, and be concluded again.
+    assert store.save("job", 3, 8, FILES) == sound
+    assert store.newest("job").path == sound
+    store.conclude("job", 3, 24, {"end": b"3"})
+    assert store.conclusion("job").files == {"end": b"3"}
+    assert [path.name for path in (tmp_path / "job").iterdir()] == [FINAL]
+
+
 def test_a_conclusion_that_is_not_written_costs_no_checkpoint(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,11 +22,17 @@ def test_an_interval_has_the_mean_and_the_peak_of_its_reports():
     assert past.peak(past.last - 1) == 0.6
 
 
-def test_a_repeated_or_earlier_report_changes_nothing():
+def test_an_earlier_report_changes_nothing():
     past = history([0.5])
-    assert not past.take(START_S, 0.9)
+    assert not past.take(START_S - 0.001, 0.9)
     assert not past.take(START_S - 1_000.0, 0.9)
     assert means(past) == [0.5]
+
+
+def test_reports_of_the_same_time_all_count():
+    past = history([0.5])
+    assert past.take(START_S, 0.9)
+    assert means(past) == pytest.approx([0.7])
 
 
 def test_a_short_gap_is_bridged_evenly():

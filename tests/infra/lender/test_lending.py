@@ -111,6 +111,28 @@ def test_nothing_is_offered_before_the_load_is_known_for_a_while():
     assert House().live(*[0.3] * STEADY) == []
 
 
+@pytest.mark.parametrize("ahead_s", [0.001, INTERVAL_S - 1.0, 86_400.0])
+def test_a_sender_whose_clock_is_ahead_does_not_silence_the_others(ahead_s: float):
+    house = lending(load=0.3)
+    assert len(house.lent) == 6
+    ahead = InferenceLoadReported(cell=CELL, zone=ZONE, time_s=house.time_s + 60.0 + ahead_s, load=0.3)
+    assert house.lender.take_load(ahead, house.time_s + 60.0) == []
+    assert house.lender.history.latest_s == house.time_s + 60.0
+    # Not even where both are received at once.
+    (reclaim,) = house.report(0.6, after_s=60.0)
+    assert (reclaim.servers, reclaim.due_s) == (3, house.time_s + 300.0)
+
+
+def test_loads_from_before_a_start_count_as_of_when_they_were_received():
+    lender = House().lender
+    ahead = InferenceLoadReported(cell=CELL, zone=ZONE, time_s=START_S + 86_400.0, load=0.1)
+    assert lender.remember(ahead, START_S)
+    own = InferenceLoadReported(cell=CELL, zone=ZONE, time_s=START_S + INTERVAL_S, load=0.9)
+    assert lender.remember(own, START_S + INTERVAL_S + 1.0)
+    assert lender.history.latest_s == own.time_s
+    assert lender.history.mean(lender.history.last) == 0.9
+
+
 def test_what_was_needed_a_short_while_ago_is_not_offered():
     house = House()
     offers = house.live(0.3, 0.8, *[0.3] * STEADY)
@@ -275,9 +297,12 @@ def test_returned_servers_are_offered_again_once_the_load_has_been_low_for_long(
 
 def test_repeated_and_earlier_reports_change_nothing():
     house = lending()
-    assert house.report(0.9, after_s=0.0) == []
+    house.answer(house.report(0.6))
+    house.report(0.4, after_s=INTERVAL_S / 2)
+    mean = house.lender.history.mean(house.lender.history.last)
+    assert house.report(0.4, after_s=0.0) == []
     assert house.report(0.9, after_s=-100.0) == []
-    assert house.lender.history.peak(house.lender.history.last) == 0.3
+    assert house.lender.history.mean(house.lender.history.last) == mean
 
 
 def test_the_margin_is_learned_from_loads_that_exceeded_plans():

@@ -117,8 +117,17 @@ def test_busy_servers_make_the_load_and_are_named_in_the_order_of_the_configurat
             ({"instance": "elsewhere:8000"}, "3"),
         )
     )
-    found = Prometheus(server.url).load_by_server(QUERY, "instance", OWNED)
+    found = Prometheus(server.url).load_by_server(QUERY, "instance", OWNED, OWNED[:3])
     assert found == MeasuredLoad(T, 0.5, ("gpu-1", "gpu-3"))
+
+
+def test_a_server_without_series_counts_as_busy_unless_it_is_away(server):
+    server.answer(vector(({"instance": "gpu-2"}, "1"), ({"instance": "gpu-3"}, "0")))
+    prometheus = Prometheus(server.url)
+    found = prometheus.load_by_server(QUERY, "instance", OWNED, ["gpu-1", "gpu-2", "gpu-3"])
+    assert found == MeasuredLoad(T, 0.5, ("gpu-1", "gpu-2"), silent=("gpu-1",))
+    found = prometheus.load_by_server(QUERY, "instance", OWNED, ["gpu-2", "gpu-3"])
+    assert found == MeasuredLoad(T, 0.25, ("gpu-2",))
 
 
 PER_SERVER_REFUSED = {
@@ -137,7 +146,7 @@ PER_SERVER_REFUSED = {
 def test_series_that_do_not_tell_which_servers_are_busy_are_refused(server, data, fault):
     server.answer(data)
     with pytest.raises(LoadQueryError) as raised:
-        Prometheus(server.url).load_by_server(QUERY, "instance", OWNED)
+        Prometheus(server.url).load_by_server(QUERY, "instance", OWNED, OWNED)
     assert fault in str(raised.value)
 
 
@@ -156,3 +165,28 @@ def test_a_fault_that_goes_on_is_told_once_and_nothing_is_published(server):
     LoadReporter(target, "c", "z", told.append).measure(ask, 0.01, stop, lambda _event: None)
     assert len(asked) == 3
     assert told == [f"{QUERY}: the value is 'NaN', no number; tried again"]
+
+
+def test_servers_without_series_are_told_whenever_they_are_others(monkeypatch):
+    stop, told = threading.Event(), []
+    target = Target(KafkaConnection(bootstrap_servers="127.0.0.1:1"), "none")
+    many = tuple(f"gpu-{number}" for number in range(10))
+    silent = iter([("gpu-1",), ("gpu-1",), many, (), ()])
+    published = []
+
+    def ask() -> MeasuredLoad:
+        found = MeasuredLoad(T, 0.5, silent=next(silent))
+        if len(published) == 4:
+            stop.set()
+        return found
+
+    reporter = LoadReporter(target, "c", "z", told.append)
+    monkeypatch.setattr(reporter, "_publish", lambda _event: None)
+    reporter.measure(ask, 0.001, stop, published.append)
+    assert len(published) == 5
+    named = ", ".join(many[:8])
+    assert told == [
+        "servers without series count as busy (1): gpu-1",
+        f"servers without series count as busy (10): {named} and 2 more",
+        "all servers have series again",
+    ]

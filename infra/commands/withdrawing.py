@@ -1,0 +1,140 @@
+"""`millrace withdraw`."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from infra.commands.asking import ask
+from infra.commands.options import (
+    DEFAULT_PREFIX,
+    BootstrapServers,
+    CellName,
+    Json,
+    Timeout,
+    TopicPrefix,
+    target_of,
+)
+from infra.commands.output import print_json, say
+from infra.errors import CommandError
+from infra.log.publisher import EventPublisher
+from infra.log.reader import LogReader
+from infra.log.target import Target
+from infra.views.words import describe
+from schemas.codec import Decision
+from schemas.codec import describe as describe_fault
+from schemas.decisions import EventIgnored, JobWithdrawn
+from schemas.jobs import JobWithdrawalRequested
+from schemas.topics import JOBS, JOBS_STATE
+from schemas.views import JobState
+
+SOURCE = "millrace/withdraw"
+
+
+def withdraw(
+    job_id: Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")],
+    user: Annotated[
+        str | None,
+        typer.Option(help="Whose job it is; by default that of the one user who has it.", show_default=False),
+    ] = None,
+    cell: CellName = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the decision.")] = False,
+    timeout_s: Timeout = 30.0,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Withdraw a job, and wait until it is over."""
+    target = target_of(bootstrap_servers, topic_prefix, "users")
+    if cell is None or user is None:
+        cell, user = place_of(_states(target, job_id), job_id, cell, user)
+    request = _request(cell, user, job_id)
+    if no_wait:
+        with EventPublisher(target, SOURCE) as publisher:
+            publisher.publish(request)
+        _show(json, {"job_id": job_id, "state": "withdrawal_requested"}, f"{job_id}: withdrawal requested")
+        return
+    for _, decision in ask(target, JOBS, SOURCE, [request], lambda _: f"job {job_id}", timeout_s):
+        tell(job_id, decision, json)
+
+
+def place_of(states: Iterable[JobState], job_id: str, cell: str | None, user: str | None) -> tuple[str, str]:
+    """The cell and the user of the one job with this id that is not over.
+
+    Args:
+        states: how jobs with this id stand; what waits for its first decision is not among them.
+
+    Raises:
+        CommandError: there is none or several, or it is of another user or over.
+    """
+    found = [state for state in states if cell in (None, state.cell)]
+    if not found:
+        raise CommandError(
+            f"no job {job_id} was decided{f' in cell {cell}' if cell else ''}: of one that still waits, give "
+            "--cell and --user"
+        )
+    own = [state for state in found if user in (None, state.user)]
+    if not own:
+        raise CommandError(f"job {job_id} is of another user")
+    live = [state for state in own if state.state == "admitted"]
+    if not live:
+        raise CommandError(f"job {job_id} is over: {', '.join(sorted({state.state for state in own}))}")
+    for option, names in (
+        ("cell", sorted({state.cell for state in live})),
+        ("user", sorted({state.user for state in live})),
+    ):
+        if len(names) > 1:
+            raise CommandError(f"job {job_id} is of {option}s {', '.join(names)}: choose with --{option}")
+    return live[0].cell, live[0].user
+
+
+def tell(job_id: str, decision: Decision, json: bool) -> None:
+    """Print the answer to a withdrawal.
+
+    Raises:
+        CommandError: the job is not withdrawn.
+    """
+    outcome = decision.outcome
+    match outcome:
+        case JobWithdrawn():
+            fields = {
+                "job_id": job_id,
+                "decision_id": decision.id,
+                "state": outcome.STATE,
+                "returned_micros": outcome.returned_micros,
+                "retained_micros": outcome.retained_micros,
+            }
+            _show(json, fields, f"{job_id} {describe(outcome)[0]}")
+        case EventIgnored():
+            raise CommandError(f"{job_id}: not withdrawn ({outcome.reason}): {outcome.detail}")
+        case _:
+            raise CommandError(f"{job_id}: over before it was withdrawn: {describe(outcome)[0]}")
+
+
+def _request(cell: str, user: str, job_id: str) -> JobWithdrawalRequested:
+    try:
+        return JobWithdrawalRequested(cell=cell, user=user, job_id=job_id)
+    except ValidationError as error:
+        raise CommandError(describe_fault(error)) from None
+
+
+def _states(target: Target, job_id: str) -> list[JobState]:
+    """How jobs with this id stand, whatever their cells and users are."""
+    latest: dict[bytes | None, JobState] = {}
+    mention = job_id.encode(errors="replace")
+    with LogReader(target, [target.topic(JOBS_STATE)], "beginning") as view:
+        for record in view.to_end():
+            if (record.key or b"").endswith(b"/" + mention):
+                try:
+                    latest[record.key] = JobState.model_validate_json(record.value or b"")
+                except ValidationError:
+                    continue  # replay is who says so
+    return list(latest.values())
+
+
+def _show(json: bool, fields: dict[str, Any], line: str) -> None:
+    if json:
+        print_json(fields)
+    else:
+        say(line)

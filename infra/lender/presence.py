@@ -1,0 +1,91 @@
+"""Which servers a zone that lends has with it: those that a measurement of its load must hear of."""
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from infra.lender.zones import loans, zone_states
+from infra.log.reader import LogReader
+from infra.log.target import Target
+from schemas.loans import LoanChanged
+from schemas.topics import ZONES_STATE
+from schemas.views import ZoneState
+from streams.kafka.records import ReadRecord
+
+
+class Presence:
+    """The servers of one zone, by what is said of it and of its loans."""
+
+    def __init__(self, zone: ZoneState, start_s: float) -> None:
+        """Nothing is lent.
+
+        Args:
+            start_s: so long after its return a server may still be starting, and is not expected.
+        """
+        self._start_s = start_s
+        self._loans: dict[str, LoanChanged] = {}
+        self.take_zone(zone)
+
+    def take_zone(self, zone: ZoneState) -> None:
+        """Follow a change of the zone."""
+        self.owned = [node.id for node in zone.zone.nodes]
+        """Wherever they are, in the order of the configuration."""
+        self._elsewhere = frozenset(zone.elsewhere)
+
+    def take_loan(self, change: LoanChanged) -> None:
+        """Follow a loan of the zone."""
+        self._loans[change.server] = change
+
+    def expected(self, time_s: float) -> frozenset[str]:
+        """The servers that serve the zone at this time, or could: not lent, and back for long enough."""
+        return frozenset(server for server in self.owned if self._is_expected(server, time_s))
+
+    def _is_expected(self, server: str, time_s: float) -> bool:
+        if server in self._elsewhere:
+            return False
+        loan = self._loans.get(server)
+        return loan is None or (loan.status == "returned" and time_s - loan.since_s >= self._start_s)
+
+
+class PresenceReader:
+    """Keeps the presence of a zone's servers up to date from the views `zones.state` and `loans`."""
+
+    def __init__(self, target: Target, zone: ZoneState, start_s: float, stop: threading.Event) -> None:
+        """Read what there is, or until told to stop.
+
+        Raises:
+            ReadError: the views cannot be read.
+        """
+        self._place = (zone.cell, zone.zone.id)
+        self._presence = Presence(zone, start_s)
+        self._zones = target.topic(ZONES_STATE)
+        topics = [self._zones, target.topic(LoanChanged.VIEW)]
+        # Position first: what changes while the views are read is then among what is to come.
+        self._changes = LogReader(target, topics, "end")
+        with LogReader(target, topics, "beginning") as views:
+            self._take(list(views.to_end(is_stopped=stop.is_set)))
+
+    def present(self) -> Presence:
+        """As it is now.
+
+        Raises:
+            ReadError: the views cannot be read.
+        """
+        while records := self._changes.poll(0.0):
+            self._take(records)
+        return self._presence
+
+    def _take(self, records: list[ReadRecord]) -> None:
+        for state in zone_states(record for record in records if record.topic == self._zones):
+            if (state.cell, state.zone.id) == self._place:
+                self._presence.take_zone(state)
+        for change in loans((record for record in records if record.topic != self._zones), *self._place):
+            self._presence.take_loan(change)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._changes.__exit__(kind, error, trace)

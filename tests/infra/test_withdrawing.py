@@ -1,0 +1,139 @@
+"""Which job `millrace withdraw` means, what it takes for an answer, and what it prints of it."""
+
+import json
+
+import pytest
+
+from infra.commands.withdrawing import place_of, tell
+from infra.errors import CommandError
+from infra.log.answers import Awaited
+from schemas.codec import Decision
+from schemas.decisions import JobAdmitted, JobStateName, JobWithdrawn
+from schemas.elastic.commands import WorkersAssigned
+from schemas.jobs import JobWithdrawalRequested
+from schemas.views import JobState
+from tests.support import elastic
+from tests.support.cells import Bench, bid, tick, withdraw
+from tests.support.elastic import ElasticBench
+
+
+def state(cell: str = "c", user: str = "u", stands: JobStateName = "admitted") -> JobState:
+    return JobState(
+        cell=cell, zone="z", job_id="j", user=user, state=stands, reason="r", decision_id="d", time_s=None
+    )
+
+
+def test_the_one_job_that_is_not_over_is_meant() -> None:
+    assert place_of([state()], "j", None, None) == ("c", "u")
+    others = [state(user="v", stands="rejected"), state(cell="d", stands="completed")]
+    assert place_of([*others, state()], "j", None, None) == ("c", "u")
+
+
+def test_cell_and_user_choose_among_several() -> None:
+    states = [state(), state(cell="d"), state(user="v")]
+    assert place_of(states, "j", "d", None) == ("d", "u")
+    assert place_of(states, "j", "c", "v") == ("c", "v")
+
+
+@pytest.mark.parametrize(
+    ("states", "cell", "user", "fault"),
+    [
+        ([], None, None, "no job j was decided: of one that still waits, give --cell and --user"),
+        ([state()], "d", None, "no job j was decided in cell d: of one"),
+        ([state()], None, "v", "job j is of another user"),
+        ([state(stands="completed")], None, "u", "job j is over: completed"),
+        ([state(), state(cell="d")], None, "u", "job j is of cells c, d: choose with --cell"),
+        ([state(), state(user="v")], "c", None, "job j is of users u, v: choose with --user"),
+    ],
+)
+def test_a_job_that_is_not_there_or_not_the_only_one_is_refused(
+    states: list[JobState], cell: str | None, user: str | None, fault: str
+) -> None:
+    with pytest.raises(CommandError, match=fault):
+        place_of(states, "j", cell, user)
+
+
+def answers(bench: Bench, request: JobWithdrawalRequested, since: int) -> list[Decision]:
+    """Those of the decisions from `since` on that answer a withdrawal, the latest event of its kind."""
+    sent = [entry.envelope for entry in bench.ledger if entry.envelope.event == request]
+    awaited = Awaited({sent[-1].id if sent else "to come": request})
+    return [decision for decision in bench.decisions[since:] if awaited.take(decision)]
+
+
+def test_a_job_that_has_not_started_is_withdrawn_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    bench = Bench.configured()
+    bench.send(tick(0), bid())
+    before = len(bench.decisions)
+    bench.send(withdraw())
+    (answer,) = answers(bench, withdraw(), before)
+    tell("j", answer, False)
+    assert capsys.readouterr().out == "j withdrawn: 2.0000 returned, 0.0000 retained\n"
+    tell("j", answer, True)
+    assert json.loads(capsys.readouterr().out) == {
+        "job_id": "j",
+        "decision_id": answer.id,
+        "state": "withdrawn",
+        "returned_micros": 2_000_000,
+        "retained_micros": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        (withdraw("k"), r"k: not withdrawn \(unknown_job\): job k is over, or was never admitted"),
+        (withdraw(user="v"), r"j: not withdrawn \(not_the_owner\): job j is of another user"),
+    ],
+)
+def test_a_withdrawal_that_changes_nothing_is_a_fault(asked: JobWithdrawalRequested, fault: str) -> None:
+    bench = Bench.configured()
+    bench.send(tick(0), bid())
+    before = len(bench.decisions)
+    bench.send(asked)
+    (answer,) = answers(bench, asked, before)
+    with pytest.raises(CommandError, match=fault):
+        tell(asked.job_id, answer, False)
+
+
+@pytest.fixture
+def running() -> tuple[ElasticBench, WorkersAssigned]:
+    """An elastic job whose worker trains."""
+    bench = ElasticBench()
+    bench.send(elastic.elastic_cell(), elastic.tick(0.0), elastic.submit("j"))
+    (order,) = elastic.commands(bench.send(elastic.tick(60.0)))
+    assert isinstance(order, WorkersAssigned)
+    bench.send(elastic.started(order))
+    return bench, order
+
+
+def test_a_running_job_is_withdrawn_when_its_workers_are_gone(
+    running: tuple[ElasticBench, WorkersAssigned],
+) -> None:
+    bench, _ = running
+    before = len(bench.decisions)
+    (order,) = elastic.commands(bench.send(elastic.withdraw("j")))
+    assert answers(bench, elastic.withdraw("j"), before) == []
+    bench.send(elastic.gone(order))
+    (answer,) = answers(bench, elastic.withdraw("j"), before)
+    assert isinstance(answer.outcome, JobWithdrawn)
+
+
+def test_a_job_that_is_done_before_the_withdrawal_is_read_is_not_withdrawn(
+    running: tuple[ElasticBench, WorkersAssigned],
+) -> None:
+    bench, order = running
+    before = len(bench.decisions)
+    bench.send(elastic.finished(order))
+    (answer,) = answers(bench, elastic.withdraw("j"), before)
+    with pytest.raises(CommandError, match=r"j: over before it was withdrawn: completed"):
+        tell("j", answer, False)
+
+
+def test_a_bid_is_still_answered_by_what_admits_it_and_by_nothing_after() -> None:
+    bench = Bench.configured()
+    bench.send(tick(0), bid())
+    awaited = Awaited({"asked": bid()})
+    bench.send(withdraw())
+    answered = [type(each.outcome) for each in bench.decisions if awaited.take(each) == "asked"]
+    assert answered == [JobAdmitted]
+    assert not awaited.events
