@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from infra.views.nodes import Node
 from schemas.base import Outcome
+from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.inference import InferenceLoadReported
 from schemas.loans import LoanChanged, ReclaimEnded, ReclaimPlanned
@@ -37,12 +38,16 @@ class Loans:
     loads: dict[str, float] = field(default_factory=dict)
     """By zone that lends, the fraction of its GPUs that serve."""
     _load_times_s: dict[str, float] = field(default_factory=dict)
+    _time_s: float = 0.0
 
     def take_event(self, envelope: Envelope) -> None:
-        """Take a ledger event."""
+        """Take a ledger event. A load that is stamped ahead counts as of the latest tick, as for the cell."""
         match event := envelope.event:
+            case ClockTicked():
+                self._time_s = event.time_s
             case InferenceLoadReported() if event.time_s >= self._load_times_s.get(event.zone, 0.0):
-                self.loads[event.zone], self._load_times_s[event.zone] = event.load, event.time_s
+                self.loads[event.zone] = event.load
+                self._load_times_s[event.zone] = min(event.time_s, self._time_s)
 
     def take_decision(self, outcome: Outcome) -> None:
         """Take a decision."""

@@ -1,5 +1,6 @@
 """Reading whole topics, without joining a group or committing anything."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ class KafkaReader:
         except KafkaException as error:
             raise ReadError(told(connection, error.args[0], "set up a reader")) from None
         self._followed: dict[tuple[str, int], tuple[int, int]] = {}
+        self._beyond: list[ReadRecord] = []
+        """Records that came with the last of `to_end`, and are for `poll`."""
 
     def __enter__(self) -> Self:
         return self
@@ -148,11 +151,12 @@ class KafkaReader:
         Raises:
             ReadError: the broker falls silent before that.
         """
+        self._beyond = []
         left = {place: end for place, (low, end) in self._followed.items() if end > low}
         total = sum(end - low for low, end in self._followed.values()) or 1
         deadline_s = time.monotonic() + _POLL_S
         while left and not is_stopped():
-            records = self.poll(min(max(deadline_s - time.monotonic(), 0.0), _LONGEST_POLL_S))
+            records = self._fetch(min(max(deadline_s - time.monotonic(), 0.0), _LONGEST_POLL_S))
             if not records:
                 if time.monotonic() < deadline_s:
                     continue
@@ -160,13 +164,13 @@ class KafkaReader:
             deadline_s = time.monotonic() + _POLL_S
             for record in records:
                 place = (record.topic, record.partition)
-                if place not in left:
-                    continue
-                if is_stopped():
+                if record.offset >= self._followed[place][1]:
+                    self._beyond.append(record)
+                elif is_stopped():
                     return
-                if record.offset < left[place]:
+                else:
                     yield record
-                if record.offset + 1 >= left[place]:
+                if record.offset + 1 >= left.get(place, math.inf):
                     del left[place]
             behind = sum(end - self._position(place) for place, end in left.items())
             on_progress(1 - behind / total)
@@ -177,6 +181,10 @@ class KafkaReader:
         Raises:
             ReadError: the broker answers with an error.
         """
+        beyond, self._beyond = self._beyond, []
+        return beyond or self._fetch(timeout_s)
+
+    def _fetch(self, timeout_s: float) -> list[ReadRecord]:
         first = self._consumer.poll(timeout_s)
         if first is None:
             return []
