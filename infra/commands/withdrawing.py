@@ -34,10 +34,7 @@ SOURCE = "millrace/withdraw"
 
 def withdraw(
     job_id: Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")],
-    user: Annotated[
-        str | None,
-        typer.Option(help="Whose job it is; by default that of the one user who has it.", show_default=False),
-    ] = None,
+    user: Annotated[str, typer.Option(help="Whose job it is.", show_default=False)],
     cell: CellName = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the decision.")] = False,
     timeout_s: Timeout = 30.0,
@@ -47,8 +44,8 @@ def withdraw(
 ) -> None:
     """Withdraw a job, and wait until it is over."""
     target = target_of(bootstrap_servers, topic_prefix, "users")
-    if cell is None or user is None:
-        cell, user = place_of(_states(target, job_id), job_id, cell, user)
+    if cell is None:
+        cell = cell_of(_states(target, job_id), job_id, user)
     request = _request(cell, user, job_id)
     if no_wait:
         with EventPublisher(target, SOURCE) as publisher:
@@ -59,8 +56,8 @@ def withdraw(
         tell(job_id, decision, json)
 
 
-def place_of(states: Iterable[JobState], job_id: str, cell: str | None, user: str | None) -> tuple[str, str]:
-    """The cell and the user of the one job with this id that is not over.
+def cell_of(states: Iterable[JobState], job_id: str, user: str) -> str:
+    """The cell of the one job of a user with this id that is not over.
 
     Args:
         states: how jobs with this id stand; what waits for its first decision is not among them.
@@ -68,25 +65,18 @@ def place_of(states: Iterable[JobState], job_id: str, cell: str | None, user: st
     Raises:
         CommandError: there is none or several, or it is of another user or over.
     """
-    found = [state for state in states if cell in (None, state.cell)]
+    found = list(states)
     if not found:
-        raise CommandError(
-            f"no job {job_id} was decided{f' in cell {cell}' if cell else ''}: of one that still waits, give "
-            "--cell and --user"
-        )
-    own = [state for state in found if user in (None, state.user)]
+        raise CommandError(f"no job {job_id} was decided: of one that still waits, give --cell")
+    own = [state for state in found if state.user == user]
     if not own:
         raise CommandError(f"job {job_id} is of another user")
-    live = [state for state in own if state.state == "admitted"]
-    if not live:
+    cells = sorted({state.cell for state in own if state.state == "admitted"})
+    if not cells:
         raise CommandError(f"job {job_id} is over: {', '.join(sorted({state.state for state in own}))}")
-    for option, names in (
-        ("cell", sorted({state.cell for state in live})),
-        ("user", sorted({state.user for state in live})),
-    ):
-        if len(names) > 1:
-            raise CommandError(f"job {job_id} is of {option}s {', '.join(names)}: choose with --{option}")
-    return live[0].cell, live[0].user
+    if len(cells) > 1:
+        raise CommandError(f"job {job_id} is in cells {', '.join(cells)}: choose with --cell")
+    return cells[0]
 
 
 def tell(job_id: str, decision: Decision, json: bool) -> None:

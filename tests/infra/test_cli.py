@@ -120,7 +120,7 @@ FAULTS = {
     ),
     "no broker": (["explain", "j", "--bootstrap-servers", NOWHERE], f"No Kafka broker answers at {NOWHERE}"),
     "a withdrawal without broker": (
-        ["withdraw", "j", "--bootstrap-servers", NOWHERE],
+        ["withdraw", "j", "--user", "u", "--bootstrap-servers", NOWHERE],
         f"No Kafka broker answers at {NOWHERE}",
     ),
     "a prefix that is none": (

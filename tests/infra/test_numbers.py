@@ -35,7 +35,7 @@ HARMLESS = {
     "up": ["none.yaml"],
     "vendor-quote": ["none.yaml", *NOWHERE],
     "watch": NOWHERE,
-    "withdraw": ["j", *NOWHERE],
+    "withdraw": ["j", "--user", "u", *NOWHERE],
     "zone": ["none.yaml", "--cell", "c", "--zone", "z", *NOWHERE],
 }
 """Arguments with which a command is over at once, whatever its numbers are."""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from infra.commands.withdrawing import place_of, tell
+from infra.commands.withdrawing import cell_of, tell
 from infra.errors import CommandError
 from infra.log.answers import Awaited
 from schemas.codec import Decision
@@ -23,34 +23,26 @@ def state(cell: str = "c", user: str = "u", stands: JobStateName = "admitted") -
     )
 
 
-def test_the_one_job_that_is_not_over_is_meant() -> None:
-    assert place_of([state()], "j", None, None) == ("c", "u")
-    others = [state(user="v", stands="rejected"), state(cell="d", stands="completed")]
-    assert place_of([*others, state()], "j", None, None) == ("c", "u")
-
-
-def test_cell_and_user_choose_among_several() -> None:
-    states = [state(), state(cell="d"), state(user="v")]
-    assert place_of(states, "j", "d", None) == ("d", "u")
-    assert place_of(states, "j", "c", "v") == ("c", "v")
+def test_the_one_job_of_the_user_that_is_not_over_is_meant() -> None:
+    assert cell_of([state()], "j", "u") == "c"
+    others = [state(cell="e", user="v"), state(cell="d", stands="completed")]
+    assert cell_of([*others, state()], "j", "u") == "c"
 
 
 @pytest.mark.parametrize(
-    ("states", "cell", "user", "fault"),
+    ("states", "user", "fault"),
     [
-        ([], None, None, "no job j was decided: of one that still waits, give --cell and --user"),
-        ([state()], "d", None, "no job j was decided in cell d: of one"),
-        ([state()], None, "v", "job j is of another user"),
-        ([state(stands="completed")], None, "u", "job j is over: completed"),
-        ([state(), state(cell="d")], None, "u", "job j is of cells c, d: choose with --cell"),
-        ([state(), state(user="v")], "c", None, "job j is of users u, v: choose with --user"),
+        ([], "u", "no job j was decided: of one that still waits, give --cell"),
+        ([state()], "v", "job j is of another user"),
+        ([state(stands="completed")], "u", "job j is over: completed"),
+        ([state(), state(cell="d")], "u", "job j is in cells c, d: choose with --cell"),
     ],
 )
 def test_a_job_that_is_not_there_or_not_the_only_one_is_refused(
-    states: list[JobState], cell: str | None, user: str | None, fault: str
+    states: list[JobState], user: str, fault: str
 ) -> None:
     with pytest.raises(CommandError, match=fault):
-        place_of(states, "j", cell, user)
+        cell_of(states, "j", user)
 
 
 def answers(bench: Bench, request: JobWithdrawalRequested, since: int) -> list[Decision]:

@@ -112,15 +112,16 @@ def test_a_job_is_withdrawn_by_its_user_once(deployment, millrace, tmp_path, cap
     assert refused("unwanted-0", "--user", "bob") == "millrace: job unwanted-0 is of another user\n"
     theirs = refused("unwanted-0", "--user", "bob", "--cell", "demo")
     assert "unwanted-0: not withdrawn (not_the_owner): " in theirs
-    assert millrace("withdraw", "unwanted-0").startswith("unwanted-0 withdrawn: ")
+    assert millrace("withdraw", "unwanted-0", "--user", "ann").startswith("unwanted-0 withdrawn: ")
     (line,) = millrace("withdraw", "unwanted-1", "--user", "ann", "--cell", "demo", "--json").splitlines()
     assert json.loads(line)["state"] == "withdrawn"
-    assert millrace("withdraw", "unwanted-2", "--no-wait") == "unwanted-2: withdrawal requested\n"
+    late = millrace("withdraw", "unwanted-2", "--user", "ann", "--no-wait")
+    assert late == "unwanted-2: withdrawal requested\n"
     until(lambda: "withdrawn" in millrace("explain", "unwanted-2").splitlines()[0], "the last is withdrawn")
-    assert refused("unwanted-0") == "millrace: job unwanted-0 is over: withdrawn\n"
+    assert refused("unwanted-0", "--user", "ann") == "millrace: job unwanted-0 is over: withdrawn\n"
     over = refused("unwanted-0", "--user", "ann", "--cell", "demo")
     assert "unwanted-0: not withdrawn (unknown_job): " in over
-    assert refused("nobodys").startswith("millrace: no job nobodys was decided: ")
+    assert refused("nobodys", "--user", "ann").startswith("millrace: no job nobodys was decided: ")
 
 
 def test_a_vendors_quote_is_met_by_the_bids_after_it(millrace, tmp_path, deployment, capsys):

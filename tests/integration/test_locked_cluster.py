@@ -35,7 +35,7 @@ QUOTE = '{"cell": "demo", "vendor": "couriers", "leaves": true}'
 COMMANDS = {
     "submit": ["submit", "{bid}"],
     "submit --no-wait": ["submit", "{bid}", "--no-wait"],
-    "withdraw": ["withdraw", "j"],
+    "withdraw": ["withdraw", "j", "--user", "u"],
     "quote": ["quote", "{bid}"],
     "vendor-quote": ["vendor-quote", "{quote}"],
     "watch": ["watch", "--once"],
