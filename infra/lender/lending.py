@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from infra.lender.forecast import Forecaster
 from infra.lender.history import LoadHistory
+from infra.lender.loans import Loans
 from infra.lender.margin import Margin
 from schemas.base import Outcome
 from schemas.cells import Lending, Zone
@@ -18,7 +19,7 @@ from schemas.inference import (
     InferenceEvent,
     InferenceLoadReported,
 )
-from schemas.loans import LoanChanged, LoanStatus, OfferAnswered, ReclaimPlanned
+from schemas.loans import LoanChanged, OfferAnswered, ReclaimPlanned
 
 _SETTLED_IDS = 4_096
 """So many ids of answered offers and reclaims are remembered, for those that are read after their answers."""
@@ -57,53 +58,6 @@ class LendingParameters:
         return math.ceil(duration_s / self.interval_s)
 
 
-@dataclass
-class _Loans:
-    """Where the zone's servers are, as far as the cell has said, and what was asked of it since."""
-
-    owned: dict[str, None]
-    """In the order of the configuration."""
-    away: set[str] = field(default_factory=set)
-    """Serve another zone at present, as a loan or because an operator said so."""
-    on_loan: set[str] = field(default_factory=set)
-    """Lent, and nobody has asked for them; they may not have left yet."""
-    draining: set[str] = field(default_factory=set)
-    """Lent, and on their way back."""
-    offers: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
-    """Not answered: by the event's id, when it was made and what was offered."""
-    reclaims: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """Not answered: by the event's id, when it was made and how many servers are wanted."""
-
-    @property
-    def offered(self) -> set[str]:
-        return {server for _, servers in self.offers.values() for server in servers} & self.owned.keys()
-
-    @property
-    def gone(self) -> set[str]:
-        """Not at the zone's disposal, or soon not."""
-        return (self.away | self.on_loan | self.draining | self.offered) & self.owned.keys()
-
-    @property
-    def reclaimable(self) -> int:
-        """How many servers a reclaim may ask for."""
-        return max(len(self.on_loan) - self.wanted, 0)
-
-    @property
-    def wanted(self) -> int:
-        """How many the cell has been asked for and has not chosen yet."""
-        return sum(servers for _, servers in self.reclaims.values())
-
-    def follow(self, server: str, status: LoanStatus) -> None:
-        """A loan has this status now."""
-        self.on_loan.discard(server)
-        self.draining.discard(server)
-        match status:
-            case "on_loan":
-                self.on_loan.add(server)
-            case "draining":
-                self.draining.add(server)
-
-
 class Lender:
     """Decides for one zone, event by event; the same inputs give the same events (thesis, section 3.4: the
     inference side decides by itself when and what to lend, and how many servers it wants back).
@@ -138,7 +92,7 @@ class Lender:
         self._margin = Margin(
             self.parameters.margin_quantile, self.parameters.intervals(self.parameters.margin_s)
         )
-        self._loans = _Loans(_servers_of(zone))
+        self._loans = Loans(_servers_of(zone))
         self._settled: dict[str, None] = {}
         """Ids of events that are answered, the oldest first."""
         self._refused_until_s: dict[str, float] = {}
