@@ -130,7 +130,7 @@ def test_a_quote_of_a_job_of_one_size_has_one_end_and_waits_for_the_jobs_before_
     bench = ElasticBench()
     bench.send(elastic_cell(servers=1), tick(0.0), submit("before", 600, (4, 4)))
     head, *_ = quoted(bench, 3_600, (4, 4))
-    assert head == "starts at 1970-01-01T00:03:30.000Z, ends at 1970-01-01T00:18:30.000Z"
+    assert head == "starts at 1970-01-01T00:04:00.000Z, ends at 1970-01-01T00:19:00.000Z"
 
 
 def test_a_job_that_could_never_run_is_answered_with_the_reason() -> None:
