@@ -116,12 +116,12 @@ DECIDING = (
     "schemas",
     "solvers",
     "streams",
-    *(f"infra/lender/{name}.py" for name in ("forecast", "history", "lending", "margin", "seasonal")),
     "infra/simulation",
     # What the lender of a simulation decides.
     "infra/lender/forecast.py",
     "infra/lender/history.py",
     "infra/lender/lending.py",
+    "infra/lender/loans.py",
     "infra/lender/margin.py",
     "infra/lender/seasonal.py",
     "infra/workloads",
