@@ -51,8 +51,8 @@ def turns_of(bench: ElasticBench) -> dict[str, tuple[str, ...]]:
 
 
 class Flood:
-    """One user who submits two jobs of one to three minutes for each GPU in every round, and nodes that do
-    them. Or jobs that are declared to take so long, and take longer."""
+    """One user who submits two jobs of one to three minutes for each GPU in every round, while fewer than
+    four wait, and nodes that do them. Or jobs that are declared to take so long, and take longer."""
 
     def __init__(self, bench: ElasticBench, gpus: int, declared_s: int = 0, real_s: int = 0) -> None:
         self.bench, self.gpus = bench, gpus
@@ -70,7 +70,8 @@ class Flood:
                 self.bench.send(
                     *(finished(order.model_copy(update={"node": each.node})) for each in order.members)
                 )
-        for _ in range(2 * self.gpus):
+        waiting = len(self.bench.zone._workforce.waiting)
+        for _ in range(min(2 * self.gpus, max(4 * self.gpus - waiting, 0))):
             self.jobs += 1
             declared_s = self.declared_s or 60 + 37 * self.jobs % 120
             self.bench.send(submit(f"flood-{self.jobs}", declared_s, user="flooder"))
@@ -402,7 +403,8 @@ def test_whatever_one_user_floods_the_jobs_of_others_start_in_time(seed):
     for those that run on its servers."""
     rng = random.Random(seed)
     servers = rng.randint(2, 3)
-    flood = Flood(zone_of(servers), gpus=GPUS * servers)
+    declared_s, real_s = rng.choice([(0, 0), (60, 60), (60, 600), (600, 1_800)])
+    flood = Flood(zone_of(servers), GPUS * servers, declared_s, real_s)
     latest_s: dict[str, float] = {}
     for number in range(12):
         flood.round()
@@ -416,8 +418,9 @@ def test_whatever_one_user_floods_the_jobs_of_others_start_in_time(seed):
                 submit(job_id, work_s, (workers, most), user=f"user-{number}", gpus_per_worker=size)
             )
             latest_s[job_id] = flood.time_s + PATIENCE_S
-    # Of those that are given the turn one after the other, each may run 900 s.
-    rounds = int((PATIENCE_S + (len(latest_s) + 1) * 1_080) / INTERVAL_S)
+    # Of those that are given a turn one after the other, each waits for what runs there, and may run 900 s.
+    a_turn_s = declared_s + max(real_s, 180) + 900
+    rounds = int((PATIENCE_S + (len(latest_s) + 1) * a_turn_s) / INTERVAL_S)
     for _ in range(rounds):
         flood.round()
         if flood.started_s.keys() >= latest_s.keys():
