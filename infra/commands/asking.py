@@ -15,7 +15,7 @@ from infra.commands.options import (
     TopicPrefix,
     target_of,
 )
-from infra.commands.output import print_json, say
+from infra.commands.output import print_json, say, show
 from infra.errors import CommandError
 from infra.files.events import read_jobs, read_quote_requests, read_vendor_quotes
 from infra.log.answers import Answers, Refusal
@@ -90,7 +90,7 @@ def submit(
             for job in jobs:
                 publisher.publish(job)
         for job in jobs:
-            _show(json, {"job_id": job.job_id, "state": "submitted"}, f"{job.job_id}: submitted")
+            show(json, {"job_id": job.job_id, "state": "submitted"}, f"{job.job_id}: submitted")
         return
     for job, decision in ask(target, JOBS, "millrace/submit", jobs, lambda job: job.job_id, timeout_s):
         _tell(job, decision, json)
@@ -108,14 +108,7 @@ def _tell(job: JobSubmitted, decision: Decision, json: bool) -> None:
             raise CommandError(f"{job.job_id}: not decided: {getattr(outcome, 'detail', outcome.TYPE)}")
     line = happening(decision)
     assert line is not None
-    _show(json, fields, line)
-
-
-def _show(json: bool, fields: dict[str, Any], line: str) -> None:
-    if json:
-        print_json(fields)
-    else:
-        say(line)
+    show(json, fields, line)
 
 
 def quote(

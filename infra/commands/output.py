@@ -26,6 +26,14 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def show(json: bool, fields: dict[str, Any], line: str) -> None:
+    """An answer on standard output: its fields for a program, or a line for people."""
+    if json:
+        print_json(fields)
+    else:
+        say(line)
+
+
 def console() -> Console:
     """Standard output for people; wide enough for every table where it is no terminal."""
     return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _FILE_WIDTH)

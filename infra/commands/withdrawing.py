@@ -1,7 +1,7 @@
 """`millrace withdraw`."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from infra.commands.options import (
     TopicPrefix,
     target_of,
 )
-from infra.commands.output import print_json, say
+from infra.commands.output import show
 from infra.errors import CommandError
 from infra.log.publisher import EventPublisher
 from infra.log.reader import LogReader
@@ -50,7 +50,7 @@ def withdraw(
     if no_wait:
         with EventPublisher(target, SOURCE) as publisher:
             publisher.publish(request)
-        _show(json, {"job_id": job_id, "state": "withdrawal_requested"}, f"{job_id}: withdrawal requested")
+        show(json, {"job_id": job_id, "state": "withdrawal_requested"}, f"{job_id}: withdrawal requested")
         return
     for _, decision in ask(target, JOBS, SOURCE, [request], lambda _: f"job {job_id}", timeout_s):
         tell(job_id, decision, json)
@@ -95,7 +95,7 @@ def tell(job_id: str, decision: Decision, json: bool) -> None:
                 "returned_micros": outcome.returned_micros,
                 "retained_micros": outcome.retained_micros,
             }
-            _show(json, fields, f"{job_id} {describe(outcome)[0]}")
+            show(json, fields, f"{job_id} {describe(outcome)[0]}")
         case EventIgnored():
             raise CommandError(f"{job_id}: not withdrawn ({outcome.reason}): {outcome.detail}")
         case _:
@@ -121,10 +121,3 @@ def _states(target: Target, job_id: str) -> list[JobState]:
                 except ValidationError:
                     continue  # replay is who says so
     return list(latest.values())
-
-
-def _show(json: bool, fields: dict[str, Any], line: str) -> None:
-    if json:
-        print_json(fields)
-    else:
-        say(line)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from infra.lender.prometheus import LoadQueryError, MeasuredLoad
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.target import Target
+from infra.views.text import first_of
 from infra.workloads.elastic.loads import LoadSample
 from schemas.inference import InferenceLoadReported
 from streams.kafka.faults import BrokerError
@@ -111,6 +112,5 @@ class LoadReporter:
         if not servers:
             self._tell("all servers have series again")
             return
-        more = len(servers) - _MOST_NAMED
-        named = ", ".join(servers[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        named = first_of(servers, _MOST_NAMED)
         self._tell(f"servers without series count as busy ({len(servers)}): {named}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from infra.views.text import lasting, written
+from infra.views.text import first_of, lasting, written
 from schemas.base import Event, Outcome
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
@@ -48,8 +48,7 @@ def loan_happening(outcome: Outcome) -> str | None:
 
 def servers(names: Sequence[str]) -> str:
     """The first few by name."""
-    shown = ", ".join(names[:_SHOWN_SERVERS])
-    return f"{shown} and {len(names) - _SHOWN_SERVERS} more" if len(names) > _SHOWN_SERVERS else shown
+    return first_of(names, _SHOWN_SERVERS)
 
 
 def _answered(answer: OfferAnswered) -> str:

@@ -1,5 +1,6 @@
-"""Money, times and durations as readable text."""
+"""Money, times, durations and lists of names as readable text."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 _MICROS_PER_UNIT = 1_000_000
@@ -49,6 +50,16 @@ def lasting(duration_s: float) -> str:
 def counted(number: int, thing: str) -> str:
     """So many of a thing whose plural takes an s."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def first_of(names: Sequence[str], most: int, total: int = 0) -> str:
+    """The first few names of some, and how many more there are.
+
+    Args:
+        total: how many there are where `names` has only the first of them.
+    """
+    shown, more = ", ".join(names[:most]), max(total, len(names)) - most
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _read(time: str) -> datetime:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from infra.views.elastic.figures import ElasticFigures, pools_of, servers_of
 from infra.views.policy import PolicyView
-from infra.views.text import counted, lasting, written
+from infra.views.text import counted, first_of, lasting, written
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted, JobQuoted
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
@@ -197,8 +197,7 @@ def _used(pool: PoolGpus) -> str:
 
 
 def _names(names: Sequence[str], of: int = 0) -> str:
-    shown, more = ", ".join(names[:_MOST_NAMES]), max(of, len(names)) - _MOST_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
+    return first_of(names, _MOST_NAMES, of)
 
 
 def _staffing_of(staffed: ZoneStaffed, job_id: str) -> ZoneStaffed | None:
