@@ -124,6 +124,7 @@ class KafkaReader:
         """
         if not isinstance(start, str):
             parts = [self._since(part, start) for part in parts]
+        self._beyond = []
         self._followed = {
             (part.topic, partition): (part.low[partition], high)
             for part in parts
@@ -151,7 +152,6 @@ class KafkaReader:
         Raises:
             ReadError: the broker falls silent before that.
         """
-        self._beyond = []
         left = {place: end for place, (low, end) in self._followed.items() if end > low}
         total = sum(end - low for low, end in self._followed.values()) or 1
         deadline_s = time.monotonic() + _POLL_S

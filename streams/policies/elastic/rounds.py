@@ -60,17 +60,19 @@ class Rounds:
                 yield from self._carry_out(served, "it had waited for too long, and came first")
                 # None is resized twice in a round.
                 resizable = [job for job in resizable if job.job.job_id not in served.resized]
-        waiting = [job for job in workforce.waiting if not turns.has(job.job.job_id)]
         held = turns.held
         with _closed(cluster, held):
-            placing = self._decide(waiting, resizable)
+            placing = self._decide(self._without_turn(), resizable)
         yield from self._carry_out(placing)
         for by_s in sorted(set(held.values())):
-            waiting = [job for job in workforce.waiting if not turns.has(job.job.job_id)]
-            brief = [job for job in waiting if turns.is_over_by(job, by_s)]
+            brief = [job for job in self._without_turn() if turns.is_over_by(job, by_s)]
             with _closed(cluster, [server for server in cluster.servers() if held.get(server) != by_s]):
                 placing = self._decide(brief, [])
             yield from self._carry_out(placing)
+
+    def _without_turn(self) -> list[ElasticJob]:
+        """The jobs that wait for what the others leave."""
+        return [job for job in self._workforce.waiting if not self._turns.has(job.job.job_id)]
 
     def _serve(self, turn: Turn, resizable: Sequence[ElasticJob]) -> Placing | None:
         """Place the base demand of a job that has a turn, where flexible workers make way for it; or hold

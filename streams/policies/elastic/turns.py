@@ -78,7 +78,7 @@ class Turns:
         able = {job.job.job_id for job in self._able([job for job in waiting if self.has(job.job.job_id)])}
         self.all = [turn for turn in self.all if turn.job_id in able]
 
-    def give(self, waiting: Sequence[ElasticJob], patience_s: float) -> Turn | None:
+    def give(self, waiting: Sequence[ElasticJob], patience_s: float) -> None:
         """Give another turn, if it is time for one: to a job of the user whose latest turn was longest ago,
         so that one user's many jobs do not keep others waiting; ties go by arrival.
 
@@ -86,17 +86,16 @@ class Turns:
         """
         now_s = self._workforce.time_s
         if now_s is None or not self._is_next_due(now_s, patience_s):
-            return None
+            return
         candidates = self._candidates(waiting, now_s, patience_s)
         if not candidates:
-            return None
+            return
         job = min(candidates, key=lambda job: (self._latest.get(job.job.user, 0), job.arrival))
         users = {each.job.user for each in self._workforce.jobs.values()}
         self._given += 1
         self._latest = {user: number for user, number in self._latest.items() if user in users}
         self._latest[job.job.user] = self._given
         self.all.append(Turn(job.job.job_id, job.job.user))
-        return self.all[-1]
 
     def end(self, turn: Turn) -> None:
         """Its job starts, or no servers can be held for it."""
