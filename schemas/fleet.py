@@ -5,6 +5,13 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from schemas.base import Event, Identifier, PositiveSamples, RelativePath, RunId, Samples, Text, distinct
+from schemas.kind import InputTopic
+
+FLEET = InputTopic(
+    "fleet", "What executors saw: nodes that come and go, runs, their progress.", "nodes", "node"
+)
+"""A policy whose runners report more than the events below registers them for this topic: so all that a node
+reports keeps its order."""
 
 Loss = Annotated[float, Field(ge=0, le=1e9)]
 NodeSeconds = Annotated[float, Field(ge=0, le=1e9)]

@@ -6,6 +6,7 @@ from typing import Literal
 
 from schemas.base import View, distinct
 from schemas.cells import MAX_SNAPSHOT_BYTES
+from schemas.fleet import FLEET as FLEET_INPUT
 from schemas.kind import InputTopic
 from schemas.kinds import INPUTS as POLICY_INPUTS
 from schemas.kinds import POLICY_VIEWS
@@ -13,7 +14,7 @@ from schemas.loans import LoanChanged
 
 CELLS = "cells"
 JOBS = "jobs"
-FLEET = "fleet"
+FLEET = FLEET_INPUT.name
 CLOCK = "clock"
 INFERENCE = "inference"
 SOLVES_FINISHED = "solves.finished"
@@ -32,7 +33,7 @@ SNAPSHOTS = "snapshots"
 _OF_EVERY_CELL = (
     InputTopic(CELLS, "Configurations of cells, from operators.", "operators"),
     InputTopic(JOBS, "Jobs, withdrawals and requests for a quote, from users.", "users", "user"),
-    InputTopic(FLEET, "What executors saw: nodes that come and go, runs, their progress.", "nodes", "node"),
+    FLEET_INPUT,
     InputTopic(CLOCK, "The time. It reaches a cell only here.", "operators"),
     InputTopic(
         INFERENCE, "The load of inference servers, which are lent and wanted back.", "inference", "zone"

@@ -1,0 +1,82 @@
+"""What executors measure of fine-tuning jobs, on the topic `fleet`."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from schemas.base import Identifier, Record
+from schemas.fleet import Loss, RunReport
+from schemas.merging.workload import MAX_GPUS, Accuracy, Gpus, Iterations
+
+MAX_EMBEDDING = 512
+MAX_TRACE = 1_024
+"""Iterations of a profile run."""
+
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+MeasuredSeconds = Annotated[float, Field(ge=0, le=1e6)]
+MeasuredGib = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class MeasuredStep(Record):
+    """How long an optimizer step took in one configuration: a row of the lookup table S(a, cfgs)."""
+
+    gpus: Gpus
+    nodes: Annotated[int, Field(ge=1, le=MAX_GPUS)]
+    micro_batch_size: Annotated[int, Field(ge=1, le=4_096)]
+    """Sequences that one GPU took at a time."""
+    accumulation_steps: Annotated[int, Field(ge=1, le=4_096)]
+    """How often, before the gradients were exchanged."""
+    step_s: Seconds
+    """Median over the steps that were timed, all accumulation and the exchange included."""
+    exchange_s: MeasuredSeconds
+    """The part of it that went into exchanging gradients."""
+
+
+class ProfileReported(RunReport):
+    """What a bounded run of a new job has shown. It ends that run."""
+
+    TYPE: ClassVar = "millrace.profile.reported.v1"
+
+    losses: Annotated[tuple[Loss, ...], Field(min_length=1, max_length=MAX_TRACE)]
+    """The mean token loss of each iteration, from the first on."""
+    embedding: Annotated[
+        tuple[Annotated[float, Field(ge=0, le=1e12)], ...], Field(min_length=1, max_length=MAX_EMBEDDING)
+    ]
+    """Task2Vec: the diagonal Fisher information of the shared backbone on a sample of the data, averaged over
+    groups of parameters. Its length is that of every job of the base model."""
+    features: Annotated[
+        tuple[Annotated[float, Field(ge=-1e12, le=1e12)], ...], Field(max_length=MAX_EMBEDDING)
+    ] = ()
+    """Task2Feat: the mean of the penultimate layer's outputs over the same sample; empty if not measured."""
+    accuracy: Accuracy | None
+    """On the validation data before the first iteration; None without such data."""
+    steps: Annotated[tuple[MeasuredStep, ...], Field(min_length=1, max_length=16)]
+    memory_gib: MeasuredGib
+    """Most memory that one GPU needed beside the base model, with the micro-batch of the first of `steps`."""
+    loader_s: MeasuredSeconds
+    """What it took to prepare the data loader: opening, checking and tokenising until the first batch was
+    there."""
+    dataset_samples: Annotated[int, Field(ge=1, le=10**12)]
+    """Records that were counted in the training data."""
+
+
+class TaskEvaluated(RunReport):
+    """How a job does in training, measured at the end of each of its epochs at least."""
+
+    TYPE: ClassVar = "millrace.task.evaluated.v1"
+
+    iterations: Iterations
+    """Of this job so far; 0 for the receiver of a temporal merge while its donor trains."""
+    epochs: Annotated[float, Field(ge=0, le=1e9)]
+    """How often its data was used, or the donor's data while that trains."""
+    loss: Loss | None
+    """Mean token loss of training since the evaluation before; None while its donor trains."""
+    accuracy: Accuracy
+    """On its validation data, with the weights as they are."""
+    phase: Literal["own", "donor"]
+    """`own`: the job itself is trained. `donor`: it is the receiver of a temporal merge, and its accuracy is
+    measured with the weights that its donor has so far (section 4.3, estimation error handling)."""
+    partner: Identifier | None
+    """The other job of the merge; None outside one."""
+    step: MeasuredStep | None
+    """How long its steps took since the evaluation before; None while its donor trains."""
