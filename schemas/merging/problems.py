@@ -1,0 +1,102 @@
+"""What a merging zone asks its solvers, and what they answer."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from schemas.base import Identifier, Record
+from schemas.kind import Problem, Solution
+from schemas.merging.commands import TransferMode
+from schemas.merging.workload import MAX_GPUS, Gpus
+
+MAX_UNITS = 10_000
+MAX_KINDS = 10_000
+MAX_TRANSFERS = 16_384
+
+
+class StepTime(Record):
+    """How long one optimizer step takes with so many GPUs."""
+
+    gpus: Gpus
+    step_s: Annotated[float, Field(gt=0)]
+
+
+class JobKind(Record):
+    """What jobs of equal data and hyperparameters have in common."""
+
+    steps: Annotated[tuple[StepTime, ...], Field(min_length=1, max_length=MAX_GPUS)]
+    """The numbers of GPUs that such a job may have, ascending, each faster than the one before."""
+    samples_per_step: Annotated[int, Field(ge=1)]
+    """The global batch (M_i)."""
+    dataset_samples: Annotated[int, Field(ge=1)]
+    """D_i."""
+
+
+class Unit(Record):
+    """What gets GPUs as one: a job, or two that are trained together already."""
+
+    job_ids: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=2)]
+    kind: Annotated[int, Field(ge=0)]
+    """Index into `MergeProblem.kinds`. Of two jobs in one run, a kind of their own."""
+    iterations: Annotated[float, Field(gt=0)]
+    """That are left, as estimated (K_i)."""
+    waited_s: Annotated[float, Field(ge=0)]
+    """How long it has had no GPUs."""
+    part: Literal["none", "donor", "any"]
+    """What it may be in a new merge: a donor of a temporal one whatever its progress, anything with none
+    (erratum Y6)."""
+    gpus: Annotated[int, Field(ge=0)]
+    """What it has now."""
+    follower: Identifier | None = None
+    """The receiver of the temporal merge that it is the donor of now."""
+
+
+class Transfer(Record):
+    """That two kinds of jobs may be merged, and what it is taken to bring."""
+
+    mode: Literal["temporal", "spatial"]
+    donor: Annotated[int, Field(ge=0)]
+    """Index of the kind. Of a spatial merge, the one of both that comes first in `kinds`."""
+    receiver: Annotated[int, Field(ge=0)]
+    receiver_ratio: Annotated[float, Field(gt=0)]
+    """Iterations that a job of the receiving kind needs, over those that it needs alone."""
+    donor_ratio: Annotated[float, Field(gt=0)] = 1.0
+    """The same of the donor, of a spatial merge."""
+
+
+class MergeProblem(Problem):
+    """Who gets how many GPUs until the next interval, and who is merged with whom (Eqs. 6 to 13)."""
+
+    kind: Literal["merge"] = "merge"
+    gpus: Annotated[int, Field(ge=1)]
+    """R."""
+    interval_s: Annotated[float, Field(gt=0)]
+    """A unit without GPUs waits for at least so long."""
+    switch_s: Annotated[float, Field(ge=0)]
+    """What a unit loses each time that it starts or its GPUs change."""
+    kinds: Annotated[tuple[JobKind, ...], Field(min_length=1, max_length=MAX_KINDS)]
+    units: Annotated[tuple[Unit, ...], Field(min_length=1, max_length=MAX_UNITS)]
+    transfers: Annotated[tuple[Transfer, ...], Field(max_length=MAX_TRANSFERS)] = ()
+
+
+class Share(Record):
+    """GPUs for a unit, or for two that are merged."""
+
+    job_ids: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=2)]
+    """Of a temporal merge the donor first."""
+    mode: TransferMode
+    """`spatial` also for two jobs that are trained together already."""
+    gpus: Gpus
+
+
+class MergeSolution(Solution):
+    """The best plan that was found. Who is not in it waits."""
+
+    kind: Literal["merge"] = "merge"
+    shares: Annotated[tuple[Share, ...], Field(max_length=MAX_UNITS)]
+    objective: float
+    """Eq. 7 as corrected (errata Y1, Y2), and what switches cost."""
+    bound: float
+    """No plan has a smaller objective."""
+    columns: Annotated[int, Field(ge=0)]
+    """Variables of the program."""

@@ -1,0 +1,194 @@
+"""What the task merger chooses from: GPUs for each unit, and merges of two, with what each costs (Eq. 7).
+
+Eq. 7 as printed adds up T_fair / T_a, which is smallest for the slowest allocation (erratum Y1). What is
+minimised here is the sum of slowdowns T_a / T_fair. A unit that waits has a slowdown too: as if it waited for
+all that it has waited, and one interval more, and then ran on the fewest GPUs that it may have. So it grows
+until the unit gets its turn, and is always above that of running.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.merging.problems import JobKind, MergeProblem, Transfer, Unit
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_LARGEST_SLOWDOWN = 1e6
+"""Above this, who has waited longer makes no difference: HiGHS's tolerances are relative to such numbers."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """All options of a problem. Rows of the arrays are units, or merges; columns are numbers of GPUs.
+
+    An option that does not exist costs infinity.
+    """
+
+    gpus: Ints
+    """(sizes,) the numbers of GPUs that some unit may have, ascending."""
+    waiting: Floats
+    """(units,) what it costs that a unit waits."""
+    alone: Floats
+    """(units, sizes) what it costs that a unit has so many GPUs (normal transfer)."""
+    merges: "Merges"
+
+
+@dataclass(frozen=True)
+class Merges:
+    """Merges of a unit with any job of a kind. Jobs of a kind that have no progress differ only in how long
+    they have waited, so what a merge with one of them costs does not depend on which it is."""
+
+    donor: Ints
+    """(merges,) index of the unit."""
+    transfer: Ints
+    """(merges,) index of the transfer, whose `receiver` is the kind of the other job."""
+    cost: Floats
+    """(merges, sizes)"""
+
+
+def options_of(problem: MergeProblem) -> Options:
+    """Every option that can be worth choosing."""
+    gpus = np.array(
+        sorted({step.gpus for kind in problem.kinds for step in kind.steps if step.gpus <= problem.gpus}),
+        np.int64,
+    )
+    steps_s = np.array([_step_row(kind, gpus) for kind in problem.kinds]).reshape(len(problem.kinds), -1)
+    jobs = sum(len(unit.job_ids) for unit in problem.units)
+    share = -(-problem.gpus // jobs)
+    kinds = np.array([unit.kind for unit in problem.units], np.int64)
+    iterations = np.array([unit.iterations for unit in problem.units])
+    weights = np.array([len(unit.job_ids) for unit in problem.units])
+    times_s = steps_s[kinds] * iterations[:, None]
+    fair_s = np.where(weights == 1, _at_share(times_s, gpus, share), _at_share(times_s, gpus, 2 * share))
+    waiting, alone = _alone(problem, gpus, times_s, fair_s, weights)
+    return Options(gpus, waiting, alone, _merges(problem, gpus, steps_s, times_s, share))
+
+
+def _step_row(kind: JobKind, gpus: Ints) -> Floats:
+    """(sizes,) seconds per step; infinite for numbers of GPUs that such a job may not have."""
+    row = np.full(gpus.size, np.inf)
+    known = [step for step in kind.steps if step.gpus <= gpus[-1]] if gpus.size else []
+    row[np.searchsorted(gpus, [step.gpus for step in known])] = [step.step_s for step in known]
+    return row
+
+
+def _at_share(times_s: Floats, gpus: Ints, share: int) -> Floats:
+    """(rows,) how long each takes with a fair share of the GPUs, or the next number that it may have: the
+    largest that is no more, or the smallest."""
+    if not gpus.size:
+        return np.full(len(times_s), np.inf)
+    within = np.isfinite(times_s) & (gpus <= share)
+    last = gpus.size - 1 - np.argmax(within[:, ::-1], axis=1)
+    first = np.argmax(np.isfinite(times_s), axis=1)
+    chosen = np.where(within.any(axis=1), last, first)
+    return np.asarray(times_s[np.arange(len(times_s)), chosen])
+
+
+def _alone(
+    problem: MergeProblem, gpus: Ints, times_s: Floats, fair_s: Floats, weights: Ints
+) -> tuple[Floats, Floats]:
+    """What it costs that units wait, and that they run."""
+    now = np.array([unit.gpus for unit in problem.units], np.int64)
+    waited_s = np.array([unit.waited_s for unit in problem.units])
+    with np.errstate(invalid="ignore"):
+        switch = weights * problem.switch_s / fair_s
+        running = weights[:, None] * times_s / fair_s[:, None]
+        running += np.where(gpus[None, :] == now[:, None], 0.0, switch[:, None])
+        slowest_s = np.where(np.isfinite(times_s), times_s, -np.inf).max(axis=1, initial=-np.inf)
+        waiting = weights * (slowest_s + waited_s + problem.interval_s) / fair_s
+        waiting += np.where(now > 0, switch, 0.0)
+    # A unit that may have no number of GPUs at all waits, and costs the same whatever is decided.
+    waiting = np.where(np.isfinite(fair_s), np.minimum(waiting, _LARGEST_SLOWDOWN), 0.0)
+    return waiting, np.where(np.isfinite(running), running, np.inf)
+
+
+def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats, share: int) -> Merges:
+    """Those that are faster than training one after the other (TranWt of at least 1, Eqs. 12 and 13)."""
+    donors, transfers = _candidates(problem.units, problem.transfers)
+    if not donors.size:
+        return Merges(donors, transfers, np.empty((0, gpus.size)))
+    receiver = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[transfers]
+    is_spatial = np.array([transfer.mode == "spatial" for transfer in problem.transfers])[transfers]
+    ratio = np.array([transfer.receiver_ratio for transfer in problem.transfers])[transfers]
+    donor_ratio = np.array([transfer.donor_ratio for transfer in problem.transfers])[transfers]
+    fresh_iterations = _fresh_iterations(problem)[receiver]
+    donor_s = times_s[donors]
+    receiver_s = steps_s[receiver] * fresh_iterations[:, None]
+    merged_s = donor_s + receiver_s * ratio[:, None]
+    joint = np.flatnonzero(is_spatial)
+    if joint.size:
+        merged_s[joint] = _joint_s(
+            problem, steps_s, donors[joint], receiver[joint], donor_ratio[joint], ratio[joint]
+        )
+    shorter_s, longer_s = np.minimum(donor_s, receiver_s), np.maximum(donor_s, receiver_s)
+    both_end_s = np.where(is_spatial[:, None], 2 * merged_s, donor_s + merged_s)
+    with np.errstate(invalid="ignore"):
+        weight = (2 * shorter_s + longer_s) / both_end_s
+        fair_s = _at_share(merged_s, gpus, 2 * share)[:, None]
+        cost = 2 * merged_s / fair_s / weight
+        now = np.array([unit.gpus for unit in problem.units], np.int64)[donors]
+        is_change = (gpus[None, :] != now[:, None]) | is_spatial[:, None]
+        cost += np.where(is_change, 2 * problem.switch_s / fair_s, 0.0)
+        cost = np.where(np.isfinite(merged_s) & (weight >= 1), cost, np.inf)
+    worth = np.isfinite(cost).any(axis=1)
+    return Merges(donors[worth], transfers[worth], cost[worth])
+
+
+def _candidates(units: Sequence[Unit], transfers: Sequence[Transfer]) -> tuple[Ints, Ints]:
+    """(merges,) each unit that can be a donor with each transfer from its kind for which there is a job."""
+    fresh: dict[int, int] = {}
+    for unit in units:
+        if unit.part == "any":
+            fresh[unit.kind] = fresh.get(unit.kind, 0) + 1
+    by_donor: dict[int, list[int]] = {}
+    for index, transfer in enumerate(transfers):
+        if fresh.get(transfer.receiver):
+            by_donor.setdefault(transfer.donor, []).append(index)
+    donors: list[int] = []
+    chosen: list[int] = []
+    for number, unit in enumerate(units):
+        if unit.part == "none":
+            continue
+        for index in by_donor.get(unit.kind, ()):
+            transfer = transfers[index]
+            is_alone = unit.part == "any" and transfer.receiver == unit.kind and fresh[unit.kind] == 1
+            if not is_alone and (transfer.mode == "temporal" or unit.part == "any"):
+                donors.append(number)
+                chosen.append(index)
+    return np.array(donors, np.int64), np.array(chosen, np.int64)
+
+
+def _fresh_iterations(problem: MergeProblem) -> Floats:
+    """(kinds,) what jobs of a kind need that have no progress: the most of any, since they are equal but for
+    the bound that their users set."""
+    iterations = np.zeros(len(problem.kinds))
+    for unit in problem.units:
+        if unit.part == "any":
+            iterations[unit.kind] = max(iterations[unit.kind], unit.iterations)
+    return iterations
+
+
+def _joint_s(
+    problem: MergeProblem,
+    steps_s: Floats,
+    donors: Ints,
+    receiver: Ints,
+    donor_ratio: Floats,
+    receiver_ratio: Floats,
+) -> Floats:
+    """(merges, sizes) how long a spatial merge takes: Eq. 4 (erratum Y3), with steps that have the samples of
+    both and take as long as one of each."""
+    kinds = np.array([unit.kind for unit in problem.units], np.int64)[donors]
+    batch = np.array([kind.samples_per_step for kind in problem.kinds], np.float64)
+    samples = np.array([kind.dataset_samples for kind in problem.kinds], np.float64)
+    iterations = np.array([unit.iterations for unit in problem.units])[donors]
+    epochs = np.maximum(
+        donor_ratio * iterations * batch[kinds] / samples[kinds],
+        receiver_ratio * _fresh_iterations(problem)[receiver] * batch[receiver] / samples[receiver],
+    )
+    steps = epochs * (samples[kinds] + samples[receiver]) / (batch[kinds] + batch[receiver])
+    return np.asarray((steps_s[kinds] + steps_s[receiver]) * steps[:, None])

@@ -1,0 +1,82 @@
+"""The integer program of the task merger (Eqs. 8 to 13), as a Pyomo model that HiGHS solves.
+
+A column is a choice: so many GPUs for one unit, or for two that are merged. Each unit is in one column at
+most, and waits if it is in none. This is what constraints 9 and 10 say with erratum Y2: a waiting unit has
+a = 0, and is not counted among those that run.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyomo.environ as pyo
+from pyomo.contrib.appsi.base import TerminationCondition
+from pyomo.contrib.appsi.solvers.highs import Highs
+from pyomo.core.expr import LinearExpression
+
+
+class Column(NamedTuple):
+    """A choice that may be in the plan."""
+
+    units: tuple[int, ...]
+    """One, or two that are merged."""
+    gpus: int
+    saving: float
+    """What it costs less than if its units waited."""
+    is_present: bool
+    """Whether that is how things are now."""
+
+
+class Chosen(NamedTuple):
+    """What the program was solved to."""
+
+    columns: tuple[int, ...]
+    """Indices, ascending."""
+    bound: float
+    """No choice of these columns saves more."""
+
+
+def choose(columns: Sequence[Column], gpus: int, time_limit_s: float, relative_gap: float) -> Chosen | None:
+    """The columns that save most together; None where HiGHS has found nothing in time.
+
+    Args:
+        gpus: that there are (R, Eq. 11).
+        relative_gap: of bound - saving to saving, at which to stop.
+    """
+    if not columns:
+        return Chosen((), 0.0)
+    model = pyo.ConcreteModel()
+    model.x = pyo.Var(range(len(columns)), domain=pyo.Binary)
+    variables = list(model.x.values())
+    for variable, column in zip(variables, columns, strict=True):
+        variable.set_value(int(column.is_present), skip_validation=True)
+    members: dict[int, list[int]] = {}
+    for index, column in enumerate(columns):
+        for unit in column.units:
+            members.setdefault(unit, []).append(index)
+    model.once = pyo.ConstraintList()
+    for indices in members.values():
+        terms = LinearExpression(
+            linear_coefs=[1] * len(indices), linear_vars=[variables[index] for index in indices]
+        )
+        model.once.add((None, terms, 1))
+    taken = LinearExpression(linear_coefs=[column.gpus for column in columns], linear_vars=variables)
+    model.capacity = pyo.Constraint(rule=(None, taken, gpus))
+    saved = LinearExpression(linear_coefs=[column.saving for column in columns], linear_vars=variables)
+    model.saving = pyo.Objective(expr=saved, sense=pyo.maximize)
+    solver = Highs()
+    solver.config.time_limit = time_limit_s
+    solver.config.mip_gap = relative_gap
+    solver.config.load_solution = False
+    solver.highs_options = {"threads": 1}
+    solver.config.stream_solver = False
+    results = solver.solve(model)
+    if results.best_feasible_objective is None or not math.isfinite(results.best_feasible_objective):
+        return None
+    assert results.termination_condition in (
+        TerminationCondition.optimal,
+        TerminationCondition.maxTimeLimit,
+    ), results.termination_condition
+    results.solution_loader.load_vars()
+    chosen = tuple(index for index, variable in enumerate(variables) if variable.value > 0.5)
+    return Chosen(chosen, float(results.best_objective_bound))

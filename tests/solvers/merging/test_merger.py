@@ -1,0 +1,312 @@
+"""The task merger against enumeration of all plans, with costs computed one by one from Eqs. 6 to 13."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.merging.problems import JobKind, MergeProblem, MergeSolution, StepTime, Transfer, Unit
+from solvers.merging.merger import merge, smallest
+
+LIMIT_S = 30.0
+
+
+def kind(steps: dict[int, float], batch: int = 8, samples: int = 800) -> JobKind:
+    return JobKind(
+        steps=tuple(StepTime(gpus=gpus, step_s=step_s) for gpus, step_s in steps.items()),
+        samples_per_step=batch,
+        dataset_samples=samples,
+    )
+
+
+def unit(job_id: str, kind: int = 0, iterations: float = 100.0, **fields: object) -> Unit:
+    defaults = {"job_ids": (job_id,), "waited_s": 0.0, "part": "any", "gpus": 0}
+    return Unit.model_validate({"kind": kind, "iterations": iterations, **defaults, **fields})
+
+
+def problem(
+    gpus: int,
+    kinds: Sequence[JobKind],
+    units: Sequence[Unit],
+    transfers: Sequence[Transfer] = (),
+    switch_s: float = 0.0,
+    interval_s: float = 120.0,
+) -> MergeProblem:
+    return MergeProblem(
+        gpus=gpus,
+        interval_s=interval_s,
+        switch_s=switch_s,
+        kinds=tuple(kinds),
+        units=tuple(units),
+        transfers=tuple(transfers),
+    )
+
+
+def solved(asked: MergeProblem) -> MergeSolution:
+    solution = merge(asked, LIMIT_S)
+    assert solution is not None
+    return solution
+
+
+class Costs:
+    """Every option of a problem, one at a time."""
+
+    def __init__(self, asked: MergeProblem) -> None:
+        self.problem = asked
+        self.share = math.ceil(asked.gpus / sum(len(one.job_ids) for one in asked.units))
+
+    def steps(self, kind: int) -> dict[int, float]:
+        return {
+            step.gpus: step.step_s
+            for step in self.problem.kinds[kind].steps
+            if step.gpus <= self.problem.gpus
+        }
+
+    def times(self, one: Unit) -> dict[int, float]:
+        return {gpus: step_s * one.iterations for gpus, step_s in self.steps(one.kind).items()}
+
+    @staticmethod
+    def fair(times: dict[int, float], share: int) -> float:
+        return times[max((gpus for gpus in times if gpus <= share), default=min(times))]
+
+    def alone(self, one: Unit) -> dict[int, float]:
+        """By GPUs; 0 for waiting."""
+        times, weight = self.times(one), len(one.job_ids)
+        if not times:
+            return {0: 0.0}
+        fair_s = self.fair(times, weight * self.share)
+        switch = weight * self.problem.switch_s / fair_s
+        costs = {
+            gpus: weight * time_s / fair_s + (switch if gpus != one.gpus else 0.0)
+            for gpus, time_s in times.items()
+        }
+        waits_s = max(times.values()) + one.waited_s + self.problem.interval_s
+        costs[0] = min(weight * waits_s / fair_s + (switch if one.gpus else 0.0), 1e6)
+        return costs
+
+    def merged(self, donor: Unit, receiver: Unit) -> Iterator[tuple[str, int, float]]:
+        for transfer in self.problem.transfers:
+            fits = (transfer.donor, transfer.receiver) == (donor.kind, receiver.kind)
+            needed = ("any",) if transfer.mode == "spatial" else ("any", "donor")
+            if not fits or receiver.part != "any" or donor.part not in needed:
+                continue
+            alone_a, alone_b = self.times(donor), self.times(receiver)
+            both = sorted(alone_a.keys() & alone_b.keys())
+            if transfer.mode == "temporal":
+                merged = {a: alone_a[a] + alone_b[a] * transfer.receiver_ratio for a in both}
+                ends = {a: alone_a[a] + merged[a] for a in both}
+            else:
+                kind_a, kind_b = (self.problem.kinds[one.kind] for one in (donor, receiver))
+                epochs = max(
+                    transfer.donor_ratio
+                    * donor.iterations
+                    * kind_a.samples_per_step
+                    / kind_a.dataset_samples,
+                    transfer.receiver_ratio
+                    * receiver.iterations
+                    * kind_b.samples_per_step
+                    / kind_b.dataset_samples,
+                )
+                steps = (
+                    epochs
+                    * (kind_a.dataset_samples + kind_b.dataset_samples)
+                    / (kind_a.samples_per_step + kind_b.samples_per_step)
+                )
+                step_a, step_b = self.steps(donor.kind), self.steps(receiver.kind)
+                merged = {a: (step_a[a] + step_b[a]) * steps for a in both}
+                ends = {a: 2 * merged[a] for a in both}
+            for a in both:
+                shorter, longer = sorted([alone_a[a], alone_b[a]])
+                weight = (2 * shorter + longer) / ends[a]
+                if weight < 1:
+                    continue
+                fair_s = self.fair(merged, 2 * self.share)
+                changes = transfer.mode == "spatial" or a != donor.gpus
+                switch = 2 * self.problem.switch_s / fair_s if changes else 0.0
+                yield transfer.mode, a, 2 * merged[a] / fair_s / weight + switch
+
+    def of(self, solution: MergeSolution) -> float:
+        """The objective of a solution; it must be one."""
+        units = {id: one for one in self.problem.units for id in one.job_ids}
+        left = {one.job_ids: one for one in self.problem.units}
+        total, gpus = 0.0, 0
+        for share in solution.shares:
+            gpus += share.gpus
+            if share.job_ids in left:
+                total += self.alone(left.pop(share.job_ids))[share.gpus]
+                continue
+            donor, receiver = (units[id] for id in share.job_ids)
+            assert left.pop(donor.job_ids) is donor
+            assert left.pop(receiver.job_ids) is receiver
+            total += min(
+                cost
+                for mode, a, cost in self.merged(donor, receiver)
+                if (mode, a) == (share.mode, share.gpus)
+            )
+        assert gpus <= self.problem.gpus
+        return total + sum(self.alone(one)[0] for one in left.values())
+
+    def least(self) -> float:
+        """Of all plans."""
+        return self._least(list(self.problem.units), self.problem.gpus)
+
+    def _least(self, units: list[Unit], gpus: int) -> float:
+        if not units:
+            return 0.0
+        first, rest = units[0], units[1:]
+        best = min(cost + self._least(rest, gpus - a) for a, cost in self.alone(first).items() if a <= gpus)
+        for index, other in enumerate(rest):
+            others = rest[:index] + rest[index + 1 :]
+            for donor, receiver in ((first, other), (other, first)):
+                for _, a, cost in self.merged(donor, receiver):
+                    if a <= gpus:
+                        best = min(best, cost + self._least(others, gpus - a))
+        return best
+
+
+step_times = st.lists(st.floats(0.01, 4.0), min_size=1, max_size=4).map(
+    lambda times: dict(zip((1, 2, 3, 4), sorted(set(times), reverse=True), strict=False))
+)
+kinds_drawn = st.builds(kind, step_times, st.integers(1, 64), st.integers(64, 10_000))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> MergeProblem:
+    kinds = draw(st.lists(kinds_drawn, min_size=1, max_size=3))
+    # Jobs of a kind that have no progress need as many iterations.
+    iterations = [draw(st.floats(1, 1e5)) for _ in kinds]
+    units = []
+    for number in range(draw(st.integers(1, 5))):
+        index = draw(st.integers(0, len(kinds) - 1))
+        part = draw(st.sampled_from(["none", "donor", "any"]))
+        left = iterations[index] if part == "any" else draw(st.floats(1, 1e5))
+        waited_s = draw(st.floats(0, 1e4))
+        gpus = draw(st.integers(0, 4)) if part != "any" else 0
+        ids = (f"j{number}", f"k{number}") if part == "none" and draw(st.booleans()) else (f"j{number}",)
+        units.append(unit("", index, left, part=part, waited_s=waited_s, gpus=gpus, job_ids=ids))
+    pairs = st.tuples(st.sampled_from(["temporal", "spatial"]), *[st.integers(0, len(kinds) - 1)] * 2)
+    transfers = [
+        Transfer(
+            mode=mode,
+            donor=donor,
+            receiver=receiver,
+            receiver_ratio=draw(st.floats(0.05, 2)),
+            donor_ratio=draw(st.floats(0.05, 2)) if mode == "spatial" else 1.0,
+        )
+        for mode, donor, receiver in draw(st.lists(pairs, max_size=4, unique=True))
+    ]
+    return problem(draw(st.integers(1, 6)), kinds, units, transfers, draw(st.floats(0, 60)))
+
+
+@settings(deadline=None, max_examples=150)
+@given(problems())
+def test_no_plan_is_better_and_the_bound_is_below_all(asked: MergeProblem) -> None:
+    solution = solved(asked)
+    costs = Costs(asked)
+    least = costs.least()
+    assert costs.of(solution) == pytest.approx(solution.objective, rel=1e-9)
+    saved = sum(costs.alone(one)[0] for one in asked.units) - least
+    assert solution.objective <= least + 1.1e-3 * saved + 1e-6
+    assert solution.bound <= least * (1 + 1e-9) + 1e-6
+    assert solution.bound <= solution.objective
+
+
+def test_two_jobs_that_help_each_other_are_merged() -> None:
+    (share,) = solved(smallest()).shares
+    assert (sorted(share.job_ids), share.mode, share.gpus) == (["a", "b"], "temporal", 2)
+
+
+def test_who_would_be_slower_merged_is_not() -> None:
+    unhelpful = Transfer(mode="temporal", donor=0, receiver=0, receiver_ratio=1.01)
+    asked = smallest().model_copy(update={"transfers": (unhelpful,)})
+    assert {share.mode for share in solved(asked).shares} == {"normal"}
+
+
+def test_a_job_with_progress_is_no_receiver_and_in_no_spatial_merge() -> None:
+    fields = {"receiver_ratio": 0.05, "donor_ratio": 0.05}
+    both = [Transfer(mode=mode, donor=0, receiver=0, **fields) for mode in ("temporal", "spatial")]
+    started = [unit("a", part="donor", gpus=1), unit("b", part="donor", gpus=1)]
+    asked = problem(2, [kind({1: 1.0, 2: 0.6})], started, both)
+    assert {share.mode for share in solved(asked).shares} == {"normal"}
+    fresh = problem(2, [kind({1: 1.0, 2: 0.6})], [started[0], unit("b")], both)
+    (share,) = solved(fresh).shares
+    assert (share.job_ids, share.mode) == (("a", "b"), "temporal")
+
+
+def test_a_plan_that_hardly_gains_is_not_worth_its_switches() -> None:
+    """Two jobs with 2 and 1 GPUs, the other way round nearly as good."""
+    kinds = [kind({1: 1.0, 2: 0.5}), kind({1: 1.0, 2: 0.499})]
+    running = [unit("a", 0, gpus=2, part="donor"), unit("b", 1, gpus=1, part="donor")]
+    kept = solved(problem(3, kinds, running, switch_s=10.0))
+    assert {share.job_ids[0]: share.gpus for share in kept.shares} == {"a": 2, "b": 1}
+    free = solved(problem(3, kinds, running, switch_s=0.0))
+    assert {share.job_ids[0]: share.gpus for share in free.shares} == {"a": 1, "b": 2}
+
+
+def turns(cost_of_waiting: bool) -> list[str]:
+    """Who runs, interval by interval, where a long job competes with short ones that arrive without end."""
+    waited_s = {"long": 0.0}
+    ran = []
+    for number in range(200):
+        units = [unit("long", 0, 1_000.0, waited_s=waited_s["long"], part="none")]
+        units.append(unit(f"short{number}", 0, 100.0, part="none"))
+        asked = problem(1, [kind({1: 1.0})], units, interval_s=100.0)
+        if cost_of_waiting:
+            (share,) = solved(asked).shares
+            chosen = share.job_ids[0]
+        else:
+            chosen = _as_printed(asked)
+        ran.append(chosen)
+        if chosen == "long":
+            break
+        waited_s["long"] += asked.interval_s
+    return ran
+
+
+def _as_printed(asked: MergeProblem) -> str:
+    """Whom Eq. 6 as printed lets run: the least sum of T_fair / T_a, where a waiting job takes for ever."""
+    costs = Costs(asked)
+    best = math.inf
+    chosen = ""
+    for sizes in product((0, 1), repeat=len(asked.units)):
+        if sum(sizes) > asked.gpus:
+            continue
+        total = 0.0
+        for one, size in zip(asked.units, sizes, strict=True):
+            times = costs.times(one)
+            total += costs.fair(times, costs.share) / (times[size] if size else math.inf)
+        if total < best:
+            best = total
+            chosen = next((one.job_ids[0] for one, size in zip(asked.units, sizes, strict=True) if size), "")
+    return chosen
+
+
+def test_the_ratio_as_printed_starves_jobs_and_the_corrected_one_does_not() -> None:
+    """Erratum Y1: the sum of T_fair / T_a is least, namely zero, if nobody ever runs."""
+    assert set(turns(cost_of_waiting=False)) == {""}
+    ran = turns(cost_of_waiting=True)
+    assert ran[0] == "short0"
+    assert ran[-1] == "long"
+    assert len(ran) < 20
+
+
+def test_the_same_problem_has_the_same_answer() -> None:
+    rng = np.random.default_rng(3)
+    kinds = [kind({1: 1.0, 2: 0.6, 4: 0.4}), kind({1: 2.0, 2: 1.1, 3: 0.9})]
+    units = [unit(f"j{n}", n % 2, float(rng.integers(10, 1_000)), part="donor") for n in range(40)]
+    asked = problem(16, kinds, units)
+    assert solved(asked) == solved(asked)
+
+
+def test_nothing_is_found_without_time() -> None:
+    assert merge(smallest(), 0.0) is None
+
+
+def test_a_job_whose_only_sizes_are_more_than_there_is_waits() -> None:
+    wide = problem(3, [kind({4: 1.0}), kind({1: 1.0})], [unit("wide", 0), unit("small", 1)])
+    (share,) = solved(wide).shares
+    assert share.job_ids == ("small",)
