@@ -105,8 +105,15 @@ def _merged(
     problem: MergeProblem, options: Options, prices: Prices, merges: Ints, partners: Ints
 ) -> NDArray[np.void]:
     """Rows of the merges, each with a receiver."""
-    cost = options.merges.cost[merges]
     donors = options.merges.donor[merges]
+    modes = np.array([transfer.mode == "spatial" for transfer in problem.transfers], np.bool_)
+    is_spatial = modes[options.merges.transfer[merges]]
+    numbers = {unit.job_ids[0]: number for number, unit in enumerate(problem.units)}
+    followers = np.array([numbers.get(unit.follower or "", _NOBODY) for unit in problem.units], np.int64)
+    follows = (followers[donors] == partners) & ~is_spatial
+    is_present = follows[:, None] & (options.gpus == _present_gpus(problem)[donors][:, None])
+    switch = np.where(is_present, 0.0, options.merges.switch[merges][:, None])
+    cost = options.merges.cost[merges] + switch
     waiting = options.waiting[donors] + options.waiting[partners]
     values = prices.units[donors] + prices.units[partners]
     pairs, sizes = np.nonzero(cost < waiting[:, None])
@@ -118,15 +125,7 @@ def _merged(
         saving=waiting[pairs] - cost,
         reduced=cost + prices.gpu * gpus - values[pairs],
     )
-    modes = np.array([transfer.mode == "spatial" for transfer in problem.transfers], np.bool_)
-    rows["is_spatial"] = modes[options.merges.transfer[merges]][pairs]
-    numbers = {unit.job_ids[0]: number for number, unit in enumerate(problem.units)}
-    followers = np.array([numbers.get(unit.follower or "", _NOBODY) for unit in problem.units], np.int64)
-    rows["is_present"] = (
-        ~rows["is_spatial"]
-        & (followers[rows["first"]] == rows["second"])
-        & (gpus == _present_gpus(problem)[rows["first"]])
-    )
+    rows["is_spatial"], rows["is_present"] = is_spatial[pairs], is_present[pairs, sizes]
     return rows
 
 

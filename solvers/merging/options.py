@@ -47,7 +47,9 @@ class Merges:
     transfer: Ints
     """(merges,) index of the transfer, whose `receiver` is the kind of the other job."""
     cost: Floats
-    """(merges, sizes)"""
+    """(merges, sizes) without what a switch costs."""
+    switch: Floats
+    """(merges,) what it costs more where the merge is new, or has other GPUs than now."""
 
 
 def options_of(problem: MergeProblem) -> Options:
@@ -94,10 +96,12 @@ def _alone(
     """What it costs that units wait, and that they run."""
     now = np.array([unit.gpus for unit in problem.units], np.int64)
     waited_s = np.array([unit.waited_s for unit in problem.units])
+    leads = np.array([unit.follower is not None for unit in problem.units])
     with np.errstate(invalid="ignore"):
         switch = weights * problem.switch_s / fair_s
         running = weights[:, None] * times_s / fair_s[:, None]
-        running += np.where(gpus[None, :] == now[:, None], 0.0, switch[:, None])
+        is_change = (gpus[None, :] != now[:, None]) | leads[:, None]
+        running += np.where(is_change, switch[:, None], 0.0)
         slowest_s = np.where(np.isfinite(times_s), times_s, -np.inf).max(axis=1, initial=-np.inf)
         waiting = weights * (slowest_s + waited_s + problem.interval_s) / fair_s
         waiting += np.where(now > 0, switch, 0.0)
@@ -110,7 +114,7 @@ def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats,
     """Those that are faster than training one after the other (TranWt of at least 1, Eqs. 12 and 13)."""
     donors, transfers = _candidates(problem.units, problem.transfers)
     if not donors.size:
-        return Merges(donors, transfers, np.empty((0, gpus.size)))
+        return Merges(donors, transfers, np.empty((0, gpus.size)), np.empty(0))
     receiver = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[transfers]
     is_spatial = np.array([transfer.mode == "spatial" for transfer in problem.transfers])[transfers]
     ratio = np.array([transfer.receiver_ratio for transfer in problem.transfers])[transfers]
@@ -129,13 +133,10 @@ def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats,
     with np.errstate(invalid="ignore"):
         weight = (2 * shorter_s + longer_s) / both_end_s
         fair_s = _at_share(merged_s, gpus, 2 * share)[:, None]
-        cost = 2 * merged_s / fair_s / weight
-        now = np.array([unit.gpus for unit in problem.units], np.int64)[donors]
-        is_change = (gpus[None, :] != now[:, None]) | is_spatial[:, None]
-        cost += np.where(is_change, 2 * problem.switch_s / fair_s, 0.0)
-        cost = np.where(np.isfinite(merged_s) & (weight >= 1), cost, np.inf)
+        cost = np.where(np.isfinite(merged_s) & (weight >= 1), 2 * merged_s / fair_s / weight, np.inf)
+        switch = 2 * problem.switch_s / fair_s[:, 0]
     worth = np.isfinite(cost).any(axis=1)
-    return Merges(donors[worth], transfers[worth], cost[worth])
+    return Merges(donors[worth], transfers[worth], cost[worth], switch[worth])
 
 
 def _candidates(units: Sequence[Unit], transfers: Sequence[Transfer]) -> tuple[Ints, Ints]:

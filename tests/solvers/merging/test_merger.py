@@ -81,7 +81,7 @@ class Costs:
         fair_s = self.fair(times, weight * self.share)
         switch = weight * self.problem.switch_s / fair_s
         costs = {
-            gpus: weight * time_s / fair_s + (switch if gpus != one.gpus else 0.0)
+            gpus: weight * time_s / fair_s + (switch if gpus != one.gpus or one.follower is not None else 0.0)
             for gpus, time_s in times.items()
         }
         waits_s = max(times.values()) + one.waited_s + self.problem.interval_s
@@ -125,7 +125,8 @@ class Costs:
                 if weight < 1:
                     continue
                 fair_s = self.fair(merged, 2 * self.share)
-                changes = transfer.mode == "spatial" or a != donor.gpus
+                follows = donor.follower == receiver.job_ids[0]
+                changes = transfer.mode == "spatial" or a != donor.gpus or not follows
                 switch = 2 * self.problem.switch_s / fair_s if changes else 0.0
                 yield transfer.mode, a, 2 * merged[a] / fair_s / weight + switch
 
@@ -187,7 +188,9 @@ def problems(draw: st.DrawFn) -> MergeProblem:
         waited_s = draw(st.floats(0, 1e4))
         gpus = draw(st.integers(0, 4)) if part != "any" else 0
         ids = (f"j{number}", f"k{number}") if part == "none" and draw(st.booleans()) else (f"j{number}",)
-        units.append(unit("", index, left, part=part, waited_s=waited_s, gpus=gpus, job_ids=ids))
+        follower = draw(st.sampled_from([None, "j0", "j1"])) if part == "donor" and gpus else None
+        fields = {"part": part, "waited_s": waited_s, "gpus": gpus, "job_ids": ids, "follower": follower}
+        units.append(unit("", index, left, **fields))
     pairs = st.tuples(st.sampled_from(["temporal", "spatial"]), *[st.integers(0, len(kinds) - 1)] * 2)
     transfers = [
         Transfer(
@@ -245,6 +248,18 @@ def test_a_plan_that_hardly_gains_is_not_worth_its_switches() -> None:
     assert {share.job_ids[0]: share.gpus for share in kept.shares} == {"a": 2, "b": 1}
     free = solved(problem(3, kinds, running, switch_s=0.0))
     assert {share.job_ids[0]: share.gpus for share in free.shares} == {"a": 1, "b": 2}
+
+
+def test_a_merge_that_is_under_way_is_kept_and_dropped_only_for_more_than_its_switch() -> None:
+    kinds = [kind({1: 1.0, 2: 0.5})]
+    leading = [unit("a", part="donor", gpus=1, follower="b"), unit("b")]
+
+    def chosen(ratio: float, gpus: int) -> list[tuple[str, ...]]:
+        helps = [Transfer(mode="temporal", donor=0, receiver=0, receiver_ratio=ratio)]
+        return [share.job_ids for share in solved(problem(gpus, kinds, leading, helps, 10.0)).shares]
+
+    assert chosen(0.3, gpus=1) == [("a", "b")]
+    assert chosen(0.9, gpus=2) == [("a",), ("b",)]
 
 
 def turns(cost_of_waiting: bool) -> list[str]:
