@@ -250,16 +250,18 @@ def test_a_plan_that_hardly_gains_is_not_worth_its_switches() -> None:
     assert {share.job_ids[0]: share.gpus for share in free.shares} == {"a": 1, "b": 2}
 
 
-def test_a_merge_that_is_under_way_is_kept_and_dropped_only_for_more_than_its_switch() -> None:
+def test_a_merge_that_hardly_gains_is_not_worth_its_switch() -> None:
     kinds = [kind({1: 1.0, 2: 0.5})]
-    leading = [unit("a", part="donor", gpus=1, follower="b"), unit("b")]
+    helps = [Transfer(mode="temporal", donor=0, receiver=0, receiver_ratio=0.95)]
 
-    def chosen(ratio: float, gpus: int) -> list[tuple[str, ...]]:
-        helps = [Transfer(mode="temporal", donor=0, receiver=0, receiver_ratio=ratio)]
-        return [share.job_ids for share in solved(problem(gpus, kinds, leading, helps, 10.0)).shares]
+    def modes(units: list[Unit], switch_s: float) -> list[str]:
+        return [share.mode for share in solved(problem(2, kinds, units, helps, switch_s)).shares]
 
-    assert chosen(0.3, gpus=1) == [("a", "b")]
-    assert chosen(0.9, gpus=2) == [("a",), ("b",)]
+    running = [unit("a", gpus=1), unit("b", gpus=1)]
+    assert modes(running, switch_s=10.0) == ["normal", "normal"]
+    assert modes(running, switch_s=0.1) == ["temporal"]
+    under_way = [unit("a", part="donor", gpus=2, follower="b"), unit("b")]
+    assert modes(under_way, switch_s=10.0) == ["temporal"]
 
 
 def turns(cost_of_waiting: bool) -> list[str]:
