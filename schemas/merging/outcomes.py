@@ -135,13 +135,13 @@ class PlanDecided(Outcome):
 class ForetellingErrors(Record):
     """How far what was foretold was from what came (the columns of Table 2); None where nothing has come."""
 
-    gain_pearson: float | None
-    gain_mape_pct: float | None
-    gain_sign_pct: float | None
-    iterations_mean_pct: float | None
-    iterations_max_pct: float | None
-    transfer_iterations_mean_pct: float | None
-    transfer_iterations_max_pct: float | None
+    gain_pearson: float | None = None
+    gain_mape_pct: float | None = None
+    gain_sign_pct: float | None = None
+    iterations_mean_pct: float | None = None
+    iterations_max_pct: float | None = None
+    transfer_iterations_mean_pct: float | None = None
+    transfer_iterations_max_pct: float | None = None
 
 
 class ZoneMerged(ZoneView):

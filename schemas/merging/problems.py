@@ -1,4 +1,4 @@
-"""What a merging zone asks its solvers, and what they answer."""
+"""What a merging zone asks its solvers about an allocation, and what they answer."""
 
 from typing import Annotated, Literal
 
@@ -79,6 +79,45 @@ class MergeProblem(Problem):
     transfers: Annotated[tuple[Transfer, ...], Field(max_length=MAX_TRANSFERS)] = ()
 
 
+class AllocatedSize(Record):
+    """How long a job takes with so many GPUs."""
+
+    gpus: Gpus
+    remaining_s: Annotated[float, Field(gt=0)]
+    """Of what is left of it."""
+    total_s: Annotated[float, Field(gt=0)]
+    """Of all of it."""
+
+
+class RivalJob(Record):
+    """A job that waits for GPUs or has some, as a scheme without merging sees it."""
+
+    job_id: Identifier
+    submitted_s: float
+    waited_s: float
+    """In which it had no GPUs and could have used some, in all."""
+    running_s: float
+    attained_gpu_s: float
+    asked_gpus: Gpus
+    sizes: Annotated[tuple[AllocatedSize, ...], Field(min_length=1, max_length=MAX_GPUS)]
+    gpus: Annotated[int, Field(ge=0)]
+    held_s: float
+    """Since it started or its size last changed; 0 if it waits."""
+    restarts: Annotated[int, Field(ge=0)]
+
+
+class RivalProblem(Problem):
+    """Who gets how many GPUs by a scheme that merges nothing."""
+
+    kind: Literal["rival_allocation"] = "rival_allocation"
+    scheme: str
+    interval_s: float
+    time_s: float
+    gpus: Annotated[int, Field(ge=1)]
+    jobs: Annotated[tuple[RivalJob, ...], Field(min_length=1, max_length=MAX_UNITS)]
+    """In the order of their arrival."""
+
+
 class Share(Record):
     """GPUs for a unit, or for two that are merged."""
 
@@ -90,13 +129,13 @@ class Share(Record):
 
 
 class MergeSolution(Solution):
-    """The best plan that was found. Who is not in it waits."""
+    """The plan that was found. Who is not in it waits."""
 
     kind: Literal["merge"] = "merge"
     shares: Annotated[tuple[Share, ...], Field(max_length=MAX_UNITS)]
-    objective: float
-    """Eq. 7 as corrected (errata Y1, Y2), and what switches cost."""
-    bound: float
+    objective: float | None = None
+    """Eq. 7 as corrected (errata Y1, Y2), and what switches cost; None of schemes without it."""
+    bound: float | None = None
     """No plan has a smaller objective."""
-    columns: Annotated[int, Field(ge=0)]
+    columns: Annotated[int, Field(ge=0)] = 0
     """Variables of the program."""

@@ -1,0 +1,102 @@
+"""What a merging zone asks a solver about its jobs' progress and gains, and what is answered."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from schemas.base import Detail, Record
+from schemas.fleet import Loss
+from schemas.kind import Problem, Solution
+from schemas.merging.reports import MAX_TRACE
+from schemas.merging.workload import MAX_ITERATIONS, Accuracy
+
+MAX_KINDS = 32
+"""Of jobs that share: so many are looked at together, those with the most jobs. The others run unmerged."""
+MAX_OUTCOMES = 512
+MergeMode = Literal["temporal", "spatial"]
+TaskName = Annotated[str, Field(min_length=1, max_length=64)]
+"""Digest of what makes a task: its training and validation data."""
+
+
+class KindFacts(Record):
+    """What is known of jobs of equal data and hyperparameters."""
+
+    task: TaskName
+    losses: Annotated[tuple[Loss, ...], Field(max_length=MAX_TRACE)]
+    """Of the profile run, an iteration each."""
+    iterations_per_epoch: Annotated[int, Field(ge=1)]
+    most_iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)]
+    accuracy_before: Accuracy | None
+    """Before the first iteration."""
+    target_accuracy: Accuracy | None
+    finished_iterations: float | None
+    """Mean of its jobs that ran alone to their target; None before the first."""
+    finished_accuracy: Accuracy | None
+    """The best that they reached, in the mean."""
+
+
+class PairScore(Record):
+    """How similar two kinds are, from their embeddings."""
+
+    donor: Annotated[int, Field(ge=0)]
+    """Index into `EstimateProblem.kinds`."""
+    receiver: Annotated[int, Field(ge=0)]
+    score: float
+    """S(A, B)."""
+
+
+class PastMerge(Record):
+    """What came of a merge for one of its jobs."""
+
+    mode: MergeMode
+    donor: TaskName
+    receiver: TaskName
+    """Whose gain it is. A spatial merge has two entries, one for each of its jobs."""
+    score: float
+    gain: float | None
+    """Of its accuracy (G, Eq. 1); None if no job of its kind ran alone."""
+    ratio: float | None
+    """Iterations that it took over those that it would have taken alone; None if it did not reach its
+    target."""
+
+
+class EstimateProblem(Problem):
+    """How many iterations jobs need alone and merged."""
+
+    kind: Literal["estimate"] = "estimate"
+    modes: tuple[MergeMode, ...]
+    kinds: Annotated[tuple[KindFacts, ...], Field(min_length=1, max_length=MAX_KINDS)]
+    scores: Annotated[tuple[PairScore, ...], Field(max_length=MAX_KINDS**2)]
+    outcomes: Annotated[tuple[PastMerge, ...], Field(max_length=MAX_OUTCOMES)]
+
+
+class KindEstimate(Record):
+    """What is foretold of jobs of a kind that run alone."""
+
+    iterations: Annotated[int, Field(ge=1)]
+    """Until the target (K_i, Eq. 2)."""
+    fault: Detail = ""
+    """Why its loss trace is of no use, if it is."""
+
+
+class TransferEstimate(Record):
+    """What is foretold of a merge of two kinds of jobs."""
+
+    mode: MergeMode
+    donor: Annotated[int, Field(ge=0)]
+    """Index into the kinds. Of a spatial merge, the smaller one of both."""
+    receiver: Annotated[int, Field(ge=0)]
+    receiver_gain: float
+    receiver_ratio: Annotated[float, Field(gt=0)]
+    """Iterations that it needs over those alone."""
+    donor_gain: float = 0.0
+    """Of a spatial merge, the same of the other job."""
+    donor_ratio: Annotated[float, Field(gt=0)] = 1.0
+
+
+class EstimateSolution(Solution):
+    """Answers in the order of the kinds. Pairs that are missing are not to be merged."""
+
+    kind: Literal["estimate"] = "estimate"
+    kinds: Annotated[tuple[KindEstimate, ...], Field(min_length=1, max_length=MAX_KINDS)]
+    transfers: Annotated[tuple[TransferEstimate, ...], Field(max_length=2 * MAX_KINDS**2)]

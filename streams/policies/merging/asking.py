@@ -1,0 +1,215 @@
+"""What a solver is asked about an allocation: the jobs as they are now."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from schemas.merging.problems import (
+    MAX_UNITS,
+    AllocatedSize,
+    JobKind,
+    MergeProblem,
+    RivalJob,
+    RivalProblem,
+    StepTime,
+    Transfer,
+    Unit,
+)
+from schemas.merging.settings import MergingPolicy
+from streams.policies.merging.job import TuningJob
+from streams.policies.merging.knowledge import Knowledge
+from streams.policies.merging.speeds import Speeds
+from streams.policies.merging.task import Task
+from streams.policies.merging.tasks import Tasks
+
+_FOR_PROFILES = 4
+"""New jobs that are to be profiled are left at most this part of the GPUs."""
+_LEAST_S = 1e-9
+
+
+@dataclass
+class Asking:
+    """Of one zone."""
+
+    policy: MergingPolicy
+    tasks: Tasks
+    knowledge: Knowledge
+    speeds: Speeds
+
+    def steps(self, job: TuningJob) -> tuple[StepTime, ...]:
+        """How long a step of a job takes with each number of GPUs that it may have."""
+        gpus = self.tasks.gpus
+        return self.speeds.steps(self.knowledge.kinds[job.kind], gpus.total, gpus.most_per_node)
+
+    def step_s(self, job: TuningJob, gpus: int) -> float:
+        """How long a step of a job takes with so many GPUs, or with as many of them as are of use."""
+        steps = self.steps(job)
+        return next((step.step_s for step in reversed(steps) if step.gpus <= gpus), steps[0].step_s)
+
+    def remaining_s(self, job_ids: Sequence[str], mode: str, gpus: int) -> float:
+        """How long what is left of some jobs takes together."""
+        jobs = [self.tasks.jobs[job_id] for job_id in job_ids]
+        if mode == "spatial" and len(jobs) == 2:
+            return self._joint_steps(jobs) * sum(self.step_s(job, gpus) for job in jobs)
+        return sum(self.knowledge.iterations_left(job) * self.step_s(job, gpus) for job in jobs)
+
+    def available(self) -> int:
+        """GPUs that may be allocated: of open nodes, without those that profile runs have or are about to
+        have, or that tasks keep whatever is decided."""
+        gpus = self.tasks.gpus
+        jobs = self.tasks.jobs.values()
+        profiling = sum(gpus.held_in_open(job.profiled_on) for job in jobs)
+        new = len({job.kind for job in jobs if job.stage == "new"})
+        kept = sum(gpus.held_in_open(task.members) for task in self.tasks.all.values() if self.is_kept(task))
+        return gpus.open - profiling - kept - min(new, gpus.open // _FOR_PROFILES)
+
+    def is_kept(self, task: Task) -> bool:
+        """Whether a task keeps its GPUs whatever is decided: the receiver of a temporal merge has its donor's
+        weights only from its first step on."""
+        if task.mode != "temporal" or len(task.job_ids) == 2:
+            return False
+        return self.tasks.jobs[task.job_ids[0]].iterations == 0
+
+    def problem(self, time_s: float) -> MergeProblem | RivalProblem | None:
+        """What to ask; None if there is nothing to decide."""
+        gpus = self.available()
+        jobs = [job for job in self.tasks.jobs.values() if self._takes_part(job)][:MAX_UNITS]
+        if gpus < 1 or not jobs:
+            return None
+        if self.policy.scheme == "ymir":
+            return self._merge_problem(jobs, gpus)
+        return RivalProblem(
+            scheme=self.policy.scheme,
+            interval_s=self.policy.interval_s,
+            time_s=time_s,
+            gpus=gpus,
+            jobs=tuple(self._rival_job(job, time_s) for job in jobs),
+        )
+
+    def _takes_part(self, job: TuningJob) -> bool:
+        task = self.tasks.task_of(job)
+        return job.stage == "ready" and not job.is_ending and not (task is not None and self.is_kept(task))
+
+    def _merge_problem(self, jobs: Sequence[TuningJob], gpus: int) -> MergeProblem:
+        kinds: dict[str, int] = {}
+        listed: list[JobKind] = []
+        units: list[Unit] = []
+        for job in jobs:
+            task = self.tasks.task_of(job)
+            if task is not None and task.mode == "spatial" and len(task.job_ids) == 2:
+                if job.job_id == task.job_ids[0]:
+                    listed.append(self._joint_kind(task))
+                    units.append(self._joint_unit(task, len(listed) - 1))
+                continue
+            if job.kind not in kinds:
+                kinds[job.kind] = len(listed)
+                listed.append(self._job_kind(job))
+            units.append(self._unit(job, task, kinds[job.kind]))
+        return MergeProblem(
+            gpus=gpus,
+            interval_s=self.policy.interval_s,
+            switch_s=self.policy.switch_s,
+            kinds=tuple(listed),
+            units=tuple(units),
+            transfers=tuple(self._transfers(kinds)),
+        )
+
+    def _job_kind(self, job: TuningJob) -> JobKind:
+        kind = self.knowledge.kinds[job.kind]
+        return JobKind(
+            steps=self.steps(job), samples_per_step=kind.batch_size, dataset_samples=kind.dataset_samples
+        )
+
+    def _joint_kind(self, task: Task) -> JobKind:
+        """Of two jobs that are trained together: a step has one of each."""
+        first, second = (self.tasks.jobs[job_id] for job_id in task.job_ids)
+        steps: list[StepTime] = []
+        for size in sorted({step.gpus for step in (*self.steps(first), *self.steps(second))}):
+            step_s = self.step_s(first, size) + self.step_s(second, size)
+            if not steps or step_s < steps[-1].step_s:
+                steps.append(StepTime(gpus=size, step_s=step_s))
+        kinds = [self.knowledge.kinds[job.kind] for job in (first, second)]
+        return JobKind(
+            steps=tuple(steps),
+            samples_per_step=sum(kind.batch_size for kind in kinds),
+            dataset_samples=sum(kind.dataset_samples for kind in kinds),
+        )
+
+    def _joint_unit(self, task: Task, kind: int) -> Unit:
+        jobs = [self.tasks.jobs[job_id] for job_id in task.job_ids]
+        return Unit(
+            job_ids=task.job_ids,
+            kind=kind,
+            iterations=self._joint_steps(jobs),
+            waited_s=0.0,
+            part="none",
+            gpus=task.gpus,
+        )
+
+    def _joint_steps(self, jobs: Sequence[TuningJob]) -> float:
+        """That a spatial merge still takes, until the last of both is done (Eq. 4)."""
+        kinds = [self.knowledge.kinds[job.kind] for job in jobs]
+        batch, samples = sum(kind.batch_size for kind in kinds), sum(kind.dataset_samples for kind in kinds)
+        epochs = max(
+            self.knowledge.iterations_left(job) * kind.batch_size / kind.dataset_samples
+            for job, kind in zip(jobs, kinds, strict=True)
+        )
+        return epochs * samples / batch
+
+    def _unit(self, job: TuningJob, task: Task | None, kind: int) -> Unit:
+        is_active = task is not None and job.job_id in task.active_job_ids
+        waited_s = 0.0 if is_active else max(self.tasks.time_s - job.waits_since_s, 0.0)
+        return Unit(
+            job_ids=(job.job_id,),
+            kind=kind,
+            iterations=self.knowledge.iterations_left(job),
+            waited_s=waited_s,
+            part=self._part(job),
+            gpus=task.gpus if task is not None and is_active else 0,
+            follower=None if task is None or not is_active else task.follower,
+        )
+
+    def _part(self, job: TuningJob) -> Literal["none", "donor", "any"]:
+        kind = self.knowledge.kinds[job.kind]
+        merges = job.workload.sharing and kind.is_usable and not job.never_merges
+        if not merges or job.workload.pipeline or (job.merge is not None and not job.merge.is_donor):
+            return "none" if self._follows(job) is None else "any"
+        return "any" if job.iterations == 0 else "donor"
+
+    def _follows(self, job: TuningJob) -> Task | None:
+        task = self.tasks.task_of(job)
+        return task if task is not None and task.follower == job.job_id else None
+
+    def _transfers(self, kinds: dict[str, int]) -> Iterable[Transfer]:
+        for (mode, donor, receiver), foretold in self.knowledge.transfers.items():
+            if donor in kinds and receiver in kinds:
+                first, second = kinds[donor], kinds[receiver]
+                ratios = foretold.receiver_ratio, foretold.donor_ratio
+                yield Transfer(
+                    mode=mode, donor=first, receiver=second, receiver_ratio=ratios[0], donor_ratio=ratios[1]
+                )
+
+    def _rival_job(self, job: TuningJob, time_s: float) -> RivalJob:
+        task, steps = self.tasks.task_of(job), self.steps(job)
+        left, total = self.knowledge.iterations_left(job), self.knowledge.expected_iterations(job)
+        held_s = 0.0 if task is None else time_s - task.since_s
+        gpus = 0 if task is None else task.gpus
+        return RivalJob(
+            job_id=job.job_id,
+            submitted_s=job.submitted_s,
+            waited_s=job.waited_s + (time_s - job.waits_since_s if task is None else 0.0),
+            running_s=job.running_s + held_s,
+            attained_gpu_s=job.attained_gpu_s + held_s * gpus,
+            asked_gpus=job.workload.gpus,
+            sizes=tuple(
+                AllocatedSize(
+                    gpus=step.gpus,
+                    remaining_s=max(left * step.step_s, _LEAST_S),
+                    total_s=max(total * step.step_s, _LEAST_S),
+                )
+                for step in steps
+            ),
+            gpus=gpus,
+            held_s=held_s,
+            restarts=job.restarts,
+        )

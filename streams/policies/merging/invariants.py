@@ -1,0 +1,44 @@
+"""The invariants of a merging zone, which must hold after every event."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from streams.cell.jobs import Job
+from streams.policies.merging.tasks import Tasks
+
+
+def broken_invariants(zone: str, tasks: Tasks, jobs: Mapping[str, Job]) -> Iterator[str]:
+    """A line for each thing that does not hold.
+
+    Args:
+        zone: its id.
+        tasks: its jobs and tasks.
+        jobs: the live jobs of the cell.
+    """
+    live = [job.job_id for job in jobs.values() if job.zone == zone]
+    if sorted(live) != sorted(tasks.jobs):
+        yield f"the zone keeps {len(tasks.jobs)} jobs, and {len(live)} of its jobs are live"
+    used: Counter[str] = Counter()
+    for task in tasks.all.values():
+        used.update(task.members)
+        if not task.job_ids or not task.members:
+            yield f"task {task.task_id} has jobs {task.job_ids} and GPUs {task.members}"
+        for job_id in task.job_ids:
+            if job_id not in tasks.jobs or tasks.jobs[job_id].task != task.task_id:
+                yield f"task {task.task_id} has job {job_id}, which is not in it"
+    for job in tasks.jobs.values():
+        used.update(job.profiled_on)
+        if job.task is not None and job.task not in tasks.all:
+            yield f"job {job.job_id} is in task {job.task}, which is over"
+        if (job.stage == "profiling") != bool(job.profiled_on):
+            yield f"job {job.job_id} is {job.stage}, with a profile run on {job.profiled_on}"
+        if job.is_ending and (job.task is not None or job.profiled_on):
+            yield f"job {job.job_id} is ending, and has GPUs"
+        part_of = tasks.task_of(job)
+        if part_of is not None and len(part_of.job_ids) == 2 and not job.workload.sharing:
+            yield f"job {job.job_id} does not share, and is merged"
+    for node, count in used.items():
+        if count > tasks.gpus.nodes.get(node, 0):
+            yield f"node {node} has {tasks.gpus.nodes.get(node, 0)} GPUs, and {count} are held"
+    if used.total() != tasks.gpus.used:
+        yield f"{tasks.gpus.used} GPUs are held, and tasks and profile runs have {used.total()}"

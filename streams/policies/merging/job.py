@@ -1,0 +1,182 @@
+"""A job of a merging zone: how far it is, which run it is in, and what became of its merge."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, cast
+
+from schemas.fleet import RunFinished
+from schemas.merging.commands import JobOrder
+from schemas.merging.estimates import MergeMode
+from schemas.merging.workload import TuningWorkload
+from streams.cell.jobs import Job
+
+_BYTES_PER_JOB = 3_072
+"""Packed: numbers, ids, a merge, what a finished run said, an error."""
+
+Stage = Literal["new", "profiling", "ready"]
+
+
+@dataclass
+class Merge:
+    """The merge that a job is in, or was in."""
+
+    mode: MergeMode
+    partner: str
+    partner_task: str
+    """Digest of the partner's data."""
+    is_donor: bool
+    """Of a temporal merge: its own run is as if it were alone."""
+    score: float
+    gain: float
+    """Foretold, of its accuracy (G, Eq. 1)."""
+    iterations: int
+    """Foretold."""
+    iterations_alone: int
+    """Foretold."""
+    accuracy_before: float | None
+    """What its accuracy must exceed for the merge to be kept."""
+    best_accuracy: float | None = None
+    """In the merge, the donor's part of it included."""
+    joint_steps: int = 0
+    """Steps of a spatial merge so far."""
+
+
+@dataclass
+class TuningJob:
+    """What the zone keeps of a job besides the register's part."""
+
+    job: Job
+    arrival: int
+    """Rank by submission."""
+    kind: str
+    """Digest of its data and hyperparameters."""
+    submitted_s: float
+    stage: Stage = "new"
+    run_id: str | None = None
+    """Its run in its task, or its profile run; None while it has none."""
+    stopping: dict[str, str] = field(default_factory=dict)
+    """Runs that were told to end and have not said that they did, and the nodes that lead them."""
+    profiled_on: dict[str, int] = field(default_factory=dict)
+    """GPUs by node of its profile run."""
+    task: str | None = None
+    """The task that it is part of."""
+    waited_s: float = 0.0
+    waits_since_s: float = 0.0
+    """When it last had GPUs, or was submitted. Says nothing of a job that has some."""
+    running_s: float = 0.0
+    attained_gpu_s: float = 0.0
+    restarts: int = 0
+    failures: int = 0
+    """Runs that failed since the job was last further than ever before."""
+    furthest_samples: int = 0
+    best_accuracy: float | None = None
+    merge: Merge | None = None
+    """Stays until the job is over."""
+    never_merges: bool = False
+    """A merge of it was undone, or its profile is of no use."""
+    finished: RunFinished | None = None
+    given_up: str | None = None
+    """Why it ends undone: the run's error, or an empty text where its user withdraws it."""
+
+    def __post_init__(self) -> None:
+        self.workload = cast(TuningWorkload, self.job.workload)
+
+    @property
+    def job_id(self) -> str:
+        """Its name."""
+        return self.job.job_id
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it will never run again."""
+        return self.finished is not None or self.given_up is not None
+
+    @property
+    def iterations(self) -> int:
+        """Optimizer steps of it that are done."""
+        return self.job.samples_done // self.workload.hyperparameters.batch_size
+
+    @property
+    def state_bytes(self) -> int:
+        """What it takes in a snapshot, at most."""
+        return _BYTES_PER_JOB + sum(len(run) + len(node) for run, node in self.stopping.items())
+
+    def order(self, run_id: str) -> JobOrder:
+        """What an executor is told of it."""
+        return JobOrder(
+            run_id=run_id,
+            job_id=self.job_id,
+            user=self.job.user,
+            workload=self.workload,
+            resume_iterations=self.iterations,
+        )
+
+    def to_state(self) -> list[Any]:
+        """Everything that the register has not, of types that msgpack writes."""
+        merge = self.merge
+        return [
+            self.job_id,
+            self.arrival,
+            self.kind,
+            self.submitted_s,
+            self.stage,
+            self.run_id,
+            self.stopping,
+            self.profiled_on,
+            self.task,
+            self.waited_s,
+            self.waits_since_s,
+            self.running_s,
+            self.attained_gpu_s,
+            self.restarts,
+            self.failures,
+            self.furthest_samples,
+            self.best_accuracy,
+            None if merge is None else list(vars(merge).values()),
+            self.never_merges,
+            None if self.finished is None else self.finished.model_dump_json(),
+            self.given_up,
+        ]
+
+    @classmethod
+    def from_state(cls, state: Sequence[Any], jobs: Mapping[str, Job]) -> Self:
+        """The job that `state` was taken of."""
+        (
+            job_id,
+            arrival,
+            kind,
+            submitted_s,
+            stage,
+            run_id,
+            stopping,
+            profiled_on,
+            task,
+            waited_s,
+            waits_since_s,
+            *rest,
+        ) = state
+        running_s, attained_gpu_s, restarts, failures, *rest = rest
+        furthest_samples, best_accuracy, merge, never_merges, finished, given_up = rest
+        return cls(
+            jobs[job_id],
+            arrival,
+            kind,
+            submitted_s,
+            stage,
+            run_id,
+            stopping,
+            profiled_on,
+            task,
+            waited_s,
+            waits_since_s,
+            running_s,
+            attained_gpu_s,
+            restarts,
+            failures,
+            furthest_samples,
+            best_accuracy,
+            None if merge is None else Merge(*merge),
+            never_merges,
+            None if finished is None else RunFinished.model_validate_json(finished),
+            given_up,
+        )

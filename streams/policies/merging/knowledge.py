@@ -1,0 +1,236 @@
+"""What a zone knows of its jobs: profiles, what a solver foretells from them, and how earlier jobs fared."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from schemas.merging.estimates import (
+    MAX_KINDS,
+    MAX_OUTCOMES,
+    EstimateProblem,
+    EstimateSolution,
+    MergeMode,
+    PairScore,
+    PastMerge,
+)
+from schemas.merging.reports import ProfileReported
+from schemas.merging.settings import KINDS_KEPT, MergingPolicy, TransferabilityName
+from schemas.merging.workload import TuningWorkload
+from solvers.merging.transferability import Task2Feat, Task2Vec, Transferability
+from streams.policies.merging.job import TuningJob
+from streams.policies.merging.kind_of_jobs import KindOfJobs, fault_of, kind_key
+
+TRANSFERABILITY: Mapping[TransferabilityName, Callable[[], Transferability]] = {
+    "task2vec": Task2Vec,
+    "task2feat": Task2Feat,
+}
+_LEAST_PART_LEFT = 0.05
+"""However far beyond its estimate a job is, it is taken to have this part of it to go."""
+
+
+class ForetoldTransfer(NamedTuple):
+    """What merging two kinds is taken to bring."""
+
+    score: float
+    receiver_gain: float
+    receiver_ratio: float
+    donor_gain: float
+    donor_ratio: float
+
+
+Pair = tuple[MergeMode, str, str]
+"""The mode and the keys of the kinds: donor and receiver, or in the order of their keys."""
+
+
+class Knowledge:
+    """Of one zone."""
+
+    def __init__(self, policy: MergingPolicy) -> None:
+        self._policy = policy
+        self._metric = TRANSFERABILITY[policy.transferability]()
+        self.kinds: dict[str, KindOfJobs] = {}
+        """By key, in the order in which they came."""
+        self.transfers: dict[Pair, ForetoldTransfer] = {}
+        self.outcomes: list[PastMerge] = []
+        """The latest, oldest first."""
+        self.embedding_length: int | None = None
+        self._scores: dict[tuple[str, str], float] = {}
+        """S(A, B) by the keys of the kinds; follows from their embeddings."""
+        self._asked: tuple[str, ...] = ()
+        """The kinds of the outstanding request, in its order."""
+        self._uses = 0
+
+    def configure(self, policy: MergingPolicy) -> None:
+        """Judge by these settings from now on. Where similarity is judged by something else than before, new
+        jobs are profiled again."""
+        if self._policy.transferability != policy.transferability:
+            for kind in self.kinds.values():
+                kind.is_profiled = kind.is_usable = False
+            self.embedding_length, self.transfers, self._scores = None, {}, {}
+        self._policy = policy
+        self._metric = TRANSFERABILITY[policy.transferability]()
+
+    def admit(self, workload: TuningWorkload) -> KindOfJobs:
+        """A new job's kind."""
+        key = kind_key(workload)
+        kind = self.kinds.setdefault(key, KindOfJobs.of(workload))
+        kind.jobs += 1
+        kind.most_iterations = max(kind.most_iterations, workload.target.most_iterations)
+        self._use(kind)
+        return kind
+
+    def leave(self, key: str) -> None:
+        """A job of this kind is over."""
+        kind = self.kinds[key]
+        kind.jobs -= 1
+        self._use(kind)
+        over = [kind for kind in self.kinds.values() if not kind.jobs]
+        if len(over) > KINDS_KEPT:
+            oldest = min(over, key=lambda kind: kind.used)
+            del self.kinds[oldest.key]
+            self._forget(lambda donor, receiver: oldest.key in (donor, receiver))
+            self._forget_scores(oldest.key)
+
+    def profiled(self, key: str, report: ProfileReported) -> str | None:
+        """Keep what a profile run has shown; why it is of no use, if it is of none."""
+        kind = self.kinds[key]
+        embedding = report.embedding
+        fault = fault_of(report, self.embedding_length)
+        if fault is None and self._policy.transferability == "task2feat":
+            embedding = report.features
+            if not embedding:
+                fault = "features: are missing, and similarity is judged by them"
+        if fault is not None:
+            kind.note_profile(report)
+            return fault
+        self.embedding_length = len(report.embedding)
+        kind.take(report, embedding)
+        self._forget_scores(key)
+        return None
+
+    def expected_iterations(self, job: TuningJob) -> int:
+        """That a job needs in all, in the merge that it is in or alone."""
+        most = job.workload.target.most_iterations
+        if job.merge is not None and not job.merge.is_donor:
+            return min(max(job.merge.iterations, 1), most)
+        expected = self.kinds[job.kind].expected_iterations
+        return most if expected is None else min(max(round(expected), 1), most)
+
+    def iterations_left(self, job: TuningJob) -> float:
+        """That a job still needs."""
+        expected = self.expected_iterations(job)
+        return max(expected - job.iterations, _LEAST_PART_LEFT * expected, 1.0)
+
+    def estimate(self, jobs: Iterable[TuningJob]) -> EstimateProblem | None:
+        """What to ask a solver; None if there is nothing to foretell.
+
+        Args:
+            jobs: that are not over.
+        """
+        counts: dict[str, int] = {}
+        for job in jobs:
+            if job.workload.sharing:
+                counts[job.kind] = counts.get(job.kind, 0) + 1
+        usable = [key for key, kind in self.kinds.items() if kind.is_usable and kind.jobs]
+        ranked = sorted(usable, key=lambda key: -counts.get(key, 0))[:MAX_KINDS]
+        if not ranked:
+            return None
+        self._asked = tuple(ranked)
+        pairs = [(a, b) for a in range(len(ranked)) for b in range(len(ranked))]
+        return EstimateProblem(
+            modes=self._policy.modes,
+            kinds=tuple(self.kinds[key].facts() for key in ranked),
+            scores=tuple(
+                PairScore(donor=a, receiver=b, score=self._score(ranked[a], ranked[b])) for a, b in pairs
+            ),
+            outcomes=tuple(self.outcomes),
+        )
+
+    def take(self, solution: EstimateSolution) -> dict[str, str]:
+        """Keep a solver's answer to the last question; the faults that it found, by kind."""
+        faults: dict[str, str] = {}
+        asked = set(self._asked)
+        self._forget(lambda donor, receiver: donor in asked and receiver in asked)
+        for key, estimate in zip(self._asked, solution.kinds, strict=False):
+            kind = self.kinds.get(key)
+            if kind is None:
+                continue
+            kind.iterations = estimate.iterations
+            if estimate.fault:
+                kind.is_usable = False
+                faults[key] = estimate.fault
+        for one in solution.transfers:
+            if max(one.donor, one.receiver) >= len(self._asked):
+                continue
+            donor, receiver = self._asked[one.donor], self._asked[one.receiver]
+            if donor in self.kinds and receiver in self.kinds and not faults.keys() & {donor, receiver}:
+                score = self._score(donor, receiver)
+                if one.mode == "spatial":
+                    score = (score + self._score(receiver, donor)) / 2
+                self.transfers[one.mode, donor, receiver] = ForetoldTransfer(
+                    score, one.receiver_gain, one.receiver_ratio, one.donor_gain, one.donor_ratio
+                )
+        return faults
+
+    def transfer(self, mode: MergeMode, donor: str, receiver: str) -> ForetoldTransfer | None:
+        """What merging jobs of these kinds is taken to bring; of a spatial merge, with the donor first as
+        named here."""
+        known = self.transfers.get((mode, donor, receiver))
+        if known is None and mode == "spatial":
+            known = self.transfers.get((mode, receiver, donor))
+            if known is not None:
+                score, gain, ratio, other_gain, other_ratio = known
+                return ForetoldTransfer(score, other_gain, other_ratio, gain, ratio)
+        return known
+
+    def learn(self, outcome: PastMerge) -> None:
+        """A merge is over for one of its jobs."""
+        self.outcomes.append(outcome)
+        del self.outcomes[:-MAX_OUTCOMES]
+
+    def state(self) -> dict[str, Any]:
+        """Of types that msgpack writes."""
+        return {
+            "kinds": [kind.to_state() for kind in self.kinds.values()],
+            "transfers": [[*pair, *foretold] for pair, foretold in self.transfers.items()],
+            "outcomes": [list(dict(outcome).values()) for outcome in self.outcomes],
+            "embedding_length": self.embedding_length,
+            "asked": list(self._asked),
+            "uses": self._uses,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take a state."""
+        kinds = map(KindOfJobs.from_state, state["kinds"])
+        self.kinds = {kind.key: kind for kind in kinds}
+        self.transfers = {
+            (mode, donor, receiver): ForetoldTransfer(*foretold)
+            for mode, donor, receiver, *foretold in state["transfers"]
+        }
+        fields = list(PastMerge.model_fields)
+        self.outcomes = [
+            PastMerge.model_validate(dict(zip(fields, values, strict=True))) for values in state["outcomes"]
+        ]
+        self.embedding_length, self._uses = state["embedding_length"], state["uses"]
+        self._asked = tuple(state["asked"])
+
+    def _score(self, donor: str, receiver: str) -> float:
+        if (donor, receiver) not in self._scores:
+            embeddings: Sequence[tuple[float, ...]] = (
+                self.kinds[donor].embedding,
+                self.kinds[receiver].embedding,
+            )
+            self._scores[donor, receiver] = self._metric.score(*embeddings)
+        return self._scores[donor, receiver]
+
+    def _use(self, kind: KindOfJobs) -> None:
+        self._uses += 1
+        kind.used = self._uses
+
+    def _forget(self, is_old: Callable[[str, str], bool]) -> None:
+        """Nothing is foretold any more of these pairs of kinds."""
+        self.transfers = {
+            pair: foretold for pair, foretold in self.transfers.items() if not is_old(pair[1], pair[2])
+        }
+
+    def _forget_scores(self, key: str) -> None:
+        self._scores = {pair: score for pair, score in self._scores.items() if key not in pair}

@@ -1,0 +1,71 @@
+"""A task: one job, or two that are merged, and the GPUs that are set aside for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from schemas.merging.commands import TransferMode
+
+_BYTES_PER_TASK = 256
+_BYTES_PER_MEMBER = 16
+
+
+@dataclass
+class Task:
+    """What runs, or is about to."""
+
+    task_id: str
+    mode: TransferMode
+    """How it began: a temporal merge stays one when its donor is done."""
+    job_ids: tuple[str, ...]
+    """That are not over. Of a temporal merge the donor first."""
+    members: dict[str, int]
+    """GPUs by node, in the order of the ranks."""
+    generation: int = 0
+    """Of its newest run; 0 before the first."""
+    is_assigned: bool = False
+    """Whether its nodes were told. Before that, earlier runs of its jobs are still ending."""
+    since_s: float = 0.0
+    """Since when its present jobs have its GPUs."""
+    watched_epochs: int = 0
+    """See `TaskAssigned`."""
+
+    @property
+    def gpus(self) -> int:
+        """In all."""
+        return sum(self.members.values())
+
+    @property
+    def leader(self) -> str:
+        """The node that reports for all."""
+        return next(iter(self.members))
+
+    @property
+    def follower(self) -> str | None:
+        """The job that waits in it for its donor's end."""
+        waits = self.mode == "temporal" and len(self.job_ids) == 2
+        return self.job_ids[1] if waits else None
+
+    @property
+    def active_job_ids(self) -> tuple[str, ...]:
+        """The jobs that are trained now."""
+        return self.job_ids[:1] if self.mode == "temporal" else self.job_ids
+
+    @property
+    def state_bytes(self) -> int:
+        """What it takes in a snapshot, at most, beside the ids of its jobs."""
+        return _BYTES_PER_TASK + sum(_BYTES_PER_MEMBER + len(node) for node in self.members)
+
+    def run_id(self, job_id: str) -> str:
+        """Of one of its jobs, in the present generation."""
+        return f"{self.task_id}.{self.generation}/{job_id}"
+
+    def to_state(self) -> list[Any]:
+        """Of types that msgpack writes."""
+        return list(vars(self).values())
+
+    @classmethod
+    def from_state(cls, state: Sequence[Any]) -> Self:
+        """The task that `state` was taken of."""
+        task_id, mode, job_ids, members, *rest = state
+        return cls(task_id, mode, tuple(job_ids), members, *rest)

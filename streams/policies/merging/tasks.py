@@ -1,0 +1,331 @@
+"""The tasks of a zone: which jobs run together, on which GPUs, and the commands when that changes.
+
+GPUs that a task gives up are free for others at once: a node obeys commands in their order, so that who comes
+next starts when the last step of the one before is done. A job itself goes on only when its earlier run has
+said that it ended, for then its checkpoint is there.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+from schemas.base import Outcome
+from schemas.fleet import RunFailed, RunFinished
+from schemas.merging.commands import (
+    ProfileOrdered,
+    TaskAssigned,
+    TaskMember,
+    TaskReleased,
+    TaskReleaseReason,
+    TransferMode,
+)
+from schemas.merging.outcomes import MergeForetold, TaskChanged, TaskChangeReason
+from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
+from streams.cell.live_bytes import LiveBytes
+from streams.policies.merging.ending import ended
+from streams.policies.merging.gpus import Gpus
+from streams.policies.merging.job import TuningJob
+from streams.policies.merging.task import Task
+
+MOST_FAILURES = 3
+"""A job whose runs fail so often, and it was never further than before, is given up."""
+
+
+class Tasks:
+    """Of one zone."""
+
+    def __init__(self, zone: str, gpus: Gpus, live: LiveBytes) -> None:
+        self.zone = zone
+        self.gpus = gpus
+        self.jobs: dict[str, TuningJob] = {}
+        """By id, in the order of their submission."""
+        self.all: dict[str, Task] = {}
+        """By id, in the order in which they came."""
+        self.time_s = 0.0
+        self.begun = 0
+        """Tasks so far; their ids count on."""
+        self._live = live
+        self._counted: dict[str, int] = {}
+        """What of the snapshot each job is counted for, its task included."""
+        self._held: dict[str, int] = {}
+        """The same of all jobs of a user, with what the register keeps of them."""
+
+    def refuse(self, job: TuningJob) -> str | None:
+        """Why there is no room in the snapshot for a new job; None if there is."""
+        user, count = job.job.user, job.state_bytes
+        held = self._held.get(user, 0) + job.job.state_bytes
+        return self._live.refuse_job(count) or self._live.refuse_share(user, held, count)
+
+    def add(self, job: TuningJob) -> None:
+        """Keep a job."""
+        self.jobs[job.job_id] = job
+        self._note(job)
+
+    def restore(self, tasks: Iterable[Task]) -> None:
+        """Keep tasks and what they and profile runs hold; the jobs are there."""
+        for task in tasks:
+            self.all[task.task_id] = task
+            self.gpus.hold(task.task_id, task.members)
+        for job in self.jobs.values():
+            if job.stage == "profiling":
+                self.gpus.hold(_profile_holder(job.job_id), job.profiled_on)
+            self._note(job)
+
+    def ready(self) -> list[TuningJob]:
+        """Jobs that wait for GPUs and could use some, in the order of their arrival."""
+        return [job for job in self.jobs.values() if job.stage == "ready" and job.task is None]
+
+    def task_of(self, job: TuningJob) -> Task | None:
+        """The task that a job is part of."""
+        return None if job.task is None else self.all[job.task]
+
+    def profile(self, job: TuningJob, policy: MergingPolicy) -> Iterator[Outcome]:
+        """Have a new job profiled, if there is room."""
+        gpus = STAGES_PER_PIPELINE if job.workload.pipeline else 1
+        members = self.gpus.take(_profile_holder(job.job_id), gpus, {})
+        if members is None:
+            return
+        if len(members) > 1:  # a profile run is on one node
+            self.gpus.give_back(_profile_holder(job.job_id), members)
+            return
+        (node,) = members
+        self.begun += 1
+        job.stage, job.run_id, job.profiled_on = "profiling", f"p{self.begun}/{job.job_id}", members
+        self._note(job)
+        yield ProfileOrdered(
+            zone=self.zone,
+            node=node,
+            order=job.order(job.run_id),
+            gpus=gpus,
+            iterations=policy.profile_iterations,
+            limit_s=policy.profile_limit_s,
+            fisher_samples=policy.fisher_samples,
+        )
+
+    def end_profile(self, job: TuningJob, stage: str) -> None:
+        """A profile run is over."""
+        self.gpus.give_back(_profile_holder(job.job_id), job.profiled_on)
+        job.run_id, job.profiled_on = None, {}
+        job.stage = "ready" if stage == "ready" else "new"
+        job.waits_since_s = self.time_s
+        self._note(job)
+
+    def abort_profile(self, job: TuningJob) -> Iterator[Outcome]:
+        """Have a profile run end, whose job is over."""
+        (node,) = job.profiled_on
+        run_id = cast(str, job.run_id)
+        self.end_profile(job, "new")
+        job.stopping[run_id] = node
+        yield TaskReleased(
+            zone=self.zone,
+            node=node,
+            task_id=run_id.partition("/")[0],
+            generation=1,
+            job_ids=(job.job_id,),
+            reason="withdrawn",
+        )
+
+    def begin(
+        self,
+        mode: TransferMode,
+        jobs: Sequence[TuningJob],
+        gpus: int,
+        reason: TaskChangeReason,
+        remaining_s: float,
+        watched_epochs: int,
+        foretold: Sequence[MergeForetold] = (),
+        before: Task | None = None,
+    ) -> Iterator[Outcome]:
+        """Set GPUs aside for jobs that have none, and have them run as soon as their earlier runs are over.
+        Nothing comes of it where too few GPUs idle.
+
+        Args:
+            before: the task of the first job until now, whose nodes it likes best.
+        """
+        task_id = before.task_id if before is not None else f"t{self.begun + 1}"
+        members = self.gpus.take(task_id, gpus, {} if before is None else before.members)
+        if members is None:
+            return
+        if before is None:
+            self.begun += 1
+        task = Task(
+            task_id,
+            mode,
+            tuple(job.job_id for job in jobs),
+            members,
+            before.generation if before is not None else 0,
+            since_s=self.time_s,
+            watched_epochs=watched_epochs,
+        )
+        self.all[task_id] = task
+        for job in jobs:
+            job.task = task_id
+        for job in jobs[: len(task.active_job_ids)]:
+            job.waited_s += self.time_s - job.waits_since_s
+        yield self.changed(task, reason, 0 if before is None else before.gpus, remaining_s, foretold)
+        yield from self.settle(task)
+        for job in jobs:
+            self._note(job)
+
+    def settle(self, task: Task) -> Iterator[Outcome]:
+        """Tell the nodes of a task to run it, once no earlier run of its jobs is left."""
+        jobs = [self.jobs[job_id] for job_id in task.job_ids]
+        if task.is_assigned or any(job.stopping for job in jobs):
+            return
+        task.generation += 1
+        task.is_assigned, task.since_s = True, self.time_s
+        for job in jobs:
+            job.run_id = task.run_id(job.job_id)
+        members = tuple(TaskMember(node=node, gpus=gpus) for node, gpus in task.members.items())
+        order = TaskAssigned(
+            zone=self.zone,
+            node=task.leader,
+            task_id=task.task_id,
+            generation=task.generation,
+            mode=task.mode,
+            orders=tuple(job.order(task.run_id(job.job_id)) for job in jobs),
+            members=members,
+            watched_epochs=task.watched_epochs,
+        )
+        yield order
+        for member in members[1:]:
+            yield order.model_copy(update={"node": member.node})
+
+    def stop(self, task: Task, reason: TaskReleaseReason, without: Iterable[str] = ()) -> Iterator[Outcome]:
+        """Take a task's GPUs away; its jobs wait, and the task is gone.
+
+        Args:
+            without: nodes that are lost: what ran there is over.
+        """
+        lost = set(without)
+        del self.all[task.task_id]
+        self.gpus.give_back(task.task_id, task.members)
+        for job_id in task.job_ids:
+            self._leave(self.jobs[job_id], task, lost)
+        if task.is_assigned:
+            for node in task.members:
+                yield TaskReleased(
+                    zone=self.zone,
+                    node=node,
+                    task_id=task.task_id,
+                    generation=task.generation,
+                    job_ids=task.job_ids,
+                    reason=reason,
+                )
+
+    def complete(self, job: TuningJob, report: RunFinished) -> None:
+        """A job's work is done; whoever is in a task with it goes on there."""
+        self.progress(job, report.samples_done)
+        job.finished, job.given_up = report, None
+        job.stopping.pop(report.run_id, None)
+        task = self.task_of(job)
+        if task is not None:
+            self.drop(job, task)
+
+    def drop(self, job: TuningJob, task: Task) -> None:
+        """A job is no part of its task any more, which goes on with the other or is over."""
+        was_active = job.job_id in task.active_job_ids
+        if was_active:
+            self._account(job, task)
+        task.job_ids = tuple(other for other in task.job_ids if other != job.job_id)
+        job.task = job.run_id = None
+        if not task.job_ids:
+            del self.all[task.task_id]
+            self.gpus.give_back(task.task_id, task.members)
+        elif was_active:
+            other = self.jobs[task.job_ids[0]]
+            if task.mode == "temporal":
+                other.waited_s += self.time_s - other.waits_since_s
+            else:
+                self._account(other, task)
+            task.since_s = self.time_s
+        self._note(job)
+
+    def fail(self, job: TuningJob, report: RunFailed) -> None:
+        """A run is over without its work; the job goes on in another, unless it can run nowhere."""
+        job.failures += 1
+        if report.permanent or job.failures >= MOST_FAILURES:
+            job.given_up = report.error or "the run failed"
+
+    def progress(self, job: TuningJob, samples_done: int) -> None:
+        """So far a job is now."""
+        if samples_done > job.furthest_samples:
+            job.failures, job.furthest_samples = 0, samples_done
+        job.job.samples_done = samples_done
+
+    def cleared(self, job: TuningJob, run_id: str) -> Iterator[Outcome]:
+        """A run that was told to end has done so."""
+        job.stopping.pop(run_id, None)
+        self._note(job)
+        task = self.task_of(job)
+        if task is not None:
+            yield from self.settle(task)
+
+    def settle_end(self, job: TuningJob) -> Iterator[Outcome]:
+        """End a job that is ending as soon as its last run is over."""
+        if job.is_ending and job.task is None and not job.stopping and job.job_id in self.jobs:
+            del self.jobs[job.job_id]
+            self._note(job)
+            yield ended(self.zone, job)
+
+    def changed(
+        self,
+        task: Task,
+        reason: TaskChangeReason,
+        gpus_before: int,
+        remaining_s: float,
+        foretold: Sequence[MergeForetold] = (),
+        detail: str = "",
+    ) -> TaskChanged:
+        """A task as it is now; without GPUs where it is gone."""
+        is_there = task.task_id in self.all
+        return TaskChanged(
+            zone=self.zone,
+            task_id=task.task_id,
+            generation=task.generation,
+            mode=task.mode,
+            job_ids=task.job_ids,
+            reason=reason,
+            gpus_before=gpus_before,
+            gpus=task.gpus if is_there else 0,
+            members=tuple(TaskMember(node=node, gpus=gpus) for node, gpus in task.members.items())
+            if is_there
+            else (),
+            remaining_s=remaining_s if is_there else 0.0,
+            foretold=tuple(foretold),
+            detail=detail,
+        )
+
+    def _leave(self, job: TuningJob, task: Task, lost: set[str]) -> None:
+        is_active = job.job_id in task.active_job_ids
+        if is_active:
+            self._account(job, task)
+            if task.is_assigned and task.leader not in lost:
+                job.stopping[task.run_id(job.job_id)] = task.leader
+            job.waits_since_s = self.time_s
+            job.restarts += 1
+        job.task = job.run_id = None
+        self._note(job)
+
+    def _account(self, job: TuningJob, task: Task) -> None:
+        """Count the time that a job has had GPUs."""
+        held_s = self.time_s - task.since_s
+        job.running_s += held_s
+        job.attained_gpu_s += held_s * task.gpus / len(task.active_job_ids)
+
+    def _note(self, job: TuningJob) -> None:
+        """Bring what follows from a job up to date."""
+        is_there = job.job_id in self.jobs
+        task = self.task_of(job)
+        counted = job.state_bytes + (0 if task is None else task.state_bytes) if is_there else 0
+        before = self._counted.pop(job.job_id, 0)
+        if is_there:
+            self._counted[job.job_id] = counted
+        self._live.add(counted - before)
+        registered = (is_there - bool(before)) * job.job.state_bytes
+        held = self._held.pop(job.job.user, 0) + counted - before + registered
+        if held:
+            self._held[job.job.user] = held
+
+
+def _profile_holder(job_id: str) -> str:
+    return f"profile/{job_id}"
