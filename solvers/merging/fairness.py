@@ -24,7 +24,9 @@ def finish_time_fairness(jobs: Sequence[Finished], gpus: int) -> dict[str, float
 
     A fair share is 1/N of the GPUs, where N is the number of jobs that contended in the time of the job, on
     average and itself included. Of a share that is larger than what it asked for, a job has no more than
-    that; with one below its smallest size, it has this size for a part of the time.
+    that; with one below its smallest size, it has this size for a part of the time. Jobs of Shockwave cannot
+    change their size, so that it takes the time at what they asked for, N over the number of GPUs times as
+    long where there are more jobs than GPUs.
     """
     counts = contending(jobs)
     return {job.job_id: _completion_s(job) / _fair_s(job, gpus / counts[job.job_id]) for job in jobs}

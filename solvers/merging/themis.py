@@ -46,6 +46,8 @@ class Themis:
 
     def allocate(self, jobs: Sequence[Contender], gpus: int, time_s: float) -> dict[str, int]:
         """See `Scheme`."""
+        if gpus == 0:
+            return {}
         leased = {job.job_id: job.gpus for job in jobs if self.is_leased(job)}
         if sum(leased.values()) > gpus:
             leased = {}
