@@ -94,7 +94,7 @@ def simulate(jobs: Iterable[FluidJob], scheme: Scheme, cluster: Cluster, timing:
 
     Raises:
         ValueError: a scheme gives more GPUs than there are or a size that a job may not have, or it leaves
-            jobs waiting where all is idle.
+            jobs waiting where all is idle; or a job has no step time where it is placed.
     """
     return _Simulation(jobs, scheme, cluster, timing).run()
 
@@ -258,7 +258,10 @@ class _Simulation:
         present.taken = self._nodes_for(gpus)
         for node, taken in present.taken.items():
             self._free[node] -= taken
-        present.step_s = present.job.step_s[tuple(sorted(present.taken.values()))]
+        placement = tuple(sorted(present.taken.values()))
+        if placement not in present.job.step_s:
+            raise ValueError(f"{present.job.job_id!r} has no step time on nodes with {placement} GPUs")
+        present.step_s = present.job.step_s[placement]
         present.productive_from_s = time_s + self._timing.switch_s
         present.switches += 1
         self._switches += 1
