@@ -28,12 +28,12 @@ class Themis:
     the last call are given back in this one, and a call in between, as at an arrival, finds the GPUs that are
     free. Jobs with a lease keep it.
 
-    The others contend for all that is free (section 3.3). Those that are worst
-    off, a share of 1 - f of them, bid: for each of their sizes up to the one they asked for, the rho that
-    they would end with. GPUs go where the product of all 1 / rho is highest, and each winner pays for what it
-    takes from others with a part of its GPUs (hidden payment), so that nobody gains by a false bid. What is
-    left goes to those that did not bid, the worst off first, one step each in turn, where Themis draws lots;
-    and, so that nothing stays idle, to the winners last.
+    The others contend for all that is free, in an auction with partial allocation (section 3.3). Those that
+    are worst off, a share of 1 - f of them, bid: for each of their sizes up to the one they asked for, the
+    rho that they would end with. GPUs go where the product of all 1 / rho is highest, and each winner pays
+    for what it takes from others with a part of its GPUs (hidden payment), so that nobody gains by a false
+    bid. What is left goes to those that did not bid, the worst off first, one step each in turn, where Themis
+    draws lots. What is left even then goes to the bidders, so that nothing stays idle.
 
     T_shared is the time since submission plus what is left with the size; with nothing, it is a lease more
     than with the fair share. T_independent is the time of all of it on 1/N of the GPUs, for N jobs.
@@ -87,10 +87,10 @@ class Themis:
 
 
 def partial_allocation(bids: Sequence[Mapping[int, float]], gpus: int) -> list[int]:
-    """What each bidder gets: of the sizes with the lowest product of all rho, the part that it may keep.
+    """What each bidder gets: of the sizes with the highest product of all 1 / rho, the part that it may keep.
 
-    A bidder keeps the share of its GPUs by which the others' product is lower without it: the more it takes
-    from them, the less.
+    Of its GPUs a bidder keeps the share that the others' product of 1 / rho is of what it would be without
+    the bidder: the more it takes from them, the less.
 
     Args:
         bids: for each bidder, rho by size, 0 included.
