@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from solvers.common.genetic import Options, search
 from solvers.elastic.allocation import POOLS, Allocation, flexible_pool_of, speed_with
 from solvers.elastic.demand import Demand, Grant, Pool
-from solvers.elastic.genetic import Options, search
 
 WAITING_SPEEDUP = 0.1
 """What a job that waits counts as in the harmonic mean, which would be zero with any that has nothing."""

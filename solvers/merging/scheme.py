@@ -30,6 +30,11 @@ class Contender(NamedTuple):
     """The same for all of it, from its first iteration on; by the same numbers."""
     gpus: int
     """What it has now; 0 for a job that waits."""
+    held_s: float = 0.0
+    """Seconds since it started or its size last changed; 0 for a job that waits. Themis' leases end by it,
+    and never where it is left out."""
+    restarts: int = 0
+    """How often it was stopped or its size changed, in all. Pollux counts it against one more."""
 
 
 class Scheme(Protocol):

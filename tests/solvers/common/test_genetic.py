@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.elastic.genetic import Options, _draw, _draw_bits, search
+from solvers.common.genetic import Options, _draw, _draw_bits, search
 from tests.support.examples import examples
 
 Job = list[tuple[int, int, float]]

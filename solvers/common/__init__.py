@@ -1,0 +1,1 @@
+"""Algorithms that more than one of the systems use."""

@@ -1,0 +1,93 @@
+"""What holds for every scheme that merging is compared with."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.merging.scheme import Contender, Scheme
+from solvers.merging.schemes import RIVALS
+from solvers.merging.sizes import fixed_size
+from tests.support.contenders import NOW_S, crowds
+from tests.support.examples import examples
+
+Crowd = tuple[list[Contender], int]
+
+NAMES = ("srtf", "tiresias", "optimus", "pollux", "themis", "titan")
+
+
+def scheme(name: str) -> Scheme:
+    rival = RIVALS[name]
+    return rival.make(rival.interval_s)
+
+
+every = pytest.mark.parametrize("name", NAMES)
+
+
+def test_the_intervals_are_those_of_the_paper() -> None:
+    assert {name: rival.interval_s for name, rival in RIVALS.items()} == {
+        "srtf": 120.0,
+        "tiresias": 120.0,
+        "optimus": 300.0,
+        "pollux": 300.0,
+        "themis": 120.0,
+        "titan": 120.0,
+    }
+
+
+@every
+def test_nobody_is_served_where_nobody_is(name: str) -> None:
+    assert scheme(name).allocate([], 8, NOW_S) == {}
+
+
+@every
+@given(crowd=crowds())
+@settings(deadline=None, max_examples=examples(200))
+def test_no_more_is_given_than_there_is_and_only_sizes_that_a_job_may_have(name: str, crowd: Crowd) -> None:
+    jobs, gpus = crowd
+    granted = scheme(name).allocate(jobs, gpus, NOW_S)
+    assert sum(granted.values()) <= gpus
+    sizes = {job.job_id: set(job.remaining_s) for job in jobs}
+    assert all(size in sizes[job_id] for job_id, size in granted.items() if size > 0)
+
+
+@every
+@given(crowd=crowds(), shrink=st.integers(1, 8))
+@settings(deadline=None, max_examples=examples(100))
+def test_no_more_is_given_than_there_is_after_nodes_have_left(name: str, crowd: Crowd, shrink: int) -> None:
+    jobs, gpus = crowd
+    left = max(gpus - shrink, 0)
+    assert sum(scheme(name).allocate(jobs, left, NOW_S).values()) <= left
+
+
+@every
+@given(crowd=crowds())
+@settings(deadline=None, max_examples=examples(100))
+def test_the_answer_depends_on_the_arguments_alone_and_not_on_ids(name: str, crowd: Crowd) -> None:
+    jobs, gpus = crowd
+    granted = scheme(name).allocate(jobs, gpus, NOW_S)
+    assert scheme(name).allocate(jobs, gpus, NOW_S) == granted
+    names = {job.job_id: f"{len(jobs) - job.arrival:04}" for job in jobs}
+    renamed = [job._replace(job_id=names[job.job_id]) for job in jobs]
+    assert scheme(name).allocate(renamed, gpus, NOW_S) == {
+        names[job_id]: size for job_id, size in granted.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["srtf", "tiresias"])
+@given(crowd=crowds())
+def test_a_fixed_size_that_fits_what_is_left_is_given(name: str, crowd: Crowd) -> None:
+    jobs, gpus = crowd
+    granted = scheme(name).allocate(jobs, gpus, NOW_S)
+    left = gpus - sum(granted.values())
+    assert all(fixed_size(job, gpus) > left for job in jobs if job.job_id not in granted)
+    assert all(size == fixed_size(job, gpus) for job in jobs if (size := granted.get(job.job_id)))
+
+
+@given(crowd=crowds())
+def test_optimus_leaves_no_step_that_fits(crowd: Crowd) -> None:
+    jobs, gpus = crowd
+    granted = scheme("optimus").allocate(jobs, gpus, NOW_S)
+    left = gpus - sum(granted.values())
+    for job in jobs:
+        size = granted.get(job.job_id, 0)
+        assert all(larger - size > left for larger in [each for each in job.remaining_s if each > size][:1])
