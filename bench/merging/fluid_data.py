@@ -43,7 +43,7 @@ _Rows = Mapping[int, tuple[float, float]]
 def read_jobs(folder: Path, workload: str, model: str, cluster: Cluster) -> list[FluidJob]:
     """The jobs of `workloads/<workload>-<model>.csv`, on V100 GPUs."""
     curves = json.loads(gzip.decompress((folder / f"learning_{model}.json.gz").read_bytes()))["single"]
-    steps = _StepTimes(folder, model, cluster)
+    steps = StepTimesByPlacement(folder, model, cluster)
     jobs = []
     for row in _rows(folder / "workloads" / f"{workload}-{model}.csv"):
         task = row["application"].split("@")[1]
@@ -83,7 +83,7 @@ def _epochs(curve: Mapping[str, Any], target: float) -> float:
     return min(reached, default=float(MAX_EPOCHS))
 
 
-class _StepTimes:
+class StepTimesByPlacement:
     """Seconds of an iteration by placement, for each batch."""
 
     def __init__(self, folder: Path, model: str, cluster: Cluster) -> None:
@@ -108,6 +108,14 @@ class _StepTimes:
                     found[placement] = seconds
             self._known[batch] = found
         return self._known[batch]
+
+    def of(self, batch: int, placement: Placement) -> float:
+        """On a placement, ascending. A GPU among which the batch cannot be split idles."""
+        known = self.by_placement(batch)
+        if placement in known:
+            return known[placement]
+        gpus = sum(placement)
+        return min(step_s for other, step_s in known.items() if sum(other) <= gpus)
 
     def _of(self, placement: Placement) -> _Rows:
         """As measured on it, or else on the most similar number of nodes: between nodes, synchronising was

@@ -1,15 +1,16 @@
 """Running a cell through a workload on virtual time."""
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Protocol
 
 from infra.simulation.event_queue import EventQueue, Moments, Rank
-from infra.simulation.virtual_fleet import VirtualFleet
+from infra.simulation.virtual_fleet import VirtualFleet, VirtualRunner
 from infra.workloads.timed import TimedEvent, check_time
 from schemas.base import MAX_TIME_S, Event
 from schemas.cells import CellConfigured
@@ -70,6 +71,7 @@ class Simulation:
         fold: Callable[[Cell, LedgerEvent], list[Decision]] = Cell.handle,
         solve_s: float = 0.0,
         participants: Sequence[Participant] = (),
+        runners: Mapping[str, VirtualRunner] = MappingProxyType({}),
     ) -> None:
         """Put what does not depend on the cell's decisions into the queue.
 
@@ -80,6 +82,7 @@ class Simulation:
             fold: `Cell.handle`, or what calls it once per event and watches.
             solve_s: so much virtual time a solve takes.
             participants: who reacts to what happens.
+            runners: by name, in place of the simulated runners that the policies bring.
 
         Raises:
             WorkloadError: it would end beyond what events can speak of.
@@ -100,7 +103,7 @@ class Simulation:
         self._cell = Cell(cell.cell)
         self._fold = fold
         self._queue = EventQueue()
-        self._fleet = VirtualFleet(cell, pace, self._queue, solve_s=solve_s)
+        self._fleet = VirtualFleet(cell, pace, self._queue, solve_s=solve_s, runners=runners)
         self._participants = participants
         self._fed = 0
         for event in (cell, *(node.online() for node in self._fleet.nodes.values() if node.runners)):

@@ -3,9 +3,10 @@
 import gc
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import Protocol
 
 from infra.simulation.event_queue import EventQueue, Moments, Rank
@@ -77,18 +78,20 @@ class VirtualFleet:
         queue: EventQueue,
         until_s: Presence = always_there,
         solve_s: float = 0.0,
+        runners: Mapping[str, VirtualRunner] = MappingProxyType({}),
     ) -> None:
         """Describe a fleet.
 
         Args:
             pace: see `VirtualRunner`.
             solve_s: so much virtual time a solve takes, whatever it really does.
+            runners: by name, in place of those that the policies bring.
         """
         self._cell = cell.cell
         self._zones = {zone.id: zone for zone in cell.zones}
         self.nodes = {node.id: self._node(node.id, zone) for zone in cell.zones for node in zone.nodes}
         self._pace = pace
-        self._runners: dict[str, VirtualRunner] = {}
+        self._runners = dict(runners)
         """By the name of the runner that each simulates; only those that were needed."""
         self._queue = queue
         self._until_s = until_s

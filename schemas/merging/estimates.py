@@ -22,6 +22,7 @@ class KindFacts(Record):
     """What is known of jobs of equal data and hyperparameters."""
 
     task: TaskName
+    dataset_samples: Annotated[int, Field(ge=1)]
     losses: Annotated[tuple[Loss, ...], Field(max_length=MAX_TRACE)]
     """Of the profile run, an iteration each."""
     iterations_per_epoch: Annotated[int, Field(ge=1)]
@@ -50,14 +51,22 @@ class PastMerge(Record):
 
     mode: MergeMode
     donor: TaskName
+    donor_samples: Annotated[int, Field(ge=1)]
     receiver: TaskName
-    """Whose gain it is. A spatial merge has two entries, one for each of its jobs."""
-    score: float
-    gain: float | None
-    """Of its accuracy (G, Eq. 1); None if no job of its kind ran alone."""
-    ratio: float | None
-    """Iterations that it took over those that it would have taken alone; None if it did not reach its
-    target."""
+    """Whose result it is. A spatial merge has two entries, one for each of its jobs."""
+    receiver_samples: Annotated[int, Field(ge=1)]
+    score: float | None
+    """S(A, B); None where it was not measured."""
+    gain: Annotated[float, Field(gt=-1)] | None
+    """Of its accuracy (G, Eq. 1); None if it is not known what it would have reached alone."""
+    target: Annotated[float, Field(gt=0, le=1)] | None
+    """The accuracy that it was to reach; None if only iterations counted."""
+    best: Accuracy
+    """The accuracy that it reached."""
+    epochs: Annotated[float, Field(gt=0)] | None
+    """In which it met its target; None if it did not."""
+    own_epochs: Annotated[float, Field(gt=0)]
+    """That it would have needed alone."""
 
 
 class EstimateProblem(Problem):

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from schemas.base import Gib, Record
 from schemas.kind import PolicySettings
+from schemas.merging.estimates import MAX_OUTCOMES, PastMerge
 from schemas.merging.reports import MeasuredStep
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class MergingPolicy(PolicySettings):
     """Records that the embedding of a task is computed on."""
     speeds: Annotated[tuple[MeasuredStep, ...], Field(max_length=MAX_SPEEDS)] = ()
     """Step times that were measured offline: the lookup table begins with them."""
+    outcomes: Annotated[tuple[PastMerge, ...], Field(max_length=MAX_OUTCOMES)] = ()
+    """What came of merges before: gains are foretold from these until the zone has some of its own."""
     memory: Annotated[tuple[MemoryRow, ...], Field(max_length=256)] = ()
     """Measured offline; without them the executors find out which micro-batch fits."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0

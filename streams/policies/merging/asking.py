@@ -38,8 +38,7 @@ class Asking:
 
     def steps(self, job: TuningJob) -> tuple[StepTime, ...]:
         """How long a step of a job takes with each number of GPUs that it may have."""
-        gpus = self.tasks.gpus
-        return self.speeds.steps(self.knowledge.kinds[job.kind], gpus.total, gpus.most_per_node)
+        return self.speeds.steps(self.knowledge.kinds[job.kind])
 
     def step_s(self, job: TuningJob, gpus: int) -> float:
         """How long a step of a job takes with so many GPUs, or with as many of them as are of use."""

@@ -24,6 +24,7 @@ class Merge:
     partner: str
     partner_task: str
     """Digest of the partner's data."""
+    partner_samples: int
     is_donor: bool
     """Of a temporal merge: its own run is as if it were alone."""
     score: float

@@ -42,14 +42,10 @@ def judged(
 ) -> tuple[MergeJudged, PastMerge]:
     """What came of a job's merge, as it is told and as it is remembered."""
     kind = asking.knowledge.kinds[job.kind]
-    alone = round(kind.finished_iterations) if kind.finished else merge.iterations_alone
-    gain = None
-    if kind.finished_accuracies and kind.finished_accuracy > 0 and merge.best_accuracy is not None:
-        gain = (merge.best_accuracy - kind.finished_accuracy) / kind.finished_accuracy
-    has_met = job.finished is not None and job.iterations < job.workload.target.most_iterations
-    ratio = job.iterations / max(alone, 1) if reason == "finished" and has_met else None
-    saved = (alone - job.iterations) if reason == "finished" else -job.iterations
-    task = kind.task
+    alone = max(round(kind.finished_iterations) if kind.finished else merge.iterations_alone, 1)
+    best, reference = merge.best_accuracy, kind.finished_accuracy
+    gain = (best - reference) / reference if best and kind.finished_accuracies and reference > 0 else None
+    saved = alone - job.iterations if reason == "finished" else -job.iterations
     told = MergeJudged(
         zone=asking.tasks.zone,
         job_id=job.job_id,
@@ -63,12 +59,19 @@ def judged(
         iterations_alone=alone,
         saved_s=saved * asking.step_s(job, 1),
     )
+    target = job.workload.target.accuracy
+    met = reason == "finished" and job.iterations > 0 and (target is None or (best or 0.0) >= target)
     remembered = PastMerge(
         mode=merge.mode,
         donor=merge.partner_task,
-        receiver=task,
+        donor_samples=merge.partner_samples,
+        receiver=kind.task,
+        receiver_samples=kind.dataset_samples,
         score=merge.score,
         gain=gain,
-        ratio=ratio,
+        target=target,
+        best=best or 0.0,
+        epochs=job.iterations / kind.iterations_per_epoch if met else None,
+        own_epochs=alone / kind.iterations_per_epoch,
     )
     return told, remembered

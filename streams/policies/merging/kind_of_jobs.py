@@ -10,6 +10,7 @@ from typing import Any, Self
 from schemas.merging.estimates import KindFacts
 from schemas.merging.reports import ProfileReported
 from schemas.merging.workload import TuningWorkload
+from solvers.merging.lookup_table import Configuration
 
 _DIGEST_BYTES = 8
 _FALLS_FROM = 3
@@ -69,7 +70,8 @@ class KindOfJobs:
     batch_size: int
     dataset_samples: int
     target_accuracy: float | None
-    pipeline: bool
+    configuration: Configuration
+    """What makes its steps faster or slower, beside its batch."""
     jobs: int = 0
     """That are not over."""
     most_iterations: int = 1
@@ -106,8 +108,17 @@ class KindOfJobs:
             workload.hyperparameters.batch_size,
             workload.dataset.samples,
             workload.target.accuracy,
-            workload.pipeline,
+            Configuration(
+                workload.hyperparameters.frozen_layers,
+                workload.hyperparameters.gradient_checkpointing,
+                workload.pipeline,
+            ),
         )
+
+    @property
+    def pipeline(self) -> bool:
+        """Whether its jobs are cut into stages over GPUs."""
+        return self.configuration.pipeline
 
     @property
     def iterations_per_epoch(self) -> int:
@@ -145,6 +156,7 @@ class KindOfJobs:
         """As a solver is told."""
         return KindFacts(
             task=self.task,
+            dataset_samples=self.dataset_samples,
             losses=self.losses,
             iterations_per_epoch=self.iterations_per_epoch,
             most_iterations=self.most_iterations,
@@ -163,4 +175,5 @@ class KindOfJobs:
         """The kind that `state` was taken of."""
         kind = cls(*state)
         kind.losses, kind.embedding = tuple(kind.losses), tuple(kind.embedding)
+        kind.configuration = Configuration(*kind.configuration)
         return kind

@@ -50,7 +50,7 @@ class Knowledge:
         self.kinds: dict[str, KindOfJobs] = {}
         """By key, in the order in which they came."""
         self.transfers: dict[Pair, ForetoldTransfer] = {}
-        self.outcomes: list[PastMerge] = []
+        self.outcomes: list[PastMerge] = list(policy.outcomes)
         """The latest, oldest first."""
         self.embedding_length: int | None = None
         self._scores: dict[tuple[str, str], float] = {}
@@ -192,7 +192,7 @@ class Knowledge:
         return {
             "kinds": [kind.to_state() for kind in self.kinds.values()],
             "transfers": [[*pair, *foretold] for pair, foretold in self.transfers.items()],
-            "outcomes": [list(dict(outcome).values()) for outcome in self.outcomes],
+            "outcomes": [outcome.model_dump_json() for outcome in self.outcomes],
             "embedding_length": self.embedding_length,
             "asked": list(self._asked),
             "uses": self._uses,
@@ -206,10 +206,7 @@ class Knowledge:
             (mode, donor, receiver): ForetoldTransfer(*foretold)
             for mode, donor, receiver, *foretold in state["transfers"]
         }
-        fields = list(PastMerge.model_fields)
-        self.outcomes = [
-            PastMerge.model_validate(dict(zip(fields, values, strict=True))) for values in state["outcomes"]
-        ]
+        self.outcomes = [PastMerge.model_validate_json(outcome) for outcome in state["outcomes"]]
         self.embedding_length, self._uses = state["embedding_length"], state["uses"]
         self._asked = tuple(state["asked"])
 

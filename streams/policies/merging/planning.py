@@ -292,6 +292,7 @@ class Planning:
             mode=mode,
             partner=partner.job_id,
             partner_task=kinds[partner.kind].task,
+            partner_samples=kinds[partner.kind].dataset_samples,
             is_donor=False,
             score=score,
             gain=gain,

@@ -3,59 +3,94 @@
 from collections.abc import Iterator
 from typing import Any
 
-from solvers.merging.lookup_table import LookupTable
-
+from schemas.cells import Zone
 from schemas.merging.problems import StepTime
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
+from solvers.merging.lookup_table import Configuration, LookupTable
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 
+_USUAL = Configuration()
 _FEW = (1, 2, 3)
 _UNKNOWN_STEP_S = 1.0
+"""Before anything was measured."""
 
 
 class Speeds:
     """Of one zone."""
 
     def __init__(self, policy: MergingPolicy) -> None:
-        self._table = LookupTable(policy.speeds, policy.memory)
-        self._cached: dict[tuple[str, int, int], tuple[StepTime, ...]] = {}
+        self._table = LookupTable()
+        for row in policy.speeds:
+            self._table.observe(_USUAL, row)
+        self._is_empty = not policy.speeds
+        self._cached: dict[str, tuple[StepTime, ...]] = {}
+        self._gpus = self._per_node = 0
+        self._fitting: list[tuple[float, int]] = []
+        self._memory_gib = 0.0
+
+    def configure(self, zone: Zone, gpus: int, per_node: int, policy: MergingPolicy) -> None:
+        """The zone has so many GPUs, and so many on a node."""
+        (gpu,) = zone.gpu_types
+        self._gpus, self._per_node = gpus, per_node
+        self._memory_gib = (gpu.memory_gib - zone.base_model_memory_gib) / gpu.gpus
+        self._fitting = sorted((row.memory_gib, row.micro_batch_size) for row in policy.memory)
+        self._cached.clear()
 
     def observe(self, kind: KindOfJobs, step: MeasuredStep) -> None:
-        """A job of a kind has taken such steps."""
-        self._table.observe(kind.batch_size, step)
-        self._cached.clear()
+        """A job of a kind has taken such steps. Of unusual configurations only how much slower they are is
+        kept, since few numbers of GPUs are ever measured of them."""
+        if kind.configuration == _USUAL or self._is_empty:
+            self._table.observe(_USUAL, step)
+            self._is_empty = False
+            self._cached.clear()
+        else:
+            kind.scale = self._table.scale_of(kind.configuration, [step])
+            self._cached.pop(kind.key, None)
 
-    def steps(self, kind: KindOfJobs, gpus: int, per_node: int) -> tuple[StepTime, ...]:
+    def steps(self, kind: KindOfJobs) -> tuple[StepTime, ...]:
         """How long a step takes with each number of GPUs that a job of this kind may have; those that are no
-        faster than a smaller one are left out.
-
-        Args:
-            gpus: of the zone.
-            per_node: of a node.
-        """
-        key = (kind.key, gpus, per_node)
-        if key not in self._cached:
+        faster than a smaller one are left out."""
+        if kind.key not in self._cached:
             best: list[StepTime] = []
-            for size in allowed_sizes(gpus, kind.pipeline):
-                step_s = self._table.step_s(kind.batch_size, size, -(-size // per_node)) or _UNKNOWN_STEP_S
+            for size in allowed_sizes(self._gpus, kind.pipeline):
+                step_s = self._step_s(kind, size)
                 if not best or step_s < best[-1].step_s:
                     best.append(StepTime(gpus=size, step_s=step_s))
-            self._cached[key] = tuple(best)
-        return self._cached[key]
+            self._cached[kind.key] = tuple(best)
+        return self._cached[kind.key]
 
-    def state(self) -> Any:
+    def forget(self, kind: str) -> None:
+        """No job of a kind is left."""
+        self._cached.pop(kind, None)
+
+    def state(self) -> list[Any]:
         """Of types that msgpack writes."""
-        return self._table.state()
+        return [self._is_empty, self._table.state()]
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: list[Any]) -> None:
         """Take a state."""
-        self._table.restore(state)
+        self._is_empty = state[0]
+        self._table.restore(state[1])
         self._cached.clear()
+
+    def _step_s(self, kind: KindOfJobs, gpus: int) -> float:
+        if self._is_empty:
+            return _UNKNOWN_STEP_S / gpus
+        nodes = -(-gpus // self._per_node)
+        micro_batch = self._most_micro_batch(kind.batch_size)
+        return self._table.step(
+            kind.configuration, gpus, nodes, kind.batch_size, micro_batch, kind.scale
+        ).step_s
+
+    def _most_micro_batch(self, batch_size: int) -> int:
+        """The largest that fits into a GPU, as measured offline."""
+        fitting = [size for needed_gib, size in self._fitting if needed_gib <= self._memory_gib]
+        return max(fitting, default=batch_size) if self._fitting else batch_size
 
 
 def allowed_sizes(gpus: int, pipeline: bool) -> Iterator[int]:
-    """{1, 2, 3, 4m}, or {4m} for a pipeline-parallel job (section 5.1, 5.2)."""
+    """{1, 2, 3, 4m}, or {4m} for a pipeline-parallel job (sections 5.1 and 5.2)."""
     if not pipeline:
         yield from (size for size in _FEW if size <= gpus)
     yield from range(STAGES_PER_PIPELINE, gpus + 1, STAGES_PER_PIPELINE)

@@ -394,6 +394,7 @@ class MergingZone:
             self._knowledge.kinds[job.kind].note_finished(job.iterations, accuracy)
             self._planning.knows_more = True
         self._knowledge.leave(job.kind)
+        self._asking.speeds.forget(job.kind)
         yield from ended
 
     def _judge(self, job: TuningJob, reason: JudgedReason) -> Iterator[Outcome]:
@@ -435,3 +436,4 @@ class MergingZone:
         self._wanted = {node: None for node in self._wanted if node in self._gpus.nodes}
         self._knowledge.configure(policy)
         self._asking.policy = policy
+        self._asking.speeds.configure(self._zone, self._gpus.total, self._gpus.most_per_node, policy)

@@ -1,0 +1,301 @@
+"""The simulated runner of fine-tuning tasks: it sends the same reports, but trains nothing."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.simulation.event_queue import Moments
+from infra.simulation.merging.truth import AccuracyAfter, SyntheticTruth, Truth
+from schemas.commands import Command
+from schemas.fleet import RunFinished, RunProgressed, RunStarted
+from schemas.merging.commands import (
+    JobOrder,
+    LoaderPrewarmed,
+    ProfileOrdered,
+    TaskAssigned,
+    TaskReleased,
+)
+from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
+from schemas.merging.workload import TuningWorkload
+
+_ROUNDING = 1e-9
+
+
+@dataclass
+class _Progress:
+    """How far a job is, whichever node it was on."""
+
+    accuracy: AccuracyAfter
+    epochs: float = 0.0
+    """Of its own data, along that curve."""
+    before: "tuple[AccuracyAfter, float] | None" = None
+    """The curve and the place on it before the merge that it is in."""
+
+
+@dataclass
+class _Running:
+    """A task on its nodes."""
+
+    command: TaskAssigned
+    began_s: float
+    jobs: list[str]
+    """That are trained now."""
+    since_s: float = 0.0
+    epoch_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of an epoch of each of them."""
+
+
+class VirtualTuner:
+    """See `VirtualRunner`. Nodes share their checkpoints, so a job goes on on one where another left it.
+
+    Accuracies are measured at the ends of epochs, so that is where jobs meet their targets.
+    """
+
+    def __init__(self, cell: str, pace: float, truth: Truth | None = None) -> None:
+        self._cell = cell
+        self._pace = pace
+        self._truth: Truth = SyntheticTruth() if truth is None else truth
+        self._jobs: dict[str, _Progress] = {}
+        self._tasks: dict[str, _Running] = {}
+        """By id, only those that run."""
+        self._warm: set[str] = set()
+        """Nodes that have the base model loaded."""
+        self._prewarmed: set[tuple[str, str]] = set()
+
+    def carry_out(self, command: Command, time_s: float, until_s: float = math.inf) -> Moments:
+        """What a node reports because of a command, until it is lost."""
+        match command:
+            case ProfileOrdered():
+                reports = self._profile(command, time_s)
+            case TaskAssigned() if command.node == command.members[0].node:
+                reports = self._train(command, time_s)
+            case TaskReleased():
+                reports = self._release(command, time_s)
+            case LoaderPrewarmed():
+                self._prewarmed.add((command.node, command.order.job_id))
+                return
+            case _:
+                return
+        for report_s, report in reports:
+            if report_s > until_s:
+                return
+            yield report_s, report
+
+    def _profile(self, command: ProfileOrdered, time_s: float) -> Moments:
+        workload = command.order.workload
+        step_s = self._truth.step_s(workload, (command.gpus,)) / self._pace
+        start_s = time_s + self._truth.start_s(workload, command.node in self._warm, is_prewarmed=False)
+        self._warm.add(command.node)
+        iterations = max(min(command.iterations, int(command.limit_s / step_s)), 1)
+        shown = self._truth.profile(workload, iterations)
+        yield (
+            start_s + iterations * step_s,
+            ProfileReported(
+                **self._place(command, command.order.run_id, command.order.job_id),
+                samples_done=0,
+                losses=shown.losses,
+                embedding=shown.embedding,
+                accuracy=shown.accuracy,
+                steps=(self._measured(workload, (command.gpus,), step_s),),
+                memory_gib=shown.memory_gib,
+                loader_s=shown.loader_s,
+                dataset_samples=workload.dataset.samples,
+            ),
+        )
+
+    def _train(self, command: TaskAssigned, time_s: float) -> Moments:
+        nodes = [member.node for member in command.members]
+        first = command.orders[0]
+        start_s = time_s + self._truth.start_s(
+            first.workload,
+            all(node in self._warm for node in nodes),
+            (nodes[0], first.job_id) in self._prewarmed,
+        )
+        self._warm.update(nodes)
+        self._prewarmed.discard((nodes[0], first.job_id))
+        task = _Running(command, time_s, [])
+        self._tasks[command.task_id] = task
+        orders = list(command.orders)
+        if command.mode == "spatial":
+            self._join(orders)
+            yield from self._run(task, orders, start_s)
+            return
+        for order in orders:
+            if command.mode == "temporal" and order is orders[1] and order.resume_iterations == 0:
+                workloads = (order.workload, orders[0].workload)
+                alone = self._truth.alone(order.workload)
+                self._jobs[order.job_id] = _Progress(
+                    self._truth.merged("temporal", *workloads), before=(alone, 0.0)
+                )
+            yield from self._run(task, [order], start_s)
+            if not self._is_present(task):
+                return
+            start_s = task.since_s
+
+    def _join(self, orders: list[JobOrder]) -> None:
+        """Both jobs of a spatial merge learn from each other from now on."""
+        for order, other in ((orders[0], orders[1]), (orders[1], orders[0])):
+            if order.resume_iterations == 0:
+                alone = self._truth.alone(order.workload)
+                merged = self._truth.merged("spatial", order.workload, other.workload)
+                self._jobs[order.job_id] = _Progress(merged, before=(alone, 0.0))
+
+    def _run(self, task: _Running, orders: list[JobOrder], start_s: float) -> Moments:
+        """Train these jobs until each has met its target, epoch by epoch."""
+        placement = tuple(sorted((member.gpus for member in task.command.members), reverse=True))
+        left = {order.job_id: order for order in orders}
+        for order in orders:
+            if order.job_id not in self._jobs:
+                self._jobs[order.job_id] = _Progress(self._truth.alone(order.workload))
+            yield start_s, None
+            if not self._is_present(task):
+                return
+            place = self._place(task.command, order.run_id, order.job_id)
+            yield start_s, RunStarted(**place, samples_done=self._samples(order))
+        task.since_s = start_s
+        while left:
+            task.jobs = list(left)
+            task.epoch_s = self._epoch_s(list(left.values()), placement)
+            next_s = {id: task.since_s + self._to_epoch_end(id) * task.epoch_s[id] for id in left}
+            end_s = min(next_s.values())
+            yield end_s, None
+            if not self._is_present(task):
+                return
+            for job_id in left:
+                self._jobs[job_id].epochs += (end_s - task.since_s) / task.epoch_s[job_id]
+            task.since_s = end_s
+            for job_id, order in [pair for pair in left.items() if next_s[pair[0]] <= end_s + _ROUNDING]:
+                self._jobs[job_id].epochs = round(self._jobs[job_id].epochs)
+                yield from self._evaluated(task, order, placement, end_s, len(left) == 2)
+                if not self._is_present(task):
+                    return
+                if self._is_done(order):
+                    del left[job_id]
+                    task.jobs = list(left)
+                    yield end_s, self._finished(task, order)
+                    if not self._is_present(task):
+                        return
+
+    def _evaluated(
+        self,
+        task: _Running,
+        order: JobOrder,
+        placement: tuple[int, ...],
+        time_s: float,
+        is_joint: bool,
+    ) -> Moments:
+        job = self._jobs[order.job_id]
+        step_s = self._truth.step_s(order.workload, placement) / self._pace
+        partner = next((other for other in task.command.orders if other.job_id != order.job_id), None)
+        yield (
+            time_s,
+            TaskEvaluated(
+                **self._place(task.command, order.run_id, order.job_id),
+                samples_done=self._samples(order),
+                iterations=self._iterations(order),
+                epochs=job.epochs,
+                loss=None,
+                accuracy=_accuracy(job.accuracy(job.epochs)),
+                phase="own",
+                partner=None if partner is None else partner.job_id,
+                step=None if is_joint else self._measured(order.workload, placement, step_s),
+            ),
+        )
+        is_donor = task.command.mode == "temporal" and order is task.command.orders[0]
+        if is_donor and partner is not None and job.epochs <= task.command.watched_epochs:
+            seen = self._truth.as_receiver(partner.workload, order.workload)
+            if seen is None:
+                return
+            yield (
+                time_s,
+                TaskEvaluated(
+                    **self._place(task.command, partner.run_id, partner.job_id),
+                    samples_done=0,
+                    iterations=0,
+                    epochs=job.epochs,
+                    loss=None,
+                    accuracy=_accuracy(seen(job.epochs)),
+                    phase="donor",
+                    partner=order.job_id,
+                    step=None,
+                ),
+            )
+
+    def _finished(self, task: _Running, order: JobOrder) -> RunFinished:
+        samples = self._samples(order)
+        self._jobs.pop(order.job_id)
+        return RunFinished(
+            **self._place(task.command, order.run_id, order.job_id), samples_done=samples, loss=None
+        )
+
+    def _release(self, command: TaskReleased, time_s: float) -> Moments:
+        task = self._tasks.get(command.task_id)
+        if task is None or task.command.generation != command.generation:
+            return
+        if command.node != task.command.members[0].node:
+            return
+        del self._tasks[command.task_id]
+        for order in task.command.orders:
+            if order.job_id not in command.job_ids:
+                continue
+            job = self._jobs.get(order.job_id)
+            if job is not None and order.job_id in task.jobs and task.epoch_s:
+                held_s = max(time_s - task.since_s, 0.0)
+                job.epochs += held_s / task.epoch_s[order.job_id]
+            if job is not None and command.reason == "undone" and job.before is not None:
+                job.accuracy, job.epochs = job.before
+            waits = task.command.mode == "temporal" and order is not task.command.orders[0]
+            if job is None or (waits and order.job_id not in task.jobs):
+                continue
+            place = self._place(task.command, order.run_id, order.job_id)
+            samples, node_s = self._samples(order), max(time_s - task.began_s, 0.0)
+            yield time_s, RunProgressed(**place, samples_done=samples, node_s=node_s, complete=True)
+
+    def _is_present(self, task: _Running) -> bool:
+        return self._tasks.get(task.command.task_id) is task
+
+    def _epoch_s(self, orders: list[JobOrder], placement: tuple[int, ...]) -> dict[str, float]:
+        """Seconds of an epoch of each job's own data; of two jobs in one run, a step has one of each."""
+        steps_s = [self._truth.step_s(order.workload, placement) / self._pace for order in orders]
+        if len(orders) == 1:
+            (order,), (step_s,) = orders, steps_s
+            return {order.job_id: order.workload.iterations_per_epoch * step_s}
+        samples = sum(order.workload.dataset.samples for order in orders)
+        batch = sum(order.workload.hyperparameters.batch_size for order in orders)
+        epoch_s = math.ceil(samples / batch) * sum(steps_s)
+        return {order.job_id: epoch_s for order in orders}
+
+    def _to_epoch_end(self, job_id: str) -> float:
+        epochs = self._jobs[job_id].epochs
+        return math.floor(epochs + _ROUNDING) + 1 - epochs
+
+    def _is_done(self, order: JobOrder) -> bool:
+        job, target = self._jobs[order.job_id], order.workload.target
+        met = target.accuracy is not None and job.accuracy(job.epochs) >= target.accuracy
+        return met or self._iterations(order) >= target.most_iterations
+
+    def _iterations(self, order: JobOrder) -> int:
+        done = self._jobs[order.job_id].epochs * order.workload.iterations_per_epoch
+        return min(int(done + _ROUNDING), order.workload.target.most_iterations)
+
+    def _samples(self, order: JobOrder) -> int:
+        return self._iterations(order) * order.workload.hyperparameters.batch_size
+
+    @staticmethod
+    def _measured(workload: TuningWorkload, placement: tuple[int, ...], step_s: float) -> MeasuredStep:
+        gpus, batch = sum(placement), workload.hyperparameters.batch_size
+        return MeasuredStep(
+            gpus=gpus,
+            nodes=len(placement),
+            micro_batch_size=max(math.ceil(batch / gpus), 1),
+            accumulation_steps=1,
+            step_s=step_s,
+            exchange_s=0.0,
+        )
+
+    def _place(self, command: Any, run_id: str, job_id: str) -> dict[str, Any]:
+        return {"cell": self._cell, "node": command.node, "run_id": run_id, "job_id": job_id}
+
+
+def _accuracy(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
