@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.merging.fluid import Cluster, FluidJob, Placement
+from schemas.merging.reports import MeasuredStep
 
 MAX_EPOCHS = 10
 """At which a run stops that never reaches its target."""
@@ -95,6 +96,7 @@ class StepTimesByPlacement:
         for row in _rows(folder / f"{model}_V100_scalability.csv"):
             shape = int(row["num_replicas"]), int(row["num_nodes"])
             self._scaled[shape][int(row["local_bsz"])] = _times(row)
+        self._cluster = cluster
         self._placements = _placements(cluster)
         self._known: dict[int, dict[Placement, float]] = {}
 
@@ -109,13 +111,21 @@ class StepTimesByPlacement:
             self._known[batch] = found
         return self._known[batch]
 
-    def of(self, batch: int, placement: Placement) -> float:
-        """On a placement, ascending. A GPU among which the batch cannot be split idles."""
-        known = self.by_placement(batch)
-        if placement in known:
-            return known[placement]
+    def measured(self, batch: int, placement: Placement) -> MeasuredStep:
+        """The fastest way on a placement, ascending. GPUs among which the batch cannot be split idle."""
         gpus = sum(placement)
-        return min(step_s for other, step_s in known.items() if sum(other) <= gpus)
+        while (way := _fastest_way(self._of(placement), batch, gpus)) is None:
+            gpus -= 1
+            placement = self._cluster.compact(gpus)
+        step_s, exchange_s, micro_batch_size, accumulated = way
+        return MeasuredStep(
+            gpus=gpus,
+            nodes=len(placement),
+            micro_batch_size=micro_batch_size,
+            accumulation_steps=accumulated,
+            step_s=step_s,
+            exchange_s=min(exchange_s, step_s),
+        )
 
     def _of(self, placement: Placement) -> _Rows:
         """As measured on it, or else on the most similar number of nodes: between nodes, synchronising was
@@ -134,13 +144,19 @@ def _times(row: Mapping[str, str]) -> tuple[float, float]:
 
 
 def _fastest(rows: _Rows, batch: int, gpus: int) -> float | None:
-    """Of the ways to accumulate a batch on so many GPUs; none where it cannot be split into what was
-    measured."""
+    """Seconds of the fastest way; none where there is no way."""
+    way = _fastest_way(rows, batch, gpus)
+    return None if way is None else way[0]
+
+
+def _fastest_way(rows: _Rows, batch: int, gpus: int) -> tuple[float, float, int, int] | None:
+    """Of the ways to accumulate a batch on so many GPUs: seconds of a step, and those of synchronising, the
+    batch per GPU, and how often it is taken. None where the batch cannot be split into what was measured."""
     ways = []
     for local, (step_s, sync_s) in rows.items():
         accumulated, rest = divmod(batch, local * gpus)
         if accumulated > 0 and rest == 0:
-            ways.append((accumulated - 1) * (step_s - sync_s) + step_s)
+            ways.append(((accumulated - 1) * (step_s - sync_s) + step_s, sync_s, local, accumulated))
     return min(ways, default=None)
 
 

@@ -10,6 +10,7 @@ from bench.merging.measured import Profiles, WorkloadJob
 from infra.simulation.merging.truth import AccuracyAfter, ProfileTruth
 from schemas.lora import Dataset
 from schemas.merging.estimates import MergeMode
+from schemas.merging.reports import MeasuredStep
 from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload
 
 EPOCHS = 10
@@ -85,9 +86,9 @@ class MeasuredTruth:
     def as_receiver(self, workload: TuningWorkload, donor: TuningWorkload) -> None:
         """Nobody has measured it."""
 
-    def step_s(self, workload: TuningWorkload, placement: tuple[int, ...]) -> float:
+    def step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
         """See `Truth`."""
-        return self._step_times.of(workload.hyperparameters.batch_size, tuple(sorted(placement)))
+        return self._step_times.measured(workload.hyperparameters.batch_size, tuple(sorted(placement)))
 
     def start_s(self, workload: TuningWorkload, is_warm: bool, is_prewarmed: bool) -> float:
         """See `Truth`."""

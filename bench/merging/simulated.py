@@ -19,6 +19,7 @@ from schemas.jobs import JobSubmitted
 from schemas.merging.commands import TaskAssigned
 from schemas.merging.estimates import MergeMode, PastMerge
 from schemas.merging.outcomes import MergeJudged, TaskChanged
+from schemas.merging.reports import TaskEvaluated
 from schemas.merging.settings import MAX_SPEEDS, MemoryRow, MergingPolicy
 from schemas.merging.workload import MergingTerms, TuningWorkload
 from streams.policies.merging.kind_of_jobs import task_key
@@ -185,8 +186,8 @@ def simulate(
     )
     submitted: dict[str, float] = {}
     ended: dict[str, float] = {}
-    iterations: dict[str, int] = {}
-    most: dict[str, int] = {}
+    accuracy: dict[str, float] = {}
+    targets: dict[str, float] = {}
     merged: dict[str, str] = {}
     starts = undone = 0
     solves_s: list[float] = []
@@ -194,14 +195,16 @@ def simulate(
     def take(step: Step) -> None:
         nonlocal starts, undone
         event = step.entry.envelope.event
+        if isinstance(event, TaskEvaluated) and event.phase == "own":
+            accuracy[event.job_id] = event.accuracy
         if isinstance(event, JobSubmitted):
             submitted[event.job_id] = step.time_s
-            most[event.job_id] = event.workload.total_samples or 0
+            assert isinstance(event.workload, TuningWorkload)
+            targets[event.job_id] = event.workload.target.accuracy or 0.0
         for decision in step.decisions:
             match decision.outcome:
                 case JobCompleted() as done:
                     ended[done.job_id] = step.time_s
-                    iterations[done.job_id] = done.samples_done
                 case TaskAssigned():
                     starts += 1
                 case TaskChanged(reason="undone"):
@@ -217,7 +220,7 @@ def simulate(
                 jobs[int(job_id[1:])].name,
                 submitted[job_id],
                 ended[job_id],
-                iterations[job_id] < most[job_id],
+                accuracy[job_id] >= targets[job_id],
                 merged.get(job_id, ""),
             )
             for job_id in submitted

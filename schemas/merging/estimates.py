@@ -75,6 +75,8 @@ class EstimateProblem(Problem):
     kind: Literal["estimate"] = "estimate"
     modes: tuple[MergeMode, ...]
     kinds: Annotated[tuple[KindFacts, ...], Field(min_length=1, max_length=MAX_KINDS)]
+    shares: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(max_length=256)]
+    """Of each kind that has shown it, the part of its allowed iterations that its jobs needed alone."""
     scores: Annotated[tuple[PairScore, ...], Field(max_length=MAX_KINDS**2)]
     outcomes: Annotated[tuple[PastMerge, ...], Field(max_length=MAX_OUTCOMES)]
 

@@ -37,8 +37,7 @@ def estimate(problem: EstimateProblem, time_limit_s: float) -> EstimateSolution:
         time_limit_s: is not needed.
     """
     del time_limit_s
-    shares = _shares(problem.kinds)
-    kinds = tuple(_alone(facts, shares) for facts in problem.kinds)
+    kinds = tuple(_alone(facts, problem.shares) for facts in problem.kinds)
     sound = [index for index, kind in enumerate(kinds) if not kind.fault]
     return EstimateSolution(kinds=kinds, transfers=tuple(_transfers(problem, kinds, sound)))
 
@@ -54,6 +53,7 @@ def smallest() -> EstimateProblem:
                    {"task": "b", "dataset_samples": 800, "losses": [2.0, 1.6, 1.3, 1.1, 1.0, 0.95, 0.9, 0.88],
                     "iterations_per_epoch": 100, "most_iterations": 1000, "accuracy_before": 0.1,
                     "target_accuracy": 0.8, "finished_iterations": null, "finished_accuracy": null}],
+         "shares": [0.3],
          "scores": [{"donor": 0, "receiver": 1, "score": -0.1}, {"donor": 1, "receiver": 0, "score": -0.1}],
          "outcomes": [{"mode": "temporal", "donor": "a", "donor_samples": 800, "receiver": "b",
                        "receiver_samples": 800, "score": -0.1, "gain": 0.05, "target": 0.8, "best": 0.82,
@@ -62,24 +62,16 @@ def smallest() -> EstimateProblem:
     )
 
 
-def _shares(kinds: Sequence[KindFacts]) -> list[float]:
-    """What part of its iterations each kind needed, of those that have shown it."""
-    return [
-        min(facts.finished_iterations / facts.most_iterations, 1.0)
-        for facts in kinds
-        if facts.finished_iterations is not None
-    ]
-
-
 def _alone(facts: KindFacts, shares: Sequence[float]) -> KindEstimate:
-    """How long a job of a kind takes: as those before it did; or else until its curve is flat, where it has
-    no other target; or else as long as jobs of other kinds, as a part of their bounds."""
+    """How long a job of a kind takes: as those before it did. Or else, until its curve is flat where only
+    that counts; where an accuracy is to be reached, the same part of its bound that others needed, or all of
+    it where none has shown."""
     fitted = fit_loss_curve(facts.losses)
     fault = f"losses: {fitted.detail}" if isinstance(fitted, UnusableTrace) else ""
     if facts.finished_iterations is not None:
         iterations = round(facts.finished_iterations)
-    elif facts.target_accuracy is not None and shares:
-        iterations = round(statistics.median(shares) * facts.most_iterations)
+    elif facts.target_accuracy is not None:
+        iterations = round(statistics.median(shares or (1.0,)) * facts.most_iterations)
     elif isinstance(fitted, UnusableTrace):
         iterations = facts.most_iterations
     else:

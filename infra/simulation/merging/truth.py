@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from schemas.merging.estimates import MergeMode
+from schemas.merging.reports import MeasuredStep
 from schemas.merging.workload import TuningWorkload
 
 AccuracyAfter = Callable[[float], float]
@@ -43,8 +44,8 @@ class Truth(Protocol):
         """Of a receiver, with the weights that its donor has after so many epochs of the donor's data; None
         if nobody knows."""
 
-    def step_s(self, workload: TuningWorkload, placement: tuple[int, ...]) -> float:
-        """Seconds of an optimizer step on so many GPUs per node, the most first."""
+    def step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
+        """How an optimizer step is done on so many GPUs per node, the most first."""
 
     def start_s(self, workload: TuningWorkload, is_warm: bool, is_prewarmed: bool) -> float:
         """What passes between a command and the first step.
@@ -97,12 +98,20 @@ class SyntheticTruth:
         before = self.alone(workload)(0.0)
         return lambda epochs: before + (full(0.0) - before) * min(epochs / 2.0, 1.0)
 
-    def step_s(self, workload: TuningWorkload, placement: tuple[int, ...]) -> float:
+    def step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
         """See `Truth`."""
-        gpus = sum(placement)
+        gpus, batch = sum(placement), workload.hyperparameters.batch_size
         across = 1.0 + 0.1 * (len(placement) - 1)
         speedup: float = gpus**self.scaling
-        return self.step_one_s * workload.hyperparameters.batch_size / 8 * across / speedup
+        step_s = self.step_one_s * batch / 8 * across / speedup
+        return MeasuredStep(
+            gpus=gpus,
+            nodes=len(placement),
+            micro_batch_size=-(-batch // gpus),
+            accumulation_steps=1,
+            step_s=step_s,
+            exchange_s=step_s - self.step_one_s * batch / 8 / gpus,
+        )
 
     def start_s(self, workload: TuningWorkload, is_warm: bool, is_prewarmed: bool) -> float:
         """See `Truth`."""

@@ -83,20 +83,20 @@ class VirtualTuner:
 
     def _profile(self, command: ProfileOrdered, time_s: float) -> Moments:
         workload = command.order.workload
-        step_s = self._truth.step_s(workload, (command.gpus,)) / self._pace
+        step = self._step(workload, (command.gpus,))
         start_s = time_s + self._truth.start_s(workload, command.node in self._warm, is_prewarmed=False)
         self._warm.add(command.node)
-        iterations = max(min(command.iterations, int(command.limit_s / step_s)), 1)
+        iterations = max(min(command.iterations, int(command.limit_s / step.step_s)), 1)
         shown = self._truth.profile(workload, iterations)
         yield (
-            start_s + iterations * step_s,
+            start_s + iterations * step.step_s,
             ProfileReported(
                 **self._place(command, command.order.run_id, command.order.job_id),
                 samples_done=0,
                 losses=shown.losses,
                 embedding=shown.embedding,
                 accuracy=shown.accuracy,
-                steps=(self._measured(workload, (command.gpus,), step_s),),
+                steps=(step,),
                 memory_gib=shown.memory_gib,
                 loader_s=shown.loader_s,
                 dataset_samples=workload.dataset.samples,
@@ -185,7 +185,6 @@ class VirtualTuner:
         is_joint: bool,
     ) -> Moments:
         job = self._jobs[order.job_id]
-        step_s = self._truth.step_s(order.workload, placement) / self._pace
         partner = next((other for other in task.command.orders if other.job_id != order.job_id), None)
         yield (
             time_s,
@@ -198,7 +197,7 @@ class VirtualTuner:
                 accuracy=_accuracy(job.accuracy(job.epochs)),
                 phase="own",
                 partner=None if partner is None else partner.job_id,
-                step=None if is_joint else self._measured(order.workload, placement, step_s),
+                step=None if is_joint else self._step(order.workload, placement),
             ),
         )
         is_donor = task.command.mode == "temporal" and order is task.command.orders[0]
@@ -256,7 +255,7 @@ class VirtualTuner:
 
     def _epoch_s(self, orders: list[JobOrder], placement: tuple[int, ...]) -> dict[str, float]:
         """Seconds of an epoch of each job's own data; of two jobs in one run, a step has one of each."""
-        steps_s = [self._truth.step_s(order.workload, placement) / self._pace for order in orders]
+        steps_s = [self._step(order.workload, placement).step_s for order in orders]
         if len(orders) == 1:
             (order,), (step_s,) = orders, steps_s
             return {order.job_id: order.workload.iterations_per_epoch * step_s}
@@ -281,17 +280,10 @@ class VirtualTuner:
     def _samples(self, order: JobOrder) -> int:
         return self._iterations(order) * order.workload.hyperparameters.batch_size
 
-    @staticmethod
-    def _measured(workload: TuningWorkload, placement: tuple[int, ...], step_s: float) -> MeasuredStep:
-        gpus, batch = sum(placement), workload.hyperparameters.batch_size
-        return MeasuredStep(
-            gpus=gpus,
-            nodes=len(placement),
-            micro_batch_size=max(math.ceil(batch / gpus), 1),
-            accumulation_steps=1,
-            step_s=step_s,
-            exchange_s=0.0,
-        )
+    def _step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
+        step = self._truth.step(workload, placement)
+        times_s = {"step_s": step.step_s / self._pace, "exchange_s": step.exchange_s / self._pace}
+        return step.model_copy(update=times_s)
 
     def _place(self, command: Any, run_id: str, job_id: str) -> dict[str, Any]:
         return {"cell": self._cell, "node": command.node, "run_id": run_id, "job_id": job_id}

@@ -139,6 +139,11 @@ class Knowledge:
         return EstimateProblem(
             modes=self._policy.modes,
             kinds=tuple(self.kinds[key].facts() for key in ranked),
+            shares=tuple(
+                min(kind.finished_iterations / kind.most_iterations, 1.0)
+                for kind in self.kinds.values()
+                if kind.finished
+            ),
             scores=tuple(
                 PairScore(donor=a, receiver=b, score=self._score(ranked[a], ranked[b])) for a, b in pairs
             ),

@@ -22,6 +22,8 @@ from streams.policies.merging.task import Task
 from streams.policies.merging.tasks import Tasks
 
 _ESTIMATE_LIMIT_S = 30.0
+_FEW_WAIT = 4
+"""While no more jobs wait than this part of the GPUs, a new one is not left waiting for the next interval."""
 _LOST_AFTER_INTERVALS = 2
 """An answer that has not come after so many intervals and its time limit is not waited for any longer."""
 
@@ -114,14 +116,15 @@ class Planning:
         self.has_changed, self.knows_more = state["has_changed"], state["knows_more"]
 
     def _is_idle_time(self, time_s: float) -> bool:
-        """Whether it is time to ask because GPUs idle that jobs could use."""
+        """Whether it is time to ask in between: GPUs idle that jobs could use, or few jobs wait."""
         every_s = self._policy.idle_interval_s
         if every_s is None or not self.has_changed or self._plan_request is not None:
             return False
-        if time_s - self._asked_s < every_s or not self._tasks.ready():
+        waiting = len(self._tasks.ready())
+        if time_s - self._asked_s < every_s or not waiting:
             return False
         used = sum(task.gpus for task in self._tasks.all.values() if not self._asking.is_kept(task))
-        return self._asking.available() > used
+        return self._asking.available() > used or waiting <= self._tasks.gpus.total // _FEW_WAIT
 
     def _give_up_waiting(self, time_s: float) -> None:
         patience_s = _LOST_AFTER_INTERVALS * self._policy.interval_s + self._policy.solve_limit_s
