@@ -3,12 +3,9 @@
 from collections import deque
 from typing import Any
 
-import msgpack
-
 from schemas.base import HOURS_PER_DAY, Outcome
 from schemas.cells import Borrower, CellConfigured, GpuType, Lending, Node, Tariff, Zone
 from schemas.clock import ClockTicked
-from schemas.codec import Decision
 from schemas.commands import Command
 from schemas.decisions import NodeMoved
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
@@ -17,13 +14,11 @@ from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHype
 from schemas.fleet import FleetEvent, NodeOnline, RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted, JobWithdrawalRequested
 from schemas.lora import Dataset
-from streams.cell.cell import Cell, LedgerEvent
 from streams.policies.inference.kind import InferencePolicy
-from tests.support.cells import Bench
+from tests.support.twins import ZONE, TwinBench
 
-CELL, ZONE = "c", "z"
+CELL = "c"
 INTERVAL_S = 60.0
-RESTORED_EVERY = 7
 LENDER = "infer"
 NOTICE_S = 120.0
 GPUS = 4
@@ -34,35 +29,12 @@ GPU_TYPES = (
 )
 
 
-class ElasticBench(Bench):
-    """The cell's invariants are checked after every event. Beside it goes one that is restored now and then,
-    which must decide the same."""
+class ElasticBench(TwinBench):
+    """See `TwinBench`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.twin = Cell.unpack(self.cell.packed())
-
-    def _handle(self, entry: LedgerEvent) -> list[Decision]:
-        decisions = self.cell.handle(entry)
-        assert self.twin.handle(entry) == decisions
-        assert list(self.cell.broken_invariants()) == []
-        self._check_live_bytes()
-        if entry.offset % RESTORED_EVERY == 0:
-            packed = self.cell.packed()
-            assert self.twin.packed() == packed
-            self.twin = Cell.unpack(packed)
-            assert self.twin.packed() == packed
-            assert list(self.twin.broken_invariants()) == []
-        return decisions
-
-    def _check_live_bytes(self) -> None:
-        """What live jobs are counted for is no less than they take in a snapshot."""
-        taken = len(msgpack.packb(self.cell.jobs.state()["live"]))
-        if ZONE not in self.cell.zones:
-            return
-        state, total = self.zone.state(), self.zone._workforce._live.total
-        taken += len(msgpack.packb([state["jobs"], state["cluster"]["jobs"]]))
-        assert taken <= total + 64, "and brackets"
+    def counted(self) -> tuple[Any, int]:
+        state = self.zone.state()
+        return [state["jobs"], state["cluster"]["jobs"]], self.zone._workforce._live.total
 
 
 def elastic_cell(servers: int = 2, lendable: int = 0, gpu_type: str = "T4", **policy: Any) -> CellConfigured:

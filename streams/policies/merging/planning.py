@@ -44,6 +44,8 @@ class Planning:
         self._ready: SolveFinished | None = None
         """The answer that waits for that."""
         self._estimate_request: str | None = None
+        self._estimated_s = 0.0
+        """When the last estimate was asked for."""
         self.has_changed = False
         """Whether anything has happened since the last plan was asked for that could change it."""
         self.knows_more = False
@@ -83,6 +85,8 @@ class Planning:
             if isinstance(answer.solution, EstimateSolution):
                 self._asking.knowledge.take(answer.solution)
                 self.has_changed = True
+            else:
+                self.knows_more = True
         elif answer.request_id != self._plan_request:
             yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
         elif self._is_early and self._tasks.time_s < self._next_s:
@@ -102,6 +106,7 @@ class Planning:
             "is_early": self._is_early,
             "ready": None if self._ready is None else self._ready.model_dump_json(),
             "estimate_request": self._estimate_request,
+            "estimated_s": self._estimated_s,
             "has_changed": self.has_changed,
             "knows_more": self.knows_more,
         }
@@ -110,7 +115,8 @@ class Planning:
         """Take a state."""
         self._next_s, self._requests = state["next_s"], state["requests"]
         self._plan_request, self._asked_s = state["plan_request"], state["asked_s"]
-        self._is_early, self._estimate_request = state["is_early"], state["estimate_request"]
+        self._is_early = state["is_early"]
+        self._estimate_request, self._estimated_s = state["estimate_request"], state["estimated_s"]
         ready = state["ready"]
         self._ready = None if ready is None else SolveFinished.model_validate_json(ready)
         self.has_changed, self.knows_more = state["has_changed"], state["knows_more"]
@@ -127,9 +133,12 @@ class Planning:
         return self._asking.available() > used or waiting <= self._tasks.gpus.total // _FEW_WAIT
 
     def _give_up_waiting(self, time_s: float) -> None:
-        patience_s = _LOST_AFTER_INTERVALS * self._policy.interval_s + self._policy.solve_limit_s
-        if self._plan_request is not None and time_s - self._asked_s > patience_s:
-            self._plan_request = None
+        """Ask anew where an answer does not come."""
+        patience_s = _LOST_AFTER_INTERVALS * self._policy.interval_s
+        if self._plan_request is not None and time_s - self._asked_s > patience_s + self._policy.solve_limit_s:
+            self._plan_request, self.has_changed = None, True
+        if self._estimate_request is not None and time_s - self._estimated_s > patience_s + _ESTIMATE_LIMIT_S:
+            self._estimate_request, self.knows_more = None, True
 
     def _ask(self, time_s: float, is_early: bool) -> Iterator[Outcome]:
         if not self.has_changed or self._plan_request is not None:
@@ -154,6 +163,7 @@ class Planning:
             return
         self._requests += 1
         self._estimate_request = f"estimate-{self._requests}"
+        self._estimated_s = self._tasks.time_s
         yield SolveRequested(
             zone=self._tasks.zone,
             request_id=self._estimate_request,

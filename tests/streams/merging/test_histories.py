@@ -1,0 +1,192 @@
+"""Random histories of a merging zone: whatever happens, what must hold holds, and every job ends."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.changes import NodeCordoned, NodeRegistered, NodeRetired, NodeUncordoned, ZoneConfigured
+from schemas.decisions import JobCompleted, JobRefunded, JobRejected, JobWithdrawn
+from schemas.fleet import NodeOnline, NodeSilent, RunFailed
+from schemas.merging.commands import TaskAssigned
+from schemas.merging.settings import SchemeName
+from schemas.solves import SolveFinished, SolveRequested
+from tests.support.merging import CELL, MODEL, World, answer, merging_cell, merging_zone, submit, withdraw
+from tests.support.twins import ZONE
+
+STEPS = 40
+USERS = ("ann", "ben", "cid")
+ENDS = (JobCompleted, JobRefunded, JobRejected, JobWithdrawn)
+SCHEMES: tuple[SchemeName, ...] = ("ymir", "ymir", "ymir", "srtf", "tiresias", "optimus", "themis")
+
+
+class History:
+    """One history, and what it takes to go on with it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.policy = {
+            "scheme": rng.choice(SCHEMES),
+            "idle_interval_s": rng.choice([None, 5.0]),
+            "watched_epochs": rng.choice([1, 2]),
+            "profile_iterations": 4,
+        }
+        self.world = World(merging_cell(3, **self.policy), answers=self._answers)
+        self.jobs = 0
+        self.registered = 0
+        self.down: set[str] = set()
+        self.assigned: list[TaskAssigned] = []
+        self.ended: list[str] = []
+        self.run(0.0)
+
+    def _answers(self, asked: SolveRequested) -> tuple[float, SolveFinished] | None:
+        match self.rng.choice(["soon", "soon", "soon", "late", "nothing", "never"]):
+            case "soon":
+                return 0.1, answer(asked)
+            case "late":
+                return self.rng.uniform(1, 300), answer(asked)
+            case "nothing":
+                return 0.1, answer(asked).model_copy(update={"solution": None})
+        return None
+
+    @property
+    def nodes(self) -> list[str]:
+        return list(self.world.bench.cell.nodes.layout.zone_of)
+
+    def send(self, *events: object) -> None:
+        self._note(self.world.send(*events))  # type: ignore[arg-type]
+
+    def run(self, seconds: float) -> None:
+        self._note(self.world.run(seconds))
+
+    def _note(self, outcomes: list[object]) -> None:
+        self.assigned += [outcome for outcome in outcomes if isinstance(outcome, TaskAssigned)]
+        self.ended += [outcome.job_id for outcome in outcomes if isinstance(outcome, ENDS)]
+
+    def step(self) -> None:
+        rng = self.rng
+        match rng.choice(["job"] * 4 + ["time"] * 5 + ["withdraw", "node", "node", "fail", "zone", "forge"]):
+            case "job":
+                self.submit()
+            case "time":
+                self.run(rng.choice([1.0, 7.0, 40.0, 200.0, 1_000.0]))
+            case "withdraw":
+                live = list(self.world.bench.cell.jobs.live.values())
+                if live:
+                    job = rng.choice(live)
+                    self.send(withdraw(job.job_id, job.user))
+            case "node":
+                self.trouble()
+            case "fail":
+                if self.assigned:
+                    command = rng.choice(self.assigned[-5:])
+                    order = rng.choice(command.orders)
+                    self.send(
+                        RunFailed(
+                            cell=CELL,
+                            node=command.node,
+                            run_id=order.run_id,
+                            job_id=order.job_id,
+                            samples_done=0,
+                            error="out of memory",
+                            permanent=rng.random() < 0.3,
+                        )
+                    )
+            case "zone":
+                self.policy["interval_s"] = rng.choice([60.0, 120.0])
+                nodes = self.world.bench.cell.configuration.zones[0].nodes
+                changed = merging_zone(3, **self.policy).model_copy(update={"nodes": nodes})
+                self.send(ZoneConfigured(cell=CELL, zone=changed))
+            case "forge":
+                self.forge()
+
+    def submit(self) -> None:
+        rng = self.rng
+        self.jobs += 1
+        samples = rng.choice([80, 800, 4_000])
+        self.send(
+            submit(
+                f"j{self.jobs}",
+                rng.choice(USERS),
+                rng.choice("abcde"),
+                samples=samples,
+                epochs=rng.choice([1, 4, 10]),
+                sharing=rng.random() < 0.9,
+                pipeline=rng.random() < 0.1,
+                gpus=rng.choice([1, 2, 4]),
+                accuracy=rng.choice([0.5, 0.8, None]),
+            )
+        )
+
+    def trouble(self) -> None:
+        rng, node = self.rng, self.rng.choice(self.nodes)
+        match rng.choice(["lose", "return", "restart", "cordon", "uncordon", "register", "retire"]):
+            case "lose" if len(self.down) < 2:
+                self.down.add(node)
+                self.world.silent.add(node)
+                self.send(NodeSilent(cell=CELL, node=node, silent_s=60.0))
+            case "return" if self.down:
+                self.bring_back(rng.choice(sorted(self.down)))
+            case "restart" if node not in self.down:
+                self.send(self._online(node))
+            case "cordon":
+                self.send(NodeCordoned(cell=CELL, node=node))
+            case "uncordon":
+                self.send(NodeUncordoned(cell=CELL, node=node))
+            case "register":
+                self.registered += 1
+                added = f"x{self.registered}"
+                self.send(
+                    NodeRegistered(cell=CELL, zone=ZONE, node=added, gpu_type="V100", tariff="flat"),
+                    self._online(added),
+                )
+            case "retire":
+                self.send(NodeRetired(cell=CELL, node=node))
+
+    def forge(self) -> None:
+        """A report that comes again, or from elsewhere."""
+        reports = [entry.envelope.event for entry in self.world.bench.ledger[-60:]]
+        reports = [event for event in reports if hasattr(event, "run_id")]
+        if reports:
+            report = self.rng.choice(reports)
+            node = self.rng.choice([report.node, *self.nodes])
+            self.send(report.model_copy(update={"node": node}))
+
+    def bring_back(self, node: str) -> None:
+        self.down.discard(node)
+        self.world.silent.discard(node)
+        if node in self.nodes:
+            self.send(self._online(node))
+
+    @staticmethod
+    def _online(node: str) -> NodeOnline:
+        return NodeOnline(cell=CELL, node=node, base_model=MODEL, runners=("tuner",))
+
+    def settle(self) -> None:
+        """Whatever was wrong is over, and time passes until all jobs are."""
+        for node in sorted(self.down):
+            self.bring_back(node)
+        for node in self.nodes:
+            self.send(NodeUncordoned(cell=CELL, node=node))
+        self._note(self.world.run_until_idle())
+
+
+def check(seed: int) -> None:
+    history = History(random.Random(seed))
+    for _ in range(STEPS):
+        history.step()
+    history.settle()
+    assert sorted(history.ended) == sorted(f"j{number + 1}" for number in range(history.jobs))
+    assert not history.world.bench.zone._tasks.gpus.used
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_job_of_a_known_history_ends(seed: int) -> None:
+    check(seed)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32))
+def test_every_job_of_any_history_ends(seed: int) -> None:
+    check(seed)

@@ -1,0 +1,45 @@
+"""A cell under test, beside one that is restored from a snapshot now and then and must decide the same."""
+
+from typing import Any
+
+import msgpack
+
+from schemas.codec import Decision
+from streams.cell.cell import Cell, LedgerEvent
+from tests.support.cells import Bench
+
+RESTORED_EVERY = 7
+ZONE = "z"
+
+
+class TwinBench(Bench):
+    """The cell's invariants are checked after every event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twin = Cell.unpack(self.cell.packed())
+
+    def counted(self) -> tuple[Any, int]:
+        """What the zone keeps of live jobs, and what the cell counts for all that it keeps of them."""
+        raise NotImplementedError
+
+    def _handle(self, entry: LedgerEvent) -> list[Decision]:
+        decisions = self.cell.handle(entry)
+        assert self.twin.handle(entry) == decisions
+        assert list(self.cell.broken_invariants()) == []
+        self._check_live_bytes()
+        if entry.offset % RESTORED_EVERY == 0:
+            packed = self.cell.packed()
+            assert self.twin.packed() == packed
+            self.twin = Cell.unpack(packed)
+            assert self.twin.packed() == packed
+            assert list(self.twin.broken_invariants()) == []
+        return decisions
+
+    def _check_live_bytes(self) -> None:
+        """What live jobs are counted for is no less than they take in a snapshot."""
+        taken = len(msgpack.packb(self.cell.jobs.state()["live"]))
+        if ZONE not in self.cell.zones:
+            return
+        kept, total = self.counted()
+        assert taken + len(msgpack.packb(kept)) <= total + 64, "and brackets"
