@@ -134,10 +134,10 @@ class Planning:
 
     def _give_up_waiting(self, time_s: float) -> None:
         """Ask anew where an answer does not come."""
-        patience_s = _LOST_AFTER_INTERVALS * self._policy.interval_s
-        if self._plan_request is not None and time_s - self._asked_s > patience_s + self._policy.solve_limit_s:
+        long_ago_s = time_s - _LOST_AFTER_INTERVALS * self._policy.interval_s
+        if self._plan_request is not None and self._asked_s + self._policy.solve_limit_s < long_ago_s:
             self._plan_request, self.has_changed = None, True
-        if self._estimate_request is not None and time_s - self._estimated_s > patience_s + _ESTIMATE_LIMIT_S:
+        if self._estimate_request is not None and self._estimated_s + _ESTIMATE_LIMIT_S < long_ago_s:
             self._estimate_request, self.knows_more = None, True
 
     def _ask(self, time_s: float, is_early: bool) -> Iterator[Outcome]:
