@@ -1,0 +1,153 @@
+"""The curve that training losses follow (Ymir, section 4.2, Eq. 3), fitted to the trace of a profile run.
+
+    L(k) = 1 / (b3 k^2 + b2 k + b1) + b0
+
+k counts iterations from 1, L is the loss divided by the largest of the trace, and no coefficient is negative:
+so L falls for ever, towards b0. Not every trace has such a curve, and then the fit says why.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares, nnls
+
+FEWEST_LOSSES: Final = 8
+"""Twice the coefficients: of fewer, any four-parameter curve tells more about noise than about training."""
+
+_FLOORS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
+"""Of the smallest loss: where the search for b0 starts."""
+_OUTLIER = 0.1
+"""Residuals well beyond this, in normalised loss, count by their size and no longer by their square."""
+_STANDARD_ERRORS = 2.0
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """Eq. 3, on the loss normalised to its maximum."""
+
+    quadratic: float
+    """b3."""
+    linear: float
+    """b2."""
+    constant: float
+    """b1."""
+    floor: float
+    """b0, what the loss falls to."""
+
+    def __post_init__(self) -> None:
+        values = (self.quadratic, self.linear, self.constant, self.floor)
+        if not all(np.isfinite(value) and value >= 0 for value in values):
+            raise ValueError(f"coefficients of a loss curve are finite and not negative, not {values}")
+        if self.quadratic + self.linear + self.constant == 0:
+            raise ValueError("a loss curve needs one of b3, b2, b1 above zero, or the loss is infinite")
+
+    def loss(self, iteration: float) -> float:
+        """L(k), for k >= 1."""
+        return 1.0 / ((self.quadratic * iteration + self.linear) * iteration + self.constant) + self.floor
+
+
+class FittedCurve(NamedTuple):
+    curve: LossCurve
+    residual: float
+    """Root of the mean squared difference to the trace, in normalised loss."""
+
+
+class UnusableTrace(NamedTuple):
+    """There is no curve; the job may still run, unmerged."""
+
+    reason: Literal["too_few", "not_finite", "not_positive", "not_falling"]
+    detail: str
+    """A sentence for the job's owner."""
+
+
+class CurveFit(Protocol):
+    """How a trace becomes a curve; `fit_loss_curve` is one way."""
+
+    def __call__(self, losses: Sequence[float], /) -> FittedCurve | UnusableTrace: ...
+
+
+def fit_loss_curve(losses: Sequence[float]) -> FittedCurve | UnusableTrace:
+    """Fit Eq. 3 by bounded least squares, robust against single outliers.
+
+    The squares have many local minima, so the search has several starts: for a fixed b0 the rest is linear in
+    1 / (L - b0), which non-negative least squares solve at once. The best start is then refined in all four.
+
+    Args:
+        losses: training loss of each iteration, from the first on; in any unit.
+    """
+    reason = _unusable(losses)
+    if reason is not None:
+        return reason
+    trace = np.asarray(losses, dtype=np.float64)
+    trace = trace / trace.max()
+    # Iterations as parts of the trace, so that all coefficients are of one order.
+    parts = np.arange(1, len(trace) + 1) / len(trace)
+    start = min((_start(trace, parts, floor) for floor in _FLOORS), key=lambda c: _cost(c, trace, parts))
+    fit = least_squares(
+        lambda c: _curve(c, parts) - trace,
+        start,
+        bounds=(0.0, np.inf),
+        loss="soft_l1",
+        f_scale=_OUTLIER,
+        xtol=1e-12,
+        ftol=1e-12,
+        gtol=1e-12,
+    )
+    quadratic, linear, constant, floor = (float(value) for value in fit.x)
+    curve = LossCurve(quadratic / len(trace) ** 2, linear / len(trace), constant, floor)
+    if curve.loss(1) <= curve.loss(len(trace)):
+        return UnusableTrace("not_falling", "the curve that fits the losses best is flat")
+    return FittedCurve(curve, float(np.sqrt(np.mean((_curve(fit.x, parts) - trace) ** 2))))
+
+
+def _unusable(losses: Sequence[float]) -> UnusableTrace | None:
+    if len(losses) < FEWEST_LOSSES:
+        return UnusableTrace("too_few", f"{len(losses)} losses, at least {FEWEST_LOSSES} are needed")
+    for iteration, loss in enumerate(losses, 1):
+        if not np.isfinite(loss):
+            return UnusableTrace("not_finite", f"the loss of iteration {iteration} is {loss}")
+        if loss < 0:
+            return UnusableTrace("not_positive", f"the loss of iteration {iteration} is {loss:g}")
+    if max(losses) == 0:
+        return UnusableTrace("not_positive", "all losses are 0: there is nothing to learn")
+    quarter = len(losses) // 4
+    first = np.asarray(losses[:quarter], dtype=np.float64)
+    last = np.asarray(losses[-quarter:], dtype=np.float64)
+    fall = float(first.mean() - last.mean())
+    # The losses of single batches scatter; a fall must stand out from that. The scatter is taken from
+    # neighbours, since within the first quarter the loss itself may fall steeply.
+    steps = np.diff(np.asarray(losses, dtype=np.float64))
+    error = float(np.median(np.abs(steps))) / quarter**0.5
+    if fall <= _STANDARD_ERRORS * error or fall <= 0:
+        return UnusableTrace(
+            "not_falling",
+            f"the mean loss of the first {quarter} iterations is {first.mean():.4g}, of the last {quarter} "
+            f"{last.mean():.4g}: no fall beyond their scatter",
+        )
+    return None
+
+
+def _start(trace: Array, parts: Array, floor_part: float) -> Array:
+    floor = floor_part * trace.min()
+    above = np.maximum(trace - floor, 1e-6)
+    # An error e of L is one of e / above^2 in 1 / above: the weights make both the same.
+    weights = above**2
+    powers = np.stack((parts**2, parts, np.ones_like(parts)), axis=1)
+    coefficients, _ = nnls(powers * weights[:, None], weights / above)
+    # The solver must start inside its bounds.
+    return np.append(np.maximum(coefficients, 1e-6), max(floor, 1e-6))
+
+
+def _curve(coefficients: Array, parts: Array) -> Array:
+    quadratic, linear, constant, floor = coefficients
+    result: Array = 1.0 / ((quadratic * parts + linear) * parts + constant) + floor
+    return result
+
+
+def _cost(coefficients: Array, trace: Array, parts: Array) -> float:
+    return float(np.sum((_curve(coefficients, parts) - trace) ** 2))

@@ -1,0 +1,126 @@
+"""How near two tasks are: the score S(A, B), from which the gain is foretold (Ymir, section 4.1).
+
+Larger means that A is expected to help B more. Task2Vec (Achille et al., ICCV '19) and Task2Feat compare
+what a profile run has measured of each task alone; they use elementwise arithmetic, exact sums and square
+roots, and so give the same bits on any machine. LEEP (Nguyen et al., ICML '20) needs the model of A run on
+the data of B, and so is computed where the model is. """
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+Embedding = Sequence[float]
+
+
+class Transferability(Protocol):
+    """A score from what is known of each task alone."""
+
+    def score(self, donor: Embedding, receiver: Embedding) -> float:
+        """S(A, B).
+
+        Raises:
+            ValueError: the embeddings differ in length, or a value is outside what the score allows.
+        """
+
+
+@dataclass(frozen=True)
+class Task2Vec:
+    """Of the diagonals F of two tasks' Fisher information: alpha d(A, trivial) - d(A, B).
+
+    d is the cosine distance of F_a / (F_a + F_b) and F_b / (F_a + F_b), which is symmetric. The first term
+    makes tasks that are far from trivial the better donors. The original adds its negative to a distance;
+    here the whole is a score, larger for better. """
+
+    alpha: float = 0.15
+    """As in the original; with 0 the score is symmetric."""
+    trivial: tuple[float, ...] | None = None
+    """Embedding of a task that needs nothing of the backbone in particular. None: as much information as A
+    has, evenly spread."""
+
+    def score(self, donor: Embedding, receiver: Embedding) -> float:
+        _check_lengths(donor, receiver)
+        for name, embedding in (("donor", donor), ("receiver", receiver)):
+            if not all(value >= 0 and math.isfinite(value) for value in embedding):
+                raise ValueError(f"{name}: Fisher information is finite and never negative")
+        trivial = self.trivial
+        if trivial is None:
+            trivial = (math.fsum(donor) / len(donor),) * len(donor)
+        elif len(trivial) != len(donor):
+            raise ValueError(
+                f"the trivial task's embedding has {len(trivial)} values, those of the jobs have {len(donor)}"
+            )
+        return self.alpha * _normalised_distance(donor, trivial) - _normalised_distance(donor, receiver)
+
+
+@dataclass(frozen=True)
+class Task2Feat:
+    """Of the mean features of two tasks' data: their cosine. Symmetric."""
+
+    def score(self, donor: Embedding, receiver: Embedding) -> float:
+        _check_lengths(donor, receiver)
+        if not all(math.isfinite(value) for value in (*donor, *receiver)):
+            raise ValueError("features must be finite")
+        return 1.0 - _cosine_distance(donor, receiver)
+
+
+def spatial_score(transferability: Transferability, one: Embedding, other: Embedding) -> float:
+    """S of A || B: the average over both directions."""
+    return (transferability.score(one, other) + transferability.score(other, one)) / 2.0
+
+
+def leep(source_probabilities: ArrayLike, target_labels: ArrayLike) -> float:
+    """LEEP: the mean log-likelihood of B's labels under what A's classes say of them.
+
+    Args:
+        source_probabilities: (samples, classes of A): what the model of A predicts for the samples of B. Rows
+            sum to 1.
+        target_labels: (samples,): the class of each sample in B, from 0.
+
+    Returns:
+        at most 0; larger for better.
+
+    Raises:
+        ValueError: shapes do not fit, a row is no distribution, or a label is negative.
+    """
+    theta = np.asarray(source_probabilities, dtype=np.float64)
+    labels = np.asarray(target_labels)
+    if theta.ndim != 2 or labels.shape != theta.shape[:1] or not len(labels):
+        raise ValueError(
+            f"predictions have the shape (samples, classes) and labels (samples,), not {theta.shape} and "
+            f"{labels.shape}"
+        )
+    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+        raise ValueError("labels are whole numbers from 0 on")
+    if not np.all(theta >= 0) or not np.allclose(theta.sum(axis=1), 1.0, atol=1e-4):
+        raise ValueError("each row of predictions must be a distribution: not negative, with the sum 1")
+    joint = np.zeros((labels.max() + 1, theta.shape[1]))
+    np.add.at(joint, labels, theta)
+    of_source = joint.sum(axis=0)
+    conditional = np.divide(joint, of_source, out=np.zeros_like(joint), where=of_source > 0)
+    return float(np.mean(np.log(np.einsum("sz,sz->s", conditional[labels], theta))))
+
+
+def _check_lengths(donor: Embedding, receiver: Embedding) -> None:
+    if len(donor) != len(receiver) or not donor:
+        raise ValueError(
+            f"embeddings of one base model have one length, not {len(donor)} (donor) and {len(receiver)} "
+            "(receiver): profile both jobs anew with the same model"
+        )
+
+
+def _normalised_distance(one: Embedding, other: Embedding) -> float:
+    # Where neither task has information, the quotients are undefined and the direction says nothing.
+    pairs = [(a, b, a + b) for a, b in zip(one, other, strict=True) if a + b > 0]
+    return _cosine_distance([a / both for a, _, both in pairs], [b / both for _, b, both in pairs])
+
+
+def _cosine_distance(one: Embedding, other: Embedding) -> float:
+    """0 for the same direction, 1 for none in common or a vector of zeros."""
+    norms = math.sqrt(math.fsum(a * a for a in one)) * math.sqrt(math.fsum(b * b for b in other))
+    if norms == 0:
+        return 1.0
+    return 1.0 - math.fsum(a * b for a, b in zip(one, other, strict=True)) / norms
