@@ -3,7 +3,8 @@
 Larger means that A is expected to help B more. Task2Vec (Achille et al., ICCV '19) and Task2Feat compare
 what a profile run has measured of each task alone; they use elementwise arithmetic, exact sums and square
 roots, and so give the same bits on any machine. LEEP (Nguyen et al., ICML '20) needs the model of A run on
-the data of B, and so is computed where the model is. """
+the data of B, and so is computed where the model is.
+"""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ class Task2Vec:
 
     d is the cosine distance of F_a / (F_a + F_b) and F_b / (F_a + F_b), which is symmetric. The first term
     makes tasks that are far from trivial the better donors. The original adds its negative to a distance;
-    here the whole is a score, larger for better. """
+    here the whole is a score, larger for better.
+    """
 
     alpha: float = 0.15
     """As in the original; with 0 the score is symmetric."""

@@ -1,0 +1,165 @@
+"""Learning curves of tasks alone and merged, from a file `learning_<model>.json.gz`.
+
+    single[task][learning rate][accumulation steps]   from the pre-trained weights
+    temporal["A,B"]                                   B from the weights that A has left
+    spatial["A,B"]                                    both in one run, keys `<task>_<metric>`
+
+Each holds `<metric>` and `<metric>_epoch`, lists of equal length. A curve that was not measured is empty,
+and one that was measured more than once holds its runs one after another.
+"""
+
+import gzip
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROUNDING = 1e-6
+"""Metrics are written with six decimals, and targets with all: a metric so close below a target meets
+it."""
+
+
+class Setting(NamedTuple):
+    """Hyperparameters of a curve of one task."""
+
+    learning_rate: str
+    """As written: `1e-4`."""
+    accumulation_steps: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A validation metric over the epochs of one run. Larger is better, for all metrics: losses are stored
+    negative."""
+
+    metric: str
+    """Such as `eval_accuracy`, `eval_f1`, `eval_pearson`, `eval_loss`."""
+    epochs: tuple[float, ...]
+    """Ascending; the first may be 0.9, where an epoch ended with a step that was not full."""
+    values: tuple[float, ...]
+
+    @property
+    def best(self) -> float:
+        return max(self.values)
+
+    def first_reaching(self, target: float) -> int | None:
+        """The evaluation, counted from 1, that first meets the target; None if none does. Evaluations are
+        once per epoch, so this is the number of epochs begun."""
+        return next((n for n, value in enumerate(self.values, 1) if value >= target - ROUNDING), None)
+
+
+@dataclass(frozen=True)
+class LearningCurves:
+    """All of one backbone. Curves that are empty in the file are left out; of repeated runs the first is
+    kept."""
+
+    model: str
+    tasks: tuple[str, ...]
+    """In the file's order."""
+    single: Mapping[str, Mapping[Setting, Curve]]
+    temporal: Mapping[tuple[str, str], Curve]
+    """By donor and receiver: the receiver's curve."""
+    spatial: Mapping[tuple[str, str], tuple[Curve, Curve]]
+    """By both tasks, in the file's order: the curves of both."""
+
+    def merged(self, donor: str, receiver: str, mode: str) -> Curve | None:
+        """The receiver's curve in a merge; None if it was not measured. In a spatial merge each of the two is
+        the other's donor."""
+        if mode == "temporal":
+            return self.temporal.get((donor, receiver))
+        if (receiver, donor) in self.spatial:
+            return self.spatial[receiver, donor][0]
+        return self.spatial[donor, receiver][1] if (donor, receiver) in self.spatial else None
+
+
+def read_learning_curves(folder: Path, model: str) -> LearningCurves:
+    """Read `learning_<model>.json.gz` of a folder of profiles.
+
+    Raises:
+        FileNotFoundError: it is not there; the message names the models that are.
+        ValueError: it is not of this form; the message says where.
+    """
+    path = folder / f"learning_{model}.json.gz"
+    if not path.exists():
+        found = sorted(folder.glob("learning_*.json.gz"))
+        models = ", ".join(name.name[len("learning_") : -len(".json.gz")] for name in found)
+        raise FileNotFoundError(f"{path} is missing; models with learning curves there: {models or 'none'}")
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            data = json.load(file)
+    except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no gzipped JSON: {error}") from error
+    single, temporal, spatial = (_section(data, name, path) for name in ("single", "temporal", "spatial"))
+    return LearningCurves(
+        model=model,
+        tasks=tuple(single),
+        single={task: _settings(settings, f"{path}: single[{task!r}]") for task, settings in single.items()},
+        temporal={
+            _pair(key, path): curve
+            for key, entry in temporal.items()
+            if (curve := _curve(entry, "", f"{path}: temporal[{key!r}]")) is not None
+        },
+        spatial=dict(_spatial(spatial, path)),
+    )
+
+
+def _spatial(section: Mapping[str, Any], path: Path) -> Any:
+    for key, entry in section.items():
+        pair, where = _pair(key, path), f"{path}: spatial[{key!r}]"
+        one, other = (_curve(entry, f"{task}_", where) for task in pair)
+        if one is not None and other is not None:
+            yield pair, (one, other)
+
+
+def _settings(section: Any, where: str) -> dict[Setting, Curve]:
+    found = {}
+    for rate, by_steps in _mapping(section, where).items():
+        for steps, entry in _mapping(by_steps, f"{where}[{rate!r}]").items():
+            at = f"{where}[{rate!r}][{steps!r}]"
+            if not steps.isdecimal() or int(steps) < 1:
+                raise ValueError(f"{at}: accumulation steps are a whole number from 1 on, not {steps!r}")
+            curve = _curve(entry, "", at)
+            if curve is not None:
+                found[Setting(rate, int(steps))] = curve
+    return found
+
+
+def _curve(entry: Any, prefix: str, where: str) -> Curve | None:
+    entry = _mapping(entry, where)
+    metrics = [key for key in entry if key.startswith(f"{prefix}eval_") and not key.endswith("_epoch")]
+    if len(metrics) != 1:
+        raise ValueError(f"{where}: one metric `{prefix}eval_...` is expected, not {metrics or 'none'}")
+    values, epochs = entry[metrics[0]], entry.get(f"{metrics[0]}_epoch")
+    for name, numbers in ((metrics[0], values), (f"{metrics[0]}_epoch", epochs)):
+        if not isinstance(numbers, list) or not all(
+            isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+            for number in numbers
+        ):
+            raise ValueError(f"{where}: `{name}` is a list of finite numbers")
+    if len(values) != len(epochs):
+        raise ValueError(f"{where}: {len(values)} values of `{metrics[0]}`, but {len(epochs)} epochs")
+    if not values:
+        return None
+    end = next((n for n in range(1, len(epochs)) if epochs[n] <= epochs[n - 1]), len(epochs))
+    return Curve(metrics[0][len(prefix) :], tuple(map(float, epochs[:end])), tuple(map(float, values[:end])))
+
+
+def _pair(key: str, path: Path) -> tuple[str, str]:
+    one, _, other = key.partition(",")
+    if not one or not other or "," in other:
+        raise ValueError(f"{path}: the key of a pair is `A,B`, not {key!r}")
+    return one, other
+
+
+def _section(data: Any, name: str, path: Path) -> Mapping[str, Any]:
+    if not isinstance(data, dict) or name not in data:
+        raise ValueError(f"{path}: the key `{name}` is missing")
+    return _mapping(data[name], f"{path}: {name}")
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is an object, not {type(value).__name__}")
+    return value
