@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 MergeMode = Literal["temporal", "spatial"]
 
@@ -169,6 +170,8 @@ def _most_likely(groups: Sequence[Array], values: Array) -> tuple[Array, float]:
     start = np.full(len(squares) + 1, _USUAL_LOG_VARIANCE)
     if len(values):
         bounds = [_LOG_VARIANCE_BOUNDS] * len(start)
-        start = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+        # Matrices so small are no work for several threads: on a busy machine those wait for each other.
+        with threadpool_limits(limits=1):
+            start = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
     variances = np.exp(start)
     return variances[:-1], float(variances[-1])
