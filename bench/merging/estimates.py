@@ -4,9 +4,10 @@ are worth.
 The learning curves have no losses and no embeddings, so what a profile run would show is taken from their
 beginning, and all else from outcomes of other pairs and from jobs that have finished (`held_back`, `known`).
 
-The estimator has two constants and a list of effects, and they were chosen with these very pairs in view,
-by leave-pair-out. The variances of its effects are not chosen: each fit finds them from what it may see. As
-a check on the choice, pairs are halved by a hash, and both halves are in the table.
+What is tuned, and on what: the variances of the estimator's effects are found by each fit from what it may
+see. Its list of effects and its scale of gains were chosen with all pairs in view, so pairs are halved by a
+hash, and the table has both halves apart. Of 48 forms, the eight that are best with nothing seen but the
+first half are right about 89 to 92 % of signs in the second; the one that is used, about 91 %.
 """
 
 import hashlib
@@ -61,9 +62,8 @@ def estimates(folder: Path, models: Sequence[str] = ("roberta-base", "vit")) -> 
     return Result((*gains, *alone, *merged), (gain_table, alone_table, merged_table))
 
 
-def reporting_half(merge: KnownMerge) -> bool:
-    """Whether a pair is in the half that was not looked at when the form of the estimator was last
-    changed."""
+def second_half(merge: KnownMerge) -> bool:
+    """In which half of the pairs this one is, by a hash of its tasks."""
     names = "/".join(sorted(merge.tasks))
     return hashlib.blake2b(f"estimates/{names}".encode(), digest_size=8).digest()[0] % 2 == 1
 
@@ -82,8 +82,8 @@ def _gains(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
                 "temporal": [pair for pair in pairs if pair[2].candidate.mode == "temporal"],
                 "spatial": [pair for pair in pairs if pair[2].candidate.mode == "spatial"],
                 f"|G| >= {CLEAR_GAIN}": [pair for pair in pairs if abs(pair[1]) >= CLEAR_GAIN],
-                "first half": [pair for pair in pairs if not reporting_half(pair[2])],
-                "second half": [pair for pair in pairs if reporting_half(pair[2])],
+                "first half": [pair for pair in pairs if not second_half(pair[2])],
+                "second half": [pair for pair in pairs if second_half(pair[2])],
             }
             for part, some in parts.items():
                 rows.append((split, backbone.model, part, *_counted(GainErrors(), some).figures()))

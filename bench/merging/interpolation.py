@@ -55,7 +55,7 @@ def _hidden(steps: Sequence[MeasuredStep], group: Group) -> Iterator[float]:
                 yield 100.0 * abs(table.measured_step_s(step) - step.step_s) / step.step_s
 
 
-def _by_part(steps: Sequence[MeasuredStep]) -> Group:
+def _by_part(_: Sequence[MeasuredStep]) -> Group:
     def group(step: MeasuredStep) -> int:
         key = f"{step.gpus}/{step.nodes}/{step.micro_batch_size}"
         return hashlib.blake2b(key.encode(), digest_size=8).digest()[0] % _PARTS
@@ -76,7 +76,7 @@ def _but_a_short_profile(steps: Sequence[MeasuredStep]) -> Group:
 
 _WAYS: dict[str, Callable[[Sequence[MeasuredStep]], Group]] = {
     "rows": _by_part,
-    "allocations": lambda steps: lambda step: (step.gpus, step.nodes),
-    "micro batches": lambda steps: lambda step: step.micro_batch_size,
+    "allocations": lambda _: lambda step: (step.gpus, step.nodes),
+    "micro batches": lambda _: lambda step: step.micro_batch_size,
     "all but a short profile": _but_a_short_profile,
 }
