@@ -91,7 +91,15 @@ def known_merges(profiles: Profiles, tasks: Mapping[str, KnownTask]) -> list[Kno
                     continue
                 merges.append(
                     KnownMerge(
-                        Candidate(donor.name, receiver.name, mode, donor.samples, receiver.samples),
+                        Candidate(
+                            donor.name,
+                            receiver.name,
+                            mode,
+                            donor.samples,
+                            receiver.samples,
+                            donor_target=donor.target,
+                            receiver_target=receiver.target,
+                        ),
                         gain=curve.best / receiver.curve.best - 1.0,
                         target=receiver.target,
                         best=curve.best,

@@ -119,7 +119,9 @@ class YmirEstimator:
             key = donor.task, receiver.task, mode
             if key not in candidates:
                 score = self._score(donor, receiver, mode)
-                candidates[key] = Candidate(*key, donor.samples, receiver.samples, score)
+                candidates[key] = Candidate(
+                    *key, donor.samples, receiver.samples, score, donor.target, receiver.target
+                )
         merges = list(candidates.values())
         gains = dict(zip(candidates, self.gains.foretell(outcomes, merges), strict=True))
         # Epochs of the merge per epoch of the job alone.

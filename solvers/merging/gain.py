@@ -6,9 +6,9 @@ P_B is the best accuracy of B alone, P_AB the best one of B merged with A. Every
 and every forecast is made anew from all of them.
 
 Two models, one interface. `ScoreRegression` is the paper's: a straight line on the score S(A, B).
-`PairEffects` adds what other pairs have shown of the two tasks. On the measured curves the second is right
-about the sign far more often; adding what the tasks' own curves show (their first epochs, how far they are
-from perfect, their learning rates) made it no better, so that is left out.
+`PairEffects` adds what other pairs have shown of the two tasks, and what is known of them beforehand: sizes
+and targets. On the measured curves it is right about the sign far more often. What the tasks' own first
+epochs show, and their learning rates, made it no better and are left out.
 """
 
 import math
