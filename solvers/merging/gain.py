@@ -47,12 +47,17 @@ class GainModel(Protocol):
     """Pure: the same outcomes and questions get the same answers."""
 
     def foretell(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[ForetoldGain]:
-        """Args:
+        """Foretell merges, each from its receiver's side.
+
+        Args:
             outcomes: oldest first.
             asked: pairs, in any order.
 
         Returns:
             one per pair asked. Without any outcome: no gain, with even chances.
+
+        Raises:
+            ValueError: a gain or a score is not finite, or a gain is not above -1.
         """
 
 
@@ -60,6 +65,7 @@ class PairEffects:
     """Effects of tasks and of their sizes, see `pairs`."""
 
     def foretell(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[ForetoldGain]:
+        _check(outcomes)
         if not asked:
             return []
         seen = [(merge, math.asinh(gain / SCALE)) for merge, gain in outcomes]
@@ -74,6 +80,7 @@ class ScoreRegression:
     mean."""
 
     def foretell(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[ForetoldGain]:
+        _check(outcomes)
         lines = {mode: _line([o for o in outcomes if o.merge.mode == mode]) for mode in _MODES}
         foretold = []
         for candidate in asked:
@@ -85,6 +92,13 @@ class ScoreRegression:
 
 
 _MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
+
+
+def _check(outcomes: Sequence[GainOutcome]) -> None:
+    for outcome in outcomes:
+        score = 0.0 if outcome.merge.score is None else outcome.merge.score
+        if not (math.isfinite(outcome.gain) and outcome.gain > -1 and math.isfinite(score)):
+            raise ValueError(f"gains are finite and above -1, and scores finite: {outcome}")
 
 
 def _line(outcomes: Sequence[GainOutcome]) -> tuple[float, float, float, float]:

@@ -84,6 +84,9 @@ def regress(outcomes: Sequence[tuple[Candidate, float]], asked: Sequence[Candida
 
     Returns:
         one per pair asked. Without outcomes, zero and the usual variance.
+
+    Raises:
+        ValueError: a number is not finite; the message names the pair.
     """
     seen = outcomes[-MOST_OUTCOMES:]
     score = _score_scale([candidate for candidate, _ in seen])
@@ -91,6 +94,9 @@ def regress(outcomes: Sequence[tuple[Candidate, float]], asked: Sequence[Candida
     matrix, groups = _matrix(rows)
     past, future = matrix[: len(seen)], matrix[len(seen) :]
     values = np.array([value for _, value in seen], dtype=np.float64)
+    for row, candidate in enumerate((*(c for c, _ in seen), *asked)):
+        if not np.all(np.isfinite(matrix[row])) or not np.all(np.isfinite(values[row : row + 1])):
+            raise ValueError(f"an outcome, a score or a target is not finite: {candidate}")
     # Matrices so small are no work for several threads: on a busy machine those wait for each other.
     with threadpool_limits(limits=1):
         variances, noise = _most_likely(past, groups, values)

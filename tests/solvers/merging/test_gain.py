@@ -147,3 +147,26 @@ def test_without_results_a_merge_is_not_worth_its_risk():
     assert (told.probability, told.epochs) == (0.5, 10)
     assert told.saved_epochs < 0
     assert foretell_targets([], []) == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("gain", "score"), [(math.nan, 0.1), (math.inf, 0.1), (-1.0, 0.1), (0.1, math.nan)])
+def test_outcomes_that_cannot_be_are_refused(model, gain, score):
+    with pytest.raises(ValueError, match="above -1"):
+        model.foretell([GainOutcome(pair("a", "b", score=score), gain)], [pair("a", "b")])
+
+
+def test_numbers_that_are_not_finite_are_refused_with_their_pair():
+    with pytest.raises(ValueError, match="donor='x'"):
+        regress([(pair("a", "b"), 1.0)], [pair("x", "y", score=math.inf)])
+    with pytest.raises(ValueError, match="donor='a'"):
+        regress([(pair("a", "b"), math.nan)], [pair("x", "y")])
+
+
+@pytest.mark.parametrize(
+    ("target", "epochs", "own"), [(0.0, 3, 5), (0.8, 0, 5), (0.8, None, 0), (math.nan, 3, 5)]
+)
+def test_results_that_cannot_be_are_refused(target, epochs, own):
+    seen = [MergeResult(pair("a", "b"), target, 0.9, epochs, own)]
+    with pytest.raises(ValueError, match="above 0"):
+        foretell_targets(seen, [MergeQuestion(pair("a", "b"), 5)])
