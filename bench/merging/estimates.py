@@ -5,8 +5,9 @@ The learning curves have no losses and no embeddings, so what a profile run woul
 beginning, and all else from outcomes of other pairs and from jobs that have finished (`held_back`, `known`).
 
 What is tuned, and on what: the variances of the estimator's effects are found by each fit from what it may
-see. Its list of effects and its scale of gains are those that did best of 48 forms on one half of the
-pairs, by a hash, with nothing seen but that half; the table has both halves apart.
+see. Its list of effects and its scale of gains are among the best two of 48 forms on one half of the pairs,
+by a hash, with nothing seen but that half; the table has both halves apart. The 48 forms themselves were
+drawn up with all pairs in view, so even the other half is not wholly unseen.
 """
 
 import hashlib
@@ -98,7 +99,7 @@ def _gains(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
         _figure(
             "gain_sign_pct",
             held.sign_pct,
-            f"G >= 0; {other_half.figures().sign_pct:.1f} in the half on which nothing was chosen; {note}",
+            f"G >= 0; {other_half.figures().sign_pct:.1f} in the half that its form was not selected on; {note}",
             held.pairs,
         ),
         _figure(
