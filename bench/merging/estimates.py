@@ -99,7 +99,7 @@ def _gains(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
         _figure(
             "gain_sign_pct",
             held.sign_pct,
-            f"G >= 0; {other_half.figures().sign_pct:.1f} in the half that its form was not selected on; {note}",
+            f"G >= 0; {other_half.figures().sign_pct:.1f} in the half its form was not chosen on; {note}",
             held.pairs,
         ),
         _figure(
