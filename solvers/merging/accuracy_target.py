@@ -1,9 +1,14 @@
 """How many epochs a job alone needs to its accuracy target, from what is known when it is asked.
 
-Eq. 2 (`iterations`) foretells when a loss is flat; a job with an accuracy target ends when that is met.
-What tells when is, in this order: an evaluation that has met it already; the curves of earlier jobs of the
-same task, by when they came to the asked accuracy; the share of their allowed epochs that jobs of other
-tasks needed; and else the limit of the job itself, so that nothing unknown is promised to end early.
+Eq. 2 (`iterations`) foretells when a loss is flat; a job with an accuracy target ends when that is met. What
+tells when is, in this order:
+
+1. an evaluation that has met it already;
+2. curves of earlier jobs of the same task in the same setting, by when they came to the asked accuracy;
+3. the share of their allowed epochs that jobs of the same task in other settings needed for their targets:
+   another learning rate leads along another curve to another accuracy, and targets go with that;
+4. the same of jobs of other tasks;
+5. and else the limit of the job itself, so that nothing unknown is promised to end early.
 
 Plain arithmetic: it may run in a cell.
 """
@@ -24,6 +29,8 @@ class TargetedJob(NamedTuple):
 
     task: str
     """Jobs with the same data are of one task."""
+    setting: str
+    """Hyperparameters that change the curve, such as learning rate and batch size, in any form."""
     target: float
     most_epochs: float
     """After so many it ends, target or not."""
@@ -34,7 +41,7 @@ class TargetedJob(NamedTuple):
 class ForetoldEpochs(NamedTuple):
     epochs: float
     """From the first one on."""
-    basis: Literal["met", "same_task", "other_tasks", "limit"]
+    basis: Literal["met", "same_setting", "same_task", "other_tasks", "limit"]
 
 
 def epochs_to_target(job: TargetedJob, finished: Sequence[TargetedJob]) -> ForetoldEpochs:
@@ -51,17 +58,24 @@ def epochs_to_target(job: TargetedJob, finished: Sequence[TargetedJob]) -> Foret
     if met is not None:
         return ForetoldEpochs(met, "met")
     shown = max((evaluation.epochs for evaluation in job.evaluations), default=0.0)
-    same = [other for other in finished if other.task == job.task]
+    epochs, basis = _by_others(job, finished)
+    return ForetoldEpochs(min(max(epochs, shown), job.most_epochs), basis)
+
+
+def _by_others(
+    job: TargetedJob, finished: Sequence[TargetedJob]
+) -> tuple[float, Literal["same_setting", "same_task", "other_tasks", "limit"]]:
+    of_task = [other for other in finished if other.task == job.task]
+    same = [other for other in of_task if other.setting == job.setting]
     if same:
         # A curve that never came there says no more than that it takes long.
         times = [epochs_when_met(other.evaluations, job.target) for other in same]
-        epochs = statistics.median(job.most_epochs if time is None else time for time in times)
-        return ForetoldEpochs(min(max(epochs, shown), job.most_epochs), "same_task")
-    shares = _shares_by_task(finished)
-    if shares:
-        epochs = statistics.median(shares) * job.most_epochs
-        return ForetoldEpochs(min(max(epochs, shown), job.most_epochs), "other_tasks")
-    return ForetoldEpochs(job.most_epochs, "limit")
+        return statistics.median(job.most_epochs if time is None else time for time in times), "same_setting"
+    if of_task:
+        return statistics.median(_shares_by_task(of_task)) * job.most_epochs, "same_task"
+    if finished:
+        return statistics.median(_shares_by_task(finished)) * job.most_epochs, "other_tasks"
+    return job.most_epochs, "limit"
 
 
 def epochs_when_met(evaluations: Sequence[Evaluation], target: float) -> float | None:

@@ -110,7 +110,7 @@ class IterationErrors:
         """
         if not (math.isfinite(foretold) and foretold >= 0 and math.isfinite(real) and real > 0):
             raise ValueError(
-                f"iterations are finite, foretold ones from 0 on, real ones above 0, not {foretold} and {real}"
+                f"iterations are finite, foretold ones >= 0, real ones above 0, not {foretold} and {real}"
             )
         error = abs(foretold - real) / real
         self.jobs += 1

@@ -6,9 +6,9 @@ P_B is the best accuracy of B alone, P_AB the best one of B merged with A. Every
 and every forecast is made anew from all of them.
 
 Two models, one interface. `ScoreRegression` is the paper's: a straight line on the score S(A, B).
-`PairEffects` adds what other pairs have shown of the two tasks. On the measured curves the second is right
-about the sign far more often; adding what the tasks' own curves show (their first epochs, how far they are
-from perfect, their learning rates) made it no better, so that is left out.
+`PairEffects` adds what other pairs have shown of the two tasks, and what is known of them beforehand: sizes
+and targets. On the measured curves it is right about the sign far more often. What the tasks' own first
+epochs show, and their learning rates, made it no better and are left out.
 """
 
 import math
@@ -47,12 +47,17 @@ class GainModel(Protocol):
     """Pure: the same outcomes and questions get the same answers."""
 
     def foretell(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[ForetoldGain]:
-        """Args:
+        """Foretell merges, each from its receiver's side.
+
+        Args:
             outcomes: oldest first.
             asked: pairs, in any order.
 
         Returns:
             one per pair asked. Without any outcome: no gain, with even chances.
+
+        Raises:
+            ValueError: a gain or a score is not finite, or a gain is not above -1.
         """
 
 
@@ -60,6 +65,7 @@ class PairEffects:
     """Effects of tasks and of their sizes, see `pairs`."""
 
     def foretell(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[ForetoldGain]:
+        _check(outcomes)
         if not asked:
             return []
         seen = [(merge, math.asinh(gain / SCALE)) for merge, gain in outcomes]
@@ -74,6 +80,7 @@ class ScoreRegression:
     mean."""
 
     def foretell(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[ForetoldGain]:
+        _check(outcomes)
         lines = {mode: _line([o for o in outcomes if o.merge.mode == mode]) for mode in _MODES}
         foretold = []
         for candidate in asked:
@@ -85,6 +92,13 @@ class ScoreRegression:
 
 
 _MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
+
+
+def _check(outcomes: Sequence[GainOutcome]) -> None:
+    for outcome in outcomes:
+        score = 0.0 if outcome.merge.score is None else outcome.merge.score
+        if not (math.isfinite(outcome.gain) and outcome.gain > -1 and math.isfinite(score)):
+            raise ValueError(f"gains are finite and above -1, and scores finite: {outcome}")
 
 
 def _line(outcomes: Sequence[GainOutcome]) -> tuple[float, float, float, float]:

@@ -66,9 +66,16 @@ def foretell_targets(results: Sequence[MergeResult], asked: Sequence[MergeQuesti
 
     Returns:
         one per question. Without results: even chances of needing as many epochs as alone.
+
+    Raises:
+        ValueError: a target or a number of epochs is not above 0; the message names the pair.
     """
     if not asked:
         return []
+    for result in results:
+        epochs = result.own_epochs if result.epochs is None else min(result.epochs, result.own_epochs)
+        if not min(result.target, epochs) > 0:
+            raise ValueError(f"target and epochs must be above 0: {result}")
     merges = [question.merge for question in asked]
     margins = [(r.merge, math.asinh((r.best - r.target) / r.target / SCALE)) for r in results]
     ratios = [(r.merge, math.log(r.epochs / r.own_epochs)) for r in results if r.epochs is not None]

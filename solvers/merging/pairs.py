@@ -1,21 +1,23 @@
 """Pairs of tasks of which one may help the other, and a regression on what came of such pairs before.
 
 The outcome of a pair is explained by a sum of effects: of its mode, of the receiver (some tasks gain from
-nearly anyone), of the donor, of the sizes of their data, of how much this receiver cares for its donor's
-size and this donor for its receiver's, and of the score of transferability where there is one. Effects of
-tasks are small until outcomes show them: each group of effects has a normal prior, and its variance is the
-one under which the outcomes are most likely (empirical Bayes; MacKay, "Bayesian Interpolation", 1992). So a
-group that explains nothing vanishes, and a task without outcomes gets what is usual.
+nearly anyone), of the donor, of the sizes of their data, of their targets, of how much this receiver cares
+for its donor's size and this donor for its receiver's, and of the score of transferability where there is
+one. Effects of tasks are small until outcomes show them: each group of effects has a normal prior, and its
+variance is the one under which the outcomes are most likely (empirical Bayes; MacKay, "Bayesian
+Interpolation", 1992). So a group that explains nothing vanishes, and a task without outcomes gets what is
+usual.
 
 It leans on linear algebra and a search, so it runs in a solver process.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
@@ -27,6 +29,10 @@ MOST_OUTCOMES: Final = 400
 _TYPICAL_LOG_SAMPLES: Final = 10.0
 _LOG_SAMPLES_SCALE: Final = 2.0
 """ln(22,000), give or take a factor of 7: sizes come out of the order of 1."""
+_TYPICAL_LOG_ROOM: Final = -2.0
+_LOG_ROOM_SCALE: Final = 2.0
+_LEAST_ROOM: Final = 1e-4
+"""Targets from 0.02 to 0.98 are within one unit of a typical 0.86."""
 _LOG_VARIANCE_BOUNDS: Final = (-8.0, 4.0)
 _USUAL_LOG_VARIANCE: Final = -1.0
 _LOG_VARIANCE_SPREAD: Final = 3.0
@@ -49,6 +55,9 @@ class Candidate(NamedTuple):
     """Training data, D."""
     score: float | None = None
     """S(A, B); None if a task has no embedding."""
+    donor_target: float | None = None
+    receiver_target: float | None = None
+    """Accuracies that they are to reach; None where only iterations count."""
 
 
 class Belief(NamedTuple):
@@ -75,27 +84,29 @@ def regress(outcomes: Sequence[tuple[Candidate, float]], asked: Sequence[Candida
 
     Returns:
         one per pair asked. Without outcomes, zero and the usual variance.
+
+    Raises:
+        ValueError: a number is not finite; the message names the pair.
     """
     seen = outcomes[-MOST_OUTCOMES:]
     score = _score_scale([candidate for candidate, _ in seen])
-    past = [_features(candidate, score) for candidate, _ in seen]
-    future = [_features(candidate, score) for candidate in asked]
-    columns = _columns([*past, *future])
-    known = {group: _matrix(past, group, ids) for group, ids in columns.items()}
+    rows = [_features(candidate, score) for candidate in (*(c for c, _ in seen), *asked)]
+    matrix, groups = _matrix(rows)
+    past, future = matrix[: len(seen)], matrix[len(seen) :]
     values = np.array([value for _, value in seen], dtype=np.float64)
-    variances, noise = _most_likely(list(known.values()), values)
-
-    explained = np.zeros((len(future), len(past)))
-    prior = np.zeros(len(future))
-    covariance = noise * np.eye(len(past))
-    for (group, ids), variance in zip(columns.items(), variances, strict=True):
-        new = _matrix(future, group, ids)
-        explained += variance * new @ known[group].T
-        prior += variance * np.einsum("ij,ij->i", new, new)
-        covariance += variance * known[group] @ known[group].T
-    means = explained @ np.linalg.solve(covariance, values)
-    known_part = np.einsum("ij,ji->i", explained, np.linalg.solve(covariance, explained.T))
-    deviations = np.sqrt(np.maximum(prior - known_part, 0.0) + noise)
+    for row, candidate in enumerate((*(c for c, _ in seen), *asked)):
+        if not np.all(np.isfinite(matrix[row])) or not np.all(np.isfinite(values[row : row + 1])):
+            raise ValueError(f"an outcome, a score or a target is not finite: {candidate}")
+    # Matrices so small are no work for several threads: on a busy machine those wait for each other.
+    with threadpool_limits(limits=1):
+        variances, noise = _most_likely(past, groups, values)
+        scaled = future * variances[groups]
+        explained = scaled @ past.T
+        covariance = (past * variances[groups]) @ past.T + noise * np.eye(len(past))
+        means = explained @ np.linalg.solve(covariance, values)
+        known = np.einsum("ij,ji->i", explained, np.linalg.solve(covariance, explained.T))
+        unknown = np.maximum(np.einsum("ij,ij->i", scaled, future) - known, 0.0)
+    deviations = np.sqrt(unknown + noise)
     return [Belief(float(m), float(d)) for m, d in zip(means, deviations, strict=True)]
 
 
@@ -111,6 +122,10 @@ def _features(candidate: Candidate, score_scale: tuple[float, float]) -> Feature
         "donor": {donor: 1.0},
         "donor in the mode": {f"{mode} {donor}": 1.0},
         "sizes": {f"{mode} donor": donor_size, f"{mode} receiver": receiver_size},
+        "room above the targets": {
+            f"{mode} donor": _room(candidate.donor_target),
+            f"{mode} receiver": _room(candidate.receiver_target),
+        },
         "score": {mode: score},
         "receiver's care for the donor's size": {f"{mode} {receiver}": donor_size},
         # A donor that is done before its receiver starts does not care what comes after.
@@ -122,6 +137,13 @@ def _size(samples: int) -> float:
     return (math.log(max(samples, 1)) - _TYPICAL_LOG_SAMPLES) / _LOG_SAMPLES_SCALE
 
 
+def _room(target: float | None) -> float:
+    """How far a task is from perfect when it is done: of the order of 1, and 0 where that is not known."""
+    if target is None:
+        return 0.0
+    return (math.log(max(1.0 - target, _LEAST_ROOM)) - _TYPICAL_LOG_ROOM) / _LOG_ROOM_SCALE
+
+
 def _score_scale(candidates: Sequence[Candidate]) -> tuple[float, float]:
     scores = [candidate.score for candidate in candidates if candidate.score is not None]
     if len(scores) < 2:
@@ -130,48 +152,46 @@ def _score_scale(candidates: Sequence[Candidate]) -> tuple[float, float]:
     return float(np.mean(scores)), deviation if deviation > 0 else 1.0
 
 
-def _columns(rows: Sequence[Features]) -> dict[str, dict[str, int]]:
-    """By group, the column of each effect."""
-    columns: dict[str, dict[str, int]] = {}
+def _matrix(rows: Sequence[Features]) -> tuple[Array, NDArray[np.int64]]:
+    """A row per pair and a column per effect, and the group of each column."""
+    columns: dict[tuple[str, str], int] = {}
+    groups: dict[str, int] = {}
     for row in rows:
         for group, effects in row.items():
-            ids = columns.setdefault(group, {})
+            groups.setdefault(group, len(groups))
             for effect in effects:
-                ids.setdefault(effect, len(ids))
-    return columns
-
-
-def _matrix(rows: Sequence[Features], group: str, columns: Mapping[str, int]) -> Array:
+                columns.setdefault((group, effect), len(columns))
     matrix = np.zeros((len(rows), len(columns)))
     for index, row in enumerate(rows):
-        for effect, factor in row[group].items():
-            matrix[index, columns[effect]] = factor
-    return matrix
+        for group, effects in row.items():
+            for effect, factor in effects.items():
+                matrix[index, columns[group, effect]] = factor
+    return matrix, np.array([groups[group] for group, _ in columns], dtype=np.int64)
 
 
-def _most_likely(groups: Sequence[Array], values: Array) -> tuple[Array, float]:
+def _most_likely(effects: Array, groups: NDArray[np.int64], values: Array) -> tuple[Array, float]:
     """The variance of each group of effects and of the noise, by the likelihood of the outcomes."""
-    squares = [group @ group.T for group in groups]
+    count = int(groups.max()) + 1
     identity = np.eye(len(values))
 
     def loss(logs: Array) -> tuple[float, Array]:
         variances = np.exp(logs)
-        covariance = variances[-1] * identity
-        for variance, square in zip(variances, squares, strict=False):
-            covariance = covariance + variance * square
-        inverse = np.linalg.inv(covariance)
-        weights = inverse @ values
-        slack = np.outer(weights, weights) - inverse
+        covariance = (effects * variances[groups]) @ effects.T + variances[-1] * identity
+        lower = np.linalg.cholesky(covariance)
+        root, halves, whole = (
+            solve_triangular(lower, right, lower=True, check_finite=False)
+            for right in (values, effects, identity)
+        )
+        weights = whole.T @ root
         off = (logs - _USUAL_LOG_VARIANCE) / _LOG_VARIANCE_SPREAD
-        total = 0.5 * (values @ weights + np.linalg.slogdet(covariance).logabsdet + off @ off)
-        slopes = [np.vdot(slack, square) for square in squares] + [np.trace(slack)]
-        return float(total), -0.5 * variances * np.array(slopes) + off / _LOG_VARIANCE_SPREAD
+        total = 0.5 * (root @ root + off @ off) + np.log(np.diag(lower)).sum()
+        slack = (effects.T @ weights) ** 2 - np.einsum("ij,ij->j", halves, halves)
+        slacks = np.append(np.bincount(groups, slack, count), weights @ weights - np.vdot(whole, whole))
+        return float(total), -0.5 * variances * slacks + off / _LOG_VARIANCE_SPREAD
 
-    start = np.full(len(squares) + 1, _USUAL_LOG_VARIANCE)
+    logs = np.full(count + 1, _USUAL_LOG_VARIANCE)
     if len(values):
-        bounds = [_LOG_VARIANCE_BOUNDS] * len(start)
-        # Matrices so small are no work for several threads: on a busy machine those wait for each other.
-        with threadpool_limits(limits=1):
-            start = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
-    variances = np.exp(start)
+        bounds = [_LOG_VARIANCE_BOUNDS] * len(logs)
+        logs = minimize(loss, logs, jac=True, method="L-BFGS-B", bounds=bounds).x
+    variances = np.exp(logs)
     return variances[:-1], float(variances[-1])

@@ -1,0 +1,63 @@
+"""The estimator's figures on the real curves."""
+
+import pytest
+
+from bench.figures import Result
+from bench.merging.estimates import estimates, read_backbone
+from bench.merging.interpolation import interpolation
+from tests.support.profiles import SHARED
+
+pytestmark = pytest.mark.skipif(not SHARED.exists(), reason="the measured profiles are not here")
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return estimates(SHARED)
+
+
+def test_the_truth_is_what_is_known_of_these_curves():
+    roberta, vit = read_backbone(SHARED, "roberta-base"), read_backbone(SHARED, "vit")
+    temporal = [m for m in roberta.merges if m.candidate.mode == "temporal"]
+    assert len(temporal) == 70
+    assert sum(m.epochs is not None and m.epochs < m.own_epochs for m in temporal) == 44
+    assert sum(m.epochs is None for m in temporal) == 13
+    temporal = [m for m in vit.merges if m.candidate.mode == "temporal"]
+    assert (len(temporal), sum(m.epochs is not None for m in temporal)) == (72, 5)
+    for backbone in (roberta, vit):
+        for merge in backbone.merges:
+            assert (merge.epochs is not None) == (merge.gain >= 0)
+
+
+def test_goals_are_met_on_held_back_pairs(result):
+    figures = {m.name: m.value for m in result.measurements}
+    assert figures["gain_sign_pct"] >= 90
+    assert figures["gain_mape_pct"] <= 18
+    assert figures["iterations_error_pct"] <= 11
+    assert figures["merges_worth_pct"] >= 85
+
+
+def test_forecasts_are_better_than_none(result):
+    figures = {m.name: m.value for m in result.measurements}
+    assert figures["gain_error_pct"] < 100
+    assert figures["gain_pearson_r"] > 0.5
+    assert figures["iterations_error_merged_pct"] < figures["iterations_error_merged_eq2_pct"]
+
+
+def test_harder_splits_are_harder(result):
+    figures = {m.name: m.value for m in result.measurements}
+    assert figures["gain_sign_newcomer_pct"] <= figures["gain_sign_pct"]
+    assert figures["merges_worth_newcomer_pct"] <= figures["merges_worth_pct"]
+
+
+def test_every_figure_rests_on_something_and_every_table_has_rows(result):
+    for measurement in result.measurements:
+        assert measurement.runs >= 17, measurement
+        assert measurement.note
+    for table in result.tables:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_the_lookup_table_foretells_what_it_was_not_shown():
+    figures = {m.name: m.value for m in interpolation(SHARED).measurements}
+    assert len(figures) == 4
+    assert all(value < 2 for value in figures.values())

@@ -1,0 +1,81 @@
+"""Running errors against the same figures computed at once."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.merging.errors import GainErrors, IterationErrors
+from tests.support.examples import examples
+
+GAIN = st.floats(-0.9, 3)
+PAIRS = st.lists(st.tuples(GAIN, GAIN), min_size=1, max_size=30)
+
+
+def gain_errors(pairs) -> GainErrors:
+    errors = GainErrors()
+    for foretold, real in pairs:
+        errors.add(foretold, real)
+    return errors
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(PAIRS)
+def test_gains_by_their_definitions(pairs):
+    foretold, real = np.array(pairs).T
+    figures = gain_errors(pairs).figures()
+    assert figures.pairs == len(pairs)
+    assert figures.mape_pct == pytest.approx(100 * np.mean(np.abs(foretold - real) / (1 + real)))
+    assert figures.sign_pct == pytest.approx(100 * np.mean((foretold >= 0) == (real >= 0)))
+    if np.abs(real).sum() > 0:
+        expected = 100 * np.abs(foretold - real).sum() / np.abs(real).sum()
+        assert figures.gain_error_pct == pytest.approx(expected)
+    if foretold.std() > 1e-3 and real.std() > 1e-3:
+        assert figures.pearson_r == pytest.approx(np.corrcoef(foretold, real)[0, 1], abs=1e-9)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(PAIRS, PAIRS)
+def test_a_restored_count_goes_on_bit_for_bit(before, after):
+    through = gain_errors([*before, *after])
+    restored = GainErrors(**json.loads(json.dumps(gain_errors(before).state())))
+    for pair in after:
+        restored.add(*pair)
+    assert restored == through
+
+
+def test_without_differences_there_is_no_correlation():
+    assert gain_errors([(0.1, 0.2)]).figures().pearson_r is None
+    assert gain_errors([(0.1, 0.2), (0.1, 0.3)]).figures().pearson_r is None
+    assert GainErrors().figures() == (0, None, None, None, None)
+    assert gain_errors([(0.1, 0.0)]).figures().gain_error_pct is None
+
+
+def test_no_gain_counts_as_positive_as_in_the_paper():
+    assert gain_errors([(0.0, 0.0), (0.1, 0.0), (-0.1, 0.0)]).figures().sign_pct == pytest.approx(200 / 3)
+
+
+def test_iterations_have_a_mean_and_a_worst_error():
+    errors = IterationErrors()
+    assert errors.figures() == (0, None, None)
+    for foretold, real in ((110, 100), (50, 100), (7, 7)):
+        errors.add(foretold, real)
+    figures = errors.figures()
+    assert figures.jobs == 3
+    assert (figures.mean_ape_pct, figures.max_ape_pct) == (pytest.approx(20), pytest.approx(50))
+    assert IterationErrors(**json.loads(json.dumps(errors.state()))) == errors
+
+
+@pytest.mark.parametrize(("foretold", "real"), [(math.nan, 0.1), (0.1, math.inf), (0.1, -1)])
+def test_impossible_gains_are_refused(foretold, real):
+    with pytest.raises(ValueError, match="above -1"):
+        GainErrors().add(foretold, real)
+
+
+@pytest.mark.parametrize(("foretold", "real"), [(math.nan, 1), (-1, 1), (1, 0), (1, math.inf)])
+def test_impossible_iterations_are_refused(foretold, real):
+    with pytest.raises(ValueError, match="finite"):
+        IterationErrors().add(foretold, real)

@@ -1,0 +1,99 @@
+"""Fits of Eq. 3: curves come back from their own values, and traces without one say so."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.merging.loss_curve import FEWEST_LOSSES, FittedCurve, LossCurve, UnusableTrace, fit_loss_curve
+from tests.support.examples import examples
+
+
+def trace_of(curve: LossCurve, iterations: int = 64, noise: float = 0.0, seed: int = 0) -> list[float]:
+    random = np.random.default_rng(seed)
+    return [curve.loss(k) + noise * random.standard_normal() for k in range(1, iterations + 1)]
+
+
+def fitted(losses: list[float]) -> FittedCurve:
+    fit = fit_loss_curve(losses)
+    assert isinstance(fit, FittedCurve), fit
+    return fit
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    st.floats(0, 0.01),
+    st.floats(0.001, 0.5),
+    st.floats(0.3, 3),
+    st.floats(0, 5),
+)
+def test_a_curve_comes_back_from_its_own_values(quadratic, linear, constant, floor):
+    curve = LossCurve(quadratic, linear, constant, floor)
+    fit = fitted(trace_of(curve))
+    for iteration in (1, 8, 32, 64):
+        assert fit.curve.loss(iteration) == pytest.approx(curve.loss(iteration) / curve.loss(1), abs=1e-3)
+
+
+def test_it_is_normalised_to_the_largest_loss_whatever_the_unit():
+    losses = trace_of(LossCurve(0.001, 0.05, 0.5, 0.8))
+    small, large = fitted(losses), fitted([1_000 * loss for loss in losses])
+    assert small.curve.loss(1) == pytest.approx(1.0, abs=1e-3)
+    for iteration in (1, 30, 100):
+        assert small.curve.loss(iteration) == pytest.approx(large.curve.loss(iteration), abs=1e-4)
+
+
+def test_a_second_order_term_fits_what_the_first_order_cannot():
+    # Nearly flat, then steep: the reason that the paper gives for the term that Optimus lacks.
+    curve = LossCurve(0.002, 0.0, 1.0, 0.1)
+    fit = fitted(trace_of(curve))
+    assert fit.residual < 1e-4
+    assert fit.curve.quadratic > 0
+
+
+def test_single_outliers_hardly_move_the_fit():
+    curve = LossCurve(0.0, 0.05, 0.5, 0.3)
+    clean = trace_of(curve)
+    spoilt = [*clean]
+    spoilt[30] = spoilt[45] = clean[0]
+    assert fitted(spoilt).curve.loss(64) == pytest.approx(fitted(clean).curve.loss(64), abs=0.02)
+
+
+def test_losses_of_single_batches_may_scatter():
+    curve = LossCurve(0.0005, 0.04, 0.5, 0.4)
+    fit = fitted(trace_of(curve, noise=0.05))
+    largest = max(trace_of(curve, noise=0.05))
+    assert fit.curve.loss(64) * largest == pytest.approx(curve.loss(64), abs=0.08)
+    assert fit.residual == pytest.approx(0.05 / largest, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("losses", "reason"),
+    [
+        ([2.0, 1.0, 0.5], "too_few"),
+        ([], "too_few"),
+        ([3.0, 2.0, math.nan, *[1.0] * 10], "not_finite"),
+        ([3.0, 2.0, math.inf, *[1.0] * 10], "not_finite"),
+        ([3.0, 2.0, -0.1, *[1.0] * 10], "not_positive"),
+        ([0.0] * 20, "not_positive"),
+        ([1.0] * 20, "not_falling"),
+        ([1.0 + 0.01 * k for k in range(20)], "not_falling"),
+        (list(1.0 + 0.1 * np.random.default_rng(7).standard_normal(64)), "not_falling"),
+    ],
+)
+def test_a_trace_without_a_curve_says_why(losses, reason):
+    fit = fit_loss_curve(losses)
+    assert isinstance(fit, UnusableTrace)
+    assert fit.reason == reason
+    assert fit.detail
+
+
+def test_the_fewest_losses_are_enough():
+    fitted([1 / k for k in range(1, FEWEST_LOSSES + 1)])
+
+
+@pytest.mark.parametrize("bad", [(-0.1, 1, 1, 0), (0, 0, 0, 1), (0, math.nan, 1, 0), (0, 1, 1, math.inf)])
+def test_coefficients_are_finite_and_not_negative(bad):
+    with pytest.raises(ValueError, match="loss"):
+        LossCurve(*bad)
