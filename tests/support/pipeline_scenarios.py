@@ -79,11 +79,12 @@ def train(rank: Rank) -> dict[str, Any]:
         keep(rank, pipeline, f"{arguments['name']}-after", task.state())
         save_file({"gradient": task.part.gradient()}, rank.scratch / f"{arguments['name']}-{rank.rank}")
         parameters = pipeline.structure.base.model.parameters()
+        here = {p.data_ptr(): p.numel() for p in parameters if p.device.type != "meta"}
         return told(results) | {
             "evaluated": losses,
             "samples_done": task.samples_done,
             "finished": task.finished,
-            "held": sum(p.numel() for p in parameters if p.device.type != "meta"),
+            "held": sum(here.values()),
             "partition": [[layers.start, layers.stop] for layers in pipeline.weights.partition],
         }
 
