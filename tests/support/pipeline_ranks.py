@@ -51,7 +51,12 @@ class RunningRanks:
         **arguments: Any,
     ) -> None:
         _context.set_forkserver_preload(
-            ["torch.distributed", "peft", "executors.tuner.pipeline.switch", "tests.support.pipeline_scenarios"]
+            [
+                "torch.distributed",
+                "peft",
+                "executors.tuner.pipeline.switch",
+                "tests.support.pipeline_scenarios",
+            ]
         )
         self._store = TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)
         self.processes = []
@@ -112,7 +117,7 @@ class RunningRanks:
 def run_ranks(
     scenario: Scenario, world: int, directory: Path, dataset_root: Path, scratch: Path, **arguments: Any
 ) -> list[dict[str, Any]]:
-    """Run a scenario to its end; return what each rank returned. Fails with the first rank's error, if any."""
+    """Run a scenario to its end and return what each rank returned; fails if one did."""
     ranks = RunningRanks(scenario, world, directory, dataset_root, scratch, **arguments)
     try:
         results = ranks.results()
@@ -126,10 +131,7 @@ def run_ranks(
 def _run(module: str, name: str, told: str, connection: Connection) -> None:
     torch.set_num_threads(1)
     fields = json.loads(told)
-    rank = Rank(
-        **fields
-        | {field: Path(fields[field]) for field in ("directory", "dataset_root", "scratch")}
-    )
+    rank = Rank(**fields | {field: Path(fields[field]) for field in ("directory", "dataset_root", "scratch")})
     try:
         result = getattr(importlib.import_module(module), name)(rank)
     except Exception as error:

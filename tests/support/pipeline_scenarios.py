@@ -3,7 +3,10 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -11,8 +14,7 @@ from safetensors.torch import save_file
 
 from executors.lora.checkpoint import decode_state, encode_state
 from executors.lora.dataset import DatasetRoot
-from executors.lora.task import TaskState
-from executors.lora.task import LoraTask
+from executors.lora.task import LoraTask, TaskState
 from executors.tuner.pipeline.pool import Pipeline, join_pipeline
 from executors.tuner.pipeline.preparation import (
     PipelinePlan,
@@ -22,6 +24,7 @@ from executors.tuner.pipeline.preparation import (
 )
 from executors.tuner.pipeline.switch import switch
 from executors.tuner.pipeline.task import PipelineTask, StepResult, load_task
+from executors.tuner.pipeline.trace import Kind, Trace
 from tests.support.pipeline_ranks import Rank
 
 
@@ -113,6 +116,37 @@ def train_and_switch(rank: Rank) -> dict[str, Any]:
             "spans": [asdict(span) for span in pipeline.trace.spans],
             "held": sorted(s for s in range(rank.world) if pipeline.weights.holds(s)),
         }
+
+
+class HeldBack(Trace):
+    """On rank 0, the last backward of job a begins when the first forward of job b has ended elsewhere."""
+
+    def __init__(self, rank: Rank, last_step: int) -> None:
+        super().__init__(rank.rank, torch.device("cpu"))
+        self._rank = rank.rank
+        self._store = rank.store()
+        self._last_step = last_step
+
+    @contextmanager
+    def span(self, kind: Kind, job_id: str, step: int) -> Iterator[None]:
+        if self._rank == 0 and (kind, job_id, step) == ("backward", "a", self._last_step):
+            self._store.wait(["b has begun"], timedelta(seconds=10))
+        with super().span(kind, job_id, step):
+            yield
+        if (kind, job_id) == ("forward", "b"):
+            self._store.set("b has begun", "")
+
+
+def hold_back_the_first_rank(rank: Rank) -> dict[str, Any]:
+    """A switch that can only end if the next job does not wait for the last backward of the old one."""
+    with join(rank) as pipeline:
+        pipeline.trace = HeldBack(rank, last_step=1)
+        task = load_task(pipeline, prepared(rank, pipeline, rank.arguments["jobs"][0]))
+        task.step()
+        task, stored = switch(task, prepared(rank, pipeline, rank.arguments["jobs"][1]))
+        task.step()
+        stored.result(20.0)
+        return {"spans": [asdict(span) for span in pipeline.trace.spans]}
 
 
 def lose_a_rank(rank: Rank) -> dict[str, Any]:

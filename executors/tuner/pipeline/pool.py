@@ -121,7 +121,8 @@ def join_pipeline(
         peer_timeout_s: how long to wait for any message later; longer than the longest step.
         layer_costs: of each layer, to cut by, as `measured_costs` gives; its parameters if not given.
         device_memory_bytes: what parameters of the base may take on this rank's device. If the stages for
-            both directions fit, both are kept there, and else one at a time. Without limit if not given.
+            both directions fit, both are kept there, and else one at a time. If not given, half of what is
+            free on a CUDA device, since activations need room as well, and no limit on a CPU.
         traced: whether to keep a trace.
 
     Raises:
@@ -137,6 +138,8 @@ def join_pipeline(
     if len(costs) != len(structure.layers):
         raise PartitionError(f"{len(costs)} costs for {len(structure.layers)} layers")
     weights = StageWeights(structure, cut(costs, world), device)
+    if device_memory_bytes is None and device.type == "cuda":
+        device_memory_bytes = torch.cuda.mem_get_info(device)[0] // 2
     _place(weights, rank, world, device_memory_bytes)
     group = StageGroup(store, rank, world, device, join_timeout_s, peer_timeout_s)
     return Pipeline(structure, weights, group, device, Trace(rank, device, enabled=traced))

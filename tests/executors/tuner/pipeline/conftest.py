@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 
@@ -37,16 +37,33 @@ def deep_directory(llama_directory: Path, tmp_path_factory: pytest.TempPathFacto
     return directory
 
 
-@pytest.fixture(scope="session")
-def deep_gpt2_directory(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("deep-gpt2")
-    torch.manual_seed(4)
-    config = GPT2Config(
-        vocab_size=320, n_embd=32, n_layer=LAYERS, n_head=2, n_positions=128, initializer_range=0.1
-    )
-    GPT2LMHeadModel(config).save_pretrained(directory)
-    AutoTokenizer.from_pretrained(llama_directory).save_pretrained(directory)
-    return directory
+@pytest.fixture
+def make_model(llama_directory: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """A model of five layers, of another family than Llama, untied."""
+    shape = {
+        "vocab_size": 320,
+        "hidden_size": 32,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 128,
+        "initializer_range": 0.1,
+    }
+    grouped = {
+        "num_key_value_heads": 1,
+        "intermediate_size": 48,
+        "head_dim": 16,
+        "tie_word_embeddings": False,
+    }
+
+    def make(family: str) -> Path:
+        directory = tmp_path / f"model-{family}"
+        torch.manual_seed(4)
+        config = AutoConfig.for_model(family, **shape, **({} if family == "gpt2" else grouped))
+        AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+        AutoTokenizer.from_pretrained(llama_directory).save_pretrained(directory)
+        return directory
+
+    return make
 
 
 @pytest.fixture(scope="session")

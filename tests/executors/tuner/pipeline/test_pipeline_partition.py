@@ -1,6 +1,6 @@
 """How layers are cut into stages."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from tests.support.examples import examples
 
 def worst_stage(costs: list[int], bounds: tuple[int, ...]) -> int:
     ends = (0, *bounds, len(costs))
-    return max(sum(costs[start:end]) for start, end in zip(ends, ends[1:], strict=False))
+    return max(sum(costs[start:end]) for start, end in pairwise(ends))
 
 
 @settings(max_examples=examples(500), deadline=None)
@@ -23,18 +23,16 @@ def test_no_other_cut_has_a_cheaper_worst_stage(costs: list[int], data: st.DataO
     assert [layer for part in parts for layer in part] == list(range(len(costs)))
     assert len(parts) == stages
     assert all(len(part) > 0 for part in parts)
-    best = min(
-        worst_stage(costs, bounds) for bounds in combinations(range(1, len(costs)), stages - 1)
-    )
+    best = min(worst_stage(costs, bounds) for bounds in combinations(range(1, len(costs)), stages - 1))
     assert max(sum(costs[layer] for layer in part) for part in parts) == best
 
 
 def test_of_equal_cuts_the_last_stage_has_the_fewest_layers() -> None:
-    assert cut([1] * 5, 4) == (range(0, 2), range(2, 3), range(3, 4), range(4, 5))
+    assert cut([1] * 5, 4) == (range(2), range(2, 3), range(3, 4), range(4, 5))
 
 
 def test_an_expensive_head_gets_a_stage_with_fewer_layers() -> None:
-    assert cut([1, 1, 1, 1, 1, 3], 2) == (range(0, 4), range(4, 6))
+    assert cut([1, 1, 1, 1, 1, 3], 2) == (range(4), range(4, 6))
 
 
 @pytest.mark.parametrize("stages", [0, 6])

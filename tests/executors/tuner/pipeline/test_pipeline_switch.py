@@ -114,7 +114,7 @@ def spans_of(results: list[dict[str, Any]]) -> list[Span]:
     return [Span(**span) for result in results for span in result["spans"]]
 
 
-def test_the_next_task_begins_on_the_last_rank_before_the_old_one_is_stored_anywhere(
+def test_the_next_task_begins_on_the_last_rank_and_each_rank_loads_it_when_it_is_done_with_the_old_one(
     switch: Switch,
 ) -> None:
     results, _ = switch(4, "reverse", overlap=True)
@@ -131,6 +131,23 @@ def test_the_next_task_begins_on_the_last_rank_before_the_old_one_is_stored_anyw
     for rank in range(4):
         load = next(s for s in spans if s.rank == rank and s.job_id == "b" and s.kind == "load")
         assert load.start_s >= ended_s[rank]
+
+
+def test_the_first_rank_may_still_run_the_old_task_backwards_while_the_last_one_runs_the_next(
+    deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
+) -> None:
+    results = run_ranks(
+        scenarios.hold_back_the_first_rank,
+        4,
+        deep_directory,
+        dataset_root,
+        tmp_path,
+        jobs=[
+            {"task": make_task("a").model_dump_json()},
+            {"task": make_task("b").model_dump_json(), "direction": "reverse"},
+        ],
+    )
+    assert training_gap(spans_of(results), "a", "b").between_s < 0
 
 
 def test_without_overlap_the_next_task_begins_when_all_of_the_old_one_is_stored(switch: Switch) -> None:

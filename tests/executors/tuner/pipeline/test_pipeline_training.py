@@ -137,24 +137,31 @@ def test_gradients_are_those_of_the_engine(
     assert results[0]["norms"][-1] == pytest.approx(engine.gradient_norm("job"), rel=1e-5)
 
 
-def test_gpt2_trains_over_stages_as_in_the_engine(
-    deep_gpt2_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
+@pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen2", "qwen3"])
+def test_other_families_train_over_stages_as_in_the_engine(
+    family: str,
+    make_model: Callable[[str], Path],
+    dataset_root: Path,
+    make_task: MakeTask,
+    tmp_path: Path,
 ) -> None:
-    base = load_base(deep_gpt2_directory)
-    task = make_task("job", target_modules=GPT2_TARGET_MODULES)
+    directory = make_model(family)
+    base = load_base(directory)
+    targets = {"target_modules": GPT2_TARGET_MODULES} if family == "gpt2" else {}
+    task = make_task("job", **targets)
     losses, expected = engine_run(base, dataset_root, task)
     results = run_ranks(
         scenarios.train,
         3,
-        deep_gpt2_directory,
+        directory,
         dataset_root,
         tmp_path,
         task=task.model_dump_json(),
         steps=STEPS,
-        name="gpt2",
+        name=family,
     )
     assert results[0]["losses"] == losses
-    assert_same(read_state(tmp_path / "gpt2", base), expected)
+    assert_same(read_state(tmp_path / family, base), expected)
 
 
 def test_a_checkpoint_goes_on_in_the_engine_and_back_and_loads_in_peft(

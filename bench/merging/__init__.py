@@ -1,0 +1,1 @@
+"""`millrace bench merging`: merged fine-tuning jobs and their switches (Ymir)."""
