@@ -4,17 +4,19 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch.distributed import PrefixStore
 
 from executors.lora.checkpoint import decode_state, encode_state
 from executors.lora.dataset import DatasetRoot
 from executors.lora.task import LoraTask, TaskState
+from executors.tuner.pipeline.group import StageLostError
 from executors.tuner.pipeline.pool import Pipeline, join_pipeline
 from executors.tuner.pipeline.preparation import (
     PipelinePlan,
@@ -30,6 +32,8 @@ from tests.support.pipeline_ranks import Rank
 
 def join(rank: Rank, **options: Any) -> Pipeline:
     options = {"join_timeout_s": 20.0, "peer_timeout_s": 20.0} | options
+    if options.get("device") == "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(rank.rank)
     return join_pipeline(rank.store(), rank.rank, rank.world, rank.directory, **options)
 
 
@@ -163,6 +167,23 @@ def lose_a_rank(rank: Rank) -> dict[str, Any]:
                 task.step()
         except Exception as error:
             return {"type": type(error).__name__, "text": str(error), "after_s": time.monotonic() - started_s}
+
+
+def go_on_with_fewer(rank: Rank) -> dict[str, Any]:
+    """The last rank is killed; the others meet again as a pipeline of their own, in the same processes."""
+    if rank.rank == rank.world - 1:
+        with join(rank) as pipeline:
+            load_task(pipeline, prepared(rank, pipeline, rank.arguments)).step()
+            os.kill(os.getpid(), signal.SIGKILL)
+    # Nobody waits so long: a rank that is told leaves, and so tells the next.
+    with suppress(StageLostError), join(rank, peer_timeout_s=60.0) as pipeline:
+        task = load_task(pipeline, prepared(rank, pipeline, rank.arguments))
+        while True:
+            task.step()
+    store = PrefixStore("again", rank.store())
+    with join_pipeline(store, rank.rank, rank.world - 1, rank.directory, peer_timeout_s=20.0) as pipeline:
+        task = load_task(pipeline, prepared(rank, pipeline, rank.arguments))
+        return told([task.step() for _ in range(2)])
 
 
 def lose_a_rank_in_a_switch(rank: Rank) -> dict[str, Any]:

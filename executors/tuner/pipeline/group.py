@@ -1,8 +1,8 @@
 """How the ranks of a pipeline talk: messages between neighbours, and what all of them exchange."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -24,10 +24,11 @@ class Channel:
 
     def __init__(self, name: str, group: ProcessGroup, world: int, timeout_s: float) -> None:
         self._name = name
-        self._group = group
+        self._group: ProcessGroup | None = group
         self._world = world
         self._timeout_s = timeout_s
-        self._under_way: deque[tuple[Work, Tensor, int]] = deque()
+        self._sent: deque[tuple[Work, Tensor, int]] = deque()
+        self._receiving: Work | None = None
 
     def send(self, tensor: Tensor, rank: int) -> None:
         """Send to another rank without waiting for it to take it.
@@ -38,12 +39,15 @@ class Channel:
         tensor = tensor.contiguous()
         # Under 1F1B a stage is never further ahead of another than the pipeline is long, so this waits for
         # messages only that were taken already. It bounds how many tensors are kept.
-        while len(self._under_way) >= 2 * self._world:
+        while len(self._sent) >= 2 * self._world:
             self._wait_for_oldest()
-        with self._naming(f"takes no {self._name}", rank):
-            work = dist.isend(tensor, group=self._group, group_dst=rank)
-        assert work is not None, "this process is in the group"
-        self._under_way.append((work, tensor, rank))
+
+        def start() -> None:
+            work = dist.isend(tensor, group=self._opened(), group_dst=rank)
+            assert work is not None, "this process is in the group"
+            self._sent.append((work, tensor, rank))
+
+        self._attempt(start, f"rank {rank} of the pipeline is gone or takes no {self._name}")
 
     def receive(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, rank: int) -> Tensor:
         """Wait for a tensor from another rank.
@@ -52,10 +56,13 @@ class Channel:
             StageLostError: none has come in time.
         """
         tensor = torch.empty(*shape, dtype=dtype, device=device)
-        with self._naming(f"sends no {self._name}", rank):
-            work = dist.irecv(tensor, group=self._group, group_src=rank)
-            assert work is not None, "this process is in the group"
-            work.wait(timedelta(seconds=self._timeout_s))
+
+        def wait() -> None:
+            self._receiving = dist.irecv(tensor, group=self._opened(), group_src=rank)
+            assert self._receiving is not None, "this process is in the group"
+            self._receiving.wait(timedelta(seconds=self._timeout_s))
+
+        self._attempt(wait, f"rank {rank} of the pipeline is gone or sends no {self._name}")
         return tensor
 
     def flush(self) -> None:
@@ -64,7 +71,7 @@ class Channel:
         Raises:
             StageLostError: something was not in time.
         """
-        while self._under_way:
+        while self._sent:
             self._wait_for_oldest()
 
     def exchange(self, values: Sequence[float]) -> list[list[float]]:
@@ -75,36 +82,42 @@ class Channel:
         """
         mine = torch.tensor(values, dtype=torch.float64)
         everyones = [torch.empty_like(mine) for _ in range(self._world)]
-        try:
-            dist.all_gather(everyones, mine, group=self._group)
-        except RuntimeError as error:
-            raise StageLostError(
-                f"not all of the pipeline's {self._world} ranks have answered within {self._timeout_s:g} s: "
-                f"{_first_line(error)}"
-            ) from error
+        self._attempt(
+            lambda: dist.all_gather(everyones, mine, group=self._opened()),
+            f"one of the {self._world} ranks of the pipeline is gone or does not answer",
+        )
         return [numbers.tolist() for numbers in everyones]
 
-    def forget(self) -> None:
-        """Let go of what was sent and not taken."""
-        self._under_way.clear()
+    def close(self) -> None:
+        """Let go of the group and of all that is under way in it."""
+        self._sent.clear()
+        self._receiving = None
+        self._group = None
 
     def _wait_for_oldest(self) -> None:
-        work, _, rank = self._under_way[0]
-        with self._naming(f"takes no {self._name}", rank):
-            work.wait(timedelta(seconds=self._timeout_s))
-        self._under_way.popleft()
+        rank = self._sent[0][2]
+        self._attempt(
+            lambda: self._sent[0][0].wait(timedelta(seconds=self._timeout_s)),
+            f"rank {rank} of the pipeline is gone or takes no {self._name}",
+        )
+        self._sent.popleft()
 
-    @contextmanager
-    def _naming(self, what: str, rank: int) -> Iterator[None]:
+    def _opened(self) -> ProcessGroup:
+        if self._group is None:
+            raise RuntimeError("this rank has left the pipeline")
+        return self._group
+
+    def _attempt(self, action: Callable[[], object], failure: str) -> None:
         try:
-            yield
+            action()
+            return
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise StageLostError(
-                f"rank {rank} of the pipeline is gone or {what} within {self._timeout_s:g} s: "
-                f"{_first_line(error)}"
-            ) from error
+            reason = _first_line(error)
+        # Raised out here, since Gloo's connections close only when nothing refers to the group: the frames
+        # of the first error would, and then the other ranks would not see that this one leaves.
+        raise StageLostError(f"{failure} within {self._timeout_s:g} s: {reason}")
 
 
 class StageGroup:
@@ -161,7 +174,7 @@ class StageGroup:
     def close(self) -> None:
         """Disconnect: whoever waits for this rank sees it go. The process may join another pipeline."""
         for channel in (self.activations, self.gradients, self.control, self.beside):
-            channel.forget()
+            channel.close()
         _disconnect()
 
 

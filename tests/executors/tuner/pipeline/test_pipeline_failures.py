@@ -70,6 +70,17 @@ def test_a_rank_that_hangs_ends_the_others_in_the_time_that_is_set(
     assert all(word["after_s"] < 5.0 for word in words.values())
 
 
+def test_ranks_that_are_left_can_meet_again_in_the_same_processes(
+    deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
+) -> None:
+    task = make_task("job").model_dump_json()
+    with running(scenarios.go_on_with_fewer, 4, deep_directory, dataset_root, tmp_path, task=task) as ranks:
+        *left, lost = ranks.results(timeout_s=30.0)
+    assert lost == {"error": "killed"}
+    assert left[0]["losses"] == left[1]["losses"] == left[2]["losses"]
+    assert len(left[0]["losses"]) == 2
+
+
 @pytest.mark.parametrize("lost", [0, 3])
 def test_a_rank_that_is_lost_in_a_switch_fails_the_switch_or_the_end_of_the_old_task(
     lost: int, deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path

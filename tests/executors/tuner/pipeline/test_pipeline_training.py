@@ -65,6 +65,11 @@ def assert_same(left: TaskState, right: TaskState) -> None:
         assert torch.equal(value, other) if isinstance(value, Tensor) else value == other, name
 
 
+def distance(left: Tensor, right: Tensor) -> float:
+    """L2 norm of the difference, relative to that of the second."""
+    return float((left - right).norm() / right.norm())
+
+
 def engine_run(
     base: SharedBase, dataset_root: Path, task: LoraTask, steps: int = STEPS, state: TaskState | None = None
 ) -> tuple[list[float], TaskState]:
@@ -96,7 +101,8 @@ def test_with_micro_batches_and_clipping_weights_differ_from_the_engines_by_roun
     assert state.samples_done == expected.samples_done
     assert state.cursor == expected.cursor
     torch.testing.assert_close(state.parameters, expected.parameters, rtol=0, atol=1e-2 * task.learning_rate)
-    torch.testing.assert_close(state.first_moment, expected.first_moment, rtol=1e-3, atol=1e-7)
+    assert distance(state.parameters, expected.parameters) < 1e-5
+    assert distance(state.first_moment, expected.first_moment) < 1e-4
 
 
 def test_the_number_of_stages_and_the_direction_change_no_bit(train: Train, make_task: MakeTask) -> None:
