@@ -79,7 +79,11 @@ def train(rank: Rank) -> dict[str, Any]:
     arguments = rank.arguments
     with join(rank, **arguments.get("options", {})) as pipeline:
         task = load_task(pipeline, prepared(rank, pipeline, arguments))
-        results = [task.step() for _ in range(arguments["steps"])]
+        results, next_is_last = [], []
+        for _ in range(arguments["steps"]):
+            next_is_last.append(task.next_is_last)
+            results.append(task.step())
+        next_is_last.append(task.next_is_last)
         keep(rank, pipeline, arguments["name"], task.state())
         records = [DatasetRoot(rank.dataset_root).open("ragged.jsonl")[index] for index in range(5)]
         losses = [task.evaluate(records), task.evaluate(records)]
@@ -91,6 +95,7 @@ def train(rank: Rank) -> dict[str, Any]:
             "evaluated": losses,
             "samples_done": task.samples_done,
             "finished": task.finished,
+            "next_is_last": next_is_last,
             "held": sum(here.values()),
             "partition": [[layers.start, layers.stop] for layers in pipeline.weights.partition],
         }

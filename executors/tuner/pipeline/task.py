@@ -90,6 +90,12 @@ class PipelineTask:
         return self._standing.finished
 
     @property
+    def next_is_last(self) -> bool:
+        """Whether the next step uses the last samples: the one to take by `switch`, if another job waits."""
+        left = self.plan.task.total_samples - self.samples_done
+        return 0 < left <= self.plan.task.batch_size
+
+    @property
     def part(self) -> TaskPart:
         """This rank's piece of the adapter."""
         return self._part

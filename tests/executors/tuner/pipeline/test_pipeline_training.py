@@ -216,6 +216,7 @@ def test_a_batch_smaller_than_the_micro_batches_and_a_smaller_last_one_are_train
     _, expected = engine_run(deep_base, dataset_root, task, steps=3)
     results, state = train(4, task, micro_batches=8, steps=3)
     assert results[0]["finished"]
+    assert results[0]["next_is_last"] == [False, False, True, False]
     assert state.samples_done == 7
     torch.testing.assert_close(state.parameters, expected.parameters, rtol=0, atol=1e-2 * task.learning_rate)
 
