@@ -44,9 +44,7 @@ class StageLayout:
         # Named in full, these layers are the only ones that match.
         self.layout = AdapterLayout(task.model_copy(update={"target_modules": sites}), own)
         self.layer_pieces = tuple(
-            piece
-            for layer in layers
-            if (piece := self._piece(tuple(s for s in structure.sites_of(range(layer, layer + 1)))))
+            piece for layer in layers if (piece := self._piece(structure.sites_of(range(layer, layer + 1))))
         )
 
     @property
