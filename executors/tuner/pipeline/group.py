@@ -1,0 +1,188 @@
+"""How the ranks of a pipeline talk: messages between neighbours, and what all of them exchange."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup, Store, Work  # type: ignore[attr-defined]
+
+
+class StageLostError(RuntimeError):
+    """Another rank of the pipeline is gone, or does not answer in time."""
+
+
+class Channel:
+    """Messages of one kind, in the order in which they are sent between each two ranks.
+
+    Each kind has a process group of its own. On NCCL a group's messages between two ranks run one after
+    another, so activations that nobody takes yet would hold up the gradients that must come first.
+    """
+
+    def __init__(self, name: str, group: ProcessGroup, world: int, timeout_s: float) -> None:
+        self._name = name
+        self._group: ProcessGroup | None = group
+        self._world = world
+        self._timeout_s = timeout_s
+        self._sent: deque[tuple[Work, Tensor, int]] = deque()
+        self._receiving: Work | None = None
+
+    def send(self, tensor: Tensor, rank: int) -> None:
+        """Send to another rank without waiting for it to take it.
+
+        Raises:
+            StageLostError: the rank is gone, or has not taken what was sent to it long before.
+        """
+        tensor = tensor.contiguous()
+        # Under 1F1B a stage is never further ahead of another than the pipeline is long, so this waits for
+        # messages only that were taken already. It bounds how many tensors are kept.
+        while len(self._sent) >= 2 * self._world:
+            self._wait_for_oldest()
+
+        def start() -> None:
+            work = dist.isend(tensor, group=self._opened(), group_dst=rank)
+            assert work is not None, "this process is in the group"
+            self._sent.append((work, tensor, rank))
+
+        self._attempt(start, f"rank {rank} of the pipeline is gone or takes no {self._name}")
+
+    def receive(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, rank: int) -> Tensor:
+        """Wait for a tensor from another rank.
+
+        Raises:
+            StageLostError: none has come in time.
+        """
+        tensor = torch.empty(*shape, dtype=dtype, device=device)
+
+        def wait() -> None:
+            self._receiving = dist.irecv(tensor, group=self._opened(), group_src=rank)
+            assert self._receiving is not None, "this process is in the group"
+            self._receiving.wait(timedelta(seconds=self._timeout_s))
+
+        self._attempt(wait, f"rank {rank} of the pipeline is gone or sends no {self._name}")
+        return tensor
+
+    def flush(self) -> None:
+        """Wait until all that was sent is taken.
+
+        Raises:
+            StageLostError: something was not in time.
+        """
+        while self._sent:
+            self._wait_for_oldest()
+
+    def exchange(self, values: Sequence[float]) -> list[list[float]]:
+        """Tell all ranks some numbers, as many as they tell, and return those of each rank.
+
+        Raises:
+            StageLostError: a rank does not answer.
+        """
+        mine = torch.tensor(values, dtype=torch.float64)
+        everyones = [torch.empty_like(mine) for _ in range(self._world)]
+        self._attempt(
+            lambda: dist.all_gather(everyones, mine, group=self._opened()),
+            f"one of the {self._world} ranks of the pipeline is gone or does not answer",
+        )
+        return [numbers.tolist() for numbers in everyones]
+
+    def close(self) -> None:
+        """Let go of the group and of all that is under way in it."""
+        self._sent.clear()
+        self._receiving = None
+        self._group = None
+
+    def _wait_for_oldest(self) -> None:
+        rank = self._sent[0][2]
+        self._attempt(
+            lambda: self._sent[0][0].wait(timedelta(seconds=self._timeout_s)),
+            f"rank {rank} of the pipeline is gone or takes no {self._name}",
+        )
+        self._sent.popleft()
+
+    def _opened(self) -> ProcessGroup:
+        if self._group is None:
+            raise RuntimeError("this rank has left the pipeline")
+        return self._group
+
+    def _attempt(self, action: Callable[[], object], failure: str) -> None:
+        try:
+            action()
+            return
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            reason = _first_line(error)
+        # Raised out here, since Gloo's connections close only when nothing refers to the group: the frames
+        # of the first error would, and then the other ranks would not see that this one leaves.
+        raise StageLostError(f"{failure} within {self._timeout_s:g} s: {reason}")
+
+
+class StageGroup:
+    """The process groups of a pipeline: Gloo on CPUs, NCCL for activations and gradients on CUDA devices.
+
+    Attributes:
+        activations: hidden states, from each stage to the next.
+        gradients: of the hidden states, from each stage to the one before.
+        control: small numbers and states in host memory, used by the training thread.
+        beside: likewise, used by the thread that finishes a task while the next one trains; separate, since
+            collectives of one group must come in the same order on all ranks.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world: int,
+        device: torch.device,
+        join_timeout_s: float,
+        peer_timeout_s: float,
+    ) -> None:
+        """Connect; all ranks must do so at the same time, and have no other default process group.
+
+        Raises:
+            StageLostError: a rank does not come.
+        """
+        join_timeout = timedelta(seconds=join_timeout_s)
+        peer_timeout = timedelta(seconds=peer_timeout_s)
+        heavy = "nccl" if device.type == "cuda" else "gloo"
+        try:
+            store.set_timeout(join_timeout)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=join_timeout)
+            channels = []
+            for name, backend in (
+                ("activations", heavy),
+                ("gradients", heavy),
+                ("control messages", "gloo"),
+                ("state", "gloo"),
+            ):
+                group = dist.new_group(timeout=peer_timeout, backend=backend)
+                assert isinstance(group, ProcessGroup), "all ranks are in it"
+                channels.append(Channel(name, group, world, peer_timeout_s))
+        except RuntimeError as error:
+            _disconnect()
+            raise StageLostError(
+                f"rank {rank}: not all {world} ranks of the pipeline have come within {join_timeout_s:g} s: "
+                f"{_first_line(error)}"
+            ) from error
+        self.rank = rank
+        self.world = world
+        self.activations, self.gradients, self.control, self.beside = channels
+
+    def close(self) -> None:
+        """Disconnect: whoever waits for this rank sees it go. The process may join another pipeline."""
+        for channel in (self.activations, self.gradients, self.control, self.beside):
+            channel.close()
+        _disconnect()
+
+
+def _disconnect() -> None:
+    if dist.is_initialized():
+        with suppress(RuntimeError):  # what is left of a group that never came together
+            dist.destroy_process_group()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,154 @@
+"""What is done for a job ahead of its training: all that needs neither the device nor another rank."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from executors.lora.adapter import AdapterLayout
+from executors.lora.batch import Tokenizer, TokenSequence, tokenize
+from executors.lora.dataset import Cursor, JsonlDataset, take
+from executors.lora.resident import new_state
+from executors.lora.task import LoraTask, TaskState
+from executors.tuner.pipeline.part import StageLayout
+from executors.tuner.pipeline.partition import Direction
+from executors.tuner.pipeline.pool import Pipeline
+from executors.tuner.pipeline.states import scatter_state
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """How a job is trained over a pipeline; the same on all ranks.
+
+    Attributes:
+        task: the job; its batch size is that of a step.
+        micro_batches: into how many parts a step's batch is cut; fewer if it has fewer sequences. The
+            pipeline idles for (stages - 1) / (micro_batches + stages - 1) of a step.
+        direction: which rank runs the first stage.
+    """
+
+    task: LoraTask
+    micro_batches: int
+    direction: Direction = "forward"
+
+    def __post_init__(self) -> None:
+        if self.micro_batches < 1:
+            raise ValueError(f"{self.task.job_id}: {self.micro_batches} micro-batches; at least 1 is needed")
+
+
+@dataclass(frozen=True)
+class PreparedTask:
+    """A job in this rank's host memory, ready to be brought to the device.
+
+    Attributes:
+        plan: how it is trained.
+        dataset: its data, open; closed with the task.
+        layouts: of all stages.
+        piece: this rank's piece of its state, pinned if the device is a GPU.
+        first_batch: the sequences of its next step.
+        weights: parameters of the base that this rank must exchange for it; None if they are held.
+    """
+
+    plan: PipelinePlan
+    dataset: JsonlDataset
+    layouts: tuple[StageLayout, ...]
+    piece: TaskState
+    first_batch: tuple[TokenSequence, ...]
+    weights: Mapping[str, Tensor] | None
+
+
+def prepare_task(
+    pipeline: Pipeline, plan: PipelinePlan, dataset: JsonlDataset, state: TaskState | None = None
+) -> PreparedTask:
+    """Do all for a job that needs no device and no other rank, so that it can be done ahead in any thread.
+
+    Args:
+        pipeline: that will train it.
+        plan: how.
+        dataset: its data, which every rank opens for itself.
+        state: whole, the same on every rank; a job that has not begun if not given.
+
+    Raises:
+        ValueError: the job does not suit the base model, or the state or the data are not its own.
+    """
+    layouts = _layouts(pipeline, plan)
+    if state is None:
+        whole = AdapterLayout(plan.task, pipeline.structure.base.sites)
+        state = new_state(plan.task, whole, dataset.digest)
+    sizes = {len(state.parameters), len(state.first_moment), len(state.second_moment)}
+    if sizes != {sum(layout.size for layout in layouts)}:
+        raise ValueError(f"{plan.task.job_id}: the state does not fit the base model and the task")
+    piece = layouts[pipeline.stage(plan.direction)].cut(state)
+    return _prepared(pipeline, plan, dataset, layouts, piece)
+
+
+def prepare_from_leader(
+    pipeline: Pipeline, plan: PipelinePlan, dataset: JsonlDataset, state: TaskState | None
+) -> PreparedTask:
+    """Like `prepare_task`, but only rank 0 has the state. All ranks do so at the same time, between steps.
+
+    Raises:
+        StageLostError: another rank is gone.
+        ValueError: as for `prepare_task`.
+    """
+    layouts = _layouts(pipeline, plan)
+    piece = scatter_state(state, layouts, pipeline.rank, plan.direction, pipeline.group.control)
+    return _prepared(pipeline, plan, dataset, layouts, piece)
+
+
+def upcoming(state: TaskState, records: int) -> tuple[list[int], Cursor]:
+    """Indices of the records of a job's next step, and the cursor behind them: those of the engine."""
+    task = state.task
+    count = min(task.batch_size, task.total_samples - state.samples_done)
+    return take(records, task.seed, state.cursor, count)
+
+
+def read_batch(state: TaskState, dataset: JsonlDataset, tokenizer: Tokenizer) -> tuple[TokenSequence, ...]:
+    """The sequences of a job's next step.
+
+    Raises:
+        ValueError: a record leaves nothing to predict.
+    """
+    indices, _ = upcoming(state, len(dataset))
+    length = state.task.sequence_length
+    return tuple(tokenize(dataset[index], tokenizer, length) for index in indices)
+
+
+def _layouts(pipeline: Pipeline, plan: PipelinePlan) -> tuple[StageLayout, ...]:
+    task, base = plan.task, pipeline.structure.base
+    if task.sequence_length > base.longest_sequence_tokens:
+        raise ValueError(
+            f"{task.job_id}: sequences of {task.sequence_length} tokens, "
+            f"but the base model takes {base.longest_sequence_tokens}"
+        )
+    return tuple(StageLayout(task, pipeline.structure, layers) for layers in pipeline.weights.partition)
+
+
+def _prepared(
+    pipeline: Pipeline,
+    plan: PipelinePlan,
+    dataset: JsonlDataset,
+    layouts: tuple[StageLayout, ...],
+    piece: TaskState,
+) -> PreparedTask:
+    if piece.task != plan.task:
+        raise ValueError(f"{plan.task.job_id}: the state is of another task, or of other settings")
+    if piece.dataset_digest != dataset.digest:
+        raise ValueError(f"{plan.task.job_id}: {dataset.name} has changed since the task was suspended")
+    if pipeline.device.type == "cuda":
+        piece = replace(
+            piece,
+            parameters=piece.parameters.pin_memory(),
+            first_moment=piece.first_moment.pin_memory(),
+            second_moment=piece.second_moment.pin_memory(),
+        )
+    stage = pipeline.stage(plan.direction)
+    held = pipeline.weights.holds(stage)
+    return PreparedTask(
+        plan=plan,
+        dataset=dataset,
+        layouts=layouts,
+        piece=piece,
+        first_batch=read_batch(piece, dataset, pipeline.structure.base.tokenizer),
+        weights=None if held else pipeline.weights.read(stage),
+    )

@@ -1,0 +1,228 @@
+"""The entire structure of the base model on every rank, with the parameters of some stages only.
+
+"Each machine maintains the entire model structure and partial model parameters" (Ymir, section 6.2). What is
+not held lies on torch's meta device, where it has a shape and no memory. So every rank can lay out a whole
+adapter, and read and write whole checkpoints, whatever it holds.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from executors.lora.adapter import inject
+from executors.lora.base_model import BaseModelError, SharedBase
+from executors.lora.packed_attention import PACKED_ATTENTION
+from executors.tuner.pipeline.families import FAMILIES, Family
+from executors.tuner.pipeline.partition import cut
+
+_BASE_LAYER = ".base_layer."
+"""What `inject` puts into the names of the layers that it wraps."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A base model without its parameters.
+
+    Attributes:
+        base: as the engine has it; its parameters are on the meta device until a stage is placed.
+        family: the anatomy of the model.
+        dtype: of the parameters and of the hidden states between stages.
+    """
+
+    base: SharedBase
+    family: Family
+    dtype: torch.dtype
+
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        """The decoder layers."""
+        modules = self.base.model.get_submodule(self.family.layers)
+        assert isinstance(modules, nn.ModuleList), "all supported families keep their layers in a list"
+        return list(modules)
+
+    def modules_of(self, layers: range) -> tuple[str, ...]:
+        """Dotted names of the modules of the stage that has these layers."""
+        inner = tuple(f"{self.family.layers}.{number}" for number in layers)
+        beginning = self.family.beginning if layers.start == 0 else ()
+        ending = self.family.ending if layers.stop == len(self.layers) else ()
+        return (*beginning, *inner, *ending)
+
+    def sites_of(self, layers: range) -> tuple[str, ...]:
+        """Names of the linear layers in some decoder layers, in the model's order."""
+        inside = tuple(f"{self.family.layers}.{number}." for number in layers)
+        return tuple(name for name in self.base.sites if name.startswith(inside))
+
+
+def load_structure(directory: Path, device: torch.device) -> Structure:
+    """Build a model from its configuration alone: bfloat16 on CUDA, float32 on a CPU.
+
+    Raises:
+        BaseModelError: there is no such model, it has no safetensors weights, or it is of a family that
+            cannot be cut.
+    """
+    if not (directory / "config.json").is_file():
+        raise BaseModelError(f"{directory}: no Hugging Face model directory (config.json is missing)")
+    if not any(directory.glob("*.safetensors")):
+        raise BaseModelError(f"{directory}: no safetensors weights; pickled weights are refused")
+    config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    family = FAMILIES.get(config.model_type)
+    if family is None:
+        known = ", ".join(sorted(FAMILIES))
+        raise BaseModelError(f"{directory}: a {config.model_type!r} cannot be cut into stages; {known} can")
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    model.set_attn_implementation(PACKED_ATTENTION)
+    model.eval().requires_grad_(False)
+    _place_rotary(model, family, device)
+    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    return Structure(SharedBase(directory, model, tokenizer, inject(model)), family, dtype)
+
+
+def _place_rotary(model: PreTrainedModel, family: Family, device: torch.device) -> None:
+    # Its frequencies are in no file: they follow from the configuration, and every stage needs them.
+    if family.rotary is not None:
+        rotary = type(model.get_submodule(family.rotary))
+        model.set_submodule(family.rotary, rotary(model.config).to(device))
+
+
+class StageWeights:
+    """The parameters of the stages that a rank holds.
+
+    A rank that runs stage s of forward tasks runs stage S + 1 - s of reverse ones, so it needs two stages in
+    turn. Both are kept on the device if they fit; otherwise the one that comes is read into host memory ahead
+    of the switch (`read`), and takes the place of the one that went (`drop`, `place`).
+
+    Attributes:
+        partition: the layers of each stage.
+    """
+
+    def __init__(self, structure: Structure, partition: Sequence[range], device: torch.device) -> None:
+        """Find the parameters in the model's files.
+
+        Raises:
+            BaseModelError: a parameter is in none of them.
+        """
+        self.partition = tuple(partition)
+        self._structure = structure
+        self._device = device
+        self._files = dict(_tensor_files(structure.base.directory))
+        self._file_names = _file_names(structure.base, self._files)
+        self._held: dict[int, dict[str, Tensor]] = {}
+
+    def holds(self, stage: int) -> bool:
+        """Whether a stage can be run."""
+        return stage in self._held
+
+    def size_bytes(self, stages: set[int]) -> int:
+        """Device memory that the parameters of some stages take; tied ones count once."""
+        model = self._structure.base.model
+        sizes = {
+            self._file_names[name]: model.get_parameter(name).numel() * self._structure.dtype.itemsize
+            for stage in stages
+            for name in self._parameters(stage)
+        }
+        return sum(sizes.values())
+
+    def read(self, stage: int) -> dict[str, Tensor]:
+        """Read a stage's parameters into host memory, pinned if the device is a GPU, by their names in the
+        model's files."""
+        wanted = {self._file_names[name] for name in self._parameters(stage)}
+        tensors = {}
+        by_file: dict[Path, list[str]] = {}
+        for name in sorted(wanted):
+            by_file.setdefault(self._files[name], []).append(name)
+        for path, names in by_file.items():
+            with safe_open(path, framework="pt") as file:
+                for name in names:
+                    stored = file.get_tensor(name)
+                    host = torch.empty(
+                        stored.shape, dtype=self._structure.dtype, pin_memory=self._device.type == "cuda"
+                    )
+                    tensors[name] = host.copy_(stored)
+        return tensors
+
+    def place(self, stage: int, tensors: Mapping[str, Tensor]) -> None:
+        """Bring a stage to the device, from what `read` gave; what another stage has there is shared."""
+        model = self._structure.base.model
+        known = {name: tensor for held in self._held.values() for name, tensor in held.items()}
+        held: dict[str, Tensor] = {}
+        for name in self._parameters(stage):
+            source = self._file_names[name]
+            tensor = held.get(source, known.get(source))
+            if tensor is None:
+                tensor = tensors[source].to(self._device, non_blocking=True)
+            held[source] = tensor
+            _set_parameter(model, name, tensor)
+        self._held[stage] = held
+
+    def drop(self, stage: int) -> None:
+        """Take a stage off the device."""
+        del self._held[stage]
+        model = self._structure.base.model
+        for name in self._parameters(stage):
+            _set_parameter(model, name, torch.empty_like(model.get_parameter(name), device="meta"))
+
+    def tensors(self, stage: int) -> Iterator[Tensor]:
+        """The parameters of a held stage, on the device."""
+        yield from self._held[stage].values()
+
+    def _parameters(self, stage: int) -> list[str]:
+        model = self._structure.base.model
+        return [
+            f"{module}.{name}"
+            for module in self._structure.modules_of(self.partition[stage])
+            for name, _ in model.get_submodule(module).named_parameters()
+        ]
+
+
+def parameter_costs(structure: Structure) -> list[int]:
+    """Costs of the layers for `cut`: their parameters, and for the last one also those of the head.
+
+    A matrix product costs as many multiplications for each token as the matrix has elements. Embeddings cost
+    none. The head runs only on tokens that bear loss, so it counts too much where these are few.
+    """
+    costs = [sum(parameter.numel() for parameter in layer.parameters()) for layer in structure.layers]
+    costs[-1] += sum(p.numel() for p in structure.base.model.get_output_embeddings().parameters())
+    return costs
+
+
+def partition_by_parameters(structure: Structure, stages: int) -> tuple[range, ...]:
+    """Cut a model so that the largest stage is as small as can be.
+
+    Raises:
+        PartitionError: it has fewer layers than there are to be stages.
+    """
+    return cut(parameter_costs(structure), stages)
+
+
+def _tensor_files(directory: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(directory.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - it is no mapping
+                yield name, path
+
+
+def _file_names(base: SharedBase, files: Mapping[str, Path]) -> dict[str, str]:
+    """The name in the files of each parameter: tied ones have one, and some files leave out the model's own
+    prefix."""
+    first: dict[int, str] = {}
+    names = {}
+    for name, parameter in base.model.named_parameters(remove_duplicate=False):
+        original = first.setdefault(id(parameter), name).replace(_BASE_LAYER, ".")
+        candidates = (original, original.removeprefix(f"{base.model.base_model_prefix}."))
+        found = next((candidate for candidate in candidates if candidate in files), None)
+        if found is None:
+            raise BaseModelError(f"{base.directory}: no file has the parameter {original}")
+        names[name] = found
+    return names
+
+
+def _set_parameter(model: PreTrainedModel, name: str, tensor: Tensor) -> None:
+    module, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(module), leaf, nn.Parameter(tensor, requires_grad=False))

@@ -1,0 +1,238 @@
+"""A job comes to the same weights over any number of stages as in the engine."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from executors.lora.base_model import SharedBase, load_base
+from executors.lora.batch import tokenize
+from executors.lora.checkpoint import decode_state, encode_state
+from executors.lora.dataset import DatasetRoot
+from executors.lora.engine import FusedEngine
+from executors.lora.task import GPT2_TARGET_MODULES, LoraTask, TaskState
+from tests.support import pipeline_scenarios as scenarios
+from tests.support.pipeline_ranks import run_ranks
+
+STEPS = 4
+MakeTask = Callable[..., LoraTask]
+Train = Callable[..., tuple[list[dict[str, Any]], TaskState]]
+
+
+@pytest.fixture(scope="session")
+def deep_base(deep_directory: Path) -> SharedBase:
+    return load_base(deep_directory)
+
+
+def read_state(folder: Path, base: SharedBase) -> TaskState:
+    return decode_state({path.name: path.read_bytes() for path in folder.iterdir()}, base)
+
+
+@pytest.fixture
+def train(deep_directory: Path, deep_base: SharedBase, dataset_root: Path, tmp_path: Path) -> Train:
+    def run(world: int, task: LoraTask, *, steps: int = STEPS, **arguments: Any) -> tuple[list, TaskState]:
+        name = f"{world}-{len(list(tmp_path.iterdir()))}"
+        results = run_ranks(
+            scenarios.train,
+            world,
+            deep_directory,
+            dataset_root,
+            tmp_path,
+            task=task.model_dump_json(),
+            steps=steps,
+            name=name,
+            **arguments,
+        )
+        state = read_state(tmp_path / name, deep_base)
+        assert_same(state, read_state(tmp_path / f"{name}-after", deep_base))  # evaluation changes nothing
+        assert all(result["losses"] == results[0]["losses"] for result in results)
+        return results, state
+
+    return run
+
+
+def assert_same(left: TaskState, right: TaskState) -> None:
+    assert left.task == right.task
+    assert vars(left).keys() == vars(right).keys()
+    for name, value in vars(left).items():
+        other = getattr(right, name)
+        assert torch.equal(value, other) if isinstance(value, Tensor) else value == other, name
+
+
+def distance(left: Tensor, right: Tensor) -> float:
+    """L2 norm of the difference, relative to that of the second."""
+    return float((left - right).norm() / right.norm())
+
+
+def engine_run(
+    base: SharedBase, dataset_root: Path, task: LoraTask, steps: int = STEPS, state: TaskState | None = None
+) -> tuple[list[float], TaskState]:
+    engine = FusedEngine(base, DatasetRoot(dataset_root))
+    engine.attach(task, state)
+    losses = [engine.step()[task.job_id] for _ in range(steps)]
+    return losses, engine.detach(task.job_id)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_with_whole_batches_a_pipeline_is_the_engine_bit_by_bit(
+    world: int, train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
+) -> None:
+    task = make_task("job")
+    losses, expected = engine_run(deep_base, dataset_root, task)
+    results, state = train(world, task, micro_batches=1)
+    assert results[0]["losses"] == losses
+    assert_same(state, expected)
+
+
+def test_with_micro_batches_and_clipping_weights_differ_from_the_engines_by_rounding(
+    train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
+) -> None:
+    task = make_task("job", max_gradient_norm=0.05, weight_decay=0.01, batch_size=6)
+    losses, expected = engine_run(deep_base, dataset_root, task)
+    results, state = train(4, task, micro_batches=3)
+    assert results[0]["losses"] == pytest.approx(losses, rel=1e-5)
+    assert min(results[0]["norms"]) > task.max_gradient_norm
+    assert state.samples_done == expected.samples_done
+    assert state.cursor == expected.cursor
+    torch.testing.assert_close(state.parameters, expected.parameters, rtol=0, atol=1e-2 * task.learning_rate)
+    assert distance(state.parameters, expected.parameters) < 1e-5
+    assert distance(state.first_moment, expected.first_moment) < 1e-4
+
+
+def test_the_number_of_stages_and_the_direction_change_no_bit(train: Train, make_task: MakeTask) -> None:
+    task = make_task("job", dropout=0.1, max_gradient_norm=0.05, batch_size=5)
+    results, expected = train(1, task, micro_batches=3)
+    for world, direction in ((2, "reverse"), (3, "forward"), (4, "reverse"), (5, "forward")):
+        others, state = train(world, task, micro_batches=3, direction=direction)
+        assert_same(state, expected)
+        assert others[0]["losses"] == results[0]["losses"]
+        assert others[0]["norms"] == results[0]["norms"]
+        assert others[0]["evaluated"] == results[0]["evaluated"]
+
+
+def test_adapters_on_some_layers_only_leave_stages_without_any(
+    train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
+) -> None:
+    for targets in (("layers.2.mlp.down_proj",), ("layers.0.self_attn.q_proj", "layers.4.mlp.up_proj")):
+        task = make_task("job", target_modules=targets)
+        _, expected = engine_run(deep_base, dataset_root, task)
+        _, state = train(4, task, micro_batches=1)
+        assert_same(state, expected)
+
+
+def test_gradients_are_those_of_the_engine(
+    train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask, tmp_path: Path
+) -> None:
+    task = make_task("job", batch_size=6)
+    engine = FusedEngine(deep_base, DatasetRoot(dataset_root))
+    engine.attach(task)
+    for _ in range(2):
+        engine.step()
+    results, _ = train(4, task, micro_batches=3, steps=2)
+    pieces = [load_file(tmp_path / f"4-0-{rank}")["gradient"] for rank in range(4)]
+    layout_order = torch.cat(pieces)
+    gradients = engine.gradients("job")
+    norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()
+    assert float(layout_order.norm()) == pytest.approx(float(norm), rel=1e-5)
+    assert results[0]["norms"][-1] == pytest.approx(engine.gradient_norm("job"), rel=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen2", "qwen3"])
+def test_other_families_train_over_stages_as_in_the_engine(
+    family: str,
+    make_model: Callable[[str], Path],
+    dataset_root: Path,
+    make_task: MakeTask,
+    tmp_path: Path,
+) -> None:
+    directory = make_model(family)
+    base = load_base(directory)
+    targets = {"target_modules": GPT2_TARGET_MODULES} if family == "gpt2" else {}
+    task = make_task("job", **targets)
+    losses, expected = engine_run(base, dataset_root, task)
+    results = run_ranks(
+        scenarios.train,
+        3,
+        directory,
+        dataset_root,
+        tmp_path,
+        task=task.model_dump_json(),
+        steps=STEPS,
+        name=family,
+    )
+    assert results[0]["losses"] == losses
+    assert_same(read_state(tmp_path / family, base), expected)
+
+
+def test_a_checkpoint_goes_on_in_the_engine_and_back_and_loads_in_peft(
+    train: Train,
+    deep_base: SharedBase,
+    deep_directory: Path,
+    dataset_root: Path,
+    make_task: MakeTask,
+    tmp_path: Path,
+) -> None:
+    task = make_task("job")
+    _, expected = engine_run(deep_base, dataset_root, task, steps=6)
+    _, first = engine_run(deep_base, dataset_root, task, steps=2)
+    (tmp_path / "two").mkdir()
+    for name, content in encode_state(first, deep_base).items():
+        (tmp_path / "two" / name).write_bytes(content)
+    for leader_only in (False, True):
+        results, middle = train(
+            4, task, steps=2, checkpoint="two", leader_only=leader_only, direction="reverse"
+        )
+        _, last = engine_run(deep_base, dataset_root, task, steps=2, state=middle)
+        assert_same(last, expected)
+
+    folder = tmp_path / "peft"
+    folder.mkdir()
+    for name, content in encode_state(middle, deep_base).items():
+        (folder / name).write_bytes(content)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(deep_directory), folder)
+    dataset = DatasetRoot(dataset_root).open("ragged.jsonl")
+    total = tokens = 0.0
+    for index in range(5):
+        sequence = tokenize(dataset[index], deep_base.tokenizer, task.sequence_length)
+        ids = torch.tensor([sequence.token_ids])
+        labels = ids.clone()
+        labels[:, : sequence.loss_start] = -100
+        with torch.no_grad():
+            total += float(model(input_ids=ids, labels=labels).loss) * sequence.loss_tokens
+        tokens += sequence.loss_tokens
+    assert results[0]["evaluated"] == [pytest.approx(total / tokens, rel=1e-5)] * 2
+
+
+def test_a_batch_smaller_than_the_micro_batches_and_a_smaller_last_one_are_trained(
+    train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
+) -> None:
+    task = make_task("job", batch_size=3, total_samples=7)
+    _, expected = engine_run(deep_base, dataset_root, task, steps=3)
+    results, state = train(4, task, micro_batches=8, steps=3)
+    assert results[0]["finished"]
+    assert results[0]["next_is_last"] == [False, False, True, False]
+    assert state.samples_done == 7
+    torch.testing.assert_close(state.parameters, expected.parameters, rtol=0, atol=1e-2 * task.learning_rate)
+
+
+def test_each_rank_holds_the_stages_of_both_directions_or_one_where_there_is_no_room(
+    train: Train, make_task: MakeTask
+) -> None:
+    task = make_task("job")
+    both, expected = train(4, task)
+    assert both[0]["partition"] == [[0, 2], [2, 3], [3, 4], [4, 5]]
+    layer = 32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 48 + 2 * 32
+    tokens, norm = 320 * 32, 32
+    outer, inner = 3 * layer + tokens + norm, 2 * layer
+    assert [result["held"] for result in both] == [outer, inner, inner, outer]
+
+    room = 4 * (2 * layer + tokens + norm)
+    one, state = train(4, task, options={"device_memory_bytes": room})
+    assert [result["held"] for result in one] == [2 * layer + tokens, inner, inner, layer + tokens + norm]
+    assert_same(state, expected)
