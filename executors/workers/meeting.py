@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict
 from torch import OutOfMemoryError
 from torch.distributed import DistStoreError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from executors.elastic.messages import Membership
 from executors.node.files import write_file
+from executors.workers.membership import Membership
 
 _READY = "ready"
 _ENTERED = "entered"
