@@ -95,8 +95,11 @@ class WorkerProcess(Generic[W]):
 
 
 def warm_up(*modules: str) -> int:
-    """Start the fork server and wait until it has imported torch, transformers, peft and these modules; return
-    how many CUDA devices there are."""
+    """Start the fork server and wait until it has imported torch, transformers, peft and these modules.
+
+    Returns:
+        how many CUDA devices there are.
+    """
     # A library that looks for devices when it is imported must not make a CUDA context: none survives a fork.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     _context.set_forkserver_preload([*_PRELOADED, *modules])
