@@ -31,7 +31,8 @@ from executors.lora.dataset import DatasetError, DatasetRoot
 from executors.lora.slots.runs import is_permanent
 from executors.node.checkpoints import StaleWriterError
 from executors.node.room import is_for_want_of_room
-from executors.workers.meeting import JobFolder, Meeting, PeerLostError
+from executors.workers.folder import JobFolder
+from executors.workers.meeting import Meeting, PeerLostError
 from executors.workers.membership import Membership
 from executors.workers.network import use_interface
 from executors.workers.processes import take_device
