@@ -1,0 +1,1 @@
+"""`millrace bench merging`: what merging fine-tuning jobs is worth."""
