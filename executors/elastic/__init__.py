@@ -4,9 +4,9 @@ Each worker process is a rank of torch.distributed. The node's own process impor
 does, and the worker processes are forked from it.
 """
 
-from executors.elastic.network import interface_of
 from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Runner, RunnerContext, UnfitError
+from executors.workers.network import interface_of
 from schemas.commands import Command
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 
@@ -40,6 +40,9 @@ class ElasticTraining:
             ValueError: the machine has fewer CUDA devices than are set.
         """
         from executors.elastic.processes import warm_up
-        from executors.elastic.runner import ElasticRunner, count_gpus
+        from executors.elastic.runner import ElasticRunner
+        from executors.workers.processes import room_for
 
-        return ElasticRunner(context, self._settings, count_gpus(self._settings, warm_up()))
+        return ElasticRunner(
+            context, self._settings, room_for(self._settings.device, self._settings.gpus, warm_up())
+        )

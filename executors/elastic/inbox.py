@@ -5,7 +5,8 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
-from executors.elastic.messages import DIRECTIVES, Ended, Failed, Joined, Membership, Progress, Release
+from executors.elastic.messages import DIRECTIVES, Ended, Failed, Joined, Progress, Release
+from executors.workers.membership import Membership
 
 
 class Inbox:

@@ -9,15 +9,16 @@ from executors.elastic.messages import (
     Ended,
     Failed,
     Joined,
-    Membership,
     Progress,
     Release,
     Verdict,
     WorkerOrder,
 )
-from executors.elastic.processes import WorkerProcess
+from executors.elastic.processes import start_worker
 from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Clock
+from executors.workers.membership import Membership
+from executors.workers.processes import WorkerProcess, exit_status
 from schemas.elastic.commands import WorkersAssigned
 from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, RunStarted
 
@@ -63,7 +64,7 @@ def world_size(command: WorkersAssigned) -> int:
 
 @dataclass
 class _Worker:
-    process: WorkerProcess
+    process: WorkerProcess[Joined | Progress | Ended | Failed]
     gpu: int
     rank: int
     """In the newest generation; `_NO_RANK` where it is to leave."""
@@ -206,7 +207,7 @@ class JobOnNode:
             **settings.model_dump(include=set(WorkerOrder.model_fields)),
         )
         try:
-            self._workers.append(_Worker(WorkerProcess(order), gpu, rank))
+            self._workers.append(_Worker(start_worker(order), gpu, rank))
         except (OSError, EOFError) as error:
             place.free_gpus.insert(0, gpu)
             self._fail(Failed(error=f"no worker process can be started: {error}", permanent=False))
@@ -352,6 +353,5 @@ class JobOnNode:
 
 
 def _death(worker: _Worker) -> Failed:
-    code = worker.process.exit_code
-    how = f"signal {-code}" if code is not None and code < 0 else f"status {code}"
+    how = exit_status(worker.process.exit_code)
     return Failed(error=f"a worker process has ended with {how} and no word", permanent=False)

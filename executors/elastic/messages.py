@@ -6,22 +6,13 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from executors.elastic.settings import Device
+from executors.workers.membership import Membership
 from schemas.base import Identifier, Record, Samples, UnixTime
 from schemas.elastic.workload import ElasticWorkload
 
 Verdict = Literal["leave", "stop", "discard"]
 """`leave`: the others go on. `stop`: all stop, checkpointed if the job keeps checkpoints. `discard`: all
 stop, nothing is kept."""
-
-
-class Membership(Record):
-    """A worker process has this place in a generation. Rank 0 leads it."""
-
-    kind: Literal["membership"] = "membership"
-    generation: int
-    rank: int
-    world: int
-    """Processes in all, one for each GPU of each worker."""
 
 
 class Release(Record):

@@ -7,7 +7,6 @@ and ends the node's processes and tells them what the cell has decided.
 
 import json
 import logging
-import os
 import shutil
 import time
 from typing import Any, Literal
@@ -247,16 +246,3 @@ class ElasticRunner:
             self._context.report(RunFailed(**about, error=error, permanent=False))
         else:
             self._context.report(RunProgressed(**about, node_s=0.0, complete=True))
-
-
-def count_gpus(settings: ElasticSettings, cuda_devices: int) -> int:
-    """How many worker processes a node has room for: as set, or one for each CUDA device, or CPU core.
-
-    Raises:
-        ValueError: the machine has fewer CUDA devices.
-    """
-    if settings.device == "cpu":
-        return settings.gpus or os.cpu_count() or 1
-    if cuda_devices < (settings.gpus or 1):
-        raise ValueError(f"{settings.gpus or 1} CUDA devices are wanted, the machine has {cuda_devices}")
-    return settings.gpus or cuda_devices

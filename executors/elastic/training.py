@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from executors.elastic.batches import IGNORED, global_batch, pad, share
+from executors.elastic.batches import IGNORED, global_batch, pad
 from executors.elastic.model import ModelError, TrainableModel, longest_sequence_tokens
 from executors.lora.batch import TokenSequence, tokenize
 from executors.lora.dataset import JsonlDataset
 from executors.lora.randomness import derive_seed
+from executors.workers.shares import share
 from schemas.elastic.workload import ElasticWorkload
 
 _FIRST_MOMENT_PREFIX = "exp_avg."

@@ -3,7 +3,6 @@
 Between generations it keeps model and optimizer in memory; what is on disk is for those that start anew.
 """
 
-import os
 import signal
 import time
 from contextlib import suppress
@@ -17,24 +16,26 @@ from transformers.utils.logging import disable_progress_bar
 from executors.elastic.checkpoint import FinishedJob, JobCheckpoints, publish, reportable
 from executors.elastic.group import Group, Signal, Standing, Wish
 from executors.elastic.inbox import Inbox
-from executors.elastic.meeting import JobFolder, Meeting, PeerLostError
 from executors.elastic.messages import (
     Ended,
     Failed,
     Joined,
-    Membership,
     Progress,
     Release,
     WorkerOrder,
 )
 from executors.elastic.model import load_model, model_directory
-from executors.elastic.network import use_interface
 from executors.elastic.places import checkpoint_root, job_folder, result_path
 from executors.elastic.training import Trainer
 from executors.lora.dataset import DatasetError, DatasetRoot
 from executors.lora.slots.runs import is_permanent
 from executors.node.checkpoints import StaleWriterError
 from executors.node.room import is_for_want_of_room
+from executors.workers.folder import JobFolder
+from executors.workers.meeting import Meeting, PeerLostError
+from executors.workers.membership import Membership
+from executors.workers.network import use_interface
+from executors.workers.processes import take_device
 from schemas import codec
 from schemas.base import MAX_TEXT_LENGTH
 
@@ -140,9 +141,7 @@ class Worker:
     def _prepare(self) -> None:
         order = self._order
         if order.device == "cuda":
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            devices = [str(order.gpu)] if visible is None else [visible.split(",")[order.gpu]]
-            os.environ["CUDA_VISIBLE_DEVICES"] = devices[0]
+            take_device(order.gpu)
         disable_progress_bar()
         torch.set_num_threads(order.threads)
         use_interface(order.worker_host)

@@ -1,7 +1,7 @@
 """The frozen base model that all adapters of a node share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,12 +26,30 @@ class SharedBase:
         model: the model; its linear layers are replaced by those in ``sites``.
         tokenizer: the model's own.
         sites: layers that can have an adapter, by dotted name.
+        frozen_layers: so many of the first layers can have none.
     """
 
     directory: Path
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     sites: Mapping[str, FusedLinear]
+    frozen_layers: int = 0
+
+    @property
+    def layers(self) -> int:
+        """How many layers the model has."""
+        return int(self.model.config.get_text_config().num_hidden_layers)
+
+    def frozen(self, layers: int) -> "SharedBase":
+        """The same model with no adapters on its first `layers` layers.
+
+        Raises:
+            ValueError: it has no more than those.
+        """
+        if layers >= self.layers:
+            raise ValueError(f"{layers} layers cannot be frozen, the base model has {self.layers}")
+        sites = {name: site for name, site in self.sites.items() if (layer_of(name) or 0) >= layers}
+        return replace(self, sites=sites, frozen_layers=layers) if layers else self
 
     @property
     def longest_sequence_tokens(self) -> int:
@@ -74,3 +92,9 @@ def load_base(directory: Path | None = None, device: torch.device | str = "cpu")
     # Evaluation mode: dropout inside the base would draw from global random state, shared by all tasks.
     model.eval().requires_grad_(False).to(device)
     return SharedBase(directory, model, tokenizer, inject(model))
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the layer that a module or parameter belongs to, by its dotted name; None for those
+    outside of layers."""
+    return next((int(part) for part in name.split(".") if part.isdecimal()), None)

@@ -105,6 +105,8 @@ def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dic
     fields: dict[str, Any] = config.to_dict()
     # PEFT keeps these as a set, whose order differs from process to process.
     fields["target_modules"] = sorted(fields["target_modules"])
+    if base.frozen_layers:
+        fields["layers_to_transform"] = list(range(base.frozen_layers, base.layers))
     return fields
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import stat
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -31,6 +31,27 @@ class Record:
     completion: str
 
 
+@dataclass(frozen=True)
+class FileIdentity:
+    """Tells a file from what it becomes when somebody writes to it, or puts another in its place."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+
+@dataclass(frozen=True)
+class DatasetIndex:
+    """What reading a whole file has shown: it is sound, and where its records begin."""
+
+    offsets: "array[int]"
+    digest: str
+
+
+FindIndex = Callable[[FileIdentity], DatasetIndex | None]
+
+
 class JsonlDataset:
     """Records of one JSONL file: ``{"text": ...}`` or ``{"prompt": ..., "completion": ...}`` on each line.
 
@@ -40,10 +61,20 @@ class JsonlDataset:
     Attributes:
         name: how errors call the file.
         digest: BLAKE2b of the content, in hex; tells a resumed task whether its data is still the same.
+        identity: of the file when it was opened.
     """
 
-    def __init__(self, path: Path, name: str, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        find_index: FindIndex = lambda _: None,
+    ) -> None:
         """Open and check a file.
+
+        Args:
+            find_index: what is known of a file that was checked before, so that it need not be read again.
 
         Raises:
             DatasetError: it is no regular file, is empty, or a line is too long or malformed.
@@ -52,7 +83,9 @@ class JsonlDataset:
         self._max_record_bytes = max_record_bytes
         self._file = _open_regular_file(path, name)
         try:
-            self._offsets, self.digest = self._scan()
+            self.identity = _identity(self._file)
+            known = find_index(self.identity)
+            self._offsets, self.digest = self._scan() if known is None else (known.offsets, known.digest)
         except BaseException:
             self._file.close()
             raise
@@ -71,6 +104,11 @@ class JsonlDataset:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def index(self) -> DatasetIndex:
+        """What was found when it was checked."""
+        return DatasetIndex(self._offsets, self.digest)
 
     def close(self) -> None:
         """Release the file."""
@@ -108,7 +146,7 @@ class DatasetRoot:
         self._folder = folder.resolve(strict=True)
         self._max_record_bytes = max_record_bytes
 
-    def open(self, name: str) -> JsonlDataset:
+    def open(self, name: str, find_index: FindIndex = lambda _: None) -> JsonlDataset:
         """Open the dataset at the relative path ``name``.
 
         Raises:
@@ -123,7 +161,7 @@ class DatasetRoot:
             raise DatasetError(f"{name!r}: no such dataset") from error
         if not path.is_relative_to(self._folder):
             raise DatasetError(f"{name!r}: leads out of the dataset root")
-        return JsonlDataset(path, name, self._max_record_bytes)
+        return JsonlDataset(path, name, self._max_record_bytes, find_index)
 
 
 @dataclass(frozen=True)
@@ -166,6 +204,11 @@ def _open_regular_file(path: Path, name: str) -> BinaryIO:
         os.close(descriptor)
         raise DatasetError(f"{name!r}: is not a regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def _identity(file: BinaryIO) -> FileIdentity:
+    status = os.fstat(file.fileno())
+    return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _parse_record(line: bytes, name: str, line_number: int | None) -> Record:

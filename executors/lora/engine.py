@@ -3,19 +3,17 @@
 import ctypes
 import platform
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, pack
 from executors.lora.dataset import DatasetRoot
-from executors.lora.fused_linear import SiteBatch
 from executors.lora.resident import ResidentTask, new_state
-from executors.lora.segment_products import SegmentProducts, choose_products, is_aligned_for_grouping
 from executors.lora.task import LoraTask, TaskState
 
 _M_TRIM_THRESHOLD = -1
@@ -173,45 +171,10 @@ class FusedEngine:
 
     def _backward(self, residents: Sequence[ResidentTask], batch: PackedBatch) -> Tensor:
         """Leave each task's gradient in its adapter and return the tasks' losses, float32 ``[tasks]``."""
-        self._place_adapters(residents, batch)
-        try:
-            with self._precision():
-                logits = self._base.model(
-                    input_ids=batch.input_ids,
-                    position_ids=batch.position_ids,
-                    sequence_runs=batch.sequence_runs,
-                    logits_to_keep=batch.loss_rows,
-                    use_cache=False,
-                ).logits[0]
+        with adapters_placed(self._base, residents, batch):
+            with precision(self._device):
+                logits = loss_logits(self._base, batch)
             token_losses = cross_entropy(logits.float(), batch.labels, reduction="none")
             losses = torch.stack([part.mean() for part in token_losses.split(batch.loss_counts)])
             losses.sum().backward()
-        finally:
-            for layer in self._base.sites.values():
-                layer.batch = None
         return losses.detach()
-
-    def _place_adapters(self, residents: Sequence[ResidentTask], batch: PackedBatch) -> None:
-        """Tell each layer which adapters apply to which rows."""
-        chosen: dict[tuple[tuple[int, ...], bool], SegmentProducts] = {}
-        for site, layer in self._base.sites.items():
-            members = tuple(i for i, r in enumerate(residents) if site in r.layout)
-            if not members:
-                continue
-            adapters = tuple(residents[i].site_adapter(site, batch.task_rows[i]) for i in members)
-            in_features, out_features = layer.weight.shape
-            aligned = is_aligned_for_grouping(in_features, out_features, layer.weight.dtype)
-            if (members, aligned) not in chosen:
-                chosen[members, aligned] = choose_products(
-                    [adapter.rows for adapter in adapters],
-                    [adapter.rank for adapter in adapters],
-                    [adapter.gain for adapter in adapters],
-                    device=self._device,
-                    grouped=aligned,
-                )
-            layer.batch = SiteBatch(batch.input_ids.shape[1], adapters, chosen[members, aligned])
-
-    def _precision(self) -> AbstractContextManager[None]:
-        if self._device.type == "cuda":
-            return torch.autocast("cuda", torch.bfloat16)
-        return nullcontext()

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
-from executors.lora.randomness import keep_mask
+from executors.lora.randomness import Masks
 from executors.lora.segment_products import Rows, SegmentProducts
 
 
@@ -26,7 +26,7 @@ class SiteAdapter:
         up: LoRA's B transposed, ``[rank, out_features]``; likewise.
         scaling: factor on the update ``B A``.
         dropout: probability of dropping an input feature.
-        generator: the task's own source of dropout masks.
+        masks: the task's own source of dropout masks.
         rows: the task's token range in the batch.
     """
 
@@ -34,7 +34,7 @@ class SiteAdapter:
     up: Tensor
     scaling: float
     dropout: float
-    generator: torch.Generator
+    masks: Masks
     rows: Rows
 
     @property
@@ -71,7 +71,7 @@ class SiteBatch:
         for adapter in self.adapters:
             if adapter.dropout:
                 start, stop = adapter.rows
-                mask[start:stop] = keep_mask(stop - start, columns, adapter.dropout, adapter.generator)
+                mask[start:stop] = adapter.masks.draw(stop - start, columns, adapter.dropout)
         return mask
 
 

@@ -1,6 +1,9 @@
 """Random numbers that belong to one task, independent of the rest of the batch."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,3 +29,42 @@ def keep_mask(rows: int, columns: int, dropout: float, generator: torch.Generato
     draws.random_(-(2**63), None, generator=generator)
     threshold = round(dropout * _LEVELS) - _LEVELS // 2
     return (draws.view(torch.int16)[: rows * columns] >= threshold).view(rows, columns)
+
+
+class Masks(Protocol):
+    """Where the dropout masks of one adapter at one layer come from."""
+
+    def draw(self, rows: int, columns: int, dropout: float) -> Tensor:
+        """The mask of a pass over its rows, see `keep_mask`."""
+
+
+@dataclass(frozen=True)
+class StreamedMasks:
+    """Each mask is what comes next in a stream that all layers share."""
+
+    generator: torch.Generator
+
+    def draw(self, rows: int, columns: int, dropout: float) -> Tensor:
+        """See `Masks`."""
+        return keep_mask(rows, columns, dropout, self.generator)
+
+
+@dataclass(frozen=True)
+class SequenceMasks:
+    """Each sequence has a mask of its own, whichever pass it is in, and again when the pass is repeated."""
+
+    generator: torch.Generator
+    seed: int
+    """Of this layer and step."""
+    sequences: Sequence[tuple[int, int]]
+    """(place in the step's batch, tokens) of those in the pass, in their order."""
+
+    def draw(self, rows: int, columns: int, dropout: float) -> Tensor:
+        """See `Masks`."""
+        parts = []
+        for place, tokens in self.sequences:
+            self.generator.manual_seed(derive_seed(self.seed, place))
+            parts.append(keep_mask(tokens, columns, dropout, self.generator))
+        mask = torch.cat(parts)
+        assert len(mask) == rows, "the sequences are those of the pass"
+        return mask

@@ -1,17 +1,16 @@
 """One task while it is on the device."""
 
-import math
-
 import torch
 from torch import Tensor
 
-from executors.lora.adapter import Adapter, AdapterLayout, initial_parameters
+from executors.lora.adapter import AdapterLayout, initial_parameters
 from executors.lora.batch import Tokenizer, TokenSequence, tokenize
 from executors.lora.dataset import Cursor, JsonlDataset, take
 from executors.lora.fused_linear import SiteAdapter
-from executors.lora.randomness import derive_seed
+from executors.lora.randomness import StreamedMasks, derive_seed
 from executors.lora.segment_products import Rows
 from executors.lora.task import LoraTask, TaskState
+from executors.lora.trained_adapter import TrainedAdapter
 
 
 def new_state(task: LoraTask, layout: AdapterLayout, dataset_digest: str) -> TaskState:
@@ -49,9 +48,6 @@ class ResidentTask:
         Raises:
             ValueError: the state does not fit the layout, or the data has changed since.
         """
-        sizes = {len(state.parameters), len(state.first_moment), len(state.second_moment)}
-        if sizes != {layout.size}:
-            raise ValueError(f"{state.task.job_id}: the state does not fit the base model and the task")
         if state.dataset_digest != dataset.digest:
             raise ValueError(f"{state.task.job_id}: {dataset.name} has changed since the task was suspended")
         self.task = state.task
@@ -62,19 +58,8 @@ class ResidentTask:
         self._micro_batches = state.micro_batches
         self._cursor = state.cursor
         self._dataset = dataset
-        self._adapter = Adapter(layout, state.parameters, device)
-        self._masks = torch.Generator(device)
-        self._optimizer = torch.optim.AdamW(
-            [self._adapter.vector],
-            lr=self.task.learning_rate,
-            weight_decay=self.task.weight_decay,
-            fused=True,
-        )
-        self._optimizer.state[self._adapter.vector] = {
-            "step": torch.tensor(float(state.optimizer_steps), device=device),
-            "exp_avg": state.first_moment.to(device, copy=True),
-            "exp_avg_sq": state.second_moment.to(device, copy=True),
-        }
+        self._adapter = TrainedAdapter(state.task, layout, state, device)
+        self._masks = StreamedMasks(torch.Generator(device))
 
     @property
     def finished(self) -> bool:
@@ -92,8 +77,7 @@ class ResidentTask:
 
     def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
         """Return the adapter at one layer for the rows ``rows`` of a batch."""
-        down, up = self._adapter.matrices(site)
-        return SiteAdapter(down, up, self.task.scaling, self.task.dropout, self._masks, rows)
+        return self._adapter.site_adapter(site, rows, self._masks)
 
     @property
     def dataset_records(self) -> int:
@@ -103,19 +87,15 @@ class ResidentTask:
     def begin_step(self, tokens: int) -> None:
         """Clear the gradient and set the masks of this step, which depend on its number alone."""
         self.step_tokens = tokens
-        self._adapter.gradient.zero_()
-        self._masks.manual_seed(derive_seed(self.task.seed, "dropout", self._micro_batches))
+        self._adapter.clear()
+        self._masks.generator.manual_seed(derive_seed(self.task.seed, "dropout", self._micro_batches))
 
     def finish_step(self) -> None:
         """Clip this adapter's gradient, update the adapter and move on in the data.
 
         A gradient that is not finite updates nothing.
         """
-        vector = self._adapter.vector
-        norm = torch.nn.utils.clip_grad_norm_([vector], self.task.max_gradient_norm)
-        self.gradient_norm = float(norm)
-        if math.isfinite(self.gradient_norm):
-            self._optimizer.step()
+        self.gradient_norm = self._adapter.update()
         indices, self._cursor = self._upcoming()
         self.samples_done += len(indices)
         self._micro_batches += 1
@@ -126,13 +106,13 @@ class ResidentTask:
 
     def state(self) -> TaskState:
         """Copy the task's state to host memory, pinned if the device is a GPU, so that it returns fast."""
-        moments = self._optimizer.state[self._adapter.vector]
+        state = self._adapter.state()
         return TaskState(
             task=self.task,
-            parameters=_to_host(self._adapter.vector.detach()),
-            first_moment=_to_host(moments["exp_avg"]),
-            second_moment=_to_host(moments["exp_avg_sq"]),
-            optimizer_steps=int(moments["step"]),
+            parameters=state.parameters,
+            first_moment=state.first_moment,
+            second_moment=state.second_moment,
+            optimizer_steps=state.optimizer_steps,
             micro_batches=self._micro_batches,
             samples_done=self.samples_done,
             cursor=self._cursor,
@@ -146,8 +126,3 @@ class ResidentTask:
     def _upcoming(self) -> tuple[list[int], Cursor]:
         count = min(self.task.batch_size, self.task.total_samples - self.samples_done)
         return take(len(self._dataset), self.task.seed, self._cursor, count)
-
-
-def _to_host(tensor: Tensor) -> Tensor:
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return host.copy_(tensor)

@@ -32,15 +32,28 @@ class LoraTask(LoraHyperparameters):
 
 
 @dataclass(frozen=True)
-class TaskState:
+class AdapterState:
+    """An adapter between two steps, in host memory.
+
+    Attributes:
+        parameters: a flat float32 vector, ordered by its ``AdapterLayout``.
+        first_moment: AdamW's running mean of the gradient, like ``parameters``.
+        second_moment: AdamW's running mean of the squared gradient, like ``parameters``.
+        optimizer_steps: updates made.
+    """
+
+    parameters: Tensor
+    first_moment: Tensor
+    second_moment: Tensor
+    optimizer_steps: int
+
+
+@dataclass(frozen=True)
+class TaskState(AdapterState):
     """A task between two steps. Its random state is (task.seed, micro_batches): masks are drawn from these.
 
     Attributes:
         task: what is trained.
-        parameters: the adapter as a flat float32 vector in host memory, ordered by its ``AdapterLayout``.
-        first_moment: AdamW's running mean of the gradient, like ``parameters``.
-        second_moment: AdamW's running mean of the squared gradient, like ``parameters``.
-        optimizer_steps: updates made.
         micro_batches: micro-batches used; more than the updates if some had no finite gradient.
         samples_done: sequences used.
         cursor: place in the data.
@@ -48,10 +61,6 @@ class TaskState:
     """
 
     task: LoraTask
-    parameters: Tensor
-    first_moment: Tensor
-    second_moment: Tensor
-    optimizer_steps: int
     micro_batches: int
     samples_done: int
     cursor: Cursor

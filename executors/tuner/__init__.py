@@ -1,1 +1,49 @@
-"""The tuner: runs fine-tuning tasks and switches between them in one runtime (Ymir, section 6)."""
+"""The runner `tuner`: fine-tuning tasks of one base model, which stays loaded from one task to the next.
+
+Each worker process has one GPU and the base model. The node's own process imports no torch: a fork server
+does, and the worker processes are forked from it.
+"""
+
+from executors.node.runner import Runner, RunnerContext, UnfitError
+from executors.tuner.settings import TunerSettings
+from executors.workers.network import interface_of
+from schemas.commands import Command
+from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
+
+
+class FineTuning:
+    """See `RunnerKind`."""
+
+    commands: tuple[type[Command], ...] = (ProfileOrdered, TaskAssigned, TaskReleased, LoaderPrewarmed)
+
+    def __init__(self) -> None:
+        """Look for the data and the base model.
+
+        Raises:
+            UnfitError: a folder is missing, or the worker host is another machine.
+            ValidationError: a setting is none.
+        """
+        self._settings = TunerSettings()
+        if not self._settings.dataset_root.is_dir():
+            raise UnfitError(f"dataset root {self._settings.dataset_root} is no folder")
+        model = self._settings.base_model_dir
+        if model is not None and not (model / "config.json").is_file():
+            raise UnfitError(f"base_model_dir {model}: no Hugging Face model directory")
+        try:
+            interface_of(self._settings.worker_host)
+        except OSError as error:
+            raise UnfitError(str(error)) from error
+
+    def load(self, context: RunnerContext) -> Runner:
+        """Start the worker processes, and wait until each has the base model: seconds to minutes.
+
+        Raises:
+            UnfitError: the directory holds no base model that the engine can use.
+            ValueError: the machine has fewer CUDA devices than are set.
+        """
+        from executors.tuner.processes import warm_up
+        from executors.tuner.runner import TunerRunner
+        from executors.workers.processes import room_for
+
+        gpus = room_for(self._settings.device, self._settings.gpus, warm_up())
+        return TunerRunner.started(context, self._settings, gpus)

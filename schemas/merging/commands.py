@@ -73,6 +73,7 @@ class TaskAssigned(Command):
 
     task_id: Identifier
     generation: Annotated[int, Field(ge=1)]
+    """Higher than that of every task before that had one of these jobs: checkpoints go by it."""
     mode: TransferMode
     orders: Annotated[tuple[JobOrder, ...], Field(min_length=1, max_length=2)]
     """Of a temporal merge the donor first."""
@@ -105,8 +106,9 @@ class TaskReleased(Command):
     """The one that ends here; an older one is over already."""
     job_ids: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=2)]
     reason: TaskReleaseReason
-    """`withdrawn`, `failed`: nothing is kept of a job. `undone`: nothing of the merge is kept, and each job
-    goes on from where it was before it. For all others the jobs are checkpointed."""
+    """`withdrawn`, `failed`: nothing is kept of the jobs in `job_ids`; another of the task is checkpointed.
+    `undone`: nothing of the merge is kept, and each job that is not over goes on from where it was before it.
+    For all others the jobs are checkpointed."""
 
 
 class LoaderPrewarmed(Command):

@@ -4,8 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors.elastic.batches import IGNORED, global_batch, pad, share
+from executors.elastic.batches import IGNORED, global_batch, pad
 from executors.lora.batch import TokenSequence
+from executors.workers.shares import share
 
 sizes = st.integers(1, 40)
 

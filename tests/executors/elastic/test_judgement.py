@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from executors.elastic import ElasticTraining
-from executors.elastic.runner import ElasticRunner, count_gpus
+from executors.elastic.runner import ElasticRunner
 from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Objection, UnfitError
+from executors.workers.processes import room_for
 from schemas.fleet import RunFailed, RunProgressed
 from tests.support.elastic_nodes import Fleet, Members, assigned, released, short, workload
 
@@ -102,11 +103,10 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(
         ElasticTraining()
 
 
-def test_gpus_are_those_that_are_set_or_there(tmp_path: Path) -> None:
-    roots = {"model_root": tmp_path, "dataset_root": tmp_path}
-    assert count_gpus(ElasticSettings(**roots, gpus=3), 0) == 3
-    assert count_gpus(ElasticSettings(**roots), 8) >= 1
-    assert count_gpus(ElasticSettings(**roots, device="cuda"), 8) == 8
-    assert count_gpus(ElasticSettings(**roots, device="cuda", gpus=2), 8) == 2
+def test_gpus_are_those_that_are_set_or_there() -> None:
+    assert room_for("cpu", 3, 0) == 3
+    assert room_for("cpu", None, 8) >= 1
+    assert room_for("cuda", None, 8) == 8
+    assert room_for("cuda", 2, 8) == 2
     with pytest.raises(ValueError, match="4 CUDA devices are wanted, the machine has 2"):
-        count_gpus(ElasticSettings(**roots, device="cuda", gpus=4), 2)
+        room_for("cuda", 4, 2)

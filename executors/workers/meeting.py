@@ -6,23 +6,24 @@ store, and waits, or trains on in the generation before, until all are.
 """
 
 import logging
-import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict
 from torch import OutOfMemoryError
 from torch.distributed import DistStoreError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from executors.elastic.messages import Membership
-from executors.node.files import write_file
+from executors.workers.folder import JobFolder
+from executors.workers.membership import Membership
 
 _READY = "ready"
 _ENTERED = "entered"
+_WORD = "word"
+_HEARD = "heard"
 _CONNECT_TIMEOUT = timedelta(seconds=5)
+_POLL_S = 0.005
 
 _log = logging.getLogger(__name__)
 
@@ -40,79 +41,6 @@ def losses_told() -> Iterator[None]:
         raise
     except RuntimeError as error:
         raise PeerLostError(f"another worker is gone: {error}") from error
-
-
-class _Address(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    host: str
-    port: int
-
-
-class _Failure(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    error: str
-    permanent: bool
-
-
-class JobFolder:
-    """What the processes of a job tell each other through the file system."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write_address(self, generation: int, host: str, port: int) -> None:
-        """Say where a generation meets.
-
-        Raises:
-            OSError: the disk failed.
-        """
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_file(self._address(generation), _Address(host=host, port=port).model_dump_json().encode())
-
-    def read_address(self, generation: int) -> tuple[str, int] | None:
-        """Where a generation meets; None while nobody has said so."""
-        try:
-            address = _Address.model_validate_json(self._address(generation).read_bytes())
-        except FileNotFoundError:
-            return None
-        return address.host, address.port
-
-    def write_failure(self, generation: int, error: str, permanent: bool) -> None:
-        """Say why a process of a generation ends, for those that will only see that it is gone.
-
-        Raises:
-            OSError: the disk failed.
-        """
-        self.path.mkdir(parents=True, exist_ok=True)
-        content = _Failure(error=error, permanent=permanent).model_dump_json().encode()
-        write_file(self._failure(generation), content)
-
-    def read_failure(self, generation: int) -> tuple[str, bool] | None:
-        """Why a process of a generation has ended and whether that is permanent; None if none has said so."""
-        try:
-            failure = _Failure.model_validate_json(self._failure(generation).read_bytes())
-        except FileNotFoundError:
-            return None
-        return failure.error, failure.permanent
-
-    def remove_before(self, generation: int) -> None:
-        """Remove what older generations have written."""
-        for path in self.path.glob("*.json"):
-            number = path.name.partition(".")[0]
-            if number.isdecimal() and int(number) < generation:
-                path.unlink(missing_ok=True)
-
-    def remove(self) -> None:
-        """Remove all of it: the job is over."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-    def _address(self, generation: int) -> Path:
-        return self.path / f"{generation}.address.json"
-
-    def _failure(self, generation: int) -> Path:
-        return self.path / f"{generation}.failure.json"
 
 
 class Meeting:
@@ -184,6 +112,33 @@ class Meeting:
     def all_entered(self) -> bool:
         """Whether all have entered."""
         return self._add(_ENTERED, 0) >= self.membership.world
+
+    def conclude(self, word: str, timeout_s: float) -> None:
+        """Say the last word of the generation, and wait until the others have heard it, for they hear nothing
+        any more once this process is gone. Only its leader may.
+
+        Raises:
+            PeerLostError: not all have heard it in time.
+        """
+        with losses_told():
+            self._store.set(_WORD, word)
+        deadline_s = time.monotonic() + timeout_s
+        while self._add(_HEARD, 0) < self.membership.world - 1:
+            if time.monotonic() > deadline_s:
+                raise PeerLostError(f"not all have heard the last word in {timeout_s:g} s")
+            time.sleep(_POLL_S)
+
+    def conclusion(self, timeout_s: float) -> str:
+        """The last word of the generation, waited for.
+
+        Raises:
+            PeerLostError: the leader is gone, or has not said it in time.
+        """
+        with losses_told():
+            self._store.wait([_WORD], timedelta(seconds=timeout_s))
+            word = self._store.get(_WORD)
+        self._add(_HEARD, 1)
+        return str(word.decode())
 
     def _add(self, name: str, count: int) -> int:
         with losses_told():

@@ -1,0 +1,283 @@
+"""How long a GPU stands still between two tasks: after a cold start, a switch, and a prewarmed switch."""
+
+import json
+import logging
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import torch
+
+from bench.figures import Measurement, Result, Table
+from executors.lora.base_model import load_base
+from executors.lora.dataset import DatasetRoot
+from executors.lora.default_base import default_base_directory
+from executors.node.process import SystemClock
+from executors.node.room import Room
+from executors.node.runner import RunnerContext
+from executors.node.settings import ExecutorSettings
+from executors.tuner.data import Loader, SharedTokenizer
+from executors.tuner.processes import warm_up
+from executors.tuner.profiling import open_trainer
+from executors.tuner.runner import TunerRunner
+from executors.tuner.settings import Device, TunerSettings
+from executors.tuner.training import Sample
+from schemas.fleet import FleetEvent, RunFailed
+from schemas.lora import Dataset
+from schemas.merging.commands import JobOrder, LoaderPrewarmed, TaskAssigned, TaskMember, TaskReleased
+from schemas.merging.reports import TaskEvaluated
+from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload
+
+_NODE = "n1"
+_MODEL = "base"
+_SMALL_RECORDS = 256
+_LARGE_RECORDS = 150_000
+"""So much takes a second or so to open, check and count."""
+_WORDS = ("def", "class", "return", "self", "import", "value", "error", "raise", "range", "lambda")
+_TIMEOUT_S = 120.0
+_POLL_S = 0.005
+_AHEAD_S = 6.0
+"""A cell says it 30 s ahead."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What a worker told of one switch."""
+
+    gap_s: float
+    """From the end of the last step of one task to the begin of the first of the next."""
+    step_s: float
+    """That first step."""
+    until_first_step_s: float = 0.0
+    """From the command to switch to the end of that step: the last step of the task before included."""
+
+
+class _Switches(logging.Handler):
+    """Reads them from the log, where an operator finds them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Switch] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg.startswith("task switched") and isinstance(record.args, tuple):
+            gap_s, step_s = record.args[-2:]
+            self.seen.append(Switch(float(str(gap_s)), float(str(step_s))))
+
+
+def devices() -> tuple[Device, ...]:
+    """Those of this machine."""
+    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+def measure_switching(quick: bool, seed: int, device: Device = "cpu") -> Result:
+    """`switch_speedup`: from a new process to the end of a task's first step, over the same on a worker that
+    has the base model and another task; `prewarm_hidden_pct`: the share of a loader's preparation that delays
+    the first step no longer. On the default base.
+    """
+    rounds = 3 if quick else 10
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        base = default_base_directory()
+        _write_dataset(folder / "small.jsonl", _SMALL_RECORDS, seed)
+        for number in range(2 * rounds):
+            _write_dataset(folder / f"large-{number}.jsonl", _LARGE_RECORDS, seed + number)
+        settings = TunerSettings(base_model_dir=base, dataset_root=folder, device=device, gpus=1)
+        cold_s = [_cold_start_s(settings) for _ in range(rounds)]
+        with_worker = _Worker(folder, settings)
+        try:
+            switches = [with_worker.switch("small.jsonl") for _ in range(rounds)]
+            plain = [with_worker.switch(f"large-{number}.jsonl") for number in range(rounds)]
+            prewarmed = [
+                with_worker.switch(f"large-{number}.jsonl", prewarm=True)
+                for number in range(rounds, 2 * rounds)
+            ]
+        finally:
+            with_worker.close()
+        prepared_s = _preparation_s(settings, f"large-{rounds}.jsonl")
+    return _result(device, cold_s, switches, plain, prewarmed, prepared_s)
+
+
+def _result(
+    device: Device,
+    cold_s: list[float],
+    switches: list[Switch],
+    plain: list[Switch],
+    prewarmed: list[Switch],
+    prepared_s: float,
+) -> Result:
+    warm_s = [each.until_first_step_s for each in switches]
+    without_s = median(each.until_first_step_s for each in plain)
+    with_s = median(each.until_first_step_s for each in prewarmed)
+    hidden = min(max((without_s - with_s) / prepared_s, 0.0), 1.0)
+    speedup = Measurement(
+        name="switch_speedup",
+        value=median(cold_s) / median(warm_s),
+        note=f"{device}, default base: {median(cold_s):.2f} s from the start of a process to the end of its "
+        f"first step, {1e3 * median(warm_s):.1f} ms from the command to switch to the same, the "
+        f"gap between two steps is {1e3 * median(each.gap_s for each in switches):.1f} ms; medians",
+        runs=len(cold_s),
+    )
+    prewarm = Measurement(
+        name="prewarm_hidden_pct",
+        value=100.0 * hidden,
+        note=f"{device}: {_LARGE_RECORDS:,} records take {prepared_s:.2f} s to prepare; from the command to "
+        f"switch to the end of the first step it is {without_s:.3f} s without and {with_s:.3f} s with it "
+        f"prewarmed; medians",
+        runs=len(prewarmed),
+    )
+    rows: list[tuple[str, float]] = [("cold start", each) for each in cold_s]
+    for kind, seen in (("switch", switches), ("large data", plain), ("large data, prewarmed", prewarmed)):
+        rows += [(kind, each.until_first_step_s) for each in seen]
+    return Result((speedup, prewarm), (Table("switches", ("kind", "until_first_step_s"), tuple(rows)),))
+
+
+def first_step(base_directory: str, dataset_root: str, dataset: str, device: Device) -> None:
+    """What a run without the executor does until it has taken its first step."""
+    settings = TunerSettings(
+        base_model_dir=Path(base_directory), dataset_root=Path(dataset_root), device=device
+    )
+    torch.set_num_threads(settings.threads)
+    base = load_base(settings.base_model_dir, device)
+    workload = _workload(dataset)
+    root = DatasetRoot(settings.dataset_root)
+    loader = Loader(workload, root, SharedTokenizer(base.tokenizer), settings)
+    trainer = open_trainer(base, workload, loader, torch.device(device))
+    records = loader.stream.take(0, workload.hyperparameters.batch_size)
+    batch = [Sample(place, 0, loader.training[record]) for place, record in enumerate(records)]
+    trainer.step(batch, 0, 1, (), lambda _: None)
+
+
+def _cold_start_s(settings: TunerSettings) -> float:
+    arguments = [str(settings.base_model_dir), str(settings.dataset_root), "small.jsonl", settings.device]
+    call = f"from bench.merging.switching import first_step; first_step(*{arguments!r})"
+    started_s = time.monotonic()
+    subprocess.run([sys.executable, "-c", call], check=True, capture_output=True)
+    return time.monotonic() - started_s
+
+
+def _preparation_s(settings: TunerSettings, dataset: str) -> float:
+    base = load_base(settings.base_model_dir)
+    root, tokenizer = DatasetRoot(settings.dataset_root), SharedTokenizer(base.tokenizer)
+    loader = Loader(_workload(dataset), root, tokenizer, settings)
+    loader.close()
+    return loader.prepared_s
+
+
+class _Worker:
+    """A node with one worker, which always trains something."""
+
+    def __init__(self, folder: Path, settings: TunerSettings) -> None:
+        self._reports: list[FleetEvent] = []
+        self._log = _Switches()
+        self._logger = logging.getLogger("executors.tuner.runner")
+        self._level = self._logger.level
+        self._logger.setLevel(logging.INFO)
+        self._logger.addHandler(self._log)
+        self._settings = settings
+        context = RunnerContext(
+            ExecutorSettings(
+                cell="c",
+                node=_NODE,
+                base_model=_MODEL,
+                output_root=folder / "output",
+                state_root=folder / "state",
+            ),
+            self._reports.append,
+            Room({"folder": folder}, least_free_bytes=0),
+            SystemClock(),
+        )
+        warm_up()
+        self._runner = TunerRunner.started(context, settings, 1)
+        self._tasks = 0
+        self._begin("small.jsonl")
+        self._until(lambda: bool(self._evaluations()))
+
+    def switch(self, dataset: str, *, prewarm: bool = False) -> Switch:
+        """Have the present task end and one on this data begin."""
+        if prewarm:
+            order = self._order(self._tasks + 1, dataset)
+            starts_s = time.time() + _AHEAD_S
+            self._runner.apply(LoaderPrewarmed(zone="z", node=_NODE, order=order, starts_s=starts_s))
+            ready_s = time.monotonic() + _AHEAD_S
+            self._until(lambda: time.monotonic() > ready_s)
+        seen = len(self._log.seen)
+        told_s = time.monotonic()
+        ended = self._tasks
+        self._begin(dataset)
+        self._runner.apply(
+            TaskReleased(
+                zone="z",
+                node=_NODE,
+                task_id=f"t{ended}",
+                generation=1,
+                job_ids=(f"j{ended}",),
+                reason="preempted",
+            )
+        )
+        self._until(lambda: len(self._log.seen) > seen)
+        return replace(self._log.seen[-1], until_first_step_s=time.monotonic() - told_s)
+
+    def close(self) -> None:
+        """End the worker."""
+        self._logger.removeHandler(self._log)
+        self._logger.setLevel(self._level)
+        self._runner.close("node_stops")
+
+    def _begin(self, dataset: str) -> None:
+        self._tasks += 1
+        self._runner.apply(
+            TaskAssigned(
+                zone="z",
+                node=_NODE,
+                task_id=f"t{self._tasks}",
+                generation=1,
+                mode="normal",
+                orders=(self._order(self._tasks, dataset),),
+                members=(TaskMember(node=_NODE, gpus=1),),
+            )
+        )
+
+    @staticmethod
+    def _order(number: int, dataset: str) -> JobOrder:
+        return JobOrder(
+            run_id=f"j{number}/1",
+            job_id=f"j{number}",
+            user="u",
+            workload=_workload(dataset),
+            resume_iterations=0,
+        )
+
+    def _evaluations(self) -> int:
+        return sum(isinstance(report, TaskEvaluated) for report in self._reports)
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while not condition():
+            self._runner.advance()
+            failed = [report.error for report in self._reports if isinstance(report, RunFailed)]
+            if failed or time.monotonic() > deadline_s:
+                raise RuntimeError(f"the worker did not switch: {failed or 'nothing happened'}")
+            time.sleep(_POLL_S)
+
+
+def _workload(dataset: str) -> TuningWorkload:
+    return TuningWorkload(
+        model=_MODEL,
+        dataset=Dataset(path=dataset, samples=_SMALL_RECORDS),
+        validation_path="small.jsonl",
+        hyperparameters=TuningHyperparameters(batch_size=8),
+        target=Target(most_iterations=10**6),
+    )
+
+
+def _write_dataset(path: Path, records: int, seed: int) -> None:
+    draw = random.Random(seed)
+    lines = (json.dumps({"text": " ".join(draw.choices(_WORDS, k=40))}) + "\n" for _ in range(records))
+    path.write_text("".join(lines))

@@ -1,0 +1,125 @@
+"""What a node has been told to do, until it is over and reported."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from executors.tuner.messages import Verdict
+from schemas.base import Identifier, RunId
+from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned, TaskReleaseReason
+
+_DISCARDED: frozenset[TaskReleaseReason] = frozenset({"withdrawn", "failed"})
+
+
+class Ending(BaseModel):
+    """Why an assignment ends."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reason: TaskReleaseReason | Literal["newer", "node_stops"]
+    """`newer`: the node has another assignment of one of its jobs."""
+    job_ids: tuple[Identifier, ...]
+    """Whom the reason is about; others of the task are checkpointed."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What becomes of what the workers have not written."""
+        return "drop" if self.reason == "undone" else "keep"
+
+    @property
+    def weight(self) -> int:
+        """What takes more back weighs more: it is not undone by what takes less."""
+        return 2 if self.reason in _DISCARDED else int(self.reason == "undone")
+
+    def discards(self, job_id: str) -> bool:
+        """Whether nothing of a job is kept."""
+        return self.reason in _DISCARDED and job_id in self.job_ids
+
+
+class AssignmentState(BaseModel):
+    """What the journal has of an assignment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: Annotated[TaskAssigned | ProfileOrdered, Field(union_mode="left_to_right")]
+    over: tuple[RunId, ...]
+    """Runs whose end was reported."""
+    ending: Ending | None
+    is_stopped: bool
+
+
+STATES: TypeAdapter[list[AssignmentState]] = TypeAdapter(list[AssignmentState])
+
+
+@dataclass
+class Assignment:
+    """One command that is being carried out."""
+
+    command: TaskAssigned | ProfileOrdered
+    part: int
+    over: set[str] = field(default_factory=set)
+    ending: Ending | None = None
+    is_stopped: bool = False
+    """Whether its workers here have ended, though this node was told nothing: those of another node were. Its
+    runs are over once the command has come."""
+    workers_left: int | None = None
+    """How many workers here still have it; None while it waits for some."""
+
+    @property
+    def orders(self) -> tuple[JobOrder, ...]:
+        """Its jobs."""
+        if isinstance(self.command, ProfileOrdered):
+            return (self.command.order,)
+        return self.command.orders
+
+    @property
+    def job_ids(self) -> set[str]:
+        """The ids of its jobs."""
+        return {order.job_id for order in self.orders}
+
+    @property
+    def generation(self) -> int:
+        """Of its task; a profile run comes before all tasks."""
+        return self.command.generation if isinstance(self.command, TaskAssigned) else 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node reports for all."""
+        return isinstance(self.command, ProfileOrdered) or self.command.members[0].node == self.command.node
+
+    @property
+    def gpus(self) -> int:
+        """Worker processes that it needs here."""
+        if isinstance(self.command, ProfileOrdered):
+            return 1
+        return len(local_ranks(self.command))
+
+    def left(self) -> Iterator[JobOrder]:
+        """The jobs whose end was not reported."""
+        return (order for order in self.orders if order.run_id not in self.over)
+
+    def state(self) -> AssignmentState:
+        """For the journal."""
+        return AssignmentState(
+            command=self.command,
+            over=tuple(sorted(self.over)),
+            ending=self.ending,
+            is_stopped=self.is_stopped,
+        )
+
+
+def local_ranks(command: TaskAssigned) -> range:
+    """The ranks of the command's node; empty if it has none."""
+    first = 0
+    for member in command.members:
+        if member.node == command.node:
+            return range(first, first + member.gpus)
+        first += member.gpus
+    return range(0)
+
+
+def world_size(command: TaskAssigned) -> int:
+    """All workers of the task."""
+    return sum(member.gpus for member in command.members)

@@ -1,0 +1,168 @@
+"""A job's state between two of its tasks: read, written, and published when it is done."""
+
+import time
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from executors.lora.base_model import SharedBase
+from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, decode_state, encode_state
+from executors.lora.task import LoraTask, TaskState
+from executors.node.checkpoints import Checkpoint, StaleWriterError
+from executors.node.files import write_folder
+from executors.tuner.files import (
+    FINISHED_JOB,
+    PROGRESS,
+    FinishedJob,
+    JobFiles,
+    JobProgress,
+    is_of,
+    progress_of,
+    result_path,
+)
+from schemas.lora import LoraHyperparameters
+from schemas.merging.commands import JobOrder
+from schemas.merging.workload import TuningWorkload
+
+_POLL_S = 0.1
+
+
+def lora_task(job_id: str, workload: TuningWorkload) -> LoraTask:
+    """The job as the engine's task."""
+    fields = workload.hyperparameters.model_dump(include=set(LoraHyperparameters.model_fields))
+    return LoraTask(
+        job_id=job_id, dataset=workload.dataset.path, total_samples=workload.total_samples, **fields
+    )
+
+
+@dataclass(frozen=True)
+class SavedJob:
+    """What a job goes on from."""
+
+    state: TaskState
+    progress: JobProgress
+
+
+class JobCheckpoints:
+    """Reads and writes the states of jobs on one base model."""
+
+    def __init__(self, files: JobFiles, base: SharedBase, cell: str, output_root: Path) -> None:
+        self._files = files
+        self._base = base
+        self._cell = cell
+        self._output_root = output_root
+
+    def base_of(self, workload: TuningWorkload) -> SharedBase:
+        """The base model as a job may adapt it.
+
+        Raises:
+            ValueError: it freezes all layers.
+        """
+        return self._base.frozen(workload.hyperparameters.frozen_layers)
+
+    def find(
+        self, order: JobOrder, generation: int, partner: str | None, wait_s: float
+    ) -> SavedJob | FinishedJob | None:
+        """What a job goes on from in this generation; None if it starts anew.
+
+        A checkpoint that the cell knows of is waited for: its writer may still be at it. What lies there of a
+        job that starts anew is removed, unless this generation has written it. In a merge, what the job had
+        before is set aside.
+
+        Raises:
+            StaleWriterError: a later generation has written.
+            ValueError: what is there is of another job, base model or format.
+        """
+        store, job_id = self._files.present, order.job_id
+        newest = store.newest(job_id)
+        wanted = order.resume_iterations * order.workload.hyperparameters.batch_size
+        deadline_s = time.monotonic() + wait_s
+        while (
+            wanted > 0
+            and (newest is None or newest.samples_done < wanted)
+            and time.monotonic() < deadline_s
+            and not store.is_concluded(job_id)
+        ):
+            time.sleep(_POLL_S)
+            newest = store.newest(job_id)
+        if newest is not None and newest.token > generation:
+            raise StaleWriterError(f"{job_id}: generation {generation} was replaced by {newest.token}")
+        if partner is None:
+            self._files.sound.remove(job_id)
+        if newest is None:
+            return None
+        if newest.token < generation and order.resume_iterations == 0:
+            # In a merge it may be what the job goes on from if that is undone.
+            if partner is not None and FINISHED_JOB not in newest.files and not is_of(newest, partner):
+                self._files.sound.save(job_id, generation, newest.samples_done, newest.files)
+            store.remove(job_id)
+            return None
+        if FINISHED_JOB in newest.files:
+            return self._finished(newest, order)
+        saved = self._saved(newest, order)
+        if partner is not None and saved.progress.partner != partner:
+            self._files.sound.save(job_id, generation, newest.samples_done, newest.files)
+        return saved
+
+    def adapter_of(self, order: JobOrder) -> TaskState | None:
+        """The adapter of a finished job, to start another from; None if it is not there any more."""
+        final = self._files.present.conclusion(order.job_id)
+        if final is None or ADAPTER_TENSORS not in final.files:
+            return None
+        return decode_state(final.files, self.base_of(order.workload))
+
+    def save(self, saved: SavedJob, generation: int) -> int:
+        """Write a checkpoint, and return how many bytes it has.
+
+        Raises:
+            StaleWriterError: a later generation has written already, or the job is over.
+            OSError: the store failed; the checkpoint before is still there.
+        """
+        files = encode_state(saved.state, self.base_of(saved.progress.workload))
+        files[PROGRESS] = saved.progress.model_dump_json().encode()
+        samples_done = saved.state.samples_done
+        self._files.present.save(saved.state.task.job_id, generation, samples_done, files)
+        return sum(len(content) for content in files.values())
+
+    def finish(self, saved: SavedJob, user: str, loss: float | None, generation: int) -> FinishedJob:
+        """Publish a job's adapter, and keep no checkpoint of it but what reports it.
+
+        Raises:
+            StaleWriterError: a later generation has written already.
+            OSError: a disk failed; the checkpoints are still there.
+        """
+        job_id = saved.state.task.job_id
+        encoded = encode_state(saved.state, self.base_of(saved.progress.workload))
+        path = result_path(self._cell, user, job_id)
+        write_folder(
+            self._output_root / path, {name: encoded[name] for name in (ADAPTER_CONFIG, ADAPTER_TENSORS)}
+        )
+        finished = FinishedJob(
+            workload=saved.progress.workload,
+            position=saved.progress.position.model_copy(update={"is_over": True}),
+            loss=loss,
+            path=path,
+            digest=blake2b(encoded[ADAPTER_TENSORS], digest_size=32).hexdigest(),
+        )
+        # The adapter is kept: whom it is given to may have to start from it once more.
+        files = {**encoded, FINISHED_JOB: finished.model_dump_json().encode()}
+        self._files.present.conclude(job_id, generation, saved.state.samples_done, files)
+        self._files.sound.remove(job_id)
+        return finished
+
+    def _saved(self, checkpoint: Checkpoint, order: JobOrder) -> SavedJob:
+        progress = progress_of(checkpoint)
+        if progress.workload != order.workload:
+            raise ValueError(f"the checkpoint {checkpoint.path} is of another workload")
+        return SavedJob(decode_state(checkpoint.files, self.base_of(order.workload)), progress)
+
+    def _finished(self, checkpoint: Checkpoint, order: JobOrder) -> FinishedJob:
+        finished = FinishedJob.model_validate_json(checkpoint.files[FINISHED_JOB])
+        if finished.workload != order.workload:
+            raise ValueError(f"the record {checkpoint.path} of a finished job is of another workload")
+        path = result_path(self._cell, order.user, order.job_id)
+        if finished.path != path:
+            raise ValueError(
+                f"the record {checkpoint.path} of a finished job is of {finished.path}, not {path}"
+            )
+        return finished

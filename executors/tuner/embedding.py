@@ -1,0 +1,192 @@
+"""What a job's data does to the frozen base model: Task2Vec and Task2Feat, as vectors of one length.
+
+Task2Vec (Achille et al., "Task2Vec: Task Embedding for Meta-Learning", ICCV 2019): the diagonal Fisher
+information of the shared backbone on the data. Task2Feat: the mean of the penultimate layer's outputs. LEEP
+(Nguyen et al., ICML 2020) needs what a source model predicts for the target's data, see `source_predictions`.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
+from executors.lora.base_model import SharedBase
+from executors.lora.batch import TokenSequence, pack
+from executors.tuner.training import Trainer
+from schemas.merging.reports import MAX_EMBEDDING
+
+_MOST_BLOCKS = 8
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of the backbone's parameters; a value of the embedding is the mean over one of them.
+
+    Of each weight matrix, some blocks of neighbouring rows, so many that all of them have room in an
+    embedding; in a model with more matrices, neighbouring matrices share a value. They depend on the base
+    model alone, so embeddings of all of its jobs have one length. Biases and norms' scales are left out.
+    """
+
+    parameters: tuple[tuple[nn.Parameter, int], ...]
+    """Each with its first block's number."""
+    blocks: int
+    """Of each matrix."""
+    merged: int
+    """Matrices to a value."""
+    length: int
+
+    @classmethod
+    def of(cls, base: SharedBase) -> "Groups":
+        """Of a model; tied weights are there once."""
+        matrices = [parameter for parameter in base.model.parameters() if parameter.dim() >= 2]
+        blocks = max(1, min(_MOST_BLOCKS, MAX_EMBEDDING // len(matrices)))
+        merged = math.ceil(len(matrices) / MAX_EMBEDDING)
+        numbered = tuple(
+            (parameter, index * blocks // merged if blocks > 1 else index // merged)
+            for index, parameter in enumerate(matrices)
+        )
+        return cls(numbered, blocks, merged, math.ceil(len(matrices) / merged) * blocks)
+
+
+@dataclass
+class _Sums:
+    squares: Tensor
+    counts: Tensor
+    handles: list[torch.utils.hooks.RemovableHandle] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """What was measured on a sample of a job's data."""
+
+    fisher: tuple[float, ...]
+    features: tuple[float, ...]
+    samples: int
+    """Records that were used."""
+
+
+def embed(base: SharedBase, sequences: Sequence[TokenSequence], deadline_s: float) -> Embeddings:
+    """Compute both embeddings, a record at a time: of the first in any case, of others until the deadline.
+
+    The Fisher information is the empirical one, with the data's own labels: E[(d log p(y|x) / d w)^2], of the
+    mean token loss of a record. Task2Vec draws labels from the model's prediction, after it has fitted a head
+    to the task; a language model has one head for all tasks, so that only the labels in the data tell two
+    tasks on the same inputs apart.
+
+    The backbone's weights take gradients for this pass only, and keep their values.
+
+    Args:
+        sequences: at least one.
+        deadline_s: by the monotonic clock.
+    """
+    groups = Groups.of(base)
+    device = next(base.model.parameters()).device
+    features: Tensor | None = None
+    used = 0
+    with _squares_gathered(groups, device) as sums:
+        for sequence in sequences:
+            batch = pack([[sequence]], device)
+            with precision(device):
+                hidden = base.model.base_model(
+                    input_ids=batch.input_ids,
+                    position_ids=batch.position_ids,
+                    sequence_runs=batch.sequence_runs,
+                    use_cache=False,
+                ).last_hidden_state[0]
+                head = base.model.get_output_embeddings()
+                logits = head(hidden[batch.loss_rows])
+            cross_entropy(logits.float(), batch.labels).backward()
+            mean = hidden.detach().double().mean(0)
+            features = mean if features is None else features + mean
+            used += 1
+            if time.monotonic() >= deadline_s:
+                break
+        fisher = sums.squares / (sums.counts * used)
+    assert features is not None, "there is a record"
+    return Embeddings(tuple(fisher.tolist()), tuple(_shortened(features / used).tolist()), used)
+
+
+@contextmanager
+def _squares_gathered(groups: Groups, device: torch.device) -> Iterator[_Sums]:
+    """For the length of the block, add up squared gradients by group as soon as a backward pass has them, and
+    forget the gradients, so that they never need as much memory as the model."""
+    sums = _Sums(
+        squares=torch.zeros(groups.length, dtype=torch.float64, device=device),
+        counts=torch.zeros(groups.length, dtype=torch.float64, device=device),
+    )
+    for parameter, first in groups.parameters:
+        parts = parameter.tensor_split(groups.blocks)
+        for number, part in enumerate(parts):
+            sums.counts[first + number] += part.numel()
+        parameter.requires_grad_(True)
+        sums.handles.append(
+            parameter.register_post_accumulate_grad_hook(_gatherer(sums, first, groups.blocks))
+        )
+    # A matrix of fewer rows than blocks has empty ones: they stay zero.
+    sums.counts.clamp_(min=1.0)
+    try:
+        yield sums
+    finally:
+        for handle in sums.handles:
+            handle.remove()
+        for parameter, _ in groups.parameters:
+            parameter.requires_grad_(False)
+            parameter.grad = None
+
+
+def _gatherer(sums: _Sums, first: int, blocks: int) -> Callable[[Tensor], None]:
+    def gather(parameter: Tensor) -> None:
+        assert parameter.grad is not None, "it was accumulated"
+        for number, part in enumerate(parameter.grad.tensor_split(blocks)):
+            sums.squares[first + number] += part.double().square().sum()
+        parameter.grad = None
+
+    return gather
+
+
+def _shortened(features: Tensor) -> Tensor:
+    """At most `MAX_EMBEDDING` values: means over neighbours in a model that has more."""
+    if len(features) <= MAX_EMBEDDING:
+        return features
+    return torch.stack([part.mean() for part in features.tensor_split(MAX_EMBEDDING)])
+
+
+def source_predictions(trainer: Trainer, sequences: Sequence[TokenSequence]) -> tuple[Tensor, Tensor]:
+    """LEEP's ingredients: what a model trained on the source predicts for each token of the target's data.
+
+    Returns:
+        probabilities of the source's labels, the vocabulary, `[N, vocabulary]`, and the target's labels,
+        int64 `[N]`.
+    """
+    probabilities, labels = [], []
+    for sequence in sequences:
+        batch = pack([[sequence]], trainer.device)
+        placed = adapters_placed(trainer.base, [trainer.undropped()], batch)
+        with torch.no_grad(), placed, precision(trainer.device):
+            logits = loss_logits(trainer.base, batch)
+        probabilities.append(logits.float().softmax(-1).cpu())
+        labels.append(batch.labels.cpu())
+    return torch.cat(probabilities), torch.cat(labels)
+
+
+def dummy_distribution(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """LEEP's empirical joint distribution of target labels and the source's (dummy) labels.
+
+    Args:
+        probabilities: `[N, Z]`, of the source's labels for each sample.
+        labels: int64 `[N]`, of the target.
+
+    Returns:
+        the target labels that occur, int64 `[Y]`, and the joint distribution, float64 `[Y, Z]`, which sums
+        to 1.
+    """
+    present, index = labels.unique(return_inverse=True)
+    joint = torch.zeros(len(present), probabilities.shape[1], dtype=torch.float64)
+    joint.index_add_(0, index, probabilities.double())
+    return present, joint / len(labels)

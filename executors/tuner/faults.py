@@ -1,0 +1,73 @@
+"""Why a job cannot be trained, by the name of the field that is at fault."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from pydantic import ValidationError
+
+from executors.lora.slots.runs import is_permanent
+from schemas import codec
+from schemas.base import MAX_TEXT_LENGTH
+
+
+class FieldError(ValueError):
+    """A field of a job's order, or what it refers to, is unfit. The message begins with the field's name."""
+
+    def __init__(self, field: str, error: BaseException | str) -> None:
+        super().__init__(f"{field}: {described(error)}")
+        self.is_permanent = isinstance(error, str) or cannot_succeed_elsewhere(error)
+
+
+class UnfitMergeError(FieldError):
+    """Two jobs cannot be trained together; each may be alone."""
+
+    def __init__(self, field: str, error: str) -> None:
+        super().__init__(field, error)
+        self.is_permanent = False
+
+
+class JobError(RuntimeError):
+    """One job of a task is at fault."""
+
+    def __init__(self, job_id: str, error: BaseException) -> None:
+        super().__init__(described(error))
+        self.job_id = job_id
+        self.is_permanent = cannot_succeed_elsewhere(error)
+
+
+class DivergedError(ArithmeticError):
+    """The loss or the gradient is not finite any more."""
+
+
+@contextmanager
+def fault_in(field: str) -> Iterator[None]:
+    """Say of errors in the block which field they are about."""
+    try:
+        yield
+    except FieldError:
+        raise
+    except ValueError as error:
+        raise FieldError(field, error) from error
+
+
+@contextmanager
+def fault_of(job_id: str) -> Iterator[None]:
+    """Say of errors in the block which job they are about."""
+    try:
+        yield
+    except (ValueError, ArithmeticError, OSError) as error:
+        raise JobError(job_id, error) from error
+
+
+def described(error: BaseException | str) -> str:
+    """An error in one line, short enough for a report."""
+    message = codec.describe(error) if isinstance(error, ValidationError) else str(error)
+    return (" ".join(message.split()) or type(error).__name__)[:MAX_TEXT_LENGTH]
+
+
+def cannot_succeed_elsewhere(error: BaseException) -> bool:
+    """Whether the job would fail so on every node of its zone: they share base model, data and seeds."""
+    if isinstance(error, FieldError | JobError):
+        return error.is_permanent
+    return is_permanent(error) or isinstance(error, torch.OutOfMemoryError | MemoryError)

@@ -1,0 +1,151 @@
+"""A job's files on the shared store, for processes with and without torch.
+
+A job has its last checkpoints, and, while it is merged, a copy of the last one from before. The generation of
+the task is the fencing token of all of them.
+"""
+
+import logging
+import shutil
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from executors.node.checkpoints import Checkpoint, CheckpointStore
+from schemas.base import Identifier
+from schemas.fleet import Loss
+from schemas.merging.workload import TuningWorkload
+
+PROGRESS = "tuning.json"
+FINISHED_JOB = "finished.json"
+
+_log = logging.getLogger(__name__)
+
+
+class JobPosition(BaseModel):
+    """How far a job is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job_id: Identifier
+    iterations: NonNegativeInt
+    drawn: NonNegativeInt
+    """Samples of its own data that were used: in a shared run not a whole batch in each step."""
+    is_over: bool = False
+
+
+class JobProgress(BaseModel):
+    """What a checkpoint says besides the adapter's state."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workload: TuningWorkload
+    position: JobPosition
+    partner: Identifier | None
+    """Whom it was merged with when this was written; None outside a merge."""
+    merged_at: NonNegativeInt
+    """What was drawn when that merge began."""
+    beside: JobPosition | None
+    """How far the other job of a shared run was, whose adapter this is, too."""
+
+
+class FinishedJob(BaseModel):
+    """What is kept of a finished job, besides its adapter: what it takes to report it, once or again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workload: TuningWorkload
+    position: JobPosition
+    loss: Loss | None
+    path: str
+    """Of the adapter, relative to the output root."""
+    digest: str
+
+
+def progress_of(checkpoint: Checkpoint) -> JobProgress:
+    """What a checkpoint says of its job.
+
+    Raises:
+        ValueError: it is of another runner or format.
+    """
+    if PROGRESS not in checkpoint.files:
+        raise ValueError(f"the checkpoint {checkpoint.path} lacks {PROGRESS}")
+    return JobProgress.model_validate_json(checkpoint.files[PROGRESS])
+
+
+def result_path(cell: str, user: str, job_id: str) -> str:
+    """Where an adapter is published, relative to the output root."""
+    return f"{cell}/{user}/{job_id}"
+
+
+class JobFiles:
+    """The files of a cell's jobs."""
+
+    def __init__(self, state_root: Path, cell: str) -> None:
+        self.present = CheckpointStore(state_root / cell / "checkpoints")
+        """What jobs go on from."""
+        self.sound = CheckpointStore(state_root / cell / "before-merge")
+        """What merged jobs go on from if their merge is undone; nothing for one that had not begun."""
+        self._meetings = state_root / cell / "tuner"
+
+    def meeting_place(self, task_id: str) -> Path:
+        """Where the workers of a task find each other."""
+        return self._meetings / task_id
+
+    def kept_samples(self, job_id: str) -> int:
+        """What is left of a job if nothing of it runs."""
+        newest = self.present.newest(job_id)
+        return 0 if newest is None else newest.samples_done
+
+    def undo(self, job_id: str, partner: str, generation: int) -> int:
+        """Have a job go on from where it was before its merge with `partner`, unless it is over, or its merge
+        was undone before, or a later generation has written.
+
+        Args:
+            generation: the last one of the merge.
+
+        Returns:
+            what is left of the job, in samples.
+
+        Raises:
+            OSError: the store failed; it can be tried again.
+        """
+        newest = self.present.newest(job_id)
+        is_final = self.present.is_concluded(job_id)
+        if newest is not None and (is_final or newest.token > generation or not is_of(newest, partner)):
+            return newest.samples_done
+        before = self.sound.newest(job_id)
+        self.present.remove(job_id)
+        if before is not None:
+            self.present.save(job_id, generation, before.samples_done, before.files)
+            self.sound.remove(job_id)
+        _log.info("merge undone job=%s samples_done=%d", job_id, 0 if before is None else before.samples_done)
+        return 0 if before is None else before.samples_done
+
+    def samples_before_merge(self, job_id: str) -> int:
+        """What is left of a job whose merge is undone, now or soon, by another node."""
+        before = self.sound.newest(job_id)
+        if before is not None:
+            return before.samples_done
+        newest = self.present.newest(job_id)
+        try:
+            is_merged = newest is not None and progress_of(newest).partner is not None
+        except ValueError:
+            is_merged = False
+        return 0 if newest is None or is_merged else newest.samples_done
+
+    def discard(self, job_id: str) -> None:
+        """Keep nothing of a job that is over for its user."""
+        self.present.remove(job_id)
+        self.sound.remove(job_id)
+
+    def remove_meeting(self, task_id: str) -> None:
+        """Remove what the workers of a task that is over told each other."""
+        shutil.rmtree(self.meeting_place(task_id), ignore_errors=True)
+
+
+def is_of(checkpoint: Checkpoint, partner: str) -> bool:
+    """Whether a checkpoint was written while its job was merged with `partner`."""
+    try:
+        return progress_of(checkpoint).partner == partner
+    except ValueError:
+        return False

@@ -1,0 +1,79 @@
+"""A worker process's end of the pipe to its node."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from executors.tuner.messages import (
+    DIRECTIVES,
+    Halt,
+    Over,
+    ProfilePart,
+    Ready,
+    Switched,
+    TaskPart,
+    Told,
+    Unfit,
+    Verdict,
+)
+
+
+class Inbox:
+    """Knows the parts that wait, and which are to end. When the node's process is gone, so is this one,
+    whatever it is doing."""
+
+    def __init__(
+        self,
+        connection: "Connection[bytes, bytes]",
+        on_task: Callable[[TaskPart], None],
+    ) -> None:
+        """Listen; `on_task` is called at once, by the listening thread."""
+        self._connection = connection
+        self._on_task = on_task
+        self._parts: deque[TaskPart | ProfilePart] = deque()
+        self._halts: dict[int, Verdict] = {}
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+
+    def listen(self) -> None:
+        """Begin to listen, in a thread."""
+        threading.Thread(target=self._listen, name="inbox", daemon=True).start()
+
+    def next_part(self) -> TaskPart | ProfilePart:
+        """The next part, waited for."""
+        with self._changed:
+            while not self._parts:
+                self._changed.wait()
+            return self._parts.popleft()
+
+    def verdict(self, part: int) -> Verdict | None:
+        """How a part is to end; None if it may go on."""
+        with self._changed:
+            return self._halts.get(part)
+
+    def forget(self, part: int) -> None:
+        """A part is over."""
+        with self._changed:
+            self._halts.pop(part, None)
+
+    def tell(self, word: Ready | Unfit | Told | Switched | Over) -> None:
+        """Say something to the node."""
+        with self._sending:
+            self._connection.send_bytes(word.model_dump_json().encode())
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                directive = DIRECTIVES.validate_json(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                os._exit(1)
+            if isinstance(directive, TaskPart):
+                self._on_task(directive)
+            with self._changed:
+                if isinstance(directive, Halt):
+                    self._halts[directive.part] = directive.verdict
+                else:
+                    self._parts.append(directive)
+                self._changed.notify_all()

@@ -1,0 +1,121 @@
+"""What a node's runner and its worker processes tell each other, as JSON over a pipe."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from executors.tuner.settings import TunerSettings
+from executors.workers.membership import Membership
+from schemas.base import Identifier, Record, UnixTime
+from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned
+
+Outcome = Literal["finished", "stopped", "failed"]
+"""`stopped`: the workers of the task were told to end it, here or on another node."""
+Verdict = Literal["keep", "drop"]
+"""`keep`: the jobs are checkpointed. `drop`: nothing of what was trained is written any more."""
+
+
+class Place(Record):
+    """Where a node's workers are, and how they work; the same for all of them."""
+
+    cell: Identifier
+    node: Identifier
+    state_root: Path
+    output_root: Path
+    settings: dict[str, Any]
+    """Of `TunerSettings`: what they are in the node's process, whatever the environment says by then."""
+    gpu: int
+    """Which of the node's GPUs the worker has."""
+
+    def tuner_settings(self) -> TunerSettings:
+        """The settings."""
+        return TunerSettings.model_validate(self.settings)
+
+
+class TaskPart(Record):
+    """One worker's part of a task. It begins when the parts told before it are over."""
+
+    kind: Literal["task"] = "task"
+    part: int
+    """Tells it from all other parts of the node."""
+    command: TaskAssigned
+    membership: Membership
+
+
+class ProfilePart(Record):
+    """A profile run."""
+
+    kind: Literal["profile"] = "profile"
+    part: int
+    command: ProfileOrdered
+
+
+class Halt(Record):
+    """A part ends at the next boundary of a step, or before it begins."""
+
+    kind: Literal["halt"] = "halt"
+    part: int
+    verdict: Verdict
+
+
+class Prewarm(Record):
+    """The data of a job is to be checked and counted: for the node's indexer."""
+
+    kind: Literal["prewarm"] = "prewarm"
+    order: JobOrder
+    drop_s: UnixTime
+    """When it is given up, if nobody has taken it."""
+
+
+Directive = Annotated[TaskPart | ProfilePart | Halt, Field(discriminator="kind")]
+
+
+class Ready(Record):
+    """The base model is loaded."""
+
+    kind: Literal["ready"] = "ready"
+
+
+class Unfit(Record):
+    """The base model cannot be loaded; the process ends."""
+
+    kind: Literal["unfit"] = "unfit"
+    error: str
+
+
+class Told(Record):
+    """A report of a run, to be passed on as it is."""
+
+    kind: Literal["told"] = "told"
+    part: int
+    type: str
+    """The CloudEvents type."""
+    data: dict[str, Any]
+
+
+class Switched(Record):
+    """A task has taken its first step, and the worker had another before."""
+
+    kind: Literal["switched"] = "switched"
+    part: int
+    gap_s: float
+    """From the end of the last step of the task before to the begin of this one's first."""
+    step_s: float
+    """The first step."""
+
+
+class Over(Record):
+    """A part has ended, and what was to be written of it is on disk."""
+
+    kind: Literal["over"] = "over"
+    part: int
+    outcome: Outcome
+    needed_bytes: int | None = None
+    """Set where a disk refused so many bytes."""
+
+
+Word = Annotated[Ready | Unfit | Told | Switched | Over, Field(discriminator="kind")]
+
+DIRECTIVES: TypeAdapter[TaskPart | ProfilePart | Halt] = TypeAdapter(Directive)
+WORDS: TypeAdapter[Ready | Unfit | Told | Switched | Over] = TypeAdapter(Word)

@@ -1,0 +1,257 @@
+"""What a task needs before its first step: data, checkpoints and an adapter on the device.
+
+It is opened by a thread of its own, while the task before it still trains (pipeline switch, Ymir, section
+6.2).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from executors.lora.adapter import AdapterLayout
+from executors.lora.base_model import SharedBase
+from executors.lora.resident import new_state
+from executors.lora.task import AdapterState, LoraTask
+from executors.lora.trained_adapter import TrainedAdapter
+from executors.tuner.checkpoints import JobCheckpoints, SavedJob, lora_task
+from executors.tuner.data import Loader, PreparedLoaders
+from executors.tuner.faults import FieldError, UnfitMergeError, fault_in, fault_of
+from executors.tuner.files import FinishedJob, JobPosition
+from executors.tuner.settings import TunerSettings
+from executors.tuner.training import new_adapter
+from schemas.merging.commands import JobOrder, TaskAssigned, TransferMode
+
+
+@dataclass
+class Job:
+    """A job of a task, as a worker sees it."""
+
+    order: JobOrder
+    task: LoraTask
+    base: SharedBase
+    layout: AdapterLayout
+    loader: Loader
+    iterations: int = 0
+    drawn: int = 0
+    merged_at: int = 0
+    """What was drawn when its merge began."""
+    finished: FinishedJob | None = None
+    """Set where the job was over before."""
+    is_over: bool = False
+    loss: float | None = None
+    """Of its last step."""
+
+    @property
+    def job_id(self) -> str:
+        """Its id."""
+        return self.order.job_id
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences that it brings to a step."""
+        return self.order.workload.hyperparameters.batch_size
+
+    @property
+    def samples_done(self) -> int:
+        """What reports say."""
+        return self.iterations * self.batch_size
+
+    @property
+    def epochs(self) -> float:
+        """How often its data was used."""
+        return self.drawn / len(self.loader.training)
+
+    @property
+    def merged_epochs(self) -> float:
+        """How often its data was used since its merge began."""
+        return (self.drawn - self.merged_at) / len(self.loader.training)
+
+    @property
+    def position(self) -> JobPosition:
+        """How far it is."""
+        return JobPosition(
+            job_id=self.job_id, iterations=self.iterations, drawn=self.drawn, is_over=self.is_over
+        )
+
+    def move_to(self, position: JobPosition) -> None:
+        """Go on from there."""
+        self.iterations, self.drawn, self.is_over = position.iterations, position.drawn, position.is_over
+
+
+@dataclass
+class OpenTask:
+    """A task that can begin.
+
+    Attributes:
+        jobs: in the order of the command.
+        adapter: what the present phase trains, on the device.
+    """
+
+    jobs: list[Job]
+    adapter: TrainedAdapter
+
+
+def refuse_unfit_merge(mode: TransferMode, orders: Sequence[JobOrder]) -> None:
+    """See whether the jobs of a task can have one adapter, where they are to.
+
+    Raises:
+        UnfitMergeError: they cannot; by the field that differs.
+    """
+    if mode == "normal":
+        return
+    first, second = (order.workload.hyperparameters for order in orders)
+    shape = ("rank", "alpha", "target_modules", "frozen_layers")
+    for field in shape if mode == "temporal" else (*shape, "gradient_checkpointing"):
+        one, other = getattr(first, field), getattr(second, field)
+        if isinstance(one, tuple):
+            one, other = sorted(one), sorted(other)
+        if one != other:
+            raise UnfitMergeError(
+                f"hyperparameters.{field}", f"{one} and {other}: jobs that are merged need the same"
+            )
+
+
+def open_task(
+    command: TaskAssigned,
+    leads: bool,
+    checkpoints: JobCheckpoints,
+    loaders: PreparedLoaders,
+    settings: TunerSettings,
+    device: torch.device,
+) -> OpenTask:
+    """Open a task. Only its leader reads checkpoints: it tells the others.
+
+    Raises:
+        JobError: a job cannot be trained.
+        UnfitMergeError: the jobs do not fit together.
+        StaleWriterError: a later generation has taken the jobs over.
+    """
+    refuse_unfit_merge(command.mode, command.orders)
+    jobs = []
+    for order in command.orders:
+        with fault_of(order.job_id):
+            jobs.append(_open_job(order, checkpoints, loaders))
+    saved: list[SavedJob | None] = [None] * len(jobs)
+    if leads:
+        for index, job in enumerate(jobs):
+            partner = jobs[1 - index].job_id if len(jobs) == 2 else None
+            with fault_of(job.job_id):
+                saved[index] = _find(job, command, partner, checkpoints, settings)
+    state = _state(command.mode, jobs, saved, checkpoints) if leads else None
+    return OpenTask(jobs, adapter_for(command.mode, jobs, state, device))
+
+
+def adapter_for(
+    mode: TransferMode, jobs: Sequence[Job], state: AdapterState | None, device: torch.device
+) -> TrainedAdapter:
+    """The adapter of the phase that a task is in, as the first job that is not over trains it.
+
+    Args:
+        state: what it goes on from; None for a new one.
+    """
+    job = trained_first(jobs)
+    own = jobs[0] if mode == "spatial" else job
+    if state is None:
+        state = new_state(own.task, own.layout, own.loader.digest)
+    return new_adapter(own.task, own.layout, state, device)
+
+
+def trained_first(jobs: Sequence[Job]) -> Job:
+    """The first job that is not over; the last of all if all are."""
+    return next((job for job in jobs if not job.is_over), jobs[-1])
+
+
+def fresh_from(donor: AdapterState) -> AdapterState:
+    """What the receiver of a temporal merge starts from: the donor's weights, and an optimizer that has seen
+    nothing."""
+    return AdapterState(
+        parameters=donor.parameters,
+        first_moment=torch.zeros_like(donor.first_moment),
+        second_moment=torch.zeros_like(donor.second_moment),
+        optimizer_steps=0,
+    )
+
+
+def _open_job(order: JobOrder, checkpoints: JobCheckpoints, loaders: PreparedLoaders) -> Job:
+    workload = order.workload
+    with fault_in("hyperparameters.frozen_layers"):
+        base = checkpoints.base_of(workload)
+    length = workload.hyperparameters.sequence_length
+    if length > base.longest_sequence_tokens:
+        longest = base.longest_sequence_tokens
+        raise FieldError(
+            "hyperparameters.sequence_length", f"{length} tokens, the base model takes {longest}"
+        )
+    task = lora_task(order.job_id, workload)
+    with fault_in("hyperparameters.target_modules"):
+        layout = AdapterLayout(task, base.sites)
+    return Job(order, task, base, layout, loaders.take(workload))
+
+
+def _find(
+    job: Job,
+    command: TaskAssigned,
+    partner: str | None,
+    checkpoints: JobCheckpoints,
+    settings: TunerSettings,
+) -> SavedJob | None:
+    """What a job has been trained to, put into its place."""
+    found = checkpoints.find(job.order, command.generation, partner, settings.checkpoint_wait_s)
+    if isinstance(found, FinishedJob):
+        job.finished = found
+        job.move_to(found.position)
+        job.loss = found.loss
+        return None
+    if found is None:
+        return None
+    if found.progress.partner != partner:
+        if command.mode == "spatial":
+            done = found.progress.position.iterations
+            raise UnfitMergeError(
+                "mode", f"a shared run needs jobs without progress, this one has {done} iterations"
+            )
+        if command.mode == "temporal" and job.order is command.orders[1]:
+            return None  # it was set aside: the receiver starts from its donor's weights
+    if found.state.dataset_digest != job.loader.digest:
+        raise FieldError("dataset.path", f"{job.task.dataset} has changed since the job was checkpointed")
+    job.move_to(found.progress.position)
+    job.merged_at = found.progress.merged_at if found.progress.partner == partner else job.drawn
+    return found
+
+
+def _state(
+    mode: TransferMode, jobs: Sequence[Job], saved: Sequence[SavedJob | None], checkpoints: JobCheckpoints
+) -> AdapterState | None:
+    """The adapter that the present phase goes on from."""
+    if mode == "spatial":
+        return _shared_state(jobs, saved)
+    job = trained_first(jobs)
+    own = saved[jobs.index(job)]
+    if own is not None:
+        return own.state
+    if mode == "temporal" and job is jobs[1]:
+        with fault_of(job.job_id):
+            donor = checkpoints.adapter_of(jobs[0].order)
+            if donor is None:
+                raise OSError(f"the adapter of its donor {jobs[0].job_id} is not there any more")
+            return fresh_from(donor)
+    return None
+
+
+def _shared_state(jobs: Sequence[Job], saved: Sequence[SavedJob | None]) -> AdapterState | None:
+    """Of two checkpoints of one adapter the newer one, which knows of both jobs."""
+    there = [each for each in saved if each is not None]
+    if not there:
+        return None
+    newest = max(there, key=lambda each: each.progress.position.iterations)
+    for job in jobs:
+        beside = newest.progress.beside
+        if not job.is_over and beside is not None and beside.job_id == job.job_id:
+            job.move_to(_going_on(beside))
+    return newest.state
+
+
+def _going_on(position: JobPosition) -> JobPosition:
+    """The position of a job that goes on: only its own record says that it is over."""
+    return position.model_copy(update={"is_over": False})

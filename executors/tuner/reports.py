@@ -1,0 +1,129 @@
+"""What the leader of a task reports of its jobs."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any, Literal
+
+from executors.tuner.files import FinishedJob
+from executors.tuner.keeper import TaskKeeper
+from executors.tuner.messages import TaskPart, Told
+from executors.tuner.opening import Job
+from executors.tuner.surroundings import Surroundings
+from executors.tuner.training import Step
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from schemas.merging.commands import JobOrder
+from schemas.merging.reports import MeasuredStep, TaskEvaluated
+
+_MAX_LOSS = 1e9
+_LEAST_S = 1e-6
+"""What a step takes at least: the clock may not have moved."""
+
+
+class TaskReports:
+    """Tells the node. What is told `soon` waits for what was to be written before.
+
+    Attributes:
+        ended: the runs whose end was told.
+    """
+
+    def __init__(self, part: TaskPart, around: Surroundings, keeper: TaskKeeper) -> None:
+        self._part = part
+        self._around = around
+        self._keeper = keeper
+        self.ended: set[str] = set()
+
+    def started_soon(self, job: Job) -> None:
+        """A job starts; one that was over before is reported again."""
+        about = self._about(job.order, job.samples_done)
+        self._soon(RunStarted(**about, dataset_samples=len(job.loader.training)))
+        finished = job.finished
+        if finished is not None:
+            self._keeper.soon(lambda: self.finished(job, finished))
+
+    def evaluated_soon(
+        self,
+        job: Job,
+        partner: str | None,
+        accuracy: float,
+        phase: Literal["own", "donor"],
+        epochs: float,
+        losses: Sequence[float],
+        step: MeasuredStep | None,
+    ) -> None:
+        """A job was measured; `losses` and `step` are since it was before."""
+        self._soon(
+            TaskEvaluated(
+                **self._about(job.order, job.samples_done),
+                iterations=job.iterations,
+                epochs=epochs,
+                loss=reportable(sum(losses) / len(losses)) if losses else None,
+                accuracy=accuracy,
+                phase=phase,
+                partner=partner,
+                step=step,
+            )
+        )
+
+    def progressed(self, order: JobOrder, samples_done: int, loss: float | None, node_s: float) -> None:
+        """A job was checkpointed, and goes on."""
+        about = self._about(order, samples_done)
+        self._tell(RunProgressed(**about, loss=reportable(loss), node_s=node_s, complete=False))
+
+    def finished(self, job: Job, finished: FinishedJob) -> None:
+        """A job is over, and its adapter published."""
+        self.ended.add(job.order.run_id)
+        self._tell(
+            RunFinished(
+                **self._about(job.order, finished.position.iterations * job.batch_size),
+                loss=finished.loss,
+                adapter_path=finished.path,
+                adapter_digest=finished.digest,
+            )
+        )
+
+    def failed(self, order: JobOrder, samples_done: int, error: str, permanent: bool) -> None:
+        """A job cannot go on, unless its end was told before."""
+        if order.run_id not in self.ended:
+            self.ended.add(order.run_id)
+            self._tell(RunFailed(**self._about(order, samples_done), error=error, permanent=permanent))
+
+    def _about(self, order: JobOrder, samples_done: int) -> dict[str, Any]:
+        return {
+            "cell": self._around.cell,
+            "node": self._around.node,
+            "run_id": order.run_id,
+            "job_id": order.job_id,
+            "samples_done": samples_done,
+        }
+
+    def _soon(self, report: RunReport) -> None:
+        self._keeper.soon(lambda: self._tell(report))
+
+    def _tell(self, report: RunReport) -> None:
+        self._around.inbox.tell(
+            Told(part=self._part.part, type=report.TYPE, data=report.model_dump(mode="json"))
+        )
+
+
+def reportable(loss: float | None) -> float | None:
+    """A loss as a report can carry it."""
+    return None if loss is None else min(loss, _MAX_LOSS)
+
+
+def measured_step(
+    steps: Sequence[Step], micro_batch_size: int, share_size: int, gpus: int, nodes: int
+) -> MeasuredStep:
+    """What a configuration was seen to take.
+
+    Args:
+        share_size: sequences of a step that one worker has.
+    """
+    size = max(1, min(micro_batch_size, share_size))
+    return MeasuredStep(
+        gpus=gpus,
+        nodes=nodes,
+        micro_batch_size=size,
+        accumulation_steps=max(1, -(-share_size // size)),
+        step_s=max(median(step.step_s for step in steps), _LEAST_S),
+        exchange_s=median(step.exchange_s for step in steps) if gpus > 1 else 0.0,
+    )

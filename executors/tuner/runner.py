@@ -1,0 +1,404 @@
+"""The runner `tuner` on a node: gives workers what the cell has decided, and passes on what they report."""
+
+import json
+import logging
+import shutil
+import time
+from typing import Any
+
+from pydantic import JsonValue
+
+from executors.node.room import NoRoomError
+from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
+from executors.tuner.assignments import STATES, Assignment, Ending, local_ranks, world_size
+from executors.tuner.files import JobFiles, result_path
+from executors.tuner.messages import Halt, Over, Place, Prewarm, ProfilePart, Switched, TaskPart, Told
+from executors.tuner.processes import Bench, Workers
+from executors.tuner.settings import TunerSettings
+from executors.workers.folder import JobFolder
+from executors.workers.membership import Membership
+from schemas.base import MAX_TEXT_LENGTH
+from schemas.commands import Command
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from schemas.merging.commands import JobOrder, LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
+from schemas.merging.reports import ProfileReported, TaskEvaluated
+
+_POLL_S = 0.02
+_REPORTS: dict[str, type[RunReport]] = {
+    report.TYPE: report
+    for report in (RunStarted, RunProgressed, RunFinished, RunFailed, ProfileReported, TaskEvaluated)
+}
+_LEAST_PREWARM_S = 30.0
+"""A loader is kept so long at least: the clocks of cell and node differ."""
+
+_log = logging.getLogger(__name__)
+
+
+class TunerRunner:
+    """See `Runner`."""
+
+    def __init__(self, context: RunnerContext, settings: TunerSettings, workers: Workers) -> None:
+        """Have nothing to do yet."""
+        node = context.settings
+        self._context = context
+        self._settings = settings
+        self._cell, self._node = node.cell, node.node
+        self._base_model = node.base_model
+        self._output_root = node.output_root
+        self._files = JobFiles(node.state_root, node.cell)
+        self._workers = workers
+        self._assignments: list[Assignment] = []
+        """In the order in which they came."""
+        self._parts = 0
+
+    @classmethod
+    def started(cls, context: RunnerContext, settings: TunerSettings, gpus: int) -> "TunerRunner":
+        """Start worker processes and wait until they have the base model.
+
+        Raises:
+            UnfitError: they cannot load it.
+        """
+        node = context.settings
+        place = Place(
+            cell=node.cell,
+            node=node.node,
+            state_root=node.state_root,
+            output_root=node.output_root,
+            settings=settings.model_dump(mode="json"),
+            gpu=0,
+        )
+        workers = Workers(place, gpus)
+        try:
+            workers.await_ready()
+        except BaseException:
+            workers.kill()
+            raise
+        return cls(context, settings, workers)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of its worker processes."""
+        return self._workers.pids
+
+    def judge(self, command: Command) -> Objection | None:
+        """A task must be newer than what the node has of its jobs, and fit onto its GPUs; a release must not
+        be of a generation that is over; a job that does not share is never merged."""
+        if isinstance(command, TaskAssigned):
+            return self._judge_task(command)
+        if isinstance(command, ProfileOrdered):
+            if command.gpus > 1 and not command.order.workload.pipeline:
+                return Objection(
+                    "impossible", f"a profile run on {command.gpus} GPUs: only pipelines have more"
+                )
+            if any(command.order.job_id in each.job_ids for each in self._assignments):
+                return Objection("out_of_date", f"{command.order.job_id} runs here already")
+        if isinstance(command, TaskReleased):
+            known = self._newest(set(command.job_ids))
+            if known is not None and command.generation < known.generation:
+                return Objection(
+                    "out_of_date", f"{', '.join(command.job_ids)} is in generation {known.generation}"
+                )
+        return None
+
+    def apply(self, command: Command) -> None:
+        """Take a command on. What is begun or ended by it is so at the next step boundary."""
+        if isinstance(command, TaskAssigned):
+            for each in self._of({order.job_id for order in command.orders}):
+                self._end(each, Ending(reason="newer", job_ids=tuple(sorted(each.job_ids))))
+            self._assignments.append(self._assignment(command))
+        elif isinstance(command, ProfileOrdered):
+            self._assignments.append(self._assignment(command))
+        elif isinstance(command, TaskReleased):
+            self._release(command)
+        elif isinstance(command, LoaderPrewarmed):
+            self._prewarm(command)
+
+    def advance(self) -> Activity:
+        """Hear the workers, give them what they can begin, and report.
+
+        Raises:
+            NoRoomError: a disk refused a checkpoint or a result.
+        """
+        needed_bytes = None
+        for bench, word in list(self._workers.words()):
+            if isinstance(word, Told):
+                self._pass_on(word)
+            elif isinstance(word, Switched):
+                self._note_switch(word)
+            else:
+                needed_bytes = word.needed_bytes if needed_bytes is None else needed_bytes
+                self._hear_over(bench, word)
+        for part, status in list(self._workers.bury()):
+            self._mourn(part, status)
+        for each in list(self._assignments):
+            self._begin(each)
+        for each in list(self._assignments):
+            self._conclude(each)
+        if needed_bytes is not None:
+            refused = self._context.room.refused(needed_bytes)
+            if refused is not None:
+                raise NoRoomError(refused, needed_bytes)
+        return "waiting" if self._assignments else "idle"
+
+    def close(self, reason: CloseReason) -> None:
+        """End all, checkpointed, within `stop_grace_s`; the cell plans it again. The worker processes go with
+        the node, and stay where only room is wanting."""
+        deadline_s = time.monotonic() + self._settings.stop_grace_s
+        for each in self._assignments:
+            if each.ending is None:
+                self._end(each, Ending(reason="node_stops", job_ids=tuple(sorted(each.job_ids))))
+        while self._assignments and time.monotonic() < deadline_s:
+            try:
+                self.advance()
+            except NoRoomError as error:
+                _log.error("checkpoint lost node=%s reason=%s", self._node, error)
+            time.sleep(_POLL_S)
+        for each in list(self._assignments):
+            # It did not end in time: what is on disk counts.
+            each.workers_left = 0
+            self._conclude(each)
+        if reason == "node_stops":
+            self._workers.kill()
+
+    def state(self) -> JsonValue:
+        """What the node was told and is not over, to go on with after a restart."""
+        states: list[JsonValue] = [each.state().model_dump(mode="json") for each in self._assignments]
+        return states or None
+
+    def restore(self, state: JsonValue) -> None:
+        """Go on with what the process before this one had; from checkpoints, for its workers are gone."""
+        for each in STATES.validate_json(json.dumps(state)):
+            assignment = self._assignment(each.command)
+            assignment.over = set(each.over)
+            assignment.ending, assignment.is_stopped = each.ending, each.is_stopped
+            if each.ending is not None or each.is_stopped:
+                assignment.workers_left = 0
+            self._assignments.append(assignment)
+
+    # Commands
+
+    def _judge_task(self, command: TaskAssigned) -> Objection | None:
+        nodes = [member.node for member in command.members]
+        jobs = [order.job_id for order in command.orders]
+        if len(set(nodes)) < len(nodes):
+            return Objection("impossible", "a node is among the members twice")
+        if command.node not in nodes:
+            detail = f"{command.node} is not among the members {', '.join(nodes)}"
+            return Objection("impossible", detail[:MAX_TEXT_LENGTH])
+        if len(set(jobs)) < len(jobs):
+            return Objection("impossible", f"{jobs[0]} is merged with itself")
+        needed, there = len(local_ranks(command)), len(self._workers.benches)
+        if needed > there:
+            return Objection("impossible", f"the task needs {needed} GPUs here, the node has {there}")
+        if command.mode != "normal":
+            for order in command.orders:
+                if not order.workload.sharing:
+                    return Objection("impossible", f"{order.job_id} does not share, and is merged")
+        known = self._newest(set(jobs))
+        if known is not None and command.generation <= known.generation:
+            return Objection("out_of_date", f"{', '.join(jobs)} is in generation {known.generation}")
+        return None
+
+    def _of(self, job_ids: set[str]) -> list[Assignment]:
+        return [each for each in self._assignments if each.job_ids & job_ids]
+
+    def _newest(self, job_ids: set[str]) -> Assignment | None:
+        return max(self._of(job_ids), key=lambda each: each.generation, default=None)
+
+    def _assignment(self, command: TaskAssigned | ProfileOrdered) -> Assignment:
+        self._parts += 1
+        return Assignment(command, self._parts)
+
+    def _release(self, command: TaskReleased) -> None:
+        ending = Ending(reason=command.reason, job_ids=command.job_ids)
+        for each in self._of(set(command.job_ids)):
+            if each.generation <= command.generation:
+                self._end(each, ending)
+        live = {job_id for each in self._assignments for job_id in each.job_ids}
+        for job_id in command.job_ids:
+            if job_id in live:
+                continue
+            # Nothing of it runs here any more.
+            if ending.discards(job_id):
+                self._files.discard(job_id)
+            elif command.reason == "undone":
+                for partner in command.job_ids:
+                    if partner != job_id:
+                        self._files.undo(job_id, partner, command.generation)
+
+    def _prewarm(self, command: LoaderPrewarmed) -> None:
+        now_s = self._context.clock.time_s()
+        ahead_s = max(command.starts_s - now_s, _LEAST_PREWARM_S)
+        drop_s = max(command.starts_s, now_s) + ahead_s
+        self._workers.prewarm(Prewarm(order=command.order, drop_s=drop_s))
+
+    def _end(self, assignment: Assignment, ending: Ending) -> None:
+        """Have an assignment end."""
+        if assignment.ending is None or ending.weight >= assignment.ending.weight:
+            assignment.ending = ending
+        if assignment.workers_left is None:
+            assignment.workers_left = 0
+        self._workers.halt(Halt(part=assignment.part, verdict=ending.verdict))
+
+    # Workers
+
+    def _begin(self, assignment: Assignment) -> None:
+        """Give an assignment to workers, as soon as there are enough that are idle or about to be."""
+        if assignment.workers_left is not None:
+            return
+        refusal = self._refusal(assignment)
+        if refusal is not None:
+            assignment.workers_left = 0
+            if assignment.leads:
+                for order, error, permanent in refusal:
+                    self._fail(assignment, order, error, permanent)
+            assignment.over |= {order.run_id for order in assignment.orders}
+            return
+        others = [each for each in self._of(assignment.job_ids) if each.part < assignment.part]
+        if any(not each.is_stopped for each in others):
+            return  # their checkpoint is what it goes on from
+        benches = self._free(assignment.gpus)
+        if benches is None:
+            return
+        assignment.workers_left = len(benches)
+        command = assignment.command
+        if isinstance(command, ProfileOrdered):
+            self._workers.give(benches[0], ProfilePart(part=assignment.part, command=command))
+            return
+        for rank, bench in zip(local_ranks(command), benches, strict=True):
+            # A part's generation is its task's: each task has a meeting place of its own.
+            membership = Membership(generation=command.generation, rank=rank, world=world_size(command))
+            part = TaskPart(part=assignment.part, command=command, membership=membership)
+            self._workers.give(bench, part)
+
+    def _free(self, count: int) -> list[Bench] | None:
+        """So many workers that are idle, or whose one part is about to end; None if there are too few."""
+        ending = {each.part for each in self._assignments if each.ending is not None or each.is_stopped}
+        ready = [bench for bench in self._workers.benches if bench.is_ready]
+        idle = [bench for bench in ready if not bench.parts]
+        soon = [bench for bench in ready if len(bench.parts) == 1 and bench.parts[0] in ending]
+        found = [*idle, *soon][:count]
+        return found if len(found) == count else None
+
+    def _refusal(self, assignment: Assignment) -> list[tuple[JobOrder, str, bool]] | None:
+        """Why the jobs of an assignment cannot be trained here, each with whether they can nowhere."""
+        for order in assignment.orders:
+            if order.workload.pipeline:
+                error = "pipeline: the runner has no pipeline parallelism"
+                return [(each, error, each.workload.pipeline) for each in assignment.orders]
+            if order.workload.model != self._base_model:
+                error = f"model: the node holds base model {self._base_model}, not {order.workload.model}"
+                return [(each, error, False) for each in assignment.orders]
+        return None
+
+    def _pass_on(self, word: Told) -> None:
+        report = _REPORTS[word.type].model_validate_json(json.dumps(word.data))
+        assignment = self._by_part(word.part)
+        if assignment is None or report.run_id in assignment.over:
+            return
+        self._context.report(report)
+        if isinstance(report, RunFinished | RunFailed | ProfileReported):
+            assignment.over.add(report.run_id)
+            how = report.TYPE.removeprefix("millrace.").removesuffix(".v1")
+            _log.info(
+                "%s job=%s run=%s samples_done=%d", how, report.job_id, report.run_id, report.samples_done
+            )
+
+    def _note_switch(self, word: Switched) -> None:
+        assignment = self._by_part(word.part)
+        if assignment is not None:
+            jobs = ",".join(order.job_id for order in assignment.orders)
+            _log.info("task switched jobs=%s switch_gap_s=%.4f step_s=%.4f", jobs, word.gap_s, word.step_s)
+
+    def _hear_over(self, bench: Bench, word: Over) -> None:
+        bench.parts.remove(word.part)
+        assignment = self._by_part(word.part)
+        if assignment is not None and assignment.workers_left:
+            assignment.workers_left -= 1
+            # All workers of a task stop at the same step.
+            assignment.is_stopped = assignment.is_stopped or word.outcome == "stopped"
+
+    def _mourn(self, part: int, status: str) -> None:
+        """A worker process has died with a part."""
+        assignment = self._by_part(part)
+        if assignment is None:
+            return
+        if assignment.workers_left:
+            assignment.workers_left -= 1
+        if assignment.ending is not None:
+            return
+        error = f"a worker process has ended with {status} and no word"
+        command = assignment.command
+        if isinstance(command, TaskAssigned) and world_size(command) > 1:
+            # The others see that it is gone, and read here why.
+            folder = JobFolder(self._files.meeting_place(command.task_id))
+            folder.write_failure(command.generation, error, permanent=False)
+            self._workers.halt(Halt(part=part, verdict="keep"))
+        for order in list(assignment.left()):
+            if assignment.leads:
+                self._fail(assignment, order, error, permanent=False)
+        assignment.over |= {order.run_id for order in assignment.orders}
+
+    def _by_part(self, part: int) -> Assignment | None:
+        return next((each for each in self._assignments if each.part == part), None)
+
+    # Ends
+
+    def _conclude(self, assignment: Assignment) -> None:
+        """See whether an assignment is over: then its files are put in order, and its runs reported."""
+        if assignment.workers_left is None or assignment.workers_left > 0:
+            return
+        ending = assignment.ending
+        if ending is None and assignment.is_stopped and any(assignment.left()):
+            return  # its other nodes were told to end it; what is to say comes with this node's command
+        if ending is not None:
+            for order in assignment.orders:
+                self._settle(assignment, order, ending)
+        command = assignment.command
+        if (
+            assignment.leads
+            and isinstance(command, TaskAssigned)
+            and all(order.run_id in assignment.over for order in assignment.orders)
+        ):
+            self._files.remove_meeting(command.task_id)
+        self._assignments.remove(assignment)
+
+    def _settle(self, assignment: Assignment, order: JobOrder, ending: Ending) -> None:
+        """Do with a job's files what the reason demands, and report the end of its run."""
+        job_id, command = order.job_id, assignment.command
+        if ending.discards(job_id):
+            self._files.discard(job_id)
+            result = self._output_root / result_path(self._cell, order.user, job_id)
+            shutil.rmtree(result, ignore_errors=True)
+            samples_done = 0
+        elif ending.reason == "undone" and isinstance(command, TaskAssigned) and len(command.orders) > 1:
+            (other,) = (each for each in command.orders if each is not order)
+            if assignment.leads:
+                samples_done = self._files.undo(job_id, other.job_id, command.generation)
+            else:
+                samples_done = self._files.samples_before_merge(job_id)
+        else:
+            samples_done = self._files.kept_samples(job_id)
+        if order.run_id not in assignment.over:
+            assignment.over.add(order.run_id)
+            self._context.report(RunProgressed(**self._about(order, samples_done), node_s=0.0, complete=True))
+            _log.info(
+                "run over job=%s run=%s reason=%s samples_done=%d",
+                *(job_id, order.run_id, ending.reason, samples_done),
+            )
+
+    def _fail(self, assignment: Assignment, order: JobOrder, error: str, permanent: bool) -> None:
+        assignment.over.add(order.run_id)
+        samples_done = self._files.kept_samples(order.job_id)
+        about = self._about(order, samples_done)
+        self._context.report(RunFailed(**about, error=error[:MAX_TEXT_LENGTH], permanent=permanent))
+        _log.warning("run failed job=%s run=%s error=%r", order.job_id, order.run_id, error)
+
+    def _about(self, order: JobOrder, samples_done: int) -> dict[str, Any]:
+        return {
+            "cell": self._cell,
+            "node": self._node,
+            "run_id": order.run_id,
+            "job_id": order.job_id,
+            "samples_done": samples_done,
+        }

@@ -1,0 +1,116 @@
+"""What the leader of a task writes of its jobs, beside the training."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from executors.lora.task import AdapterState, TaskState
+from executors.lora.trained_adapter import TrainedAdapter
+from executors.tuner.checkpoints import SavedJob
+from executors.tuner.files import JobProgress
+from executors.tuner.keeper import LastState, TaskKeeper
+from executors.tuner.opening import Job
+from executors.tuner.reports import TaskReports, reportable
+from executors.tuner.surroundings import Surroundings
+from schemas.merging.commands import TaskAssigned
+
+_BYTES_PER_PARAMETER = 12
+"""Itself and AdamW's two moments, in float32."""
+
+
+class TaskSaves:
+    """Has checkpoints and results written, and reported.
+
+    Attributes:
+        samples: what is kept of each job that is not over.
+        saved_s: when the last checkpoint was taken, by the monotonic clock.
+    """
+
+    def __init__(
+        self, command: TaskAssigned, around: Surroundings, keeper: TaskKeeper, reports: TaskReports
+    ) -> None:
+        self._command = command
+        self._checkpoints = around.checkpoints
+        self._keeper = keeper
+        self._reports = reports
+        self._jobs: list[Job] = []
+        self.samples: dict[str, int] = {}
+        self.saved_s = time.monotonic()
+
+    def begin(self, jobs: list[Job]) -> None:
+        """These are the task's jobs, as they are on disk."""
+        self._jobs = jobs
+        self.samples = {job.job_id: job.samples_done for job in jobs if not job.is_over}
+
+    def save(self, jobs: Sequence[Job], adapter: TrainedAdapter, node_s: float) -> None:
+        """Copy the state, and have it written while training goes on."""
+        state = adapter.state()
+        self.saved_s = time.monotonic()
+        for job in jobs:
+            self._write(job, lambda: state)
+            self._report(job, node_s)
+
+    def save_at_last(self, jobs: Sequence[Job], adapter: TrainedAdapter) -> None:
+        """Have the state written after the last step, while the next task begins."""
+        last = LastState(adapter)
+        for job in jobs:
+            if not job.is_over and job.iterations:
+                self._write(job, last.to_host)
+
+    def finish(self, job: Job, adapter: TrainedAdapter, *, is_trained_on: bool) -> None:
+        """Publish a job that is over.
+
+        Args:
+            is_trained_on: whether the adapter is, for the other job of a shared run.
+        """
+        copied = adapter.state() if is_trained_on else None
+        last = LastState(adapter)
+        progress, loss = self._progress(job), reportable(job.loss)
+
+        def publish() -> None:
+            saved = SavedJob(_task_state(job, copied or last.to_host(), progress), progress)
+            self._keeper.needed_bytes = _BYTES_PER_PARAMETER * job.layout.size
+            finished = self._checkpoints.finish(saved, job.order.user, loss, self._command.generation)
+            self.samples.pop(job.job_id, None)
+            self._reports.finished(job, finished)
+
+        self._keeper.soon(publish)
+
+    def _write(self, job: Job, state: Callable[[], AdapterState]) -> None:
+        progress, samples_done = self._progress(job), job.samples_done
+
+        def write() -> None:
+            self._keeper.needed_bytes = _BYTES_PER_PARAMETER * job.layout.size
+            saved = SavedJob(_task_state(job, state(), progress), progress)
+            self._checkpoints.save(saved, self._command.generation)
+            self.samples[job.job_id] = samples_done
+
+        self._keeper.soon(write)
+
+    def _report(self, job: Job, node_s: float) -> None:
+        order, samples_done, loss = job.order, job.samples_done, job.loss
+        self._keeper.soon(lambda: self._reports.progressed(order, samples_done, loss, node_s))
+
+    def _progress(self, job: Job) -> JobProgress:
+        other = next((each for each in self._jobs if each is not job), None)
+        return JobProgress(
+            workload=job.order.workload,
+            position=job.position,
+            partner=None if other is None else other.job_id,
+            merged_at=job.merged_at,
+            beside=other.position if other is not None and self._command.mode == "spatial" else None,
+        )
+
+
+def _task_state(job: Job, state: AdapterState, progress: JobProgress) -> TaskState:
+    position = progress.position
+    return TaskState(
+        task=job.task,
+        parameters=state.parameters,
+        first_moment=state.first_moment,
+        second_moment=state.second_moment,
+        optimizer_steps=state.optimizer_steps,
+        micro_batches=position.iterations,
+        samples_done=position.iterations * job.batch_size,
+        cursor=job.loader.stream.cursor(position.drawn),
+        dataset_digest=job.loader.digest,
+    )

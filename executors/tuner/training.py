@@ -1,0 +1,272 @@
+"""One adapter in training on one worker, alone or with others: the gradient of the whole global batch.
+
+A step over w workers and s accumulations adds up the gradients of the token losses of all sequences, and
+divides by the tokens of the whole batch. So it is the gradient of the mean token loss of the global batch,
+whatever the workers' shares and the micro-batches are.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from executors.lora.adapted_pass import Adapted, adapters_placed, loss_logits, precision
+from executors.lora.adapter import AdapterLayout
+from executors.lora.base_model import SharedBase
+from executors.lora.batch import PackedBatch, TokenSequence, pack
+from executors.lora.fused_linear import SiteAdapter
+from executors.lora.randomness import SequenceMasks, derive_seed
+from executors.lora.segment_products import Rows
+from executors.lora.task import AdapterState, LoraTask
+from executors.lora.trained_adapter import TrainedAdapter
+from executors.tuner.faults import DivergedError
+
+AddUp = Callable[[Tensor], None]
+"""Adds a vector up over all workers of a task, in place."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sequence in its place in a step's global batch."""
+
+    place: int
+    source: int
+    """Of which of the task's jobs, by index."""
+    sequence: TokenSequence
+
+
+@dataclass(frozen=True)
+class Step:
+    """What came of a step, the same on all workers."""
+
+    losses: tuple[float | None, ...]
+    """By source, the mean token loss before the update; None where the step had no sequence of it."""
+    signals: tuple[float, ...]
+    """What the workers had to say, added up."""
+    step_s: float
+    exchange_s: float
+
+
+@dataclass(frozen=True)
+class _MicroBatch:
+    """What a pass asks of the adapter: see `Adapted`."""
+
+    adapter: TrainedAdapter
+    generator: torch.Generator
+    step: int
+    sequences: tuple[tuple[int, int], ...]
+
+    @property
+    def layout(self) -> AdapterLayout:
+        return self.adapter.layout
+
+    def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
+        seed = derive_seed(self.adapter.task.seed, "dropout", self.step, site)
+        return self.adapter.site_adapter(site, rows, SequenceMasks(self.generator, seed, self.sequences))
+
+
+class Trainer:
+    """An adapter on a worker's device.
+
+    Attributes:
+        base: the model that it is on, with the layers that it may be in.
+        adapter: itself, with its optimizer.
+        micro_batch_size: sequences that are computed at a time, at most.
+    """
+
+    def __init__(
+        self,
+        base: SharedBase,
+        adapter: TrainedAdapter,
+        device: torch.device,
+        micro_batch_size: int,
+        *,
+        checkpoints_activations: bool = False,
+    ) -> None:
+        self.base = base
+        self.adapter = adapter
+        self.micro_batch_size = micro_batch_size
+        self._device = device
+        self._masks = torch.Generator(device)
+        self._checkpoints_activations = checkpoints_activations
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self._device
+
+    def step(
+        self, own: Sequence[Sample], number: int, sources: int, signals: Sequence[float], add_up: AddUp
+    ) -> Step:
+        """Take a step together with the other workers.
+
+        Args:
+            own: this worker's share of the global batch; may be empty.
+            number: of the step, from 0; decides dropout masks.
+            sources: how many jobs the batch may be of.
+            signals: what this worker has to say to all.
+            add_up: over all workers. If it raises, the adapter is as it was.
+
+        Raises:
+            DivergedError: loss or gradient is not finite. The adapter is as it was, on all workers.
+        """
+        started_s = time.monotonic()
+        sums = self.accumulate(own, number, sources)
+        said = torch.cat([sums.flatten(), torch.tensor(list(signals), device=self._device)])
+        exchange_s = self._add_up(said, add_up)
+        (*numbers,) = said.tolist()
+        pairs = [(numbers[2 * source], numbers[2 * source + 1]) for source in range(sources)]
+        self.adapter.gradient.div_(math.fsum(tokens for _, tokens in pairs))
+        losses = tuple(loss / tokens if tokens else None for loss, tokens in pairs)
+        for loss in losses:
+            if loss is not None and not math.isfinite(loss):
+                raise DivergedError(f"loss: {loss} in step {number}: the training has diverged")
+        norm = self.adapter.update()
+        if not math.isfinite(norm):
+            raise DivergedError(f"gradient norm: {norm} in step {number}: the training has diverged")
+        step_s = time.monotonic() - started_s
+        return Step(losses, tuple(numbers[2 * sources :]), step_s, exchange_s)
+
+    def accumulate(self, own: Sequence[Sample], number: int, sources: int) -> Tensor:
+        """Leave the gradient of the sum of the token losses of `own` in the adapter, micro-batch by
+        micro-batch.
+
+        Returns:
+            by source, (sum of the token losses, tokens): float32 `[sources, 2]`.
+        """
+        self.adapter.clear()
+        sums = torch.zeros(sources, 2, device=self._device)
+        for start in range(0, len(own), self.micro_batch_size):
+            # Those of one job lie together, so that its loss is a sum of neighbours.
+            part = sorted(own[start : start + self.micro_batch_size], key=lambda sample: sample.source)
+            batch = pack([[sample.sequence for sample in part]], self._device)
+            with self._pass(batch, part, number):
+                token_losses = self._token_losses(batch)
+                token_losses.sum().backward()
+            counts = [0] * sources
+            for sample in part:
+                counts[sample.source] += sample.sequence.loss_tokens
+            for source, losses in enumerate(token_losses.detach().split(counts)):
+                sums[source, 0] += losses.sum()
+                sums[source, 1] += counts[source]
+        return sums
+
+    def count_right(self, sequences: Sequence[TokenSequence]) -> tuple[int, int]:
+        """How many of the tokens that bear loss are predicted right, and how many there are.
+
+        Predictions are made without dropout.
+        """
+        right = total = 0
+        size = 2 * self.micro_batch_size  # no activations are kept
+        for start in range(0, len(sequences), size):
+            batch = pack([sequences[start : start + size]], self._device)
+            with torch.no_grad(), adapters_placed(self.base, [self.undropped()], batch):
+                with precision(self._device):
+                    logits = loss_logits(self.base, batch)
+                right += int((logits.argmax(-1) == batch.labels).sum())
+            total += len(batch.labels)
+        return right, total
+
+    def undropped(self) -> Adapted:
+        """The adapter as it is used, rather than trained."""
+        return _Undropped(self.adapter)
+
+    @contextmanager
+    def _pass(self, batch: PackedBatch, part: Sequence[Sample], number: int) -> Iterator[None]:
+        sequences = tuple((sample.place, len(sample.sequence.token_ids)) for sample in part)
+        micro_batch = _MicroBatch(self.adapter, self._masks, number, sequences)
+        with adapters_placed(self.base, [micro_batch], batch):
+            if self._checkpoints_activations:
+                with activations_checkpointed(self.base.model):
+                    yield
+            else:
+                yield
+
+    def _token_losses(self, batch: PackedBatch) -> Tensor:
+        with precision(self._device):
+            logits = loss_logits(self.base, batch)
+        return cross_entropy(logits.float(), batch.labels, reduction="none")
+
+    def _add_up(self, said: Tensor, add_up: AddUp) -> float:
+        """Add gradient and numbers up over all workers, at once; return how long it took, in seconds."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        started_s = time.monotonic()
+        gradient = self.adapter.gradient
+        everything = torch.cat([gradient, said])
+        add_up(everything)
+        gradient.copy_(everything[: len(gradient)])
+        said.copy_(everything[len(gradient) :])
+        return time.monotonic() - started_s
+
+
+@dataclass(frozen=True)
+class _Undropped:
+    """The adapter as it is used, rather than trained: see `Adapted`."""
+
+    adapter: TrainedAdapter
+
+    @property
+    def layout(self) -> AdapterLayout:
+        return self.adapter.layout
+
+    def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
+        trained = self.adapter.site_adapter(site, rows, SequenceMasks(torch.Generator(), 0, ()))
+        return SiteAdapter(trained.down, trained.up, trained.scaling, 0.0, trained.masks, rows)
+
+
+def new_adapter(
+    task: LoraTask, layout: AdapterLayout, state: AdapterState, device: torch.device
+) -> TrainedAdapter:
+    """Bring an adapter to the device; on a GPU by a stream of its own, beside what is computed there.
+
+    Raises:
+        ValueError: the state does not fit the layout.
+    """
+    if device.type != "cuda":
+        return TrainedAdapter(task, layout, state, device)
+    pinned = replace(
+        state,
+        parameters=state.parameters.pin_memory(),
+        first_moment=state.first_moment.pin_memory(),
+        second_moment=state.second_moment.pin_memory(),
+    )
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):
+        adapter = TrainedAdapter(task, layout, pinned, device)
+    stream.synchronize()
+    for tensor in (*adapter.tensors, adapter.gradient):
+        # What the training's own stream uses may not be given to another before that has passed.
+        tensor.record_stream(torch.cuda.current_stream(device))
+    return adapter
+
+
+@contextmanager
+def activations_checkpointed(model: PreTrainedModel) -> Iterator[None]:
+    """Have the model's layers compute their activations again in the backward pass rather than keep them.
+
+    Only the layers themselves are told that they are in training, and no module inside of them: so nothing
+    draws dropout from global random state.
+
+    Raises:
+        ValueError: the architecture cannot.
+    """
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise ValueError(f"{type(model).__name__} cannot compute activations again")
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    for layer in layers:
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
+        model.gradient_checkpointing_disable()

@@ -1,0 +1,81 @@
+"""What the processes of a job tell each other through the file system; for processes without torch, too."""
+
+import shutil
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from executors.node.files import write_file
+
+
+class _Address(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str
+    port: int
+
+
+class _Failure(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    error: str
+    permanent: bool
+
+
+class JobFolder:
+    """What the processes of a job tell each other through the file system."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write_address(self, generation: int, host: str, port: int) -> None:
+        """Say where a generation meets.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_file(self._address(generation), _Address(host=host, port=port).model_dump_json().encode())
+
+    def read_address(self, generation: int) -> tuple[str, int] | None:
+        """Where a generation meets; None while nobody has said so."""
+        try:
+            address = _Address.model_validate_json(self._address(generation).read_bytes())
+        except FileNotFoundError:
+            return None
+        return address.host, address.port
+
+    def write_failure(self, generation: int, error: str, permanent: bool) -> None:
+        """Say why a process of a generation ends, for those that will only see that it is gone.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        content = _Failure(error=error, permanent=permanent).model_dump_json().encode()
+        write_file(self._failure(generation), content)
+
+    def read_failure(self, generation: int) -> tuple[str, bool] | None:
+        """Why a process of a generation has ended and whether that is permanent; None if none has said so."""
+        try:
+            failure = _Failure.model_validate_json(self._failure(generation).read_bytes())
+        except FileNotFoundError:
+            return None
+        return failure.error, failure.permanent
+
+    def remove_before(self, generation: int) -> None:
+        """Remove what older generations have written."""
+        for path in self.path.glob("*.json"):
+            number = path.name.partition(".")[0]
+            if number.isdecimal() and int(number) < generation:
+                path.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove all of it: the job is over."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _address(self, generation: int) -> Path:
+        return self.path / f"{generation}.address.json"
+
+    def _failure(self, generation: int) -> Path:
+        return self.path / f"{generation}.failure.json"

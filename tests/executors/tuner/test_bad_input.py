@@ -1,0 +1,157 @@
+"""What cannot be trained is refused with the field's name, and harms nobody else."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from executors.node.runner import UnfitError
+from executors.tuner import FineTuning
+from executors.tuner.runner import TunerRunner
+from executors.tuner.settings import TunerSettings
+from schemas.fleet import RunFailed, RunFinished
+from schemas.lora import Dataset
+from tests.support.tuner_nodes import Fleet, assigned, order, profile_of, workload
+from tests.support.tuner_tasks import LoneWorker, reports_of
+
+_WILD = {"learning_rate": 10.0, "max_gradient_norm": 1e6, "weight_decay": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"dataset": "none.jsonl"}, "dataset.path: 'none.jsonl': no such dataset"),
+        ({"dataset": "bad.jsonl"}, "dataset.path: bad.jsonl, line 1: not JSON"),
+        ({"validation": "bad.jsonl"}, "validation_path: bad.jsonl, line 1: not JSON"),
+        (
+            {"hyperparameters": {"target_modules": ("nowhere",)}},
+            "hyperparameters.target_modules: a: no layer",
+        ),
+        (
+            {"hyperparameters": {"frozen_layers": 2}},
+            "hyperparameters.frozen_layers: 2 layers cannot be frozen",
+        ),
+        ({"hyperparameters": {"sequence_length": 4_096}}, "hyperparameters.sequence_length: 4096 tokens"),
+        ({"hyperparameters": _WILD, "iterations": 3_000}, "the training has diverged"),
+    ],
+)
+def test_a_job_that_cannot_be_trained_anywhere(
+    worker: LoneWorker, fields: dict[str, object], error: str
+) -> None:
+    reports = worker.run(assigned("n1", order("a", workload(**fields))))
+    (failed,) = reports_of(reports, RunFailed)
+    assert failed.permanent
+    assert error in failed.error
+
+
+def test_a_partner_of_an_unfit_job_may_run_alone(worker: LoneWorker) -> None:
+    orders = order("a", workload(dataset="bad.jsonl")), order("b")
+    reports = worker.run(assigned("n1", *orders, mode="spatial"))
+    failures = {each.job_id: each for each in reports_of(reports, RunFailed)}
+    assert (failures["a"].permanent, failures["b"].permanent) == (True, False)
+    assert failures["b"].error.startswith("a, with which it is merged: dataset.path: bad.jsonl")
+
+
+@pytest.mark.parametrize("mode", ["temporal", "spatial"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("rank", 8), ("alpha", 8.0), ("target_modules", ("q_proj",)), ("frozen_layers", 1)],
+)
+def test_adapters_of_other_shapes_are_not_merged(
+    worker: LoneWorker, mode: str, field: str, value: object
+) -> None:
+    orders = order("a"), order("b", workload(hyperparameters={field: value}))
+    reports = worker.run(assigned("n1", *orders, mode=mode))
+    assert [each.job_id for each in reports] == ["a", "b"]
+    assert all(each.error.startswith(f"hyperparameters.{field}: ") for each in reports)
+    # Each may run alone.
+    assert not any(each.permanent for each in reports)
+
+
+def test_a_shared_run_needs_jobs_without_progress(worker: LoneWorker) -> None:
+    worker.run(assigned("n1", order("a")), 3)
+    merged = order("a", generation=2, resume_iterations=3), order("b", generation=2)
+    reports = worker.run(assigned("n1", *merged, mode="spatial", generation=2))
+    assert {each.job_id: each.error for each in reports}["a"].startswith("mode: a shared run needs")
+    assert worker.files.kept_samples("a") == 18
+
+
+def test_data_that_changed_since_the_checkpoint(worker: LoneWorker) -> None:
+    path = worker.settings.dataset_root / "changing.jsonl"
+    path.write_text(json.dumps({"text": "def first"}) + "\n")
+    work = workload(dataset="changing.jsonl")
+    worker.run(assigned("n1", order("a", work)), 3)
+    path.write_text(json.dumps({"text": "def second"}) + "\n")
+    command = assigned("n1", order("a", work, 2, 3), generation=2)
+    (failed,) = worker.run(command)
+    assert failed.permanent
+    assert failed.error.startswith("dataset.path: changing.jsonl has changed")
+
+
+def test_a_diverging_profile_run_fails(fleet: Fleet) -> None:
+    wild = workload(hyperparameters=_WILD)
+    fleet.tell(profile_of("n1", order("a", wild), iterations=1_024))
+    fleet.until_over("a/1")
+    (failed,) = fleet.reports(RunFailed)
+    assert failed.permanent
+    assert "the training has diverged" in failed.error
+
+
+def test_what_this_node_does_not_train(fleet: Fleet) -> None:
+    fleet.assign(order("a", workload(pipeline=True)))
+    fleet.assign(order("b", workload(model="another")))
+    fleet.tell(profile_of("n1", order("c", workload(pipeline=True)), gpus=4))
+    fleet.until_over("a/1", "b/1", "c/1")
+    failures = {each.job_id: (each.error, each.permanent) for each in fleet.reports(RunFailed)}
+    assert failures["a"] == failures["c"] == ("pipeline: the runner has no pipeline parallelism", True)
+    assert failures["b"] == ("model: the node holds base model tiny, not another", False)
+    # The workers are none the worse for it.
+    fleet.assign(order("d", workload(2)))
+    fleet.until_over("d/1")
+    assert len(fleet.reports(RunFinished)) == 1
+
+
+def test_a_profile_run_that_has_no_time_fails(fleet: Fleet) -> None:
+    fleet.tell(profile_of("n1", order("a"), limit_s=1e-6))
+    fleet.until_over("a/1")
+    (failed,) = fleet.reports(RunFailed)
+    assert failed.error.startswith("limit_s: ")
+    assert not failed.permanent
+
+
+def test_a_node_without_a_base_model_or_data_does_not_start(
+    tuner_settings: TunerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(tmp_path / "none"))
+    with pytest.raises(UnfitError, match=r"dataset root .*none is no folder"):
+        FineTuning()
+    monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(tmp_path))
+    monkeypatch.setenv("MILLRACE_BASE_MODEL_DIR", str(tmp_path))
+    with pytest.raises(UnfitError, match=r"base_model_dir .*: no Hugging Face model directory"):
+        FineTuning()
+
+
+def test_a_directory_of_no_causal_language_model_is_refused(
+    fleet: Fleet, tuner_settings: TunerSettings, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "resnet"}))
+    (folder / "model.safetensors").write_bytes(b"")
+    settings = tuner_settings.model_copy(update={"base_model_dir": folder})
+    with pytest.raises(UnfitError, match="base_model_dir: "):
+        TunerRunner.started(fleet.context("n9", []), settings, 1)
+
+
+def test_a_result_that_cannot_be_written_fails_the_run(worker: LoneWorker) -> None:
+    (worker.root / "output").write_text("in the way")
+    reports = worker.run(assigned("n1", order("a", workload(3))))
+    (failed,) = reports_of(reports, RunFailed)
+    assert not failed.permanent
+    assert not reports_of(reports, RunFinished)
+
+
+def test_a_dataset_size_that_was_stated_wrong_is_counted(worker: LoneWorker) -> None:
+    work = workload(2).model_copy(update={"dataset": Dataset(path="pairs.jsonl", samples=7)})
+    reports = worker.run(assigned("n1", order("a", work)))
+    assert reports[0].dataset_samples == 48

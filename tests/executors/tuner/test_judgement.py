@@ -1,0 +1,94 @@
+"""Which commands a node takes on."""
+
+import pytest
+
+from executors.node.runner import Objection
+from executors.tuner.runner import TunerRunner
+from schemas.merging.workload import TuningWorkload
+from tests.support.tuner_nodes import Fleet, assigned, order, profile_of, released, workload
+
+_PRIVATE = workload(sharing=False)
+
+
+@pytest.fixture
+def runner(fleet: Fleet) -> TunerRunner:
+    return fleet.nodes["n1"].runner
+
+
+@pytest.mark.parametrize(
+    ("members", "detail"),
+    [
+        ([("n2", 1)], "n1 is not among the members n2"),
+        ([("n1", 1), ("n1", 1)], "a node is among the members twice"),
+        ([("n1", 3)], "the task needs 3 GPUs here, the node has 2"),
+    ],
+)
+def test_what_no_cell_sends_is_impossible(
+    runner: TunerRunner, members: list[tuple[str, int]], detail: str
+) -> None:
+    assert runner.judge(assigned("n1", order("a"), members=members)) == Objection("impossible", detail)
+
+
+@pytest.mark.parametrize(("first", "second"), [(_PRIVATE, workload()), (workload(), _PRIVATE)])
+@pytest.mark.parametrize("mode", ["temporal", "spatial"])
+def test_a_job_that_does_not_share_is_never_merged(
+    runner: TunerRunner, first: TuningWorkload, second: TuningWorkload, mode: str
+) -> None:
+    objection = runner.judge(assigned("n1", order("a", first), order("b", second), mode=mode))
+    assert objection is not None
+    assert objection.kind == "impossible"
+    assert "does not share" in objection.detail
+    assert runner.judge(assigned("n1", order("a", _PRIVATE))) is None
+
+
+def test_generations_only_grow(fleet: Fleet, runner: TunerRunner) -> None:
+    fleet.tell(assigned("n1", order("a", workload(10**6), 3), generation=3))
+    for generation, judged in ((2, "out_of_date"), (3, "out_of_date"), (4, None)):
+        # Of whatever task: it is the job that counts.
+        command = assigned(
+            "n1",
+            order("a", None, generation),
+            order("b", None, generation),
+            mode="spatial",
+            generation=generation,
+        )
+        objection = runner.judge(command)
+        assert (None if objection is None else objection.kind) == judged
+    assert runner.judge(released("n1", "a", generation=2)).kind == "out_of_date"
+    assert runner.judge(profile_of("n1", order("a"))).kind == "out_of_date"
+    assert runner.judge(released("n1", "a", generation=3)) is None
+
+
+def test_a_release_that_comes_twice_is_one(fleet: Fleet) -> None:
+    fleet.tell(assigned("n1", order("a", workload(10**6))))
+    command = released("n1", "a")
+    fleet.tell(command)
+    fleet.tell(command)
+    fleet.until_over("a/1")
+    fleet.tell(command)
+    fleet.turn()
+    assert len(list(fleet.ends("a/1"))) == 1
+
+
+def test_a_profile_run_needs_one_gpu(runner: TunerRunner) -> None:
+    assert runner.judge(profile_of("n1", order("a"), gpus=2)).kind == "impossible"
+
+
+def test_tasks_wait_until_workers_are_free(fleet: Fleet) -> None:
+    fleet.assign(order("a", workload(10**6)), members=(("n1", 2),))
+    fleet.until(lambda: fleet.told("a"))
+    fleet.assign(order("b", workload(2)))
+    for _ in range(20):
+        fleet.turn()
+    assert not fleet.told("b")
+    fleet.tell(released("n1", "b"))
+    fleet.turn()
+    assert fleet.told("b") == ["n1 b/1 run.progressed 0 complete"]
+
+
+def test_a_released_profile_run_ends(fleet: Fleet) -> None:
+    fleet.tell(profile_of("n1", order("a"), iterations=1_024, limit_s=600.0))
+    fleet.until(lambda: fleet.told("a"))
+    fleet.tell(released("n1", "a", reason="withdrawn"))
+    fleet.until_over("a/1")
+    assert fleet.told("a")[-1] == "n1 a/1 run.progressed 0 complete"

@@ -1,0 +1,149 @@
+"""Data loaders that are prepared ahead of their task."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from executors.lora.base_model import SharedBase
+from executors.lora.dataset import DatasetError, DatasetIndex, DatasetRoot, FileIdentity
+from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
+from executors.tuner.faults import FieldError
+from executors.tuner.indexing import Indexer, IndexFiles
+from executors.tuner.prewarm import prewarm_on_signal
+from executors.tuner.settings import TunerSettings
+from schemas.fleet import RunFinished
+from schemas.merging.commands import LoaderPrewarmed
+from tests.support.executors import write_dataset
+from tests.support.tuner_nodes import Fleet, order, workload
+
+
+class Clock:
+    now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def loaders(base: SharedBase, tuner_settings: TunerSettings, clock: Clock) -> PreparedLoaders:
+    root = DatasetRoot(tuner_settings.dataset_root)
+    return PreparedLoaders(root, SharedTokenizer(base.tokenizer), tuner_settings, clock)
+
+
+def until(condition) -> None:
+    deadline_s = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def test_a_prepared_loader_is_taken_once(loaders: PreparedLoaders) -> None:
+    loaders.prepare(workload(), drop_s=1_060.0)
+    loaders.prepare(workload(), drop_s=1_060.0)
+    assert loaders.give_up() == 1
+    prepared = loaders.take(workload())
+    assert loaders.give_up() == 0
+    assert loaders.take(workload()) is not prepared
+
+
+def test_a_loader_that_nobody_takes_is_given_up(loaders: PreparedLoaders, clock: Clock) -> None:
+    loaders.prepare(workload(), drop_s=1_030.0)
+    clock.now_s = 1_029.0
+    assert loaders.give_up() == 1
+    clock.now_s = 1_030.0
+    assert loaders.give_up() == 0
+
+
+def test_what_was_missing_when_it_was_prepared_may_have_come_since(
+    loaders: PreparedLoaders, tuner_settings: TunerSettings
+) -> None:
+    late = workload(dataset="late.jsonl")
+    loaders.prepare(late, drop_s=2_000.0)
+    with pytest.raises(FieldError, match=r"dataset\.path: 'late\.jsonl': no such dataset"):
+        loaders.take(late)
+    loaders.prepare(late, drop_s=2_000.0)
+    write_dataset(tuner_settings.dataset_root / "late.jsonl", records=9)
+    assert len(loaders.take(late).training) == 9
+
+
+def test_records_are_tokenised_once(base: SharedBase, tuner_settings: TunerSettings) -> None:
+    root, tokenizer = DatasetRoot(tuner_settings.dataset_root), SharedTokenizer(base.tokenizer)
+    loader = Loader(workload(), root, tokenizer, tuner_settings)
+    assert loader.training[3] is loader.training[3]
+    tight = tuner_settings.model_copy(update={"kept_tokens": 0})
+    loader = Loader(workload(), root, tokenizer, tight)
+    assert loader.training[3] == loader.training[3]
+    assert loader.training[3] is not loader.training[3]
+
+
+def test_what_was_checked_ahead_is_not_read_again(tuner_settings: TunerSettings, tmp_path: Path) -> None:
+    root, files = DatasetRoot(tuner_settings.dataset_root), IndexFiles(tmp_path / "indices")
+    indexer = Indexer(root, files)
+    indexer.prepare("pairs.jsonl", drop_s=1_030.0)
+    indexer.prepare("bad.jsonl", drop_s=1_030.0)
+    asked = []
+
+    def find(identity: FileIdentity) -> DatasetIndex | None:
+        asked.append(files.find(identity))
+        return asked[-1]
+
+    with root.open("pairs.jsonl") as read, root.open("pairs.jsonl", find) as known:
+        assert (known.digest, len(known)) == (read.digest, len(read))
+        assert [known[index] for index in range(48)] == [read[index] for index in range(48)]
+    assert asked[0] is not None
+    with pytest.raises(DatasetError, match="line 1: not JSON"):
+        root.open("bad.jsonl", find)
+    indexer.give_up(1_029.0)
+    assert len(list((tmp_path / "indices").iterdir())) == 1
+    indexer.give_up(1_030.0)
+    assert not list((tmp_path / "indices").iterdir())
+
+
+def test_an_index_is_of_one_file_as_it_was(tuner_settings: TunerSettings, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_dataset(folder / "d.jsonl", records=9)
+    root, files = DatasetRoot(folder), IndexFiles(tmp_path / "indices")
+    Indexer(root, files).prepare("d.jsonl", drop_s=1e9)
+    write_dataset(folder / "d.jsonl", records=11, seed=8)
+    with root.open("d.jsonl", files.find) as dataset:
+        assert len(dataset) == 11
+    Indexer(root, files).prepare("d.jsonl", drop_s=1e9)
+    for path in (tmp_path / "indices").iterdir():
+        path.write_bytes(path.read_bytes()[:-8])  # torn
+    with root.open("d.jsonl", files.find) as dataset:
+        assert len(dataset) == 11
+
+
+def test_a_signal_prepares_the_next_job(loaders: PreparedLoaders) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    restore = prewarm_on_signal(loaders, lambda: workload(), keep_s=10.0**6)
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        until(lambda: loaders.give_up() == 1)
+        assert len(loaders.take(workload()).training) == 48
+    finally:
+        restore()
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_a_node_prepares_what_it_is_told(fleet: Fleet) -> None:
+    command = LoaderPrewarmed(zone="z", node="n1", order=order("a", workload(3)), starts_s=time.time() + 5.0)
+    assert fleet.nodes["n1"].runner.judge(command) is None
+    fleet.tell(command)
+    bad = order("b", workload(dataset="bad.jsonl"))
+    fleet.tell(command.model_copy(update={"order": bad}))
+    indices = fleet.root / "state" / "c" / "tuner-indices" / "n1"
+    until(lambda: len(list(indices.glob("*.index"))) == 2)
+    # What cannot be prepared harms nobody.
+    fleet.assign(order("a", workload(3)))
+    fleet.until_over("a/1")
+    assert len(fleet.reports(RunFinished)) == 1

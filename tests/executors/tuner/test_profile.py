@@ -1,0 +1,127 @@
+"""What a profile run shows of a job, and leaves as it was."""
+
+import time
+
+import pytest
+import torch
+
+from executors.lora.base_model import SharedBase
+from executors.tuner.embedding import Groups, dummy_distribution, embed, source_predictions
+from executors.tuner.profiling import open_trainer, profile
+from executors.tuner.settings import TunerSettings
+from schemas.fleet import RunStarted
+from schemas.merging.reports import MAX_EMBEDDING, ProfileReported
+from tests.support.tuner_nodes import Fleet, order, profile_of, workload
+from tests.support.tuner_tasks import LoneWorker
+
+
+def sequences(worker: LoneWorker, dataset: str = "pairs.jsonl", count: int = 8) -> list:
+    loader = worker.loaders.take(workload(dataset=dataset))
+    return [loader.training[index] for index in range(count)]
+
+
+def test_a_profile_run_reports_all_that_it_has_seen(fleet: Fleet) -> None:
+    fleet.tell(profile_of("n1", order("a")))
+    fleet.until_over("a/1")
+    assert len(fleet.reports(RunStarted)) == 1
+    (report,) = fleet.reports(ProfileReported)
+    assert len(report.losses) == 5
+    assert report.losses[-1] < report.losses[0]
+    assert 0 < report.accuracy < 1
+    assert report.dataset_samples == 48
+    assert [(each.micro_batch_size, each.accumulation_steps) for each in report.steps] == [(6, 1), (3, 2)]
+    assert report.memory_gib > 0
+    assert report.loader_s > 0
+    assert report.samples_done == 0
+    # Nothing is kept.
+    assert fleet.checkpoints("a") == []
+
+
+def test_a_profile_run_without_validation_data(fleet: Fleet) -> None:
+    fleet.tell(profile_of("n1", order("a", workload(validation=None, sharing=False))))
+    fleet.until_over("a/1")
+    (report,) = fleet.reports(ProfileReported)
+    assert report.accuracy is None
+
+
+def test_the_embedding_is_the_mean_of_squared_gradients(base: SharedBase, worker: LoneWorker) -> None:
+    sample = sequences(worker, count=3)
+    found = embed(base, sample, time.monotonic() + 60.0)
+    groups = Groups.of(base)
+    expected = torch.zeros(groups.length, dtype=torch.float64)
+    for sequence in sample:
+        ids = torch.tensor([sequence.token_ids])
+        parameters = [parameter for parameter, _ in groups.parameters]
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        length = len(sequence.token_ids)
+        logits = base.model(
+            input_ids=ids,
+            position_ids=torch.arange(length)[None],
+            sequence_runs=((length, 1),),
+            use_cache=False,
+        ).logits[0]
+        rows = slice(sequence.loss_start - 1, length - 1)
+        loss = -logits[rows].log_softmax(-1).gather(1, ids[0, sequence.loss_start :, None]).mean()
+        for (parameter, first), gradient in zip(
+            groups.parameters, torch.autograd.grad(loss, parameters), strict=True
+        ):
+            for number, part in enumerate(gradient.tensor_split(groups.blocks)):
+                expected[first + number] += part.double().square().mean()
+            parameter.requires_grad_(False)
+    torch.testing.assert_close(
+        torch.tensor(found.fisher, dtype=torch.float64), expected / 3, rtol=1e-4, atol=0
+    )
+    assert found.samples == 3
+
+
+def test_the_backbone_keeps_its_bits_and_stays_frozen(base: SharedBase, worker: LoneWorker) -> None:
+    before = {name: parameter.clone() for name, parameter in base.model.named_parameters()}
+    one = embed(base, sequences(worker), time.monotonic() + 60.0)
+    assert embed(base, sequences(worker), time.monotonic() + 60.0) == one
+    for name, parameter in base.model.named_parameters():
+        assert torch.equal(parameter, before[name])
+        assert not parameter.requires_grad
+        assert parameter.grad is None
+
+
+def test_all_jobs_of_a_base_have_embeddings_of_one_length(base: SharedBase, worker: LoneWorker) -> None:
+    found = [
+        embed(base, sequences(worker, dataset), time.monotonic() + 60.0)
+        for dataset in ("pairs.jsonl", "other.jsonl")
+    ]
+    assert {len(each.fisher) for each in found} == {Groups.of(base).length}
+    assert Groups.of(base).length <= MAX_EMBEDDING
+    assert {len(each.features) for each in found} == {32}
+    assert found[0].fisher != found[1].fisher
+
+
+def test_a_deadline_leaves_one_record_at_least(base: SharedBase, worker: LoneWorker) -> None:
+    assert embed(base, sequences(worker), time.monotonic()).samples == 1
+
+
+def test_a_halted_profile_run_has_nothing_to_report(
+    base: SharedBase, worker: LoneWorker, tuner_settings: TunerSettings
+) -> None:
+    command = profile_of("n1", order("a"))
+    found = profile(command, base, worker.loaders, tuner_settings, torch.device("cpu"), lambda: True)
+    assert found is None
+
+
+def test_the_dummy_distribution_of_leep() -> None:
+    probabilities = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])
+    present, joint = dummy_distribution(probabilities, torch.tensor([4, 7, 4]))
+    assert present.tolist() == [4, 7]
+    torch.testing.assert_close(joint, torch.tensor([[1.1, 0.9], [0.5, 0.5]], dtype=torch.float64) / 3)
+
+
+def test_a_source_model_predicts_the_targets_tokens(base: SharedBase, worker: LoneWorker) -> None:
+    work = workload()
+    trainer = open_trainer(base, work, worker.loaders.take(work), torch.device("cpu"))
+    sample = sequences(worker, "other.jsonl", 4)
+    probabilities, labels = source_predictions(trainer, sample)
+    assert len(labels) == sum(each.loss_tokens for each in sample)
+    assert probabilities.sum(-1).tolist() == pytest.approx([1.0] * len(labels))
+    right, total = trainer.count_right(sample)
+    assert right == int((probabilities.argmax(-1) == labels).sum())
+    assert total == len(labels)
