@@ -10,7 +10,7 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from executors.lora.adapter import Adapter, AdapterLayout
 from executors.lora.fused_linear import SiteAdapter, SiteBatch
-from executors.lora.randomness import derive_seed
+from executors.lora.randomness import StreamedMasks, derive_seed
 from executors.lora.segment_products import SeparateProducts
 from executors.lora.task import LoraTask, TaskState
 from executors.tuner.pipeline.structure import Structure
@@ -118,7 +118,7 @@ class TaskPart:
             generator = self._masks.get(site) or _UNUSED
             if dropout and masks is not None:
                 generator.manual_seed(derive_seed(self._task.seed, "dropout", *masks, site))
-            adapter = SiteAdapter(down, up, self._task.scaling, dropout, generator, (0, rows))
+            adapter = SiteAdapter(down, up, self._task.scaling, dropout, StreamedMasks(generator), (0, rows))
             products = SeparateProducts([adapter.rows], [adapter.gain])
             batches[site] = SiteBatch(rows, (adapter,), products)
         return batches
