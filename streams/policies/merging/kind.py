@@ -54,4 +54,5 @@ MERGING = PolicyKind(
         ),
     ),
     virtual_runners={TaskAssigned.RUNNER: "infra.simulation.merging.tuner:VirtualTuner"},
+    drawn="infra.workloads.merging.drawing:draw",
 )
