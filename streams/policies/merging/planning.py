@@ -5,7 +5,7 @@ out. Where GPUs idle and jobs wait, another is asked for in between, and carried
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from schemas.base import Outcome
@@ -81,7 +81,7 @@ class Planning:
         if answer.request_id == self._estimate_request:
             self._estimate_request = None
             if isinstance(answer.solution, EstimateSolution):
-                self._asking.knowledge.take(answer.solution)
+                yield from self._estimated(self._asking.knowledge.take(answer.solution))
                 self.has_changed = True
         elif answer.request_id != self._plan_request:
             yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
@@ -161,6 +161,16 @@ class Planning:
             problem=problem,
         )
 
+    def _estimated(self, news: Mapping[str, str]) -> Iterator[Outcome]:
+        """Tell jobs of what a solver has found out about their kinds, by kind: why the profile is of no use,
+        or nothing."""
+        for job in self._tasks.jobs.values():
+            if job.stage != "ready" or job.is_ending or job.kind not in news:
+                continue
+            fault = news[job.kind]
+            job.never_merges = job.never_merges or bool(fault)
+            yield self._asking.foretold(job, "unusable_profile" if fault else "estimated", fault)
+
     def _apply(self, answer: SolveFinished) -> Iterator[Outcome]:
         """Carry a plan out, as far as it still fits."""
         if not isinstance(answer.solution, MergeSolution):
@@ -189,6 +199,7 @@ class Planning:
             started = list(self._begin(share, stopped))
             begun, dropped = begun + bool(started), dropped + (not started)
             changes += started
+        changes += self._without_gpus(stopped.values(), wanted)
         yield self._decided(answer, "applied" if wanted else "out_of_date", len(wanted), dropped)
         yield from changes
 
@@ -221,11 +232,24 @@ class Planning:
         """Take a task's GPUs away, for others or for another form of it."""
         share = next((share for ids, share in wanted.items() if task.job_ids[0] in ids), None)
         yield from self._tasks.stop(task, "preempted" if share is None else "reallocated")
-        if task.follower is not None and (share is None or share.job_ids != task.job_ids):
+        is_parted = task.follower is not None and (share is None or share.job_ids != task.job_ids)
+        if is_parted:
             for job_id in task.job_ids:
                 self._tasks.jobs[job_id].merge = None
         if share is None:
             yield self._tasks.changed(task, "preempted", task.gpus, 0.0)
+        elif is_parted:
+            yield self._tasks.changed(task, "separated", task.gpus, 0.0)
+
+    def _without_gpus(
+        self, stopped: Iterable[Task], wanted: dict[tuple[str, ...], Share]
+    ) -> Iterator[Outcome]:
+        """Tell of tasks that were to go on with other GPUs, and found none."""
+        for task in {task.task_id: task for task in stopped}.values():
+            first = task.job_ids[0]
+            was_to_go_on = any(first in job_ids for job_ids in wanted)
+            if was_to_go_on and self._tasks.jobs[first].task is None and task.task_id not in self._tasks.all:
+                yield self._tasks.changed(task, "preempted", task.gpus, 0.0)
 
     def _begin(self, share: Share, stopped: dict[str, Task]) -> Iterator[Outcome]:
         jobs = [self._tasks.jobs[job_id] for job_id in share.job_ids]
@@ -253,7 +277,7 @@ class Planning:
     @staticmethod
     def _reason(share: Share, before: Task | None, first: TuningJob) -> TaskChangeReason:
         if before is not None and before.job_ids != share.job_ids:
-            return "merged" if len(share.job_ids) == 2 else "separated"
+            return "merged" if len(share.job_ids) == 2 else "reallocated"
         if before is not None:
             return "reallocated"
         if len(share.job_ids) == 2:
