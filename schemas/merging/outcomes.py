@@ -41,8 +41,8 @@ class QueuedTask(Evidence):
 
 
 class JobForetold(Outcome):
-    """What is expected of a job, from its profile run or from jobs of its kind that are over. It is told again
-    when a solver has estimated more than the profile itself shows."""
+    """What is expected of a job, from its profile run or from jobs of its kind that are over; told again when
+    a solver has looked at the profile."""
 
     TYPE: ClassVar = "millrace.job.foretold.v1"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from infra.simulation.distribution import Distribution
 
+
 @dataclass(frozen=True)
 class ElasticFigures:
     """Of one zone and one simulation."""

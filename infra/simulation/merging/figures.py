@@ -49,11 +49,10 @@ class MergingFigures:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        parts = {"gain": self.gain, "iterations_alone": self.iterations_alone}
-        parts_json = {name: part._asdict() for name, part in parts.items()}
         return {
             **asdict(self),
-            **parts_json,
+            "gain": self.gain._asdict(),
+            "iterations_alone": self.iterations_alone._asdict(),
             "iterations_merged": self.iterations_merged._asdict(),
             "jct": self.jct.as_json(),
         }

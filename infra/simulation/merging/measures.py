@@ -10,7 +10,7 @@ from infra.simulation.measures import Table
 from infra.simulation.merging.figures import Fairness, MergingFigures
 from infra.simulation.merging.job_line import JobLine
 from infra.simulation.simulator import Step
-from infra.views.merging.merges import Merges
+from infra.views.merging.merges import Merge, Merges
 from schemas.base import Outcome
 from schemas.cells import CellConfigured
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
@@ -71,9 +71,7 @@ class MergingMeasures:
             gain=self._gain_errors.figures(),
             iterations_alone=self._alone_errors.figures(),
             iterations_merged=self._merged_errors.figures(),
-            fairness=Fairness(
-                math.fsum(rho) / len(rho), max(rho), sum(each > 1 for each in rho) / len(rho)
-            )
+            fairness=Fairness(math.fsum(rho) / len(rho), max(rho), sum(each > 1 for each in rho) / len(rho))
             if rho
             else None,
         )
@@ -175,7 +173,7 @@ class MergingMeasures:
         finished = [each for job in self._jobs.values() if (each := job.finished()) is not None]
         return finish_time_fairness(finished, self._gpus)
 
-    def _each_merge(self) -> list[Any]:
+    def _each_merge(self) -> list[Merge]:
         return list({id(merge): merge for merge in self._merges.latest.values()}.values())
 
     def _dataset(self, job_id: str) -> str:

@@ -58,8 +58,8 @@ class Merges:
             case TaskChanged():
                 for merge in self._of(outcome):
                     self._change(merge, outcome)
-            case MergeJudged() if (merge := self.latest.get(outcome.job_id)) is not None:
-                merge.judged[outcome.job_id] = outcome
+            case MergeJudged() if outcome.job_id in self.latest:
+                self.latest[outcome.job_id].judged[outcome.job_id] = outcome
 
     def _of(self, change: TaskChanged) -> Iterator[Merge]:
         merges = [self.latest[job_id] for job_id in change.job_ids if job_id in self.latest]

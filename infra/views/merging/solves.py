@@ -44,7 +44,8 @@ def requested_words(record: SolveRequested) -> list[str] | None:
         case MergeProblem() as problem:
             pairs = counted(len(problem.transfers), "pair")
             jobs = counted(sum(len(unit.job_ids) for unit in problem.units), "job")
-            return [f"a solver is asked to share {counted(problem.gpus, 'GPU')} among {jobs}; {pairs} may merge"]
+            gpus = counted(problem.gpus, "GPU")
+            return [f"a solver is asked to share {gpus} among {jobs}; {pairs} of kinds may merge"]
         case RivalProblem(jobs=(job,)) as problem:
             waits = f"waits for {lasting(job.waited_s)} in all"
             return [f"competes for {counted(problem.gpus, 'GPU')} ({problem.scheme}): {waits}"]
@@ -67,7 +68,7 @@ def answered_words(record: SolveFinished) -> list[str] | None:
         case EstimateSolution() as answer:
             gains = sum(each.receiver_gain > 0 for each in answer.transfers)
             pairs = counted(len(answer.transfers), "pair")
-            faults = [f"kind {number}: {kind.fault}" for number, kind in enumerate(answer.kinds) if kind.fault]
+            faults = [f"kind {place}: {kind.fault}" for place, kind in enumerate(answer.kinds) if kind.fault]
             return [f"the solver has estimated {pairs} of kinds, of which {gains} gain", *faults]
     return None
 

@@ -113,8 +113,9 @@ def _command(told: Record) -> list[str] | None:
         case TaskAssigned():
             here = sum(member.gpus for member in told.members if member.node == told.node)
             gpus = counted(sum(member.gpus for member in told.members), "GPU")
-            jobs = ", ".join(f"{order.job_id} from iteration {order.resume_iterations}" for order in told.orders)
-            return [f"{told.node} runs it with {here} of {gpus}: task {told.task_id}.{told.generation}, {jobs}"]
+            jobs = ", ".join(f"{each.job_id} from iteration {each.resume_iterations}" for each in told.orders)
+            task = f"task {told.task_id}.{told.generation}"
+            return [f"{told.node} runs it with {here} of {gpus}: {task}, {jobs}"]
         case TaskReleased():
             return [f"{told.node} ends its part of task {told.task_id}.{told.generation} ({told.reason})"]
         case LoaderPrewarmed():

@@ -67,8 +67,8 @@ def foretold_words(told: JobForetold) -> Iterator[str]:
         case "profile_failed":
             yield f"its profile run failed, so it runs unmerged: {told.detail}"
     yield (
-        f"a step takes {_seconds(told.step_s)} with the fewest GPUs, its data loader {_seconds(told.loader_s)}, "
-        f"and it needs {told.memory_gib:.3g} GiB beside the base model"
+        f"a step takes {_seconds(told.step_s)} with the fewest GPUs, its data loader "
+        f"{_seconds(told.loader_s)}, and it needs {told.memory_gib:.3g} GiB beside the base model"
     )
 
 
@@ -81,9 +81,9 @@ def profile_words(report: ProfileReported) -> Iterator[str]:
             f"a step takes {_seconds(step.step_s)} with {counted(step.gpus, 'GPU')}, micro-batch "
             f"{step.micro_batch_size} x {step.accumulation_steps}"
         )
-    accuracy = "no validation data" if report.accuracy is None else f"accuracy {report.accuracy:.4f} untrained"
+    before = "no validation data" if report.accuracy is None else f"accuracy {report.accuracy:.4f} untrained"
     yield (
-        f"{accuracy}; data loader {_seconds(report.loader_s)}, {counted(report.dataset_samples, 'record')}; "
+        f"{before}; data loader {_seconds(report.loader_s)}, {counted(report.dataset_samples, 'record')}; "
         f"{report.memory_gib:.3g} GiB; embedding of {len(report.embedding)} values"
     )
 
@@ -92,10 +92,12 @@ def evaluated_words(report: TaskEvaluated) -> str:
     """How a job does, measured in between."""
     at = f"accuracy {report.accuracy:.4f}"
     if report.phase == "donor":
-        return f"{report.node} measures {at}, with the weights that {report.partner} has after {report.epochs:g} epochs"
+        donor = f"the weights that {report.partner} has after {report.epochs:g} epochs"
+        return f"{report.node} measures {at}, with {donor}"
     loss = "" if report.loss is None else f", loss {report.loss:.4f}"
     beside = "" if report.partner is None else f", merged with {report.partner}"
-    return f"{report.node} measures {at}{loss} after {report.epochs:g} epochs, {report.iterations} iterations{beside}"
+    done = f"{report.epochs:g} epochs, {report.iterations} iterations"
+    return f"{report.node} measures {at}{loss} after {done}{beside}"
 
 
 def changed_words(change: TaskChanged) -> Iterator[str]:
@@ -177,9 +179,7 @@ def standing_words(zone: ZoneMerged) -> Iterator[str]:
         f"use: {zone.used_gpus} of {zone.gpus}; merged now: {counted(zone.temporal_merges, 'chain')}, "
         f"{counted(zone.spatial_merges, 'joint run')}"
     )
-    yield (
-        f"merged jobs done: {zone.merges_finished}, undone: {zone.merges_undone}, {worth(zone.saved_s)}"
-    )
+    yield (f"merged jobs done: {zone.merges_finished}, undone: {zone.merges_undone}, {worth(zone.saved_s)}")
     errors = zone.errors.model_dump(exclude_none=True)
     if errors:
         yield "foretold and real: " + ", ".join(f"{name} {value:.3g}" for name, value in errors.items())

@@ -7,7 +7,7 @@ from schemas.base import Event, Outcome
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.jobs import JobQuoteRequested
-from schemas.merging.outcomes import QueuedTask
+from schemas.merging.outcomes import ForetoldReason, QueuedTask
 from schemas.merging.reports import ProfileReported, TaskEvaluated
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from schemas.merging.workload import TuningWorkload
@@ -232,7 +232,8 @@ class MergingZone:
                 for step in report.steps:
                     self._asking.speeds.observe(self._knowledge.kinds[job.kind], step)
                 self._tasks.end_profile(job, "ready")
-                yield self._asking.foretold(job, "profiled" if fault is None else "unusable_profile", fault or "")
+                reason: ForetoldReason = "profiled" if fault is None else "unusable_profile"
+                yield self._asking.foretold(job, reason, fault or "")
                 yield from self._all_ready(job.kind)
                 self._planning.knows_more = True
             case RunFailed():
