@@ -35,26 +35,32 @@ def own_request(record: SolveRequested, job_id: str) -> SolveRequested | None:
     return None
 
 
-def requested_words(record: SolveRequested) -> list[str] | None:
-    """Of a request about one job alone, see `own_request`, or about a whole zone."""
+def waiting_words(record: SolveRequested) -> list[str] | None:
+    """Of a request about one job alone, see `own_request`; None for others."""
     match record.problem:
         case MergeProblem(units=(unit,)) as problem:
             needs = f"{unit.iterations:.0f} iterations left, waits for {lasting(unit.waited_s)}"
             return [f"competes for {counted(problem.gpus, 'GPU')}: {needs}"]
+        case RivalProblem(jobs=(job,)) as problem:
+            waits = f"waits for {lasting(job.waited_s)} in all"
+            return [f"competes for {counted(problem.gpus, 'GPU')} ({problem.scheme}): {waits}"]
+    return None
+
+
+def requested_words(record: SolveRequested) -> list[str] | None:
+    """What a zone asks a solver."""
+    match record.problem:
         case MergeProblem() as problem:
             pairs = counted(len(problem.transfers), "pair")
             jobs = counted(sum(len(unit.job_ids) for unit in problem.units), "job")
             gpus = counted(problem.gpus, "GPU")
             return [f"a solver is asked to share {gpus} among {jobs}; {pairs} of kinds may merge"]
-        case RivalProblem(jobs=(job,)) as problem:
-            waits = f"waits for {lasting(job.waited_s)} in all"
-            return [f"competes for {counted(problem.gpus, 'GPU')} ({problem.scheme}): {waits}"]
         case RivalProblem() as problem:
             jobs = counted(len(problem.jobs), "job")
             return [f"{problem.scheme} is asked to share {counted(problem.gpus, 'GPU')} among {jobs}"]
         case EstimateProblem() as problem:
             kinds, past = counted(len(problem.kinds), "kind"), counted(len(problem.outcomes), "past merge")
-            return [f"a solver is asked what {kinds} of jobs need, alone and merged, by {past}"]
+            return [f"a solver is asked what {kinds} of jobs need, alone and merged; {past} known"]
     return None
 
 

@@ -1,7 +1,7 @@
 """Descriptions of the merging policy's own types: workloads, profiles, tasks, merges, plans and commands."""
 
 from infra.views.merging.figures import MergingFigures
-from infra.views.merging.solves import answered_words, own_request, requested_words
+from infra.views.merging.solves import answered_words, own_request, requested_words, waiting_words
 from infra.views.merging.words import (
     changed_words,
     evaluated_words,
@@ -78,7 +78,7 @@ class MergingView(PolicyView):
             case ZoneMerged():
                 return list(standing_words(told))
             case SolveRequested():
-                return requested_words(told)
+                return waiting_words(told) or requested_words(told)
             case SolveFinished():
                 return answered_words(told)
         return _command(told)

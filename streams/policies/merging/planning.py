@@ -179,6 +179,7 @@ class Planning:
             return
         solution = answer.solution
         wanted = {share.job_ids: share for share in solution.shares if self._is_valid(share)}
+        unfit = {job_id for share in solution.shares if share.job_ids not in wanted for job_id in share.job_ids}
         kept: set[tuple[str, ...]] = set()
         stopped: dict[str, Task] = {}
         changes: list[Outcome] = []
@@ -187,8 +188,9 @@ class Planning:
             if self._asking.is_kept(task) or (share is not None and share.gpus == task.gpus):
                 kept.add(task.job_ids)
                 continue
-            if task.since_s > self._asked_s:
-                kept.add(task.job_ids)  # the plan was asked for before it was so
+            if task.since_s > self._asked_s or not unfit.isdisjoint(task.job_ids):
+                # The plan was asked for before it was so, or has something for it that cannot be any more.
+                kept.add(task.job_ids)
                 continue
             changes += self._stop(task, wanted)
             stopped.update(dict.fromkeys(task.job_ids, task))
