@@ -18,7 +18,7 @@ _COLOURS = "RdBu"
 _UNKNOWN = "0.93"
 _DARK = 0.6
 """Of the largest gain: colours beyond it hide black figures."""
-_CELL_INCHES, _MARGIN_INCHES = 0.42, 3.2
+_CELL_INCHES, _LEAST_SIDE_INCHES, _GAP_INCHES, _BAR_INCHES, _TITLE_INCHES = 0.42, 4.0, 0.4, 0.2, 0.5
 _TITLES = {"temporal": "A -> B: B starts from what A leaves", "spatial": "A || B: both in one run"}
 
 
@@ -43,18 +43,23 @@ def draw(transfers: Sequence[Transfer], path: Path, title: str) -> None:
     known = [gain for each in transfers for gain in (each.foretold, each.gain) if gain is not None]
     most = max([_LEAST_SCALE, *map(abs, known)])
     colours = ScalarMappable(Normalize(-most, most), _COLOURS)
-    side = _CELL_INCHES * len(tasks) + _MARGIN_INCHES
-    figure = Figure(figsize=(side * len(modes), side), layout="constrained")
-    axes = figure.subplots(1, len(modes), squeeze=False)[0]
-    for mode, each in zip(modes, axes, strict=True):
-        _map(each, [one for one in transfers if one.mode == mode], tasks, colours)
-        each.set_title(_TITLES[mode])
-    figure.suptitle(plain(title), parse_math=False)
-    bar = figure.colorbar(colours, ax=list(axes), shrink=0.6, format=lambda gain, _: f"{gain:+.1%}")
-    bar.set_label("gain of the receiver's accuracy: foretold, and inside what came")
+    side = max(_CELL_INCHES * len(tasks), _LEAST_SIDE_INCHES)
+    width = len(modes) * (side + _GAP_INCHES) + _BAR_INCHES
+    figure = Figure(figsize=(width, side))
+    for number, mode in enumerate(modes):
+        axes = figure.add_axes((number * (side + _GAP_INCHES) / width, 0.0, side / width, 1.0))
+        _map(axes, [one for one in transfers if one.mode == mode], tasks, colours)
+        axes.set_title(_TITLES[mode])
+        if number:
+            axes.set(yticklabels=[], ylabel="")
+    figure.suptitle(plain(title), y=1.0 + _TITLE_INCHES / side, parse_math=False)
+    bar_axes = figure.add_axes((1.0 - _BAR_INCHES / width, 0.0, _BAR_INCHES / width, 1.0))
+    bar = figure.colorbar(colours, cax=bar_axes, format=lambda gain, _: f"{gain:+.1%}")
+    bar.set_label("gain of the receiver's accuracy: foretold, inside what came")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # of scripts that the font lacks
-        figure.savefig(path, format="png", dpi=100)
+        # Labels are outside of the figure; the picture is made as large as they need.
+        figure.savefig(path, format="png", dpi=100, bbox_inches="tight")
 
 
 def _map(axes: Any, transfers: Sequence[Transfer], tasks: Sequence[str], colours: Any) -> None:

@@ -180,6 +180,7 @@ class Planning:
         solution = answer.solution
         wanted = {share.job_ids: share for share in solution.shares if self._is_valid(share)}
         unfit = {job_id for share in solution.shares if share.job_ids not in wanted for job_id in share.job_ids}
+        self.has_changed = self.has_changed or bool(unfit)
         kept: set[tuple[str, ...]] = set()
         stopped: dict[str, Task] = {}
         changes: list[Outcome] = []
@@ -279,7 +280,9 @@ class Planning:
     @staticmethod
     def _reason(share: Share, before: Task | None, first: TuningJob) -> TaskChangeReason:
         if before is not None and before.job_ids != share.job_ids:
-            return "merged" if len(share.job_ids) == 2 else "reallocated"
+            if len(share.job_ids) == 2:
+                return "merged"
+            return "reallocated" if before.job_ids[0] == share.job_ids[0] else "started"
         if before is not None:
             return "reallocated"
         if len(share.job_ids) == 2:

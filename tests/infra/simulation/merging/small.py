@@ -67,14 +67,14 @@ def _ahead_by(epochs_ahead: int) -> AccuracyAfter:
 
 
 def merging_cell(nodes: int = 1, gpus: int = 1, **policy: Any) -> CellConfigured:
-    """A cell of a merging zone, with nodes n0, n1, ..."""
+    """A cell of a merging zone, with nodes n0, n1, ... A plan is only made where GPUs idle: intervals are long."""
     zone = Zone(
         id=ZONE,
         base_model=MODEL,
         base_model_memory_gib=0.5,
         gpu_types=(GpuType(name="V100", samples_per_s=4.0, memory_gib=32.0 * gpus, gpus=gpus),),
         nodes=tuple(Node(id=f"n{number}", gpu_type="V100", tariff="flat") for number in range(nodes)),
-        policy=MergingPolicy(**{"switch_s": 0.0, "profile_iterations": 8, **policy}),
+        policy=MergingPolicy(**{"interval_s": 10_000.0, "prewarm_s": 0.0, "profile_iterations": 8, **policy}),
     )
     return CellConfigured(
         cell=CELL,
