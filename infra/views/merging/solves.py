@@ -39,10 +39,10 @@ def waiting_words(record: SolveRequested) -> list[str] | None:
     """Of a request about one job alone, see `own_request`; None for others."""
     match record.problem:
         case MergeProblem(units=(unit,)) as problem:
-            needs = f"{unit.iterations:.0f} iterations left, waits for {lasting(unit.waited_s)}"
+            needs = f"{unit.iterations:.0f} iterations left, has waited for {lasting(unit.waited_s)}"
             return [f"competes for {counted(problem.gpus, 'GPU')}: {needs}"]
         case RivalProblem(jobs=(job,)) as problem:
-            waits = f"waits for {lasting(job.waited_s)} in all"
+            waits = f"has waited for {lasting(job.waited_s)} in all"
             return [f"competes for {counted(problem.gpus, 'GPU')} ({problem.scheme}): {waits}"]
     return None
 
