@@ -24,7 +24,11 @@ def test_the_job_of_the_page_has_the_fields_of_table_1(tmp_path: Path) -> None:
     assert job.terms == MergingTerms()
     assert isinstance(job.workload, TuningWorkload)
     tuned = job.workload
-    assert (tuned.model, tuned.dataset.samples, tuned.hyperparameters.batch_size) == ("roberta-base", 16838, 32)
+    assert (tuned.model, tuned.dataset.samples, tuned.hyperparameters.batch_size) == (
+        "roberta-base",
+        16838,
+        32,
+    )
     assert (tuned.target.accuracy, tuned.sharing, tuned.pipeline) == (0.95, True, False)
     assert tuned.target.most_iterations == 10 * tuned.iterations_per_epoch
 
@@ -34,9 +38,17 @@ VALIDATION = "    validation_path: reviews/validation.jsonl\n"
 FAULTS = {
     "an accuracy above 1": ("accuracy: 0.95", "accuracy: 1.5", "target.accuracy: Input should be less than"),
     "an accuracy of 0": ("accuracy: 0.95", "accuracy: 0", "target.accuracy: Input should be greater than 0"),
-    "an accuracy that is no number": ("accuracy: 0.95", "accuracy: .nan", "workload.target.accuracy: Input should be a finite number"),
+    "an accuracy that is no number": (
+        "accuracy: 0.95",
+        "accuracy: .nan",
+        "workload.target.accuracy: Input should be a finite number",
+    ),
     "no bound on iterations": (", most_iterations: 5270", "", "target.most_iterations: Field required"),
-    "no iterations": ("most_iterations: 5270", "most_iterations: 0", "target.most_iterations: Input should be"),
+    "no iterations": (
+        "most_iterations: 5270",
+        "most_iterations: 0",
+        "target.most_iterations: Input should be",
+    ),
     "an unknown field": ("pipeline: false", "epochs: 3", "epochs: Extra inputs are not permitted"),
     "an unknown hyperparameter": ("rank: 8", "ranks: 8", "hyperparameters.ranks: Extra inputs"),
     "sharing without validation data": (
@@ -49,7 +61,11 @@ FAULTS = {
     "a tag of an object": ("pipeline: false", "pipeline: !!python/object/apply:os.system [id]", "tag"),
     "a tag of one's own": ("rank: 8", "rank: !rank 8", "tag"),
     "an alias": ("model: roberta-base", "model: *base", "alias"),
-    "a number as text": ("samples: 16838", "samples: many", "dataset.samples: Input should be a valid integer"),
+    "a number as text": (
+        "samples: 16838",
+        "samples: many",
+        "dataset.samples: Input should be a valid integer",
+    ),
 }
 
 

@@ -179,7 +179,9 @@ class Planning:
             return
         solution = answer.solution
         wanted = {share.job_ids: share for share in solution.shares if self._is_valid(share)}
-        unfit = {job_id for share in solution.shares if share.job_ids not in wanted for job_id in share.job_ids}
+        unfit = {
+            job_id for share in solution.shares if share.job_ids not in wanted for job_id in share.job_ids
+        }
         self.has_changed = self.has_changed or bool(unfit)
         kept: set[tuple[str, ...]] = set()
         stopped: dict[str, Task] = {}

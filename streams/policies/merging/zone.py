@@ -158,6 +158,7 @@ class MergingZone:
 
     def wake(self, time_s: float) -> Iterator[Outcome]:
         self._tasks.time_s = time_s
+        yield from self._profile()
         yield from self._planning.wake(time_s)
         told = self._standing.due(time_s, self._tasks, self._asking.policy.interval_s)
         if told is not None:
@@ -276,6 +277,7 @@ class MergingZone:
                     yield self._changed(task, "job_over")
                 yield from self._settle(job)
                 self._has_changed()
+                yield from self._profile()
             case RunFailed():
                 self._tasks.fail(job, report)
                 yield from self._break_up(task, job, "run_failed", report.error)

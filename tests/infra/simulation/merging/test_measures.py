@@ -33,7 +33,9 @@ def test_completion_times_and_makespan_are_those_of_the_runs():
     measures = measured(merging_cell(modes=()))
     jobs, told = jobs_of(measures), figures(measures)
     starts_s = [job["started_s"] for job in jobs.values()]
-    assert [round(job["ended_s"] - start_s) for job, start_s in zip(jobs.values(), starts_s, strict=True)] == [
+    assert [
+        round(job["ended_s"] - start_s) for job, start_s in zip(jobs.values(), starts_s, strict=True)
+    ] == [
         600,
         600,
         600,

@@ -4,6 +4,7 @@ from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.workloads.drawing import draw_jobs
 from schemas.base import Outcome
 from schemas.codec import Decision
+from schemas.decisions import JobCompleted
 from schemas.fleet import NodeOffline
 from schemas.merging.commands import TaskReleased
 from schemas.merging.outcomes import JobForetold, MergeJudged, PlanDecided, TaskChanged
@@ -45,9 +46,9 @@ def test_a_plan_that_does_not_fit_any_more_takes_no_gpus_away():
     cell = merging_cell(modes=("spatial",), interval_s=120.0, prewarm_s=30.0)
     run = simulated(cell, [(1.0, submit("one")), (2.0, submit("two"))], SmallTruth({("a", "a"): 3}))
     (late,) = [each for each in run.decisions if is_out_of_date(each.outcome)]
-    assert [each.outcome.job_ids for each in run.decisions if each.place < late.place and is_change(each)] == [
-        ("two",)
-    ]
+    assert [
+        each.outcome.job_ids for each in run.decisions if each.place < late.place and is_change(each)
+    ] == [("two",)]
     assert not any(is_change(each) and each.cause == late.cause for each in run.decisions)
 
 
@@ -78,3 +79,9 @@ def test_whoever_loses_gpus_is_told_so():
     for decision in released:
         told = by_cause.get((decision.cell, decision.place[0]), set())
         assert set(decision.outcome.job_ids) <= told, decision
+
+
+def test_a_job_that_comes_while_all_gpus_are_in_use_is_profiled_when_one_is_free():
+    run = simulated(merging_cell(), [(1.0, submit("zero")), (100.0, submit("other", "b"))])
+    completed = [each.outcome.job_id for each in run.decisions if isinstance(each.outcome, JobCompleted)]
+    assert completed == ["zero", "other"]

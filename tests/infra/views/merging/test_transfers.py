@@ -11,7 +11,6 @@ from infra.commands.log_files import LogFiles
 from infra.simulation.simulator import SimulatedRun
 from infra.views.merging.heat_map import MOST_TASKS, draw
 from infra.views.merging.transfers import Transfer, Transfers, tasks_in
-from schemas.lora import Dataset
 from streams.policies.merging.kind_of_jobs import task_key
 from tests.infra.simulation.merging.small import (
     ZONE,
@@ -79,7 +78,9 @@ def test_a_heat_map_is_a_png(tmp_path: Path) -> None:
     assert (tmp_path / "map.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.parametrize("hostile", [*HOSTILE.values(), "$\\frac{", "龍"], ids=[*HOSTILE, "mathtext", "script"])
+@pytest.mark.parametrize(
+    "hostile", [*HOSTILE.values(), "$\\frac{", "龍"], ids=[*HOSTILE, "mathtext", "script"]
+)
 def test_names_of_data_cannot_break_a_heat_map(
     tmp_path: Path, hostile: str, recwarn: pytest.WarningsRecorder
 ) -> None:
