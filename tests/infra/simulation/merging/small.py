@@ -1,5 +1,5 @@
-"""A small cell of fine-tuning jobs whose course can be told by hand: steps of a second on one GPU, no time lost
-at starts, and merges that help or harm as a test says."""
+"""A small cell of fine-tuning jobs whose course can be told by hand: steps of a second on one GPU, no time
+lost at starts, and merges that help or harm as a test says."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,8 +28,8 @@ MOST_EPOCHS = 10
 
 @dataclass(frozen=True)
 class SmallTruth:
-    """See `Truth`. Every epoch brings a tenth of the accuracy, so that a job meets its target of 60 % after six;
-    a merge begins as many epochs ahead as `helps` has it, or behind."""
+    """See `Truth`. Every epoch brings a tenth of the accuracy, so that a job meets its target of 60 % after
+    six; a merge begins as many epochs ahead as `helps` has it, or behind."""
 
     helps: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By the names of donor and receiver; others are worth nothing."""
@@ -67,7 +67,7 @@ def _ahead_by(epochs_ahead: int) -> AccuracyAfter:
 
 
 def merging_cell(nodes: int = 1, gpus: int = 1, **policy: Any) -> CellConfigured:
-    """A cell of a merging zone, with nodes n0, n1, ... A plan is only made where GPUs idle: intervals are long."""
+    """A cell of a merging zone, with nodes n0, n1, ... Intervals are long: plans are made where GPUs idle."""
     zone = Zone(
         id=ZONE,
         base_model=MODEL,

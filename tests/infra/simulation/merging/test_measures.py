@@ -89,7 +89,7 @@ def test_errors_are_those_of_what_was_foretold():
 
 
 def test_finish_time_fairness_is_against_a_fair_share_of_the_gpus():
-    # Alone on one GPU, all of the time was its own: 9 s for its profile run, 600 s of work and waits for ticks.
+    # Alone on one GPU, all of the time was its own: its profile run, 600 s of work, and ticks.
     measures = measured(merging_cell(), [(1.0, submit("one"))])
     rho = jobs_of(measures)["one"]["finish_time_fairness"]
     assert rho == pytest.approx(jobs_of(measures)["one"]["jct_s"] / 600)

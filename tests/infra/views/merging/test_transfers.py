@@ -1,7 +1,6 @@
 """Who helps whom, from the log: pairs of tasks, what was foretold of them, and what came."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,12 +97,12 @@ def test_nothing_is_drawn_of_the_tasks_that_there_is_no_room_for(tmp_path: Path)
 
 
 @pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("log")
     told = merged_run()
     with LogFiles(folder) as files:
         files.write(told.ledger, told.decisions)
-    yield str(folder / "ledger.jsonl")
+    return str(folder / "ledger.jsonl")
 
 
 def test_the_command_shows_a_table_and_draws(
