@@ -399,8 +399,10 @@ class MergingZone:
         if job.merge is not None:
             yield from self._judge(job, "finished" if job.finished is not None else "ended_early")
         if job.finished is not None and (job.merge is None or job.merge.is_donor):
-            accuracy = job.best_accuracy
-            self._knowledge.kinds[job.kind].note_finished(job.iterations, accuracy)
+            kind = self._knowledge.kinds[job.kind]
+            if kind.expected_iterations is not None:
+                self._standing.note_alone(kind.expected_iterations, job.iterations)
+            kind.note_finished(job.iterations, job.best_accuracy)
             self._planning.knows_more = True
         self._knowledge.leave(job.kind)
         self._asking.speeds.forget(job.kind)
