@@ -57,6 +57,10 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
             "infra.commands.explain:explain",
             "Show the history of one job from the log: terms, decisions with reasons, runs, result.",
         ),
+        "transfers": Command(
+            "infra.commands.transfers:transfers",
+            "Show which tasks help which: gains that were foretold, and what merges have brought.",
+        ),
         "quote": Command(
             "infra.commands.asking:quote", "Ask what jobs would cost now, without submitting them."
         ),

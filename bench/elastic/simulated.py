@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 
 from bench.elastic.trial import Trial
-from infra.simulation.elastic.figures import Distribution, ElasticFigures
+from infra.simulation.distribution import Distribution
+from infra.simulation.elastic.figures import ElasticFigures
 from infra.simulation.elastic.measures import ElasticMeasures
 from infra.simulation.event_queue import Moments
 from infra.simulation.lender import lenders_of

@@ -9,7 +9,7 @@ from bench.elastic import thesis
 from bench.elastic.simulated import Outcome
 from bench.elastic.thesis import Printed
 from bench.figures import Table, Value
-from infra.simulation.elastic.figures import Distribution
+from infra.simulation.distribution import Distribution
 
 MEASURED = "measured"
 THESIS = "thesis"

@@ -25,6 +25,11 @@ are one task. `separated`: the plan has its jobs apart again, of a merge whose r
 withdrawn, and the other goes on."""
 
 
+ForetoldReason = Literal[
+    "profiled", "estimated", "kind_known", "kind_finished", "unusable_profile", "profile_failed"
+]
+
+
 class QueuedTask(Evidence):
     """A new job is queued."""
 
@@ -36,15 +41,17 @@ class QueuedTask(Evidence):
 
 
 class JobForetold(Outcome):
-    """What is expected of a job, from its profile run or from jobs of its kind that are over."""
+    """What is expected of a job, from its profile run or from jobs of its kind that are over; told again when
+    a solver has looked at the profile."""
 
     TYPE: ClassVar = "millrace.job.foretold.v1"
 
     zone: Identifier
     job_id: Identifier
-    reason: Literal["profiled", "kind_known", "kind_finished", "unusable_profile", "profile_failed"]
-    """`unusable_profile`: it was refused for what `detail` says, and the job runs unmerged; likewise
-    `profile_failed`."""
+    reason: ForetoldReason
+    """`profiled`: nobody has looked at its loss curve yet, and it is taken to need all iterations that it may
+    have. `estimated`: a solver has. `unusable_profile`: it was refused for what `detail` says, and the job
+    runs unmerged; likewise `profile_failed`."""
     iterations: Amount
     """Until its target (K_i), of all that it may have."""
     step_s: float

@@ -44,7 +44,11 @@ BAD = {
         "either",
     ),
     "a negative price": (GOOD.replace("0.5", "-1"), 3, "fixed_price: not an amount"),
-    "a delay that is none": (GOOD.replace("1.5", ".nan"), 1, "not JSON compliant"),
+    "a delay that is none": (
+        GOOD.replace("1.5", ".nan"),
+        6,
+        "delay_per_thousand_samples_s: Input should be a finite number",
+    ),
     "a missing price": (GOOD.replace("  fixed_price: 0.5\n", ""), 1, "fixed_price_micros: Field required"),
     "one that leaves and quotes": (
         GOOD.replace("leaves: true", "leaves: true, fixed_price: 1"),

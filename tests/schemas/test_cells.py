@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a policy that does not exist": (
         zone(lambda zone: zone["policy"].update(kind="lottery")),
         "policy: kind lottery is not known, the known ones are auction, eft, elastic, fixed_price, "
-        "inference, ntm, titan",
+        "inference, merging, ntm, titan",
     ),
 }
 

@@ -23,6 +23,7 @@ def test_every_topic_is_there_once() -> None:
         "p.ledger",
         "p.ledger.dlt",
         "p.loans",
+        "p.merging",
         "p.prices",
         "p.quotes",
         "p.quotes.dlt",

@@ -1,45 +1,10 @@
 """What the measures of an elastic zone come to, in the thesis' terms (section 3.7)."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-PERCENTILES = (50, 75, 95, 99)
-"""Those of Table 3.8."""
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """Of some times, in seconds; all 0 where there are none."""
-
-    mean_s: float
-    percentiles_s: dict[int, float]
-
-    @classmethod
-    def of(cls, times_s: Sequence[float]) -> "Distribution":
-        """The mean, and percentiles linear between the two nearest ranks."""
-        ordered = sorted(times_s)
-        mean_s = math.fsum(ordered) / len(ordered) if ordered else 0.0
-        return cls(mean_s, {percent: _percentile(ordered, percent) for percent in PERCENTILES})
-
-    def as_json(self) -> dict[str, float]:
-        """Plain values."""
-        return {"mean_s": self.mean_s} | {f"p{name}_s": value for name, value in self.percentiles_s.items()}
-
-    def row(self) -> str:
-        """For people."""
-        parts = ", ".join(f"{name} %: {value:,.0f} s" for name, value in self.percentiles_s.items())
-        return f"mean {self.mean_s:,.0f} s; {parts}"
-
-
-def _percentile(ordered: Sequence[float], percent: int) -> float:
-    if not ordered:
-        return 0.0
-    place = (len(ordered) - 1) * percent / 100
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+from infra.simulation.distribution import Distribution
 
 
 @dataclass(frozen=True)

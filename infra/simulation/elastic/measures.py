@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from infra.simulation.elastic.figures import Distribution, ElasticFigures
+from infra.simulation.distribution import Distribution
+from infra.simulation.elastic.figures import ElasticFigures
 from infra.simulation.elastic.job_line import JobLine
 from infra.simulation.elastic.usage import GpuSeconds, GpuUsage, Integral
 from infra.simulation.measures import Table

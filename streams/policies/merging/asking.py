@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from schemas.merging.outcomes import ForetoldReason, JobForetold
 from schemas.merging.problems import (
     MAX_UNITS,
     AllocatedSize,
@@ -15,7 +16,7 @@ from schemas.merging.problems import (
     Transfer,
     Unit,
 )
-from schemas.merging.settings import MergingPolicy
+from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.speeds import Speeds
@@ -51,6 +52,20 @@ class Asking:
         if mode == "spatial" and len(jobs) == 2:
             return self._joint_steps(jobs) * sum(self.step_s(job, gpus) for job in jobs)
         return sum(self.knowledge.iterations_left(job) * self.step_s(job, gpus) for job in jobs)
+
+    def foretold(self, job: TuningJob, reason: ForetoldReason, detail: str = "") -> JobForetold:
+        """What is expected of a job, as it is told."""
+        kind = self.knowledge.kinds[job.kind]
+        return JobForetold(
+            zone=self.tasks.zone,
+            job_id=job.job_id,
+            reason=reason,
+            iterations=self.knowledge.expected_iterations(job),
+            step_s=self.step_s(job, STAGES_PER_PIPELINE if job.workload.pipeline else 1),
+            loader_s=kind.loader_s,
+            memory_gib=kind.memory_gib,
+            detail=detail,
+        )
 
     def available(self) -> int:
         """GPUs that may be allocated: of open nodes, without those that profile runs have or are about to

@@ -151,14 +151,21 @@ class Knowledge:
         )
 
     def take(self, solution: EstimateSolution) -> dict[str, str]:
-        """Keep a solver's answer to the last question; the faults that it found, by kind."""
+        """Keep a solver's answer to the last question.
+
+        Returns:
+            the kinds of which it tells for the first time, and why their profile is of no use, if it is.
+        """
         faults: dict[str, str] = {}
+        news: dict[str, str] = {}
         asked = set(self._asked)
         self._forget(lambda donor, receiver: donor in asked and receiver in asked)
         for key, estimate in zip(self._asked, solution.kinds, strict=False):
             kind = self.kinds.get(key)
             if kind is None:
                 continue
+            if kind.iterations is None or estimate.fault:
+                news[key] = estimate.fault
             kind.iterations = estimate.iterations
             if estimate.fault:
                 kind.is_usable = False
@@ -174,7 +181,7 @@ class Knowledge:
                 self.transfers[one.mode, donor, receiver] = ForetoldTransfer(
                     score, one.receiver_gain, one.receiver_ratio, one.donor_gain, one.donor_ratio
                 )
-        return faults
+        return news
 
     def transfer(self, mode: MergeMode, donor: str, receiver: str) -> ForetoldTransfer | None:
         """What merging jobs of these kinds is taken to bring; of a spatial merge, with the donor first as

@@ -5,7 +5,7 @@ out. Where GPUs idle and jobs wait, another is asked for in between, and carried
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from schemas.base import Outcome
@@ -83,7 +83,7 @@ class Planning:
         if answer.request_id == self._estimate_request:
             self._estimate_request = None
             if isinstance(answer.solution, EstimateSolution):
-                self._asking.knowledge.take(answer.solution)
+                yield from self._estimated(self._asking.knowledge.take(answer.solution))
                 self.has_changed = True
             else:
                 self.knows_more = True
@@ -171,6 +171,16 @@ class Planning:
             problem=problem,
         )
 
+    def _estimated(self, news: Mapping[str, str]) -> Iterator[Outcome]:
+        """Tell jobs of what a solver has found out about their kinds, by kind: why the profile is of no use,
+        or nothing."""
+        for job in self._tasks.jobs.values():
+            if job.stage != "ready" or job.is_ending or job.kind not in news:
+                continue
+            fault = news[job.kind]
+            job.never_merges = job.never_merges or bool(fault)
+            yield self._asking.foretold(job, "unusable_profile" if fault else "estimated", fault)
+
     def _apply(self, answer: SolveFinished) -> Iterator[Outcome]:
         """Carry a plan out, as far as it still fits."""
         if not isinstance(answer.solution, MergeSolution):
@@ -179,6 +189,10 @@ class Planning:
             return
         solution = answer.solution
         wanted = {share.job_ids: share for share in solution.shares if self._is_valid(share)}
+        unfit = {
+            job_id for share in solution.shares if share.job_ids not in wanted for job_id in share.job_ids
+        }
+        self.has_changed = self.has_changed or bool(unfit)
         kept: set[tuple[str, ...]] = set()
         stopped: dict[str, Task] = {}
         changes: list[Outcome] = []
@@ -187,8 +201,9 @@ class Planning:
             if self._asking.is_kept(task) or (share is not None and share.gpus == task.gpus):
                 kept.add(task.job_ids)
                 continue
-            if task.since_s > self._asked_s:
-                kept.add(task.job_ids)  # the plan was asked for before it was so
+            if task.since_s > self._asked_s or not unfit.isdisjoint(task.job_ids):
+                # The plan was asked for before it was so, or has something for it that cannot be any more.
+                kept.add(task.job_ids)
                 continue
             changes += self._stop(task, wanted)
             stopped.update(dict.fromkeys(task.job_ids, task))
@@ -199,6 +214,7 @@ class Planning:
             started = list(self._begin(share, stopped))
             begun, dropped = begun + bool(started), dropped + (not started)
             changes += started
+        changes += self._without_gpus(stopped.values(), wanted)
         yield self._decided(answer, "applied" if wanted else "out_of_date", len(wanted), dropped)
         yield from changes
 
@@ -231,11 +247,24 @@ class Planning:
         """Take a task's GPUs away, for others or for another form of it."""
         share = next((share for ids, share in wanted.items() if task.job_ids[0] in ids), None)
         yield from self._tasks.stop(task, "preempted" if share is None else "reallocated")
-        if task.follower is not None and (share is None or share.job_ids != task.job_ids):
+        is_parted = task.follower is not None and (share is None or share.job_ids != task.job_ids)
+        if is_parted:
             for job_id in task.job_ids:
                 self._tasks.jobs[job_id].merge = None
         if share is None:
             yield self._tasks.changed(task, "preempted", task.gpus, 0.0)
+        elif is_parted:
+            yield self._tasks.changed(task, "separated", task.gpus, 0.0)
+
+    def _without_gpus(
+        self, stopped: Iterable[Task], wanted: dict[tuple[str, ...], Share]
+    ) -> Iterator[Outcome]:
+        """Tell of tasks that were to go on with other GPUs, and found none."""
+        for task in {task.task_id: task for task in stopped}.values():
+            first = task.job_ids[0]
+            was_to_go_on = any(first in job_ids for job_ids in wanted)
+            if was_to_go_on and self._tasks.jobs[first].task is None and task.task_id not in self._tasks.all:
+                yield self._tasks.changed(task, "preempted", task.gpus, 0.0)
 
     def _begin(self, share: Share, stopped: dict[str, Task]) -> Iterator[Outcome]:
         jobs = [self._tasks.jobs[job_id] for job_id in share.job_ids]
@@ -263,7 +292,9 @@ class Planning:
     @staticmethod
     def _reason(share: Share, before: Task | None, first: TuningJob) -> TaskChangeReason:
         if before is not None and before.job_ids != share.job_ids:
-            return "merged" if len(share.job_ids) == 2 else "separated"
+            if len(share.job_ids) == 2:
+                return "merged"
+            return "reallocated" if before.job_ids[0] == share.job_ids[0] else "started"
         if before is not None:
             return "reallocated"
         if len(share.job_ids) == 2:

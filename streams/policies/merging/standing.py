@@ -3,6 +3,7 @@
 from typing import Any
 
 from schemas.merging.outcomes import ForetellingErrors, MergeJudged, ZoneMerged
+from solvers.merging.errors import GainErrors, IterationErrors
 from streams.policies.merging.tasks import Tasks
 
 _INTERVALS_BETWEEN = 5
@@ -16,10 +17,22 @@ class Standing:
         self._finished = 0
         self._undone = 0
         self._saved_s = 0.0
+        self._gains = GainErrors()
+        self._alone, self._merged = IterationErrors(), IterationErrors()
+        """Of iterations that jobs need which run alone, and in a merge."""
         self._last: ZoneMerged | None = None
+
+    def note_alone(self, foretold: float, iterations: int) -> None:
+        """A job that ran alone is done; so many iterations were expected of its kind before that."""
+        if iterations > 0:
+            self._alone.add(foretold, iterations)
 
     def note(self, told: MergeJudged) -> None:
         """What came of a merge."""
+        if told.reason == "finished" and told.iterations > 0:
+            self._merged.add(told.foretold_iterations, told.iterations)
+        if told.reason == "finished" and told.gain is not None and told.gain > -1:
+            self._gains.add(told.foretold_gain, told.gain)
         self._finished += told.reason == "finished"
         self._undone += told.reason == "undone"
         self._saved_s += told.saved_s
@@ -47,19 +60,34 @@ class Standing:
             merges_finished=self._finished,
             merges_undone=self._undone,
             saved_s=self._saved_s,
-            errors=ForetellingErrors(),
+            errors=self._errors(),
         )
         if told == self._last:
             return None
         self._last = told
         return told
 
+    def _errors(self) -> ForetellingErrors:
+        gains, alone, merged = self._gains.figures(), self._alone.figures(), self._merged.figures()
+        return ForetellingErrors(
+            gain_pearson=gains.pearson_r,
+            gain_mape_pct=gains.mape_pct,
+            gain_sign_pct=gains.sign_pct,
+            iterations_mean_pct=alone.mean_ape_pct,
+            iterations_max_pct=alone.max_ape_pct,
+            transfer_iterations_mean_pct=merged.mean_ape_pct,
+            transfer_iterations_max_pct=merged.max_ape_pct,
+        )
+
     def state(self) -> list[Any]:
         """Of types that msgpack writes."""
         last = None if self._last is None else self._last.model_dump_json()
-        return [self._next_s, self._finished, self._undone, self._saved_s, last]
+        errors = [each.state() for each in (self._gains, self._alone, self._merged)]
+        return [self._next_s, self._finished, self._undone, self._saved_s, last, errors]
 
     def restore(self, state: list[Any]) -> None:
         """Take a state."""
-        self._next_s, self._finished, self._undone, self._saved_s, last = state
+        self._next_s, self._finished, self._undone, self._saved_s, last, (gains, alone, merged) = state
+        self._gains = GainErrors(**gains)
+        self._alone, self._merged = IterationErrors(**alone), IterationErrors(**merged)
         self._last = None if last is None else ZoneMerged.model_validate_json(last)

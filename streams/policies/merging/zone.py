@@ -7,7 +7,7 @@ from schemas.base import Event, Outcome
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.jobs import JobQuoteRequested
-from schemas.merging.outcomes import JobForetold, QueuedTask
+from schemas.merging.outcomes import ForetoldReason, QueuedTask
 from schemas.merging.reports import ProfileReported, TaskEvaluated
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from schemas.merging.workload import TuningWorkload
@@ -72,7 +72,7 @@ class MergingZone:
         )
         self._tasks.add(entry)
         if kind.is_profiled:
-            yield self._foretold(entry, "kind_finished" if kind.finished else "kind_known")
+            yield self._asking.foretold(entry, "kind_finished" if kind.finished else "kind_known")
         self._has_changed()
         yield from self._profile()
 
@@ -158,6 +158,7 @@ class MergingZone:
 
     def wake(self, time_s: float) -> Iterator[Outcome]:
         self._tasks.time_s = time_s
+        yield from self._profile()
         yield from self._planning.wake(time_s)
         told = self._standing.due(time_s, self._tasks, self._asking.policy.interval_s)
         if told is not None:
@@ -232,7 +233,8 @@ class MergingZone:
                 for step in report.steps:
                     self._asking.speeds.observe(self._knowledge.kinds[job.kind], step)
                 self._tasks.end_profile(job, "ready")
-                yield self._foretold(job, "profiled" if fault is None else "unusable_profile", fault or "")
+                reason: ForetoldReason = "profiled" if fault is None else "unusable_profile"
+                yield self._asking.foretold(job, reason, fault or "")
                 yield from self._all_ready(job.kind)
                 self._planning.knows_more = True
             case RunFailed():
@@ -241,7 +243,7 @@ class MergingZone:
                 if job.is_ending and not report.permanent:
                     # Its data may be sound, and only the profile run not: it runs unmerged.
                     job.given_up, job.failures, job.stage, job.never_merges = None, 0, "ready", True
-                    yield self._foretold(job, "profile_failed", report.error)
+                    yield self._asking.foretold(job, "profile_failed", report.error)
                 yield from self._settle(job)
             case RunProgressed(complete=True) | RunFinished():
                 self._tasks.end_profile(job, "new")
@@ -258,7 +260,7 @@ class MergingZone:
                 job.never_merges = job.never_merges or not known.is_usable
             if job.kind == kind and job.stage == "new":
                 job.stage, job.never_merges = "ready", not known.is_usable
-                yield self._foretold(job, "kind_known")
+                yield self._asking.foretold(job, "kind_known")
 
     def _running(self, job: TuningJob, task: Task, report: RunReport) -> Iterator[Outcome]:
         """A report about a job's run in its task."""
@@ -275,6 +277,7 @@ class MergingZone:
                     yield self._changed(task, "job_over")
                 yield from self._settle(job)
                 self._has_changed()
+                yield from self._profile()
             case RunFailed():
                 self._tasks.fail(job, report)
                 yield from self._break_up(task, job, "run_failed", report.error)
@@ -352,9 +355,7 @@ class MergingZone:
         if task is not None:
             yield from self._tasks.stop(task, "withdrawn" if len(task.job_ids) == 1 else "reallocated")
             yield self._changed(task, "withdrawn", task.gpus, "")
-            if task.follower is not None:
-                for job_id in task.job_ids:
-                    self._tasks.jobs[job_id].merge = None
+            self._part(task)
         elif job.stage == "profiling":
             yield from self._tasks.abort_profile(job)
         self._has_changed()
@@ -370,13 +371,21 @@ class MergingZone:
                 self._tasks.end_profile(job, "new")
         for task in [task for task in self._tasks.all.values() if node in task.members]:
             yield from self._tasks.stop(task, "node_lost", without=(node,))
+            self._part(task)
             yield self._changed(task, "node_lost", task.gpus, why)
 
     def _vacate(self, node: str) -> Iterator[Outcome]:
         """Have the tasks of a node that is to leave go elsewhere."""
         for task in [task for task in self._tasks.all.values() if node in task.members]:
             yield from self._tasks.stop(task, "reallocated")
+            self._part(task)
             yield self._changed(task, "preempted", task.gpus, f"node {node} is to leave")
+
+    def _part(self, task: Task) -> None:
+        """A task is gone; where the receiver of a temporal merge had not begun, there was no merge."""
+        if task.follower is not None:
+            for job_id in task.job_ids:
+                self._tasks.jobs[job_id].merge = None
 
     def _is_awaited(self, node: str) -> bool:
         """Whether a run that was told to end there has not said that it did."""
@@ -390,8 +399,10 @@ class MergingZone:
         if job.merge is not None:
             yield from self._judge(job, "finished" if job.finished is not None else "ended_early")
         if job.finished is not None and (job.merge is None or job.merge.is_donor):
-            accuracy = job.best_accuracy
-            self._knowledge.kinds[job.kind].note_finished(job.iterations, accuracy)
+            kind = self._knowledge.kinds[job.kind]
+            if kind.expected_iterations is not None:
+                self._standing.note_alone(kind.expected_iterations, job.iterations)
+            kind.note_finished(job.iterations, job.best_accuracy)
             self._planning.knows_more = True
         self._knowledge.leave(job.kind)
         self._asking.speeds.forget(job.kind)
@@ -406,19 +417,6 @@ class MergingZone:
         self._knowledge.learn(remembered)
         self._planning.knows_more = True
         yield told
-
-    def _foretold(self, job: TuningJob, reason: Any, detail: str = "") -> JobForetold:
-        kind = self._knowledge.kinds[job.kind]
-        return JobForetold(
-            zone=self._zone.id,
-            job_id=job.job_id,
-            reason=reason,
-            iterations=self._knowledge.expected_iterations(job),
-            step_s=self._asking.step_s(job, STAGES_PER_PIPELINE if job.workload.pipeline else 1),
-            loader_s=kind.loader_s,
-            memory_gib=kind.memory_gib,
-            detail=detail,
-        )
 
     def _changed(self, task: Task, reason: Any, gpus_before: int | None = None, detail: str = "") -> Outcome:
         is_there = task.task_id in self._tasks.all

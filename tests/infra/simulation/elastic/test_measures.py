@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from infra.simulation.elastic.figures import Distribution
+from infra.simulation.distribution import Distribution
 from infra.simulation.elastic.measures import ElasticMeasures
 from infra.simulation.measures import measures_of
 from infra.simulation.simulator import Simulation

@@ -1,0 +1,133 @@
+"""`millrace transfers`."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from infra.commands.options import (
+    DEFAULT_PREFIX,
+    BootstrapServers,
+    CellName,
+    Json,
+    TopicPrefix,
+    bounded,
+    target_of,
+)
+from infra.commands.output import console, print_json, progress, remark
+from infra.commands.replay import DECISIONS_FILE
+from infra.errors import CommandError, disk_faults
+from infra.log.reader import LogReader
+from infra.log.target import Target
+from infra.views.merging.heat_map import MOST_TASKS, draw
+from infra.views.merging.transfers import Transfer, Transfers, tasks_in
+from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision, decode_event
+from schemas.text import plain
+from schemas.topics import DECISIONS, LEDGER
+from streams.policies.merging.kind_of_jobs import task_key
+from streams.replay.files import opened, read_ledger_file
+
+
+def transfers(
+    zone: Annotated[str, typer.Argument(help="A zone under policy `merging`.", metavar="ZONE")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Also draw a heat map of all pairs.", metavar="FILE.png", show_default=False),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", help="A ledger file instead of Kafka.", metavar="LEDGER.jsonl", show_default=False
+        ),
+    ] = None,
+    rows: Annotated[int, bounded(least=1, most=100_000, help="Rows of the table.")] = 20,
+    cell: CellName = None,
+    bootstrap_servers: BootstrapServers = None,
+    topic_prefix: TopicPrefix = DEFAULT_PREFIX,
+    json: Json = False,
+) -> None:
+    """Show which tasks help which: gains that were foretold, and what merges have brought."""
+    with progress("reading the log") as done:
+        if ledger is not None:
+            records = _of_files(ledger, ledger.with_name(DECISIONS_FILE))
+        else:
+            records = _of_kafka(target_of(bootstrap_servers, topic_prefix, "auditor"), done)
+        by_cell = _fold(records, zone, cell)
+    found = {name: told for name, each in by_cell.items() if (told := each.found())}
+    if not found:
+        where = "" if cell is None else f" of cell {cell}"
+        raise CommandError(f"the log has no pair of tasks of zone {zone}{where}: nothing was foretold yet")
+    if len(found) > 1:
+        raise CommandError(f"zone {zone} is in cells {', '.join(sorted(found))}: choose with --cell")
+    ((name, told),) = found.items()
+    if out is not None:
+        _draw(told, out, f"Who helps whom in zone {zone} of cell {name}")
+    if json:
+        print_json({"cell": name, "zone": zone, "transfers": [each.as_json() for each in told]})
+    else:
+        console().print(_table(told, rows))
+
+
+def _fold(records: Iterator[Envelope | Decision], zone: str, cell: str | None) -> dict[str, Transfers]:
+    by_cell: dict[str, Transfers] = {}
+    for record in records:
+        name = record.cell if isinstance(record, Decision) else record.event.cell
+        if cell not in (None, name):
+            continue
+        told = by_cell.setdefault(name, Transfers(zone, task_key))
+        if isinstance(record, Decision):
+            told.take_decision(record.outcome)
+        else:
+            told.take_event(record.event)
+    return by_cell
+
+
+def _of_files(ledger: Path, decisions: Path) -> Iterator[Envelope | Decision]:
+    yield from (entry.envelope for entry in read_ledger_file(ledger))
+    with opened(decisions, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield decode_decision(line.removesuffix(b"\n"))
+            except InvalidRecordError as error:
+                raise CommandError(f"{decisions}:{number}: {error}") from None
+
+
+def _of_kafka(target: Target, on_progress: Callable[[float], None]) -> Iterator[Envelope | Decision]:
+    ledger = target.topic(LEDGER)
+    with LogReader(target, [ledger, target.topic(DECISIONS)], "beginning") as reader:
+        for record in reader.to_end(on_progress):
+            try:
+                if record.topic == ledger:
+                    yield decode_event(record.value, record.headers)
+                else:
+                    yield decode_decision(record.value or b"")
+            except InvalidRecordError:
+                continue  # replay is who says so
+
+
+def _draw(told: list[Transfer], out: Path, title: str) -> None:
+    try:
+        with disk_faults(out):
+            draw(told, out, title)
+    except ImportError:
+        raise CommandError("--out needs matplotlib: install millrace with its extra `bench`") from None
+    more = len(tasks_in(told)) - MOST_TASKS
+    if more > 0:
+        remark(f"{out} shows the {MOST_TASKS} tasks with the most merges, and not {more} others")
+
+
+def _table(told: list[Transfer], rows: int) -> Table:
+    """Pairs that were merged most often first, then those of the highest foretold gain."""
+    ordered = sorted(told, key=lambda each: (-each.merges, -(each.foretold or 0.0)))
+    table = Table("mode", "donor", "receiver", "foretold", "came", "merges", "undone", "saved, of one GPU")
+    for each in ordered[:rows]:
+        merged = (str(each.merges), str(each.undone), f"{each.saved_s:,.0f} s") if each.merges else ("–",) * 3
+        names = plain(each.donor), plain(each.receiver)
+        table.add_row(each.mode, *names, _percent(each.foretold), _percent(each.gain), *merged)
+    return table
+
+
+def _percent(gain: float | None) -> str:
+    return "–" if gain is None else f"{gain:+.1%}"

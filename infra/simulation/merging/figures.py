@@ -1,0 +1,80 @@
+"""What the measures of a merging zone come to, in the terms of Ymir's evaluation (section 7)."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from infra.simulation.distribution import Distribution
+from solvers.merging.errors import GainFigures, IterationFigures
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """Finish-time fairness rho of completed jobs: above 1, sharing the zone has hurt the job."""
+
+    mean: float
+    worst: float
+    hurt_share: float
+    """Of the jobs, those with rho above 1."""
+
+
+@dataclass(frozen=True)
+class MergingFigures:
+    """Of one zone and one simulation."""
+
+    jobs: int
+    """Submitted."""
+    completed: int
+    jct: Distribution
+    """Job completion times."""
+    makespan_s: float
+    """From the first submission to the last end."""
+    temporal_share: float
+    """Of the completed jobs, those that gave or got weights (A -> B)."""
+    spatial_share: float
+    """Likewise, that were trained with another in one run (A || B)."""
+    merges_undone: int
+    """As they brought no gain."""
+    saved_s: float
+    """What merges were worth, in time with one GPU."""
+    preemptions: int
+    """How often a job lost its GPUs to others."""
+    gain: GainFigures
+    """Errors of foretold gains (Table 2), of the merged jobs that were done."""
+    iterations_alone: IterationFigures
+    """Errors of foretold iterations, of jobs that ran alone."""
+    iterations_merged: IterationFigures
+    fairness: Fairness | None
+    """None before the first completed job."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            **asdict(self),
+            "gain": self.gain._asdict(),
+            "iterations_alone": self.iterations_alone._asdict(),
+            "iterations_merged": self.iterations_merged._asdict(),
+            "jct": self.jct.as_json(),
+        }
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """For people."""
+        yield "job completion time", self.jct.row()
+        yield "makespan", f"{self.makespan_s:,.0f} s"
+        yield "jobs merged: temporal, spatial", f"{self.temporal_share:.1%}, {self.spatial_share:.1%}"
+        yield "merges undone", str(self.merges_undone)
+        yield "time with one GPU that merges saved", f"{self.saved_s:,.0f} s"
+        yield "preemptions", str(self.preemptions)
+        if self.gain.mape_pct is not None and self.gain.sign_pct is not None:
+            errors = f"{self.gain.mape_pct:.1f} %, {self.gain.sign_pct:.1f} %"
+            yield "gains foretold: error of the accuracy, right sign", f"{errors} of {self.gain.pairs}"
+        for name, part in (("alone", self.iterations_alone), ("merged", self.iterations_merged)):
+            if part.mean_ape_pct is not None and part.max_ape_pct is not None:
+                errors = f"mean {part.mean_ape_pct:.1f} %, worst {part.max_ape_pct:.1f} % of {part.jobs}"
+                yield f"iterations foretold of jobs {name}: error", errors
+        if self.fairness is not None:
+            fair = self.fairness
+            yield (
+                "finish-time fairness: mean, worst, share above 1",
+                f"{fair.mean:.2f}, {fair.worst:.2f}, {fair.hurt_share:.1%}",
+            )

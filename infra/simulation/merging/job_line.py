@@ -1,0 +1,101 @@
+"""One job of a simulation, as a line of a file."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.views.merging.merges import Merge
+from schemas.decisions import JobCompleted
+from schemas.merging.outcomes import JobForetold, MergeJudged
+from schemas.merging.workload import TuningWorkload
+from solvers.merging.fairness import Finished
+
+
+@dataclass(slots=True)
+class JobLine:
+    """A job from its submission to its end. Times are Unix seconds."""
+
+    job_id: str
+    user: str
+    submitted_s: float
+    workload: TuningWorkload
+    state: str = "waiting"
+    started_s: float | None = None
+    """When it was first given GPUs, its profile run left out."""
+    ended_s: float | None = None
+    """When its work was done, or it was rejected, refunded or withdrawn."""
+    preemptions: int = 0
+    foretold: JobForetold | None = None
+    """The latest."""
+    step_s: dict[int, float] = field(default_factory=dict)
+    """By number of GPUs, ascending, as the zone takes it."""
+    merge: Merge | None = None
+    """The last one that it was in."""
+    iterations: int = 0
+    """That it took."""
+
+    @property
+    def jct_s(self) -> float | None:
+        """Job completion time: from submission to end."""
+        return None if self.ended_s is None else self.ended_s - self.submitted_s
+
+    @property
+    def mode(self) -> str:
+        """How it was trained: `normal`, or the mode of a merge that was not undone."""
+        return self.merge.mode if self.merge is not None and self.merge.holds else "normal"
+
+    @property
+    def judged(self) -> MergeJudged | None:
+        """What came of its merge for it; None also of a donor, which trains as if it were alone."""
+        return None if self.merge is None else self.merge.judged.get(self.job_id)
+
+    @property
+    def ran_alone(self) -> bool:
+        """Whether it was trained from the base model, without another."""
+        return self.judged is None
+
+    def end(self, time_s: float, outcome: Any) -> None:
+        """It is over; where its work was done before, that is when it ended."""
+        self.state = outcome.STATE
+        self.ended_s = time_s if self.ended_s is None else self.ended_s
+        if isinstance(outcome, JobCompleted):
+            self.iterations = outcome.samples_done // self.workload.hyperparameters.batch_size
+
+    def finished(self) -> Finished | None:
+        """As finish-time fairness takes it: against all of its work, alone; None if it is not completed, or
+        was never asked about."""
+        if self.state != "completed" or self.ended_s is None or not self.step_s:
+            return None
+        judged = self.judged
+        alone = max(self.iterations if judged is None else judged.iterations_alone, 1)
+        return Finished(
+            self.job_id,
+            self.submitted_s,
+            self.ended_s,
+            self.workload.gpus,
+            {gpus: alone * step_s for gpus, step_s in self.step_s.items()},
+        )
+
+    def as_row(self, fairness: float | None) -> dict[str, Any]:
+        """Plain values, for a file."""
+        merge, judged = self.merge, self.judged
+        return {
+            "job_id": self.job_id,
+            "user": self.user,
+            "dataset": self.workload.dataset.path,
+            "submitted_s": self.submitted_s,
+            "started_s": self.started_s,
+            "ended_s": self.ended_s,
+            "state": self.state,
+            "jct_s": self.jct_s,
+            "asked_gpus": self.workload.gpus,
+            "sharing": self.workload.sharing,
+            "pipeline": self.workload.pipeline,
+            "mode": self.mode,
+            "partner": merge.partner_of(self.job_id) if merge is not None and merge.holds else None,
+            "was_undone": merge is not None and merge.is_undone,
+            "preemptions": self.preemptions,
+            "foretold_iterations": None if self.foretold is None else self.foretold.iterations,
+            "iterations": self.iterations,
+            "saved_s": None if judged is None else judged.saved_s,
+            "finish_time_fairness": fairness,
+        }

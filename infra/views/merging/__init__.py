@@ -1,0 +1,1 @@
+"""How the merging policy is shown."""

@@ -1,0 +1,75 @@
+"""Which jobs were merged with whom, folded from a cell's decisions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from schemas.base import Outcome
+from schemas.merging.estimates import MergeMode
+from schemas.merging.outcomes import MergeForetold, MergeJudged, TaskChanged
+
+
+@dataclass
+class Merge:
+    """Two jobs that were put into one task."""
+
+    mode: MergeMode
+    jobs: tuple[str, str]
+    """Of a temporal merge the donor first."""
+    foretold: dict[str, MergeForetold] = field(default_factory=dict)
+    """By job."""
+    judged: dict[str, MergeJudged] = field(default_factory=dict)
+    """By job; of a temporal merge only the receiver is."""
+    has_begun: bool = False
+    """Whether the merge has touched both: in a temporal one, the receiver trains from its donor's weights."""
+    is_undone: bool = False
+    """As it brought no gain."""
+    is_dissolved: bool = False
+    """The jobs were parted before the receiver of a temporal merge had begun, as by a later plan."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the jobs are, or were to their end, merged."""
+        return not (self.is_undone or self.is_dissolved)
+
+    def partner_of(self, job_id: str) -> str:
+        """The other job."""
+        first, second = self.jobs
+        return second if job_id == first else first
+
+
+class Merges:
+    """Takes a cell's decisions in their order."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, Merge] = {}
+        """The last merge of each job that was in any."""
+
+    def take(self, outcome: Outcome) -> None:
+        """Take a decision; those of other kinds say nothing here."""
+        match outcome:
+            case TaskChanged(reason="merged", mode="temporal" | "spatial" as mode, job_ids=(first, second)):
+                merge = Merge(
+                    mode,
+                    (first, second),
+                    {each.job_id: each for each in outcome.foretold},
+                    has_begun=mode == "spatial",
+                )
+                self.latest.update(dict.fromkeys(outcome.job_ids, merge))
+            case TaskChanged():
+                for merge in self._of(outcome):
+                    self._change(merge, outcome)
+            case MergeJudged() if outcome.job_id in self.latest:
+                self.latest[outcome.job_id].judged[outcome.job_id] = outcome
+
+    def _of(self, change: TaskChanged) -> Iterator[Merge]:
+        merges = [self.latest[job_id] for job_id in change.job_ids if job_id in self.latest]
+        yield from {id(merge): merge for merge in merges}.values()
+
+    @staticmethod
+    def _change(merge: Merge, change: TaskChanged) -> None:
+        if change.reason == "undone":
+            merge.is_undone = True
+        elif change.reason == "job_over" and change.mode == "temporal":
+            merge.has_begun = True
+        elif not merge.has_begun and (len(change.job_ids) < len(merge.jobs) or not change.gpus):
+            merge.is_dissolved = True

@@ -1,0 +1,160 @@
+"""Who helps whom in a merging zone: what was foretold for each pair of tasks, and what came of merges."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemas.base import Event, Outcome
+from schemas.jobs import JobSubmitted
+from schemas.merging.estimates import EstimateProblem, EstimateSolution, MergeMode
+from schemas.merging.outcomes import MergeJudged
+from schemas.merging.workload import TuningWorkload
+from schemas.solves import SolveFinished, SolveRequested
+
+_MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
+"""In the order in which they are told."""
+
+Pair = tuple[MergeMode, str, str]
+"""Mode, donor and receiver. Both tasks of a spatial merge are each other's donor."""
+
+
+@dataclass
+class Transfer:
+    """What a task brings another, by what the log says of their jobs."""
+
+    mode: MergeMode
+    donor: str
+    """Path of its training data."""
+    receiver: str
+    foretold: float | None = None
+    """The latest gain foretold of the receiver's accuracy (G, Eq. 1), on average over kinds of jobs."""
+    gains: list[float] = field(default_factory=list)
+    """What merges that were not undone have brought, where that is known."""
+    merges: int = 0
+    """That are over for the receiver, in whatever way."""
+    undone: int = 0
+    saved_s: float = 0.0
+    """What they were worth, in time with one GPU."""
+
+    @property
+    def gain(self) -> float | None:
+        """What came, on average; None where it is not known of any merge."""
+        return math.fsum(self.gains) / len(self.gains) if self.gains else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "mode": self.mode,
+            "donor": self.donor,
+            "receiver": self.receiver,
+            "foretold_gain": self.foretold,
+            "gain": self.gain,
+            "merges": self.merges,
+            "undone": self.undone,
+            "saved_s": self.saved_s,
+        }
+
+
+class Transfers:
+    """Takes what the log of a cell says about one zone; events and decisions are each given in their order,
+    but the log keeps no common one.
+
+    Args:
+        task_of: the name by which estimates speak of a job's task.
+    """
+
+    def __init__(self, zone: str, task_of: Callable[[TuningWorkload], str]) -> None:
+        self._zone = zone
+        self._task_of = task_of
+        self._tasks: dict[str, TuningWorkload] = {}
+        """By task, the first job's workload."""
+        self._task_of_job: dict[str, str] = {}
+        self._questions: dict[str, EstimateProblem] = {}
+        """Not answered yet, by the id of the request."""
+        self._answers: dict[str, EstimateSolution] = {}
+        """Whose question was not read yet."""
+        self._foretold: dict[Pair, tuple[int, float]] = {}
+        """The gain, and how many requests there had been."""
+        self._judged: list[MergeJudged] = []
+
+    def take_event(self, event: Event) -> None:
+        """Take a ledger event."""
+        match event:
+            case JobSubmitted(zone=self._zone, workload=TuningWorkload() as workload):
+                task = self._task_of(workload)
+                self._tasks.setdefault(task, workload)
+                self._task_of_job.setdefault(event.job_id, task)
+            case SolveFinished(zone=self._zone, solution=EstimateSolution() as solution):
+                self._answers[event.request_id] = solution
+                self._join(event.request_id)
+
+    def take_decision(self, outcome: Outcome) -> None:
+        """Take a decision."""
+        match outcome:
+            case SolveRequested(zone=self._zone, problem=EstimateProblem() as problem):
+                self._questions[outcome.request_id] = problem
+                self._join(outcome.request_id)
+            case MergeJudged(zone=self._zone):
+                self._judged.append(outcome)
+
+    def found(self) -> list[Transfer]:
+        """All pairs that something is known of, by mode and by the names of the tasks."""
+        names = self._names()
+        found: dict[Pair, Transfer] = {}
+
+        def at(mode: MergeMode, donor: str, receiver: str) -> Transfer:
+            pair = mode, names.get(donor, donor), names.get(receiver, receiver)
+            return found.setdefault(pair, Transfer(*pair))
+
+        for (mode, donor, receiver), (_, gain) in self._foretold.items():
+            at(mode, donor, receiver).foretold = gain
+        for told in self._judged:
+            tasks = [self._task_of_job.get(job_id) for job_id in (told.partner, told.job_id)]
+            if tasks[0] is None or tasks[1] is None:
+                continue
+            transfer = at(told.mode, tasks[0], tasks[1])
+            transfer.merges += 1
+            transfer.undone += told.reason == "undone"
+            transfer.saved_s += told.saved_s
+            if told.reason == "finished" and told.gain is not None:
+                transfer.gains.append(told.gain)
+        return [found[pair] for pair in sorted(found, key=lambda pair: (_MODES.index(pair[0]), *pair[1:]))]
+
+    def _join(self, request_id: str) -> None:
+        if request_id not in self._questions or request_id not in self._answers:
+            return
+        problem, solution = self._questions.pop(request_id), self._answers.pop(request_id)
+        place = int(request_id.rpartition("-")[2]) if request_id.rpartition("-")[2].isdecimal() else 0
+        gains: dict[Pair, list[float]] = {}
+        tasks = [facts.task for facts in problem.kinds]
+        for told in solution.transfers:
+            if max(told.donor, told.receiver) >= len(tasks):
+                continue  # no answer to the question; the zone passes it over too
+            donor, receiver = tasks[told.donor], tasks[told.receiver]
+            gains.setdefault((told.mode, donor, receiver), []).append(told.receiver_gain)
+            if told.mode == "spatial":
+                gains.setdefault((told.mode, receiver, donor), []).append(told.donor_gain)
+        for pair, values in gains.items():
+            if self._foretold.get(pair, (-1, 0.0))[0] <= place:
+                self._foretold[pair] = place, math.fsum(values) / len(values)
+
+    def _names(self) -> dict[str, str]:
+        """By task the path of its training data, with that of its validation data where it is not unique."""
+        paths = Counter(workload.dataset.path for workload in self._tasks.values())
+        return {
+            task: workload.dataset.path
+            if paths[workload.dataset.path] == 1
+            else f"{workload.dataset.path} (validated on {workload.validation_path or 'nothing'})"
+            for task, workload in self._tasks.items()
+        }
+
+
+def tasks_in(transfers: Sequence[Transfer]) -> list[str]:
+    """All donors and receivers: those with the most merges first, then by name."""
+    merges: Counter[str] = Counter()
+    for transfer in transfers:
+        merges[transfer.donor] += transfer.merges
+        merges[transfer.receiver] += transfer.merges
+    return sorted(merges, key=lambda name: (-merges[name], name))

@@ -1,0 +1,123 @@
+"""Descriptions of the merging policy's own types: workloads, profiles, tasks, merges, plans and commands."""
+
+from infra.views.merging.figures import MergingFigures
+from infra.views.merging.solves import answered_words, own_request, requested_words, waiting_words
+from infra.views.merging.words import (
+    changed_words,
+    evaluated_words,
+    foretold_words,
+    judged_words,
+    plan_words,
+    profile_words,
+    queued_words,
+    standing_words,
+    workload_words,
+)
+from infra.views.policy import PolicyView
+from infra.views.text import counted, written
+from schemas.base import Event, Outcome, Record
+from schemas.decisions import JobAdmitted
+from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
+from schemas.merging.outcomes import (
+    JobForetold,
+    MergeJudged,
+    PlanDecided,
+    QueuedTask,
+    TaskChanged,
+    ZoneMerged,
+)
+from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.workload import MergingTerms, TuningWorkload
+from schemas.solves import SolveFinished, SolveRequested
+
+
+class MergingView(PolicyView):
+    """See `PolicyView`."""
+
+    figures = MergingFigures
+
+    def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
+        """Of a task all, as it tells with whom the job is merged; what came of a merge, for its donor too; of
+        a request for a plan the job's own part."""
+        match record:
+            case TaskChanged() | TaskReleased() if job_id in record.job_ids:
+                return record
+            case TaskAssigned() if any(order.job_id == job_id for order in record.orders):
+                return record
+            case ProfileOrdered() | LoaderPrewarmed() if record.order.job_id == job_id:
+                return record
+            case MergeJudged(mode="temporal") if record.partner == job_id:
+                return record
+            case SolveRequested():
+                return own_request(record, job_id)
+        return None
+
+    def words(self, told: Record) -> list[str] | None:
+        """See `PolicyView`."""
+        match told:
+            case TuningWorkload():
+                return list(workload_words(told))
+            case MergingTerms():
+                return ["queues it, without a bid or a deadline"]
+            case QueuedTask():
+                return [queued_words(told)]
+            case JobAdmitted(evidence=QueuedTask() as place):
+                return ["admitted to the queue", queued_words(place)]
+            case JobForetold():
+                return list(foretold_words(told))
+            case ProfileReported():
+                return list(profile_words(told))
+            case TaskEvaluated():
+                return [evaluated_words(told)]
+            case TaskChanged():
+                return list(changed_words(told))
+            case MergeJudged():
+                return list(judged_words(told))
+            case PlanDecided():
+                return list(plan_words(told))
+            case ZoneMerged():
+                return list(standing_words(told))
+            case SolveRequested():
+                return waiting_words(told) or requested_words(told)
+            case SolveFinished():
+                return answered_words(told)
+        return _command(told)
+
+    def happening(self, outcome: Outcome) -> str | None:
+        """Of profiles, of tasks that change, of what merges come to, of plans that fail, and how the zone
+        stands."""
+        match outcome:
+            case JobAdmitted(evidence=QueuedTask() as place):
+                return f"{outcome.job_id} queued: {queued_words(place)}"
+            case JobForetold():
+                return f"{outcome.job_id}: {next(foretold_words(outcome))}"
+            case TaskChanged():
+                return f"{', '.join(outcome.job_ids)}: {next(changed_words(outcome))}"
+            case MergeJudged():
+                return next(judged_words(outcome))
+            case PlanDecided():
+                return f"zone {outcome.zone}: {next(plan_words(outcome))}"
+            case ZoneMerged():
+                return f"zone {outcome.zone}: {next(standing_words(outcome))}"
+            case SolveRequested():
+                words = requested_words(outcome)
+                return None if words is None else f"zone {outcome.zone}: {words[0]}"
+        return None
+
+
+def _command(told: Record) -> list[str] | None:
+    match told:
+        case ProfileOrdered():
+            on, steps = counted(told.gpus, "GPU"), counted(told.iterations, "iteration")
+            return [f"{told.node} profiles it on {on}: {steps} or {told.limit_s:g} s at most"]
+        case TaskAssigned():
+            here = sum(member.gpus for member in told.members if member.node == told.node)
+            gpus = counted(sum(member.gpus for member in told.members), "GPU")
+            jobs = ", ".join(f"{each.job_id} from iteration {each.resume_iterations}" for each in told.orders)
+            task = f"task {told.task_id}.{told.generation}"
+            return [f"{told.node} runs it with {here} of {gpus}: {task}, {jobs}"]
+        case TaskReleased():
+            return [f"{told.node} ends its part of task {told.task_id}.{told.generation} ({told.reason})"]
+        case LoaderPrewarmed():
+            return [f"{told.node} prepares its data loader, to run from {written(told.starts_s)}"]
+    return None

@@ -1,0 +1,200 @@
+"""Decisions and evidence of a merging zone in words: jobs, profiles, tasks and merges."""
+
+from collections.abc import Iterator
+
+from infra.views.merging.figures import chain, places, worth
+from infra.views.text import counted, lasting
+from schemas.merging.commands import TransferMode
+from schemas.merging.outcomes import (
+    JobForetold,
+    MergeForetold,
+    MergeJudged,
+    PlanDecided,
+    QueuedTask,
+    TaskChanged,
+    ZoneMerged,
+)
+from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.workload import TuningWorkload
+
+_HOW: dict[TransferMode, str] = {
+    "normal": "from the base model",
+    "temporal": "the second starts from the weights that the first leaves",
+    "spatial": "both are trained in one run",
+}
+
+
+def workload_words(job: TuningWorkload) -> Iterator[str]:
+    """What a job trains, and when it is done."""
+    tuned = job.hyperparameters
+    data = counted(job.dataset.samples, "sample")
+    yield (
+        f"an adapter of rank {tuned.rank} of {job.model}, on {data} of {job.dataset.path}, batch size "
+        f"{tuned.batch_size}, learning rate {tuned.learning_rate:g}"
+    )
+    most = f"after {job.target.most_iterations} iterations"
+    if job.target.accuracy is None:
+        yield f"done {most}"
+    else:
+        reached = f"an accuracy of {job.target.accuracy:g} on {job.validation_path}"
+        yield f"done at {reached}, or {most}"
+    if not job.sharing:
+        yield "never merged: it does not share"
+    if job.pipeline:
+        yield "cut into stages over GPUs"
+
+
+def queued_words(place: QueuedTask) -> str:
+    """How a new job joins the others."""
+    profile = "needs no profile run" if place.is_profiled else "is profiled first"
+    return f"jobs that wait beside it: {place.jobs_waiting}; it {profile}"
+
+
+def foretold_words(told: JobForetold) -> Iterator[str]:
+    """What is expected of a job, and by what."""
+    iterations = counted(told.iterations, "iteration")
+    match told.reason:
+        case "profiled":
+            yield f"profiled; not yet estimated, it is taken to need {iterations}"
+        case "estimated":
+            yield f"estimated from its loss curve: {iterations} until its target"
+        case "kind_known":
+            yield f"jobs of equal data and hyperparameters were profiled: {iterations} until its target"
+        case "kind_finished":
+            yield f"jobs of equal data and hyperparameters have ended: {iterations} until its target"
+        case "unusable_profile":
+            yield f"its profile was refused, so it runs unmerged: {told.detail}"
+        case "profile_failed":
+            yield f"its profile run failed, so it runs unmerged: {told.detail}"
+    yield (
+        f"a step takes {_seconds(told.step_s)} with the fewest GPUs, its data loader "
+        f"{_seconds(told.loader_s)}, and it needs {told.memory_gib:.3g} GiB beside the base model"
+    )
+
+
+def profile_words(report: ProfileReported) -> Iterator[str]:
+    """What a profile run has shown."""
+    steps = counted(len(report.losses), "iteration")
+    yield f"{report.node} has profiled it: loss {report.losses[0]:.4f} to {report.losses[-1]:.4f} in {steps}"
+    for step in report.steps:
+        yield (
+            f"a step takes {_seconds(step.step_s)} with {counted(step.gpus, 'GPU')}, micro-batch "
+            f"{step.micro_batch_size} x {step.accumulation_steps}"
+        )
+    before = "no validation data" if report.accuracy is None else f"accuracy {report.accuracy:.4f} untrained"
+    yield (
+        f"{before}; data loader {_seconds(report.loader_s)}, {counted(report.dataset_samples, 'record')}; "
+        f"{report.memory_gib:.3g} GiB; embedding of {len(report.embedding)} values"
+    )
+
+
+def evaluated_words(report: TaskEvaluated) -> str:
+    """How a job does, measured in between."""
+    at = f"accuracy {report.accuracy:.4f}"
+    if report.phase == "donor":
+        donor = f"the weights that {report.partner} has after {report.epochs:g} epochs"
+        return f"{report.node} measures {at}, with {donor}"
+    loss = "" if report.loss is None else f", loss {report.loss:.4f}"
+    beside = "" if report.partner is None else f", merged with {report.partner}"
+    done = f"{report.epochs:g} epochs, {report.iterations} iterations"
+    return f"{report.node} measures {at}{loss} after {done}{beside}"
+
+
+def changed_words(change: TaskChanged) -> Iterator[str]:
+    """What happened to a task, and further lines on what is expected of it."""
+    gpus, before = counted(change.gpus, "GPU"), counted(change.gpus_before, "GPU")
+    where = f" on {places(change.members)}" if change.members else ""
+    why = f": {change.detail}" if change.detail else ""
+    match change.reason:
+        case "started" | "resumed":
+            yield f"{change.reason} with {gpus}{where}"
+        case "reallocated":
+            yield f"goes on with {gpus}, {change.gpus_before} before{where}"
+        case "merged":
+            yield f"merged, {chain(change)}, with {gpus}{where}: {_HOW[change.mode]}"
+        case "separated":
+            yield f"{chain(change)} is not to be merged any more"
+        case "undone":
+            yield f"the merge {chain(change)} is undone, both are to go on alone{why}"
+        case "preempted":
+            yield f"loses its {before} and waits{why}"
+        case "node_lost":
+            yield f"loses its {before} with a node and waits{why}"
+        case "run_failed":
+            yield f"loses its {before}, as a run failed{why}"
+        case "job_over" if change.mode == "temporal":
+            yield f"begins with {gpus}{where}, from the weights that its donor has left"
+        case "job_over":
+            yield f"goes on with {gpus}{where}, the other job being done"
+        case "withdrawn":
+            yield f"ends with {before}, as a job is withdrawn"
+    yield from (_merge_words(each) for each in change.foretold if each.iterations != each.iterations_alone)
+    if change.gpus:
+        yield f"what is left is taken to need {lasting(change.remaining_s)} with these GPUs"
+
+
+def judged_words(told: MergeJudged) -> Iterator[str]:
+    """What came of a merge for one of its jobs, beside what was foretold."""
+    pair = merge_name(told)
+    match told.reason:
+        case "finished":
+            yield f"the merge {pair} is over for {told.job_id}: {worth(told.saved_s)}"
+        case "undone":
+            yield f"the merge {pair} was no gain for {told.job_id}: {worth(told.saved_s)}"
+        case "ended_early":
+            yield f"the merge {pair} ended before {told.job_id} was done: {worth(told.saved_s)}"
+    gain = "not known, as no job of its kind has run alone" if told.gain is None else _percent(told.gain)
+    yield f"gain of its accuracy: {_percent(told.foretold_gain)} foretold, {gain}"
+    yield (
+        f"iterations: {told.foretold_iterations} foretold, {told.iterations} taken, {told.iterations_alone} "
+        "alone"
+    )
+
+
+def merge_name(told: MergeJudged) -> str:
+    """`a -> b` or `a || b`."""
+    sign = "->" if told.mode == "temporal" else "||"
+    return f"{told.partner} {sign} {told.job_id}"
+
+
+def plan_words(plan: PlanDecided) -> Iterator[str]:
+    """What came of asking for an allocation."""
+    match plan.reason:
+        case "applied":
+            dropped = f", {plan.dropped} of it can not be given any more" if plan.dropped else ""
+            yield f"a plan gives GPUs to {counted(plan.jobs, 'task')}{dropped}"
+        case "kept_last":
+            yield "the solver has found no plan in time: the last one stays"
+        case "out_of_date":
+            yield "nothing of the plan fits any more: things stay as they are"
+    if plan.objective is not None:
+        least = "" if plan.bound is None else f", no plan has less than {plan.bound:.4g}"
+        yield f"sum of slowdowns {plan.objective:.4g}{least}; solved in {plan.solve_s:.2f} s"
+
+
+def standing_words(zone: ZoneMerged) -> Iterator[str]:
+    """How a zone stands, and how good its foretelling was."""
+    yield (
+        f"{zone.jobs_profiling} profiling, {zone.jobs_running} running, {zone.jobs_waiting} waiting; GPUs in "
+        f"use: {zone.used_gpus} of {zone.gpus}; merged now: {counted(zone.temporal_merges, 'chain')}, "
+        f"{counted(zone.spatial_merges, 'joint run')}"
+    )
+    yield (f"merged jobs done: {zone.merges_finished}, undone: {zone.merges_undone}, {worth(zone.saved_s)}")
+    errors = zone.errors.model_dump(exclude_none=True)
+    if errors:
+        yield "foretold and real: " + ", ".join(f"{name} {value:.3g}" for name, value in errors.items())
+
+
+def _merge_words(told: MergeForetold) -> str:
+    return (
+        f"{told.job_id} is foretold a gain of {_percent(told.gain)} in accuracy, and {told.iterations} "
+        f"iterations instead of {told.iterations_alone}"
+    )
+
+
+def _percent(gain: float) -> str:
+    return f"{gain:+.1%}"
+
+
+def _seconds(time_s: float) -> str:
+    return f"{time_s:.3g} s"

@@ -1,0 +1,1 @@
+"""Fine-tuning jobs that may be merged, for simulations."""

@@ -1,0 +1,127 @@
+"""What is measured in small simulations whose figures can be computed by hand."""
+
+import pytest
+
+from infra.simulation.distribution import Distribution
+from infra.simulation.measures import measures_of
+from infra.simulation.merging.figures import MergingFigures
+from infra.simulation.merging.measures import MergingMeasures
+from schemas.cells import CellConfigured
+from tests.infra.simulation.merging.small import SmallTruth, merging_cell, simulation, submit, withdraw
+
+JOBS = [(1.0, submit("zero")), (20.0, submit("one")), (21.0, submit("two"))]
+"""Of one task, for one GPU. "zero" has it from 10 s to 610 s; the others are merged then, if they may be."""
+GAINING = SmallTruth({("a", "a"): 3})
+
+
+def measured(cell: CellConfigured, inputs=JOBS, truth: SmallTruth | None = None) -> MergingMeasures:
+    (measures,) = measures_of(cell).values()
+    assert isinstance(measures, MergingMeasures)
+    simulation(cell, inputs, truth).pass_on(measures.take)
+    return measures
+
+
+def figures(measures: MergingMeasures) -> MergingFigures:
+    return measures.figures()
+
+
+def jobs_of(measures: MergingMeasures) -> dict[str, dict]:
+    return {str(row["job_id"]): dict(row) for row in measures.tables()["jobs"]}
+
+
+def test_completion_times_and_makespan_are_those_of_the_runs():
+    measures = measured(merging_cell(modes=()))
+    jobs, told = jobs_of(measures), figures(measures)
+    starts_s = [job["started_s"] for job in jobs.values()]
+    assert [
+        round(job["ended_s"] - start_s) for job, start_s in zip(jobs.values(), starts_s, strict=True)
+    ] == [
+        600,
+        600,
+        600,
+    ]
+    assert starts_s == sorted(starts_s)
+    assert told.jct == Distribution.of([job["ended_s"] - job["submitted_s"] for job in jobs.values()])
+    assert told.makespan_s == max(job["ended_s"] for job in jobs.values()) - 1.0
+    assert (told.jobs, told.completed, told.merges_undone, told.saved_s) == (3, 3, 0, 0.0)
+    assert (told.temporal_share, told.spatial_share) == (0.0, 0.0)
+
+
+def test_a_chain_counts_for_both_of_its_jobs():
+    measures = measured(merging_cell(modes=("temporal",)), truth=GAINING)
+    told, jobs = figures(measures), jobs_of(measures)
+    assert told.temporal_share == pytest.approx(2 / 3)
+    assert (told.spatial_share, told.saved_s, told.merges_undone) == (0.0, 300.0, 0)
+    assert [job["mode"] for job in jobs.values()] == ["normal", "temporal", "temporal"]
+    assert (jobs["one"]["partner"], jobs["two"]["partner"]) == ("two", "one")
+    assert (jobs["two"]["iterations"], jobs["two"]["saved_s"]) == (300, 300.0)
+    (merge,) = measures.tables()["merges"]
+    assert (merge["mode"], merge["job_id"], merge["partner"], merge["reason"]) == (
+        "temporal",
+        "two",
+        "one",
+        "finished",
+    )
+    assert merge["iterations_alone"] == 600
+
+
+def test_two_jobs_in_one_run_count_as_spatial():
+    told = figures(measured(merging_cell(modes=("spatial",)), truth=GAINING))
+    assert told.spatial_share == pytest.approx(2 / 3)
+    assert told.saved_s == 600.0, "three epochs each"
+
+
+def test_an_undone_merge_is_counted_and_its_jobs_were_trained_alone():
+    measures = measured(merging_cell(modes=("temporal",)))
+    told, jobs = figures(measures), jobs_of(measures)
+    assert (told.merges_undone, told.temporal_share, told.completed) == (1, 0.0, 3)
+    assert jobs["two"]["was_undone"]
+    assert jobs["two"]["mode"] == "normal"
+    assert jobs["two"]["partner"] is None
+
+
+def test_errors_are_those_of_what_was_foretold():
+    told = figures(measured(merging_cell(modes=("temporal",)), truth=GAINING))
+    # "zero" was taken to need a thousand iterations, as nothing else was known; "one" the 600 of "zero".
+    assert (told.iterations_alone.jobs, told.iterations_merged.jobs, told.gain.pairs) == (2, 1, 1)
+    assert told.iterations_alone.max_ape_pct == pytest.approx(100 * 400 / 600)
+    assert told.iterations_merged.max_ape_pct is not None
+
+
+def test_finish_time_fairness_is_against_a_fair_share_of_the_gpus():
+    # Alone on one GPU, all of the time was its own: its profile run, 600 s of work, and ticks.
+    measures = measured(merging_cell(), [(1.0, submit("one"))])
+    rho = jobs_of(measures)["one"]["finish_time_fairness"]
+    assert rho == pytest.approx(jobs_of(measures)["one"]["jct_s"] / 600)
+    fair = figures(measures).fairness
+    assert fair is not None
+    assert (fair.mean, fair.worst, fair.hurt_share) == (rho, rho, 1.0)
+
+
+def test_fairness_of_a_rival_goes_by_the_sizes_that_it_was_asked_about():
+    cell = merging_cell(scheme="tiresias")
+    rho = jobs_of(measured(cell, [(1.0, submit("one"))]))["one"]["finish_time_fairness"]
+    assert 1.0 < rho < 1.1
+
+
+def test_a_withdrawn_job_counts_as_submitted_and_no_more():
+    measures = measured(merging_cell(), [*JOBS[:2], (100.0, withdraw("one"))])
+    told = figures(measures)
+    assert (told.jobs, told.completed) == (2, 1)
+    assert jobs_of(measures)["one"]["state"] == "withdrawn"
+    assert jobs_of(measures)["one"]["finish_time_fairness"] is None
+
+
+def test_a_job_of_another_base_model_is_rejected():
+    measures = measured(merging_cell(), [(1.0, submit("one", model="other"))])
+    assert jobs_of(measures)["one"]["state"] == "rejected"
+    assert figures(measures).fairness is None
+
+
+def test_what_is_told_is_plain(capsys):
+    told = measured(merging_cell(modes=("temporal",)), truth=GAINING)
+    found = told.as_json()
+    assert found["jct"]["mean_s"] > 0
+    assert found["iterations_merged"]["jobs"] == 1
+    names = [name for name, _ in told.rows()]
+    assert len(names) == len(set(names)) == 10

@@ -1,0 +1,107 @@
+"""What the zone tells of jobs, such that all who read its log can follow: no GPUs are lost without a word."""
+
+import pytest
+
+from infra.simulation.simulator import SimulatedRun, Simulation
+from infra.workloads.drawing import draw_jobs
+from schemas.base import Outcome
+from schemas.codec import Decision
+from schemas.decisions import JobCompleted
+from schemas.fleet import NodeOffline
+from schemas.merging.commands import TaskReleased
+from schemas.merging.outcomes import (
+    ForetellingErrors,
+    JobForetold,
+    MergeJudged,
+    PlanDecided,
+    TaskChanged,
+    ZoneMerged,
+)
+from tests.infra.simulation.merging.small import (
+    CELL,
+    SmallTruth,
+    merging_cell,
+    simulated,
+    submit,
+    withdraw,
+)
+
+
+def changes(run: SimulatedRun) -> list[TaskChanged]:
+    return [each.outcome for each in run.decisions if isinstance(each.outcome, TaskChanged)]
+
+
+def is_change(decision: Decision) -> bool:
+    return isinstance(decision.outcome, TaskChanged)
+
+
+def is_out_of_date(outcome: Outcome) -> bool:
+    return isinstance(outcome, PlanDecided) and outcome.reason == "out_of_date"
+
+
+def test_estimates_are_told_and_are_below_all_that_a_job_may_have():
+    losses = tuple(2.0 * 0.7**iteration + 0.5 for iteration in range(8))
+    job = submit("one", target={"accuracy": None, "most_iterations": 1_000})
+    run = simulated(merging_cell(), [(1.0, job)], SmallTruth(losses=losses))
+    told = [each.outcome for each in run.decisions if isinstance(each.outcome, JobForetold)]
+    assert [each.reason for each in told] == ["profiled", "estimated"]
+    assert told[0].iterations == 1_000
+    assert told[1].iterations < 1_000
+
+
+def test_a_plan_that_does_not_fit_any_more_takes_no_gpus_away():
+    # Asked ahead of the interval, the solver gives "two" and "one" one run, for neither has said that it has
+    # begun; when the plan is due, "two" has.
+    cell = merging_cell(modes=("spatial",), interval_s=120.0, prewarm_s=30.0)
+    run = simulated(cell, [(1.0, submit("one")), (2.0, submit("two"))], SmallTruth({("a", "a"): 3}))
+    (late,) = [each for each in run.decisions if is_out_of_date(each.outcome)]
+    assert [
+        each.outcome.job_ids for each in run.decisions if each.place < late.place and is_change(each)
+    ] == [("two",)]
+    assert not any(is_change(each) and each.cause == late.cause for each in run.decisions)
+
+
+def test_the_receiver_of_a_chain_whose_node_is_lost_was_not_merged():
+    # The node is lost while "one" trains, which is then withdrawn, so that "two" runs alone.
+    inputs = [
+        *((1.0, submit("zero")), (20.0, submit("one")), (21.0, submit("two"))),
+        *((651.0, NodeOffline(cell=CELL, node="n0")), (652.0, withdraw("one"))),
+    ]
+    run = simulated(merging_cell(modes=("temporal",)), inputs, SmallTruth({("a", "a"): 3}))
+    (lost,) = [each for each in changes(run) if each.reason == "node_lost"]
+    assert (lost.job_ids, lost.mode) == (("one", "two"), "temporal")
+    assert changes(run)[-1].job_ids == ("two",)
+    assert not any(isinstance(each.outcome, MergeJudged) for each in run.decisions)
+
+
+def test_whoever_loses_gpus_is_told_so():
+    """In a busy zone of drawn jobs, a task that is released is told as changed in the same breath."""
+    cell = merging_cell(nodes=2, gpus=4, interval_s=120.0)
+    jobs = draw_jobs(cell, 3, jobs=24, span_s=1_800.0)
+    run = Simulation(cell, jobs).run()
+    by_cause: dict[tuple[str, int], set[str]] = {}
+    for decision in run.decisions:
+        if isinstance(decision.outcome, TaskChanged):
+            by_cause.setdefault((decision.cell, decision.place[0]), set()).update(decision.outcome.job_ids)
+    released = [each for each in run.decisions if isinstance(each.outcome, TaskReleased)]
+    assert len(released) > 10
+    for decision in released:
+        told = by_cause.get((decision.cell, decision.place[0]), set())
+        assert set(decision.outcome.job_ids) <= told, decision
+
+
+def test_the_zone_tells_how_wrong_it_was():
+    # The first job was taken to need all of a thousand iterations, and needed 600; the second 600 again.
+    jobs = [(1.0, submit("zero")), (1_000.0, submit("one")), (3_000.0, submit("two"))]
+    run = simulated(merging_cell(interval_s=120.0), jobs)
+    told = [each.outcome for each in run.decisions if isinstance(each.outcome, ZoneMerged)]
+    assert told[0].errors == ForetellingErrors()
+    alone = told[-1].errors
+    assert alone.iterations_max_pct == pytest.approx(100 * 400 / 600)
+    assert alone.iterations_mean_pct == pytest.approx(100 * 400 / 600 / 2)
+
+
+def test_a_job_that_comes_while_all_gpus_are_in_use_is_profiled_when_one_is_free():
+    run = simulated(merging_cell(), [(1.0, submit("zero")), (100.0, submit("other", "b"))])
+    completed = [each.outcome.job_id for each in run.decisions if isinstance(each.outcome, JobCompleted)]
+    assert completed == ["zero", "other"]

@@ -1,0 +1,70 @@
+"""docs/merging.md does not rot: its settings, its words and its figures are those of the program."""
+
+import re
+from pathlib import Path
+
+from infra.commands.explain import show
+from infra.commands.options import CELLS_DIRECTORY, cell_of
+from infra.simulation.merging.measures import MergingMeasures
+from infra.views.story import Story
+from schemas.merging.settings import MergingPolicy
+from tests.infra.simulation.merging.small import SmallTruth, merging_cell, simulation
+from tests.infra.views.merging.logs import JOBS, merged_run
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "merging.md").read_text(encoding="utf-8")
+
+
+def table_after(heading: str) -> dict[str, str]:
+    """The first table of a section: its second column by the first."""
+    section = PAGE[PAGE.index(f"\n{heading}\n") :]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|", section.split("|---|", 1)[1].split("\n\n")[0], re.MULTILINE)
+    return {name.strip("`"): value.strip("`") for name, value in rows}
+
+
+def test_the_settings_are_those_of_the_policy_with_their_defaults() -> None:
+    settings = table_after("## Settings")
+    assert set(settings) == set(MergingPolicy.model_fields) - {"kind"}
+    for name, written in settings.items():
+        default = MergingPolicy.model_fields[name].default
+        if isinstance(default, tuple):
+            assert written == (", ".join(default) or "none"), name
+        elif isinstance(default, int | float):
+            assert float(written) == default, name
+        else:
+            assert written == default, name
+
+
+def test_the_story_of_the_page_is_one_that_explain_tells(capsys) -> None:
+    shown = PAGE.split("```\nJob two in cell c")[1].split("```")[0]
+    story, run = Story("two"), merged_run()
+    for entry in run.ledger:
+        story.take_event(entry.offset, entry.envelope)
+    for decision in run.decisions:
+        story.take_decision(decision)
+    show("c", story, json=False)
+    assert f"Job two in cell c{shown}" == capsys.readouterr().out
+
+
+def test_the_figures_of_the_page_are_those_that_a_simulation_tells() -> None:
+    cell = merging_cell(modes=("temporal",))
+    measures = MergingMeasures(cell, cell.zones[0].id)
+    simulation(cell, JOBS, SmallTruth({("a", "a"): 3})).pass_on(measures.take)
+    named = table_after("## Simulated")
+    told = [name for name, _ in measures.rows()]
+    for name in told:
+        assert name in named or name in ("job completion time", "makespan"), name
+    assert set(named) - {"job completion time, makespan"} <= set(told)
+
+
+def test_what_it_refers_to_is_there() -> None:
+    for path in re.findall(r"`((?:infra|schemas|solvers|streams)/[^`]*)`", PAGE):
+        assert (ROOT / path).exists(), path
+    for page in re.findall(r"\]\((\w[\w-]*\.md)", PAGE):
+        assert (ROOT / "docs" / page).exists(), page
+
+
+def test_the_cell_of_a_newcomer_is_the_cluster_of_the_paper() -> None:
+    (zone,) = cell_of(CELLS_DIRECTORY / "merging.yaml", 0.0, None).zones
+    assert zone.policy == MergingPolicy()
+    assert len(zone.nodes) * zone.gpu_types[0].gpus == 32

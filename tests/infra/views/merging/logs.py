@@ -1,0 +1,50 @@
+"""Logs of small merging zones, and what views make of them."""
+
+from functools import cache
+
+from infra.simulation.simulator import SimulatedRun
+from infra.views.board import Board
+from infra.views.story import Story
+from infra.views.words import describe, happening
+from schemas.clock import ClockTicked
+from schemas.merging.estimates import MergeMode
+from tests.infra.simulation.merging.small import CELL, SmallTruth, merging_cell, simulated, submit
+
+JOBS = ((1.0, submit("zero")), (20.0, submit("one")), (21.0, submit("two")))
+"""Of one task, for one GPU. "zero" has it from 10 s to 610 s; the others are merged then."""
+
+
+@cache
+def merged_run(mode: MergeMode = "temporal", helps: int = 3) -> SimulatedRun:
+    """Two jobs are merged, and begin so many epochs ahead for it."""
+    return simulated(merging_cell(modes=(mode,)), JOBS, SmallTruth({("a", "a"): helps}))
+
+
+def told(run: SimulatedRun, job_id: str) -> list[str]:
+    """What `explain` says of a job."""
+    story = Story(job_id)
+    for entry in run.ledger:
+        story.take_event(entry.offset, entry.envelope)
+    for decision in run.decisions:
+        story.take_decision(decision)
+    return [line for chapter in story.chapters for line in describe(chapter.record)]
+
+
+def heard(run: SimulatedRun) -> list[str]:
+    """What a watcher hears."""
+    return [line for decision in run.decisions if (line := happening(decision)) is not None]
+
+
+def board_at(run: SimulatedRun, time_s: float) -> Board:
+    """What a watcher sees while the cell's clock shows this time."""
+    later = (
+        entry.offset
+        for entry in run.ledger
+        if isinstance(tick := entry.envelope.event, ClockTicked) and tick.time_s > time_s
+    )
+    end = next(later, len(run.ledger))
+    return Board.of(
+        CELL,
+        (entry.envelope for entry in run.ledger if entry.offset < end),
+        (decision for decision in run.decisions if decision.place[0] < end),
+    )

@@ -1,0 +1,122 @@
+"""What `explain` says of fine-tuning jobs: their profiles, their merges, and what came of them."""
+
+import pytest
+
+from tests.infra.simulation.merging.small import SmallTruth, merging_cell, simulated, submit
+from tests.infra.views.merging.logs import heard, merged_run, told
+
+MERGED = "merged, one -> two, with 1 GPU on n0 x1: the second starts from the weights that the first leaves"
+
+
+def test_a_job_is_told_with_its_target_and_what_its_profile_run_has_shown() -> None:
+    said = told(merged_run(), "zero")
+    assert said[:5] == [
+        "ann queues it, without a bid or a deadline",
+        "an adapter of rank 8 of tiny, on 800 samples of a.jsonl, batch size 8, learning rate 0.001",
+        "done at an accuracy of 0.6 on a.validation.jsonl, or after 1000 iterations",
+        "admitted to the queue",
+        "jobs that wait beside it: 0; it is profiled first",
+    ]
+    for line in (
+        "n0 profiles it on 1 GPU: 8 iterations or 60 s at most",
+        "n0 has profiled it: loss 2.0000 to 0.7800 in 8 iterations",
+        "a step takes 1 s with 1 GPU, micro-batch 8 x 1",
+        "accuracy 0.1000 untrained; data loader 0.5 s, 800 records; 2 GiB; embedding of 3 values",
+        "profiled; not yet estimated, it is taken to need 1000 iterations",
+        "estimated from its loss curve: 1000 iterations until its target",
+        "a step takes 1 s with the fewest GPUs, its data loader 0.5 s, and it needs 2 GiB beside the base "
+        "model",
+    ):
+        assert line in said, line
+
+
+def test_a_merge_is_told_with_what_was_foretold_what_came_and_its_worth() -> None:
+    said = told(merged_run(), "two")
+    merged = said.index(MERGED)
+    begun = said.index("begins with 1 GPU on n0 x1, from the weights that its donor has left")
+    over = said.index("the merge one -> two is over for two: saved 5 min of one GPU")
+    assert merged < begun < over
+    foretold = next(line for line in said[merged:begun] if line.startswith("two is foretold a gain of "))
+    assert foretold.endswith(" iterations instead of 600"), "as job zero needed, which ran alone"
+    # Two jobs ran alone, so that it is known what the receiver would have reached and taken.
+    assert said[over + 1].endswith(" foretold, +0.0%")
+    assert said[over + 2].endswith(" foretold, 300 taken, 600 alone")
+
+
+def test_a_donor_is_told_with_whom_it_was_merged_and_what_it_was_good_for() -> None:
+    said = told(merged_run(), "one")
+    assert said.index(MERGED) < said.index("the merge one -> two is over for two: saved 5 min of one GPU")
+
+
+def test_the_receiver_is_measured_with_the_weights_of_its_donor() -> None:
+    said = told(merged_run(), "two")
+    assert "n0 measures accuracy 0.1300, with the weights that one has after 1 epochs" in said
+    assert "n0 measures accuracy 0.4000 after 1 epochs, 100 iterations, merged with one" in said
+
+
+def test_a_merge_that_is_undone_is_told_to_both_with_the_reason() -> None:
+    run = merged_run(helps=0)
+    undone = (
+        "the merge one -> two is undone, both are to go on alone: after 2 epochs the accuracy of job two is "
+        "0.1 at best, and it was 0.1 before"
+    )
+    said = told(run, "two")
+    judged = said.index("the merge one -> two was no gain for two: saved 0 s of one GPU")
+    assert said.index(undone) < judged
+    assert said[judged + 2].endswith(" foretold, 0 taken, 600 alone")
+    assert undone in told(run, "one")
+    assert f"one, two: {undone}" in heard(run)
+    assert any(line.startswith("completed on n0") for line in said[judged:])
+
+
+@pytest.mark.parametrize(("job", "other"), [("one", "two"), ("two", "one")])
+def test_jobs_that_are_trained_together_are_told_of_each_other(job: str, other: str) -> None:
+    said = told(merged_run("spatial"), job)
+    assert "merged, one || two, with 1 GPU on n0 x1: both are trained in one run" in said
+    assert f"the merge {other} || {job} is over for {job}: saved 5 min of one GPU" in said
+
+
+def test_a_job_hears_nothing_of_the_merges_of_others() -> None:
+    assert not any("merge" in line for line in told(merged_run(), "zero"))
+
+
+def test_a_refused_profile_is_told_with_the_field_and_the_job_runs_unmerged() -> None:
+    run = simulated(merging_cell(), [(1.0, submit("one"))], SmallTruth(losses=(1.0,) * 8))
+    refused = (
+        "its profile was refused, so it runs unmerged: losses: the mean of the last third, 1, is not below "
+        "that of the first, 1"
+    )
+    assert refused in told(run, "one")
+    assert f"one: {refused}" in heard(run)
+    assert any(line.startswith("completed on n0") for line in told(run, "one"))
+
+
+def test_a_job_of_a_known_kind_needs_no_profile_run() -> None:
+    run = simulated(merging_cell(), [(1.0, submit("first")), (2_000.0, submit("second"))])
+    said = told(run, "second")
+    assert "jobs that wait beside it: 0; it needs no profile run" in said
+    assert "jobs of equal data and hyperparameters have ended: 600 iterations until its target" in said
+    assert not any("profiles it" in line for line in said)
+
+
+def test_a_job_that_does_not_share_says_so() -> None:
+    run = simulated(merging_cell(), [(1.0, submit("one", sharing=False))])
+    assert "never merged: it does not share" in told(run, "one")
+
+
+def test_a_job_that_comes_to_wait_is_told_what_it_competes_for() -> None:
+    said = [line for line in told(merged_run(), "zero") if line.startswith("competes for")]
+    assert said == ["competes for 1 GPU: 1000 iterations left, has waited for 5 s"]
+
+
+def test_a_job_under_another_scheme_is_told_which() -> None:
+    cell = merging_cell(scheme="tiresias")
+    assert "competes for 1 GPU (tiresias): has waited for 5 s in all" in told(
+        simulated(cell, [(1.0, submit("one"))]), "one"
+    )
+
+
+def test_commands_are_told_by_node() -> None:
+    said = told(merged_run(), "two")
+    assert "n0 runs it with 1 of 1 GPU: task t3.1, one from iteration 0, two from iteration 0" in said
+    assert "n0 ends its part of task t3.1 (undone)" in told(merged_run(helps=0), "two")
