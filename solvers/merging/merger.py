@@ -33,7 +33,7 @@ def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution | None:
     until_s = time.perf_counter() + time_limit_s
     options = options_of(problem)
     prices = _prices(options, problem.gpus)
-    offers = offers_of(problem, options, prices).cheapest(MOST_COLUMNS)
+    offers = offers_of(problem, options, prices, MOST_COLUMNS).cheapest(MOST_COLUMNS)
     columns = offers.columns()
     chosen = choose(columns, problem.gpus, max(until_s - time.perf_counter(), 0.0), RELATIVE_GAP)
     if chosen is None:
@@ -94,7 +94,7 @@ def _bound(options: Options, prices: Prices, problem: MergeProblem) -> float:
     merges = options.merges
     values = prices.units.copy()
     if merges.donor.size:
-        least = (merges.cost + prices.gpu * options.gpus).min(axis=1)
+        least = (merges.cost + prices.gpu * options.gpus).min(axis=1)[merges.row]
         receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[merges.transfer]
         highest = np.full(len(problem.kinds), -np.inf)
         fresh = np.array([unit.part == "any" for unit in problem.units])
