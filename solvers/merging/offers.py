@@ -11,6 +11,9 @@ from solvers.merging.options import Floats, Ints, Options
 from solvers.merging.program import Column
 
 _NOBODY = -1
+_OF_EACH = 8
+"""Where not all offers can be columns, so many at most have the same first unit, and so many the same second
+one: the cheapest offers of all are those of few units, each of which can be in one only."""
 _NEIGHBOURS = 3
 """Jobs that a merge may be with differ only in how long they have waited, so whether the first donor merges
 with the first of them and the second with the second, or the other way round, costs the same. So a donor is
@@ -51,9 +54,12 @@ class Offers:
     """(offers,) of `OFFER`."""
 
     def cheapest(self, count: int) -> "Offers":
-        """What is so now, and of the others those of the smallest reduced costs; in the order in which they
-        are."""
-        order = np.argsort(np.where(self.rows["is_present"], -np.inf, self.rows["reduced"]), kind="stable")
+        """What is so now, and of the others those of the smallest reduced costs, of each unit no more than a
+        few; in the order in which they are."""
+        reduced = np.where(self.rows["is_present"], -np.inf, self.rows["reduced"])
+        order = np.argsort(reduced, kind="stable")
+        if order.size > count:
+            order = order[_few_of_each(self.rows["first"], self.rows["second"], reduced)[order]]
         return Offers(self.rows[np.sort(order[:count])])
 
     def columns(self) -> list[Column]:
@@ -157,7 +163,8 @@ def _pairs(problem: MergeProblem, options: Options, prices: Prices, count: int) 
     offered, partners = chosen[at], partners[at, which]
     reduced = least[offered] - prices.units[partners] + merges.switch[merges.row[offered]]
     if reduced.size > count:
-        best = np.sort(np.argpartition(reduced, count)[:count])
+        few = np.flatnonzero(_few_of_each(merges.donor[offered], partners, reduced))
+        best = np.sort(few[np.argsort(reduced[few], kind="stable")[:count]])
         offered, partners = offered[best], partners[best]
     now, followers = _present(problem, options, receivers)
     pairs = np.unique(np.array([np.append(offered, now), np.append(partners, followers)]), axis=1)
@@ -175,8 +182,18 @@ def _present(problem: MergeProblem, options: Options, receivers: Ints) -> tuple[
     return now, followers[now]
 
 
+def _few_of_each(first: Ints, second: Ints, reduced: Floats) -> NDArray[np.bool_]:
+    """(offers,) whether it is among the cheapest of its first unit, and of its second one if it has one."""
+    is_few = _ranks(first, reduced) < _OF_EACH
+    merged = np.flatnonzero(second != _NOBODY)
+    is_few[merged] &= _ranks(second[merged], reduced[merged]) < _OF_EACH
+    return is_few
+
+
 def _ranks(groups: Ints, values: Floats) -> Ints:
-    """(merges,) how many of its group come before each, the smallest value first."""
+    """How many of its group come before each, the smallest value first."""
+    if not groups.size:
+        return groups
     order = np.lexsort((values, groups))
     ordered = groups[order]
     is_first = np.r_[True, ordered[1:] != ordered[:-1]]
