@@ -32,6 +32,8 @@ class Setting:
     """The file of jobs."""
     nodes: int = 8
     gpus_per_node: int = 4
+    first: int | None = None
+    """So many of the file's jobs, those that come first; None for all."""
     drawn: int | None = None
     """Jobs that are drawn from the mix of the workload; None for the jobs of the file as they are."""
     load: float = 1.0
@@ -59,11 +61,13 @@ class Setting:
     def jobs(self, measured: Sequence[WorkloadJob]) -> tuple[WorkloadJob, ...]:
         """Those of this setting, of a file that has these."""
         if self.tasks is None and self.drawn is None:
-            return tuple(measured)
+            return tuple(measured[: self.first])
         return draw(measured, self.cluster.gpus, self.drawn, self.load, self.tasks, self.seed)
 
     def __str__(self) -> str:
         words = [f"{Path(self.workload).stem} on {self.nodes} x {self.gpus_per_node} V100"]
+        if self.first is not None:
+            words.append(f"the first {self.first} jobs")
         if self.drawn is not None:
             words.append(f"{self.drawn:,} jobs drawn at {self.load:g}x load, seed {self.seed}")
         if self.tasks is not None:
