@@ -94,7 +94,9 @@ def bench(
     ] = Path("profiles"),
     model: Annotated[
         str | None,
-        typer.Option(help="The one base model of that folder; by default all of its source.", show_default=False),
+        typer.Option(
+            help="The one base model of that folder; by default all of its source.", show_default=False
+        ),
     ] = None,
     workload: Annotated[
         Path | None,

@@ -52,8 +52,8 @@ class Shape:
     def text(self) -> str:
         """In words."""
         return (
-            f"{self.units} units, {self.gpus} GPUs, {self.kinds} kinds, {self.density:.0%} of pairs at ratios "
-            f"{self.least_ratio:.2f} to {self.most_ratio:.2f}, up to {self.most_gpus} GPUs a job"
+            f"{self.units} units, {self.gpus} GPUs, {self.kinds} kinds, {self.density:.0%} of pairs at "
+            f"ratios {self.least_ratio:.2f} to {self.most_ratio:.2f}, up to {self.most_gpus} GPUs a job"
         )
 
 
@@ -139,7 +139,9 @@ def _kind(rng: random.Random, shape: Shape) -> JobKind:
         if not steps or step_s < steps[-1].step_s:
             steps.append(StepTime(gpus=size, step_s=step_s))
     return JobKind(
-        steps=tuple(steps), samples_per_step=rng.choice((16, 64, 128)), dataset_samples=rng.randint(200, 100_000)
+        steps=tuple(steps),
+        samples_per_step=rng.choice((16, 64, 128)),
+        dataset_samples=rng.randint(200, 100_000),
     )
 
 

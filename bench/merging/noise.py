@@ -91,6 +91,9 @@ class Noise:
         return transfer.model_copy(update=update)
 
 
+NO_NOISE = Noise()
+
+
 def linear_steps(problem: MergeProblem) -> MergeProblem:
     """The problem as it is told where steps are taken to be a times as fast on a GPUs: the assumption of
     throughput models in place of the lookup table (section 7.4, Table 6)."""
@@ -100,9 +103,7 @@ def linear_steps(problem: MergeProblem) -> MergeProblem:
                 faster_only(
                     kind,
                     (
-                        StepTime(
-                            gpus=step.gpus, step_s=kind.steps[0].step_s * kind.steps[0].gpus / step.gpus
-                        )
+                        StepTime(gpus=step.gpus, step_s=kind.steps[0].step_s * kind.steps[0].gpus / step.gpus)
                         for step in kind.steps
                     ),
                 )

@@ -127,8 +127,8 @@ class MergingBench:
         yield Measurement(
             f"met_target_{name}_pct",
             met,
-            f"simulated, {ours.met} of {len(ours.jobs)} jobs met their accuracy target; {ours.merges} merges, "
-            f"{ours.undone} of them undone: {setting}",
+            f"simulated, {ours.met} of {len(ours.jobs)} jobs met their accuracy target; {ours.merges} "
+            f"merges, {ours.undone} jobs of them undone: {setting}",
             len(ours.jobs),
         )
         rivals = {trial: run for trial, run in runs.items() if trial.scheme != "ymir"}
@@ -207,10 +207,7 @@ class MergingBench:
         return Result(
             (),
             (
-                *(
-                    tables.compared(f"figure_14a_{setting.model}", of, {})
-                    for setting, of in by_modes.items()
-                ),
+                *(tables.compared(f"figure_14a_{setting.model}", of, {}) for setting, of in by_modes.items()),
                 tables.speedups("figure_14b", "datasets", points),
             ),
         )
@@ -244,7 +241,12 @@ class MergingBench:
             for (setting, kind, scale, _), trial in noisy.items()
         ]
         points += [
-            (f"{setting.model} none", 100.0 * min(scope.noises) / 2, of[Trial(setting)], _without(runs, setting))
+            (
+                f"{setting.model} none",
+                100.0 * min(scope.noises) / 2,
+                of[Trial(setting)],
+                _without(runs, setting),
+            )
             for setting, of in runs.items()
         ]
         return Result((), (tables.speedups("figures_8_and_13", "noise_pct", points),))

@@ -29,8 +29,8 @@ from schemas.merging.problems import MergeSolution
 from schemas.merging.reports import TaskEvaluated
 from schemas.merging.settings import MAX_SPEEDS, MemoryRow, MergingPolicy
 from schemas.merging.workload import MergingTerms, TuningWorkload
-from solvers.merging.schemes import RIVALS
 from schemas.solves import SolveFinished
+from solvers.merging.schemes import RIVALS
 from streams.cell.cell import Cell
 
 CELL, ZONE = "bench", "tuning"

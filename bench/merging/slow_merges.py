@@ -1,8 +1,8 @@
 """How long the task merger takes at 3,000 jobs and 240 GPUs on one core, building the model included: on the
 measured mix, and on synthetic instances that are sought for slowness.
 
-Which instances are slow is told by time itself, so a search takes another path on another machine. The slowest
-few that it finds are timed again; the middle of three times counts.
+Which instances are slow is told by time itself, so a search takes another path on another machine. The
+slowest few that it finds are timed again; the middle of three times counts.
 """
 
 import random
@@ -61,7 +61,9 @@ def measure_merger(quick: bool, seed: int, settings: Sequence[Setting]) -> Resul
     size = f"{UNITS:,} jobs, {GPUS} GPUs, one core, limit {LIMIT_S:g} s"
     return Result(
         (
-            Measurement("merger_median_s", usual, f"{len(mixes)} instances of measured mixes; {size}", len(mixes)),
+            Measurement(
+                "merger_median_s", usual, f"{len(mixes)} instances of measured mixes; {size}", len(mixes)
+            ),
             Measurement(
                 "merger_worst_s",
                 worst.took_s,

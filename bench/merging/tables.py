@@ -1,7 +1,6 @@
 """Tables of simulated runs, and the measured gains behind them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-
 from pathlib import Path
 
 from bench.charts import Bars, Curves, Lines
@@ -48,7 +47,7 @@ def label(trial: Trial) -> str:
 def loads(name: str, runs: Mapping[Trial, Outcome]) -> Table:
     """Figure 11: completion times over loads, and over that of ours."""
     ours = {trial.setting: run.average_s for trial, run in runs.items() if trial == Trial(trial.setting)}
-    rows = [
+    rows: list[tuple[Value, ...]] = [
         (
             f"{trial.setting.model} {label(trial)}",
             trial.setting.load,
@@ -60,7 +59,9 @@ def loads(name: str, runs: Mapping[Trial, Outcome]) -> Table:
         for trial, run in runs.items()
     ]
     columns = ("run", "load", "jobs", *MEASURES, "average_over_ours", "longest_solve_s")
-    return Table(name, columns, rows, Lines("run", "load", ("average_s",), "average completion time, s", "load"))
+    return Table(
+        name, columns, rows, Lines("run", "load", ("average_s",), "average completion time, s", "load")
+    )
 
 
 def speedups(name: str, x: str, points: Iterable[tuple[str, float, Outcome, Outcome]]) -> Table:
@@ -114,9 +115,7 @@ class _Steps:
     def __init__(self, setting: Setting, profiles: Profiles) -> None:
         self._cluster = setting.cluster
         self._profiles = profiles
-        self._times = StepTimesByPlacement(
-            Path(setting.profiles), profiles.model, setting.cluster
-        )
+        self._times = StepTimesByPlacement(Path(setting.profiles), profiles.model, setting.cluster)
         self._known: dict[tuple[str, int, float], dict[int, float]] = {}
 
     def total_s(self, job: WorkloadJob) -> dict[int, float]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from bench.merging.drawn import draw
 from bench.merging.fluid import Cluster
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
-from bench.merging.noise import Noise
+from bench.merging.noise import NO_NOISE, Noise
 from schemas.merging.estimates import MergeMode
 from schemas.merging.settings import SchemeName
 
@@ -83,12 +83,12 @@ class Trial:
     scheme: SchemeName = "ymir"
     decides: Decides = "eager"
     warm_switches: bool = True
-    """Whether a node that has run a task before starts the next one in a tenth of the time, as the tuner does.
-    Rivals start each one cold."""
+    """Whether a node that has run a task before starts the next one in a tenth of the time, as the tuner
+    does. Rivals start each one cold."""
     modes: tuple[MergeMode, ...] = BOTH
     """How jobs may be merged; of schemes that merge."""
     knowledge: Knowledge = "nothing"
-    noise: Noise = Noise()
+    noise: Noise = NO_NOISE
     """On what the task merger is told."""
     linear_steps: bool = False
     """Whether the task merger takes steps to scale linearly from one GPU on, in place of the lookup table."""
@@ -99,7 +99,7 @@ class Trial:
 
     def __str__(self) -> str:
         default = Trial(self.setting)
-        words = [self.scheme]
+        words: list[str] = [self.scheme]
         if self.scheme != "ymir" or self.decides != default.decides:
             words.append(self.decides)
         if self.warm_switches != (self.scheme == "ymir"):

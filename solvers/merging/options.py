@@ -119,7 +119,7 @@ def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats,
         return Merges(donors, transfers, donors, np.empty((0, gpus.size)), np.empty(0))
     first, row = _alike(problem, donors, transfers)
     cost, switch = _merge_costs(problem, gpus, steps_s, times_s, share, donors[first], transfers[first])
-    worth = np.isfinite(cost).any(axis=1)
+    worth = np.asarray(np.isfinite(cost).any(axis=1))
     kept = worth[row]
     numbers = np.cumsum(worth) - 1
     return Merges(donors[kept], transfers[kept], numbers[row[kept]], cost[worth], switch[worth])
