@@ -1,14 +1,15 @@
 """The parts of `millrace bench merging`: what each runs, and the figures that come of the results."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from bench.charts import Bars
 from bench.cores import jobs_at_once
-from bench.figures import Conditions, Measurement, Part, Result
+from bench.figures import Conditions, Measurement, Part, Result, Table
 from bench.goals import goals
 from bench.merging import tables
 from bench.merging.noise import Noise
@@ -69,21 +70,18 @@ class MergingBench:
 
     def _others(self) -> Iterator[tuple[str, Part]]:
         """Those that measure one thing each, without a simulated zone; left out where they are not there."""
-        profiles, is_quick = Path(self._conditions.profiles), self._conditions.quick
+        profiles, is_quick = self._conditions.profiles, self._conditions.quick
         models = tuple(setting.model for setting in self._scope.settings)
-        for title, reference, arguments in (
-            ("estimates", "bench.merging.estimates:estimates", (profiles, models)),
-            ("interpolation", "bench.merging.interpolation:interpolation", (profiles,)),
-            ("switching", "bench.merging.switching:measure_switching", (is_quick, self._conditions.seed)),
-            (
-                "pipeline switch",
-                "bench.merging.pipeline_switch:measure_pipeline_switch",
-                (is_quick, self._conditions.seed),
-            ),
-        ):
-            module, _, name = reference.partition(":")
-            if find_spec(module) is not None:
-                yield title, partial(_called, module, name, arguments)
+        wanted: tuple[tuple[str, str, str, tuple[object, ...]], ...] = (
+            ("estimates", "estimates", "estimates", (profiles, models)),
+            ("interpolation", "interpolation", "interpolation", (profiles,)),
+            ("switching", "switching", "measure_switching", (is_quick, self._conditions.seed)),
+        )
+        for title, module, name, arguments in wanted:
+            if find_spec(f"bench.merging.{module}") is not None:
+                yield title, partial(_called, f"bench.merging.{module}", name, arguments)
+        if find_spec(_PIPELINE) is not None:
+            yield "pipeline switch", partial(_pipeline_switch, is_quick)
 
     def _schemes(self) -> Result:
         """What jobs' completion times are, beside those of all rivals and the published ones."""
@@ -176,7 +174,7 @@ class MergingBench:
         runs = self._run(
             {
                 setting: (Trial(setting), Trial(setting, knowledge="half"), Trial(setting, modes=()))
-                for setting in self._scope.settings
+                for setting in self._scope.studied
             }
         )
         return Result(
@@ -191,12 +189,12 @@ class MergingBench:
                     Trial(setting, modes=modes)
                     for modes in (("temporal", "spatial"), ("temporal",), ("spatial",), ())
                 )
-                for setting in self._scope.settings
+                for setting in self._scope.studied
             }
         )
         some = [
             replace(setting, tasks=tasks, drawn=setting.first)
-            for setting in self._scope.settings
+            for setting in self._scope.studied
             for tasks in self._scope.datasets
         ]
         by_tasks = self._run({setting: (Trial(setting), Trial(setting, modes=())) for setting in some})
@@ -222,7 +220,7 @@ class MergingBench:
         }
         noisy = {
             (setting, kind, scale, seed): Trial(setting, noise=make(scale, seed))
-            for setting in scope.settings
+            for setting in scope.studied
             for kind, make in kinds.items()
             for scale in scope.noises
             for seed in range(scope.noise_seeds)
@@ -233,7 +231,7 @@ class MergingBench:
                 Trial(setting, modes=()),
                 *(trial for key, trial in noisy.items() if key[0] == setting),
             )
-            for setting in scope.settings
+            for setting in scope.studied
         }
         runs = self._run(plain)
         points = [
@@ -254,7 +252,7 @@ class MergingBench:
     def _step_times(self) -> Result:
         """Table 6, first row: the lookup table beside steps that scale linearly."""
         runs = self._run(
-            {setting: (Trial(setting), Trial(setting, linear_steps=True)) for setting in self._scope.settings}
+            {setting: (Trial(setting), Trial(setting, linear_steps=True)) for setting in self._scope.studied}
         )
         return Result(
             (), tuple(tables.compared(f"table_6_{setting.model}", of, {}) for setting, of in runs.items())
@@ -289,7 +287,7 @@ class MergingBench:
     def _loads(self) -> Result:
         """Figure 11."""
         scope = self._scope
-        large = [scope.large(setting, load) for setting in scope.settings for load in scope.loads]
+        large = [scope.large(setting, load) for setting in scope.studied for load in scope.loads]
         runs = self._run(
             {
                 setting: (
@@ -331,8 +329,29 @@ def _without(runs: Mapping[Setting, Mapping[Trial, Outcome]], setting: Setting) 
     return runs[setting][Trial(setting, modes=())]
 
 
+_PIPELINE = "bench.merging.pipeline_switch"
+_STAGES = 4
+
+
 def _called(module: str, name: str, arguments: tuple[object, ...]) -> Result:
     result = getattr(import_module(module), name)(*arguments)
     assert isinstance(result, Result)
     known = goals("merging")
     return Result(tuple(one for one in result.measurements if one.name in known), result.tables)
+
+
+def _pipeline_switch(is_quick: bool) -> Result:
+    """How long the stages of a pipeline idle between two jobs, forward and reverse, with and without
+    overlap."""
+    measure = import_module(_PIPELINE).measure_pipeline_switch
+    seen = [asdict(one) for one in measure(2 if is_quick else _STAGES, switches=3 if is_quick else 10)]
+    rows = [
+        (
+            f"{one['second']} after forward",
+            "overlapped" if one["overlap"] else "one by one",
+            one["mean_idle_s"],
+        )
+        for one in seen
+    ]
+    chart = Bars("order", "switch", "mean_idle_s", None, "mean idle time of a stage, s")
+    return Result((), (Table("pipeline_switches", ("order", "switch", "mean_idle_s"), rows, chart),))

@@ -27,6 +27,8 @@ class Scope:
     """A workload of each model."""
     rivals_of: tuple[str, ...]
     """Models that every rival is run on."""
+    studied: tuple[Setting, ...]
+    """What knowledge, modes, noise, step times and loads are studied on."""
     loads: tuple[float, ...]
     """Of Figure 11."""
     large_nodes: int
@@ -65,6 +67,7 @@ def full(settings: tuple[Setting, ...]) -> Scope:
     return Scope(
         settings=settings,
         rivals_of=tuple(setting.model for setting in settings),
+        studied=settings,
         loads=(1.0, 1.5, 2.0),
         large_nodes=LARGE_NODES,
         large_jobs=LARGE_JOBS,
@@ -80,6 +83,7 @@ def quick(settings: tuple[Setting, ...]) -> Scope:
     return Scope(
         settings=settings,
         rivals_of=("roberta-base",),
+        studied=settings[:1],
         loads=(1.0,),
         large_nodes=6,
         large_jobs=60,
@@ -90,7 +94,7 @@ def quick(settings: tuple[Setting, ...]) -> Scope:
     )
 
 
-QUICK_JOBS = {"roberta-base": 40, "vit": 30}
+QUICK_JOBS = {"roberta-base": 40, "vit": 15}
 _OTHER_QUICK_JOBS = 30
 
 

@@ -27,7 +27,7 @@ MIXES = 20
 QUICK_MIXES = 3
 TRIES = 150
 """Instances that are sought."""
-QUICK_TRIES = 15
+QUICK_TRIES = 10
 _AT_ONCE = 25
 """Of them, between two restarts."""
 _DRAWN = 8
