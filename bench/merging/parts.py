@@ -334,7 +334,10 @@ _STAGES = 4
 
 
 def _called(module: str, name: str, arguments: tuple[object, ...]) -> Result:
-    result = getattr(import_module(module), name)(*arguments)
+    try:
+        result = getattr(import_module(module), name)(*arguments)
+    except FileNotFoundError as error:
+        raise CommandError(str(error)) from error
     assert isinstance(result, Result)
     known = goals("merging")
     return Result(tuple(one for one in result.measurements if one.name in known), result.tables)
