@@ -56,7 +56,11 @@ def measure_merger(quick: bool, seed: int, settings: Sequence[Setting]) -> Resul
         slowest = [_again(shape) for _, shape in sought[:_TIMED]]
     worst = max((*mixes, *slowest), key=lambda timed: timed.took_s)
     usual = statistics.median(timed.took_s for timed in mixes)
-    rows = [(timed.label, timed.took_s, timed.gap_pct, float(timed.merged)) for timed in (*mixes, *slowest)]
+    rows = [
+        (kind, timed.label, timed.gap_pct, timed.merged, timed.took_s)
+        for kind, some in (("measured mixes", mixes), ("sought", slowest))
+        for timed in some
+    ]
     unsolved = sum(timed.gap_pct is None for timed in slowest)
     size = f"{UNITS:,} jobs, {GPUS} GPUs, one core, limit {LIMIT_S:g} s"
     return Result(
@@ -72,7 +76,7 @@ def measure_merger(quick: bool, seed: int, settings: Sequence[Setting]) -> Resul
                 len(mixes) + tries,
             ),
         ),
-        (Table("merger", ("instance", "gap_pct", "merges", "s"), [(a, c, d, b) for a, b, c, d in rows]),),
+        (Table("merger", ("instances", "instance", "gap_pct", "merges", "s"), rows),),
     )
 
 
