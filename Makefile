@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-long drills storm disturbances golden bench bench-auction bench-elastic lint kernels lock schemas clean
+.PHONY: demo test test-long drills storm disturbances golden bench bench-auction bench-elastic bench-merging lint kernels lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -60,8 +60,8 @@ golden: $(STAMP)
 	$(BIN)/python -m tests.streams.golden
 	$(BIN)/python -m tests.streams.outcomes
 
-# All benchmarks against their gates; of the auction's and the elastic one the quick form, since the full ones take
-# hours.
+# Benchmarks against their gates; of the auction's and the elastic one the quick form, since the full ones take hours.
+# That of merging needs measured profiles: see `bench-merging`.
 bench: $(STAMP)
 	$(BIN)/millrace bench spine --json --check
 	$(BIN)/millrace bench auction --quick --json --check
@@ -76,6 +76,11 @@ bench-auction: $(STAMP)
 # The same of the thesis' chapter: `make bench-elastic JOBS=8 OUT=folder`
 bench-elastic: $(STAMP)
 	$(BIN)/millrace bench elastic --check --jobs $(or $(JOBS),1) $(if $(OUT),--out $(OUT))
+
+# The evaluation of the task merger on measured profiles: `make bench-merging PROFILES=folder JOBS=8 OUT=folder`
+bench-merging: $(STAMP)
+	$(BIN)/millrace bench merging --check --profiles $(or $(PROFILES),profiles) --jobs $(or $(JOBS),1) \
+		$(if $(OUT),--out $(OUT))
 
 schemas: $(STAMP)
 	$(BIN)/millrace schemas write

@@ -14,7 +14,8 @@ Columns = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class Curves:
-    """The share of measurements below each value, one curve per value of the first of several columns."""
+    """The share of measurements below each value, one curve per value of the first of several columns. Values
+    that are no numbers are left out."""
 
     def draw(self, axes: Any, columns: Columns) -> None:
         """Draw onto matplotlib's axes."""
@@ -22,7 +23,8 @@ class Curves:
         many_series = len(names) > 2
         groups: dict[object, list[float]] = {}
         for series, value in zip(columns[names[0]], columns[names[-1]], strict=True):
-            groups.setdefault(series if many_series else "", []).append(float(value))
+            if isinstance(value, int | float):
+                groups.setdefault(series if many_series else "", []).append(float(value))
         for series, values in groups.items():
             values.sort()
             shares = [(rank + 1) / len(values) for rank in range(len(values))]

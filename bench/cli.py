@@ -55,7 +55,19 @@ def elastic_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     yield from parts.elastic_parts(conditions)
 
 
-BENCHES = {"spine": spine_parts, "auction": auction_parts, "elastic": elastic_parts}
+def merging_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
+    """The parts of `millrace bench merging`."""
+    from bench.merging import parts
+
+    yield from parts.merging_parts(conditions)
+
+
+BENCHES = {
+    "spine": spine_parts,
+    "auction": auction_parts,
+    "elastic": elastic_parts,
+    "merging": merging_parts,
+}
 
 
 def bench(
@@ -76,6 +88,24 @@ def bench(
         list[Path] | None,
         typer.Option(help="Another real trace for it; may be repeated.", metavar="FILE", show_default=False),
     ] = None,
+    profiles: Annotated[
+        Path,
+        typer.Option(help="Folder of measured curves and step times, for `merging`.", metavar="DIR"),
+    ] = Path("profiles"),
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The one base model of that folder; by default all of its source.", show_default=False
+        ),
+    ] = None,
+    workload: Annotated[
+        Path | None,
+        typer.Option(
+            help="Jobs for that model, in place of its workload in the folder.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -90,10 +120,14 @@ def bench(
     """Measure Millrace on this machine."""
     if name not in BENCHES:
         raise typer.BadParameter(f"there is no benchmark {name}: choose from {', '.join(BENCHES)}")
+    if workload is not None and model is None:
+        raise typer.BadParameter("--workload needs --model: jobs are of one base model")
     logging.getLogger().setLevel(logging.WARNING)
     progress = Console(stderr=True, soft_wrap=True, highlight=False)
     folder = out or user_cache_path("millrace") / "bench" / (f"{name}-quick" if quick else name)
-    conditions = Conditions(quick, seed, folder, jobs, traces, tuple(trace or ()), progress)
+    conditions = Conditions(
+        quick, seed, folder, jobs, traces, tuple(trace or ()), progress, profiles, model, workload
+    )
     parts = [(title, part) for title, part in BENCHES[name](conditions) if only in (None, title)]
     if not parts:
         raise typer.BadParameter(f"{name} has no part {only}")

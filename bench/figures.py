@@ -25,6 +25,12 @@ class Conditions:
     """Further real traces."""
     console: Console = field(repr=False)
     """For progress."""
+    profiles: Path = Path("profiles")
+    """Folder of measured fine-tuning profiles."""
+    model: str | None = None
+    """The one base model that is asked for."""
+    workload: Path | None = None
+    """Jobs for it, in place of the folder's own."""
 
 
 Value = float | str | None

@@ -6,6 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,6 @@ class StepTimesByPlacement:
             shape = int(row["num_replicas"]), int(row["num_nodes"])
             self._scaled[shape][int(row["local_bsz"])] = _times(row)
         self._cluster = cluster
-        self._placements = _placements(cluster)
         self._known: dict[int, dict[Placement, float]] = {}
 
     def by_placement(self, batch: int) -> Mapping[Placement, float]:
@@ -126,6 +126,11 @@ class StepTimesByPlacement:
             step_s=step_s,
             exchange_s=min(exchange_s, step_s),
         )
+
+    @cached_property
+    def _placements(self) -> list[Placement]:
+        """Hundreds of thousands on a large cluster."""
+        return _placements(self._cluster)
 
     def _of(self, placement: Placement) -> _Rows:
         """As measured on it, or else on the most similar number of nodes: between nodes, synchronising was

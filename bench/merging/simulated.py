@@ -1,14 +1,21 @@
-"""A simulated zone of fine-tuning jobs as they were measured, and what became of them."""
+"""A simulated run of the cell of production, and what became of its jobs."""
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
 
-from bench.merging.curves import Curve
+from pydantic import ConfigDict, FiniteFloat, TypeAdapter
+
 from bench.merging.fluid import Cluster
 from bench.merging.fluid_data import StepTimesByPlacement
+from bench.merging.known_merges import known_merges
 from bench.merging.measured import Profiles, WorkloadJob
 from bench.merging.measured_truth import MeasuredTruth, Switching, workload_of
+from bench.merging.noise import Fold, linear_steps, told
+from bench.merging.trial import Trial
 from infra.simulation.merging.tuner import VirtualTuner
 from infra.simulation.simulator import Simulation, Step
 from infra.workloads.timed import TimedEvent
@@ -17,14 +24,30 @@ from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.decisions import JobCompleted
 from schemas.jobs import JobSubmitted
 from schemas.merging.commands import TaskAssigned
-from schemas.merging.estimates import MergeMode, PastMerge
 from schemas.merging.outcomes import MergeJudged, TaskChanged
+from schemas.merging.problems import MergeSolution
 from schemas.merging.reports import TaskEvaluated
 from schemas.merging.settings import MAX_SPEEDS, MemoryRow, MergingPolicy
 from schemas.merging.workload import MergingTerms, TuningWorkload
-from streams.policies.merging.kind_of_jobs import task_key
+from schemas.solves import SolveFinished
+from solvers.merging.schemes import RIVALS
+from streams.cell.cell import Cell
 
 CELL, ZONE = "bench", "tuning"
+_USERS = 64
+"""No user of a cell may take the room of all others."""
+STORING_S = 30.0
+"""What a cold switch costs besides the measured start: storing the state of the task before, as the source of
+the measurements charges it."""
+WARM_SPEEDUP = 10.0
+"""Of a switch on a node that has run a task before: what `switch_speedup` must reach."""
+INTERVAL_S = 120.0
+"""Of the task merger (section 7.1)."""
+IDLE_INTERVAL_S = 5.0
+SOLVE_S = 0.1
+"""Virtual time that each solve takes."""
+
+MergeEnd = Literal["", "finished", "undone", "ended_early"]
 
 
 @dataclass(frozen=True)
@@ -32,11 +55,17 @@ class Fared:
     """What became of a job."""
 
     name: str
-    submitted_s: float
-    ended_s: float
+    submitted_s: FiniteFloat
+    ended_s: FiniteFloat
     met_target: bool
-    merged: str
-    """The mode of the last merge that it was in; empty where it was in none."""
+    best: FiniteFloat
+    """The best accuracy that its last run alone or merged has reached."""
+    mode: str = ""
+    """Of the last merge that it was in, as a receiver of a temporal one or any job of a spatial one."""
+    donor_of: str = ""
+    """Names the receiver that started from its weights."""
+    merge_end: MergeEnd = ""
+    """What came of that merge."""
 
     @property
     def jct_s(self) -> float:
@@ -45,13 +74,20 @@ class Fared:
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """A run."""
+class Outcome:
+    """What came of a trial."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     jobs: tuple[Fared, ...]
+    """In the order of their submission."""
     starts: int
+    """Of tasks: each is charged a switch."""
+    merges: int
     undone: int
-    solves_s: tuple[float, ...]
+    solves_s: tuple[FiniteFloat, ...]
+    """Real seconds of each answer of a solver, estimates left out."""
+    cpu_s: FiniteFloat
 
     @property
     def average_s(self) -> float:
@@ -69,6 +105,58 @@ class Simulated:
         """From the first submission to the last end."""
         return max(job.ended_s for job in self.jobs) - min(job.submitted_s for job in self.jobs)
 
+    @property
+    def met(self) -> int:
+        """Jobs that reached their accuracy target."""
+        return sum(job.met_target for job in self.jobs)
+
+    def share_pct(self, mode: str) -> float:
+        """Of jobs that were part of such a merge which was kept, donors included."""
+        kept = [job for job in self.jobs if job.mode == mode and job.merge_end == "finished"]
+        donors = sum(job.donor_of != "" for job in self.jobs) if mode == "temporal" else 0
+        return 100.0 * (len(kept) + donors) / len(self.jobs)
+
+
+OUTCOME = TypeAdapter(Outcome)
+
+
+def run(trial: Trial) -> Outcome:
+    """Make a trial in this process.
+
+    Raises:
+        FileNotFoundError: a file of its setting is missing.
+        ValueError: a file is not of its form.
+    """
+    profiles, jobs = trial.setting.read()
+    cluster = trial.setting.cluster
+    cold_s = STORING_S + profiles.context_switch_s
+    switching = Switching(cold_s, cold_s / WARM_SPEEDUP if trial.warm_switches else cold_s)
+    step_times = StepTimesByPlacement(Path(trial.setting.profiles), profiles.model, cluster)
+    policy = _policy(trial, profiles, jobs, switching)
+    return simulate(profiles, jobs, cluster, policy, step_times, switching, _fold(trial))
+
+
+def _policy(
+    trial: Trial, profiles: Profiles, jobs: Sequence[WorkloadJob], switching: Switching
+) -> MergingPolicy:
+    """Of the zone."""
+    is_rival = trial.scheme in RIVALS
+    return offline(
+        profiles,
+        scheme=trial.scheme,
+        interval_s=RIVALS[trial.scheme].interval_s if is_rival else INTERVAL_S,
+        idle_interval_s=IDLE_INTERVAL_S if trial.decides == "eager" else None,
+        modes=trial.modes,
+        switch_s=switching.warm_s,
+        outcomes=known_merges(profiles, jobs) if trial.knowledge == "half" else (),
+    )
+
+
+def _fold(trial: Trial) -> Fold:
+    if trial.linear_steps:
+        return told(lambda problem, _: linear_steps(problem))
+    return told(trial.noise.on) if trial.noise.is_any else Cell.handle
+
 
 def configuration(profiles: Profiles, cluster: Cluster, policy: MergingPolicy) -> CellConfigured:
     """A cell with one merging zone."""
@@ -78,24 +166,17 @@ def configuration(profiles: Profiles, cluster: Cluster, policy: MergingPolicy) -
         memory_gib=40.0 * cluster.gpus_per_node,
         gpus=cluster.gpus_per_node,
     )
-    return CellConfigured(
-        cell=CELL,
-        epoch_s=0.0,
-        slot_s=600.0,
-        tariffs=(Tariff(name="flat", micros_per_kwh=(0,) * 24),),
-        zones=(
-            Zone(
-                id=ZONE,
-                base_model=profiles.model,
-                base_model_memory_gib=1.0,
-                gpu_types=(gpu,),
-                nodes=tuple(
-                    Node(id=f"n{number}", gpu_type=gpu.name, tariff="flat") for number in range(cluster.nodes)
-                ),
-                policy=policy,
-            ),
-        ),
+    nodes = tuple(Node(id=f"n{number}", gpu_type=gpu.name, tariff="flat") for number in range(cluster.nodes))
+    zone = Zone(
+        id=ZONE,
+        base_model=profiles.model,
+        base_model_memory_gib=1.0,
+        gpu_types=(gpu,),
+        nodes=nodes,
+        policy=policy,
     )
+    tariff = Tariff(name="flat", micros_per_kwh=(0,) * 24)
+    return CellConfigured(cell=CELL, epoch_s=0.0, slot_s=600.0, tariffs=(tariff,), zones=(zone,))
 
 
 def submissions(jobs: Sequence[WorkloadJob], profiles: Profiles) -> list[TimedEvent[Event]]:
@@ -106,7 +187,7 @@ def submissions(jobs: Sequence[WorkloadJob], profiles: Profiles) -> list[TimedEv
             JobSubmitted(
                 cell=CELL,
                 job_id=f"j{number}",
-                user=f"u{number % 7}",
+                user=f"u{number % _USERS}",
                 zone=ZONE,
                 workload=workload_of(job, profiles),
                 terms=MergingTerms(),
@@ -130,44 +211,6 @@ def offline(profiles: Profiles, **settings: object) -> MergingPolicy:
     )
 
 
-def past_merges(
-    profiles: Profiles,
-    workloads: Sequence[TuningWorkload],
-    settings: Sequence[Curve],
-    pairs: Sequence[tuple[MergeMode, str, str]],
-) -> tuple[PastMerge, ...]:
-    """What these pairs brought, as a zone remembers merges."""
-    by_task = {
-        workload.dataset.path.removesuffix(".jsonl"): index for index, workload in enumerate(workloads)
-    }
-    found = []
-    for mode, donor, receiver in pairs:
-        curve = profiles.curves.merged(donor, receiver, mode)
-        if curve is None or donor not in by_task or receiver not in by_task:
-            continue
-        giver, taker = workloads[by_task[donor]], workloads[by_task[receiver]]
-        alone = settings[by_task[receiver]]
-        own = alone.first_reaching(alone.best)
-        assert own is not None
-        epochs = curve.first_reaching(alone.best)
-        found.append(
-            PastMerge(
-                mode=mode,
-                donor=task_key(giver),
-                donor_samples=giver.dataset.samples,
-                receiver=task_key(taker),
-                receiver_samples=taker.dataset.samples,
-                score=None,
-                gain=(curve.best - alone.best) / alone.best,
-                target=min(alone.best, 1.0),
-                best=min(max(curve.best, 0.0), 1.0),
-                epochs=None if epochs is None else float(epochs),
-                own_epochs=float(own),
-            )
-        )
-    return tuple(found)
-
-
 def simulate(
     profiles: Profiles,
     jobs: Sequence[WorkloadJob],
@@ -175,57 +218,93 @@ def simulate(
     policy: MergingPolicy,
     step_times: StepTimesByPlacement,
     switching: Switching,
-) -> Simulated:
-    """Run the jobs through a cell as it is."""
+    fold: Fold = Cell.handle,
+) -> Outcome:
+    """Run jobs through a cell.
+
+    Raises:
+        RuntimeError: some of them are never over.
+    """
+    began_s = time.process_time()
     truth = MeasuredTruth(profiles, jobs, step_times, switching)
     simulation = Simulation(
         configuration(profiles, cluster, policy),
         submissions(jobs, profiles),
-        solve_s=0.1,
+        fold=fold,
+        solve_s=SOLVE_S,
         runners={TaskAssigned.RUNNER: VirtualTuner(CELL, 1.0, truth)},
     )
-    submitted: dict[str, float] = {}
-    ended: dict[str, float] = {}
-    accuracy: dict[str, float] = {}
-    targets: dict[str, float] = {}
-    merged: dict[str, str] = {}
-    starts = undone = 0
-    solves_s: list[float] = []
+    watched = _Watched(jobs)
+    simulation.pass_on(watched.take)
+    if simulation.given_up is not None:
+        raise RuntimeError(f"the simulation ended unfinished: {simulation.given_up}")
+    return watched.outcome(time.process_time() - began_s)
 
-    def take(step: Step) -> None:
-        nonlocal starts, undone
-        event = step.entry.envelope.event
-        if isinstance(event, TaskEvaluated) and event.phase == "own":
-            accuracy[event.job_id] = event.accuracy
-        if isinstance(event, JobSubmitted):
-            submitted[event.job_id] = step.time_s
-            assert isinstance(event.workload, TuningWorkload)
-            targets[event.job_id] = event.workload.target.accuracy or 0.0
+
+class _Watched:
+    """What is seen of the jobs while they run."""
+
+    def __init__(self, jobs: Sequence[WorkloadJob]) -> None:
+        self._jobs = jobs
+        self._submitted_s: dict[str, float] = {}
+        self._ended_s: dict[str, float] = {}
+        self._best: dict[str, float] = {}
+        self._targets: dict[str, float] = {}
+        self._judged: dict[str, MergeJudged] = {}
+        self._donor_of: dict[str, str] = {}
+        self._starts = self._merges = self._undone = 0
+        self._solves_s: list[float] = []
+
+    def take(self, step: Step) -> None:
+        """See what happens."""
+        match event := step.entry.envelope.event:
+            case JobSubmitted():
+                assert isinstance(event.workload, TuningWorkload)
+                self._submitted_s[event.job_id] = step.time_s
+                self._targets[event.job_id] = event.workload.target.accuracy or 0.0
+            case TaskEvaluated(phase="own"):
+                self._best[event.job_id] = max(self._best.get(event.job_id, 0.0), event.accuracy)
+            case SolveFinished() if isinstance(event.solution, MergeSolution):
+                self._solves_s.append(event.solve_s)
         for decision in step.decisions:
-            match decision.outcome:
-                case JobCompleted() as done:
-                    ended[done.job_id] = step.time_s
-                case TaskAssigned():
-                    starts += 1
-                case TaskChanged(reason="undone"):
-                    undone += 1
-                case MergeJudged() as judged:
-                    merged[judged.job_id] = judged.mode
+            match outcome := decision.outcome:
+                case JobCompleted():
+                    self._ended_s[outcome.job_id] = step.time_s
+                case TaskAssigned() if outcome.node == outcome.members[0].node:
+                    self._starts += 1
+                case TaskChanged(reason="merged"):
+                    self._merges += 1
+                case MergeJudged():
+                    self._judge(outcome)
 
-    simulation.pass_on(take)
-    assert simulation.given_up is None, simulation.given_up
-    return Simulated(
-        tuple(
-            Fared(
-                jobs[int(job_id[1:])].name,
-                submitted[job_id],
-                ended[job_id],
-                accuracy[job_id] >= targets[job_id],
-                merged.get(job_id, ""),
-            )
-            for job_id in submitted
-        ),
-        starts,
-        undone,
-        tuple(solves_s),
-    )
+    def outcome(self, cpu_s: float) -> Outcome:
+        """Once all is over."""
+        lost = self._submitted_s.keys() - self._ended_s.keys()
+        if lost:
+            raise RuntimeError(f"{len(lost)} jobs were never done, such as {min(lost)}")
+        jobs = tuple(self._fared(job_id) for job_id in self._submitted_s)
+        return Outcome(jobs, self._starts, self._merges, self._undone, tuple(self._solves_s), cpu_s)
+
+    def _judge(self, judged: MergeJudged) -> None:
+        self._judged[judged.job_id] = judged
+        if judged.reason == "undone":
+            self._undone += 1
+            self._best.pop(judged.job_id, None)
+        elif judged.mode == "temporal":
+            self._donor_of[judged.partner] = self._name(judged.job_id)
+
+    def _fared(self, job_id: str) -> Fared:
+        best, judged = self._best.get(job_id, 0.0), self._judged.get(job_id)
+        return Fared(
+            self._name(job_id),
+            self._submitted_s[job_id],
+            self._ended_s[job_id],
+            best >= self._targets[job_id],
+            best,
+            "" if judged is None else judged.mode,
+            self._donor_of.get(job_id, ""),
+            "" if judged is None else judged.reason,
+        )
+
+    def _name(self, job_id: str) -> str:
+        return self._jobs[int(job_id[1:])].name

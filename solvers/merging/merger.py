@@ -18,8 +18,12 @@ from solvers.merging.offers import Prices, offers_of
 from solvers.merging.options import Floats, Options, options_of
 from solvers.merging.program import Column, choose
 
-MOST_COLUMNS = 2_400
+MOST_COLUMNS = 1_600
 """Of the program: building and solving it takes a tenth of a second with so many."""
+_PRICE_OF_MERGES = 2.0
+"""Where units can be merged, each GPU serves more of them, and is dearer by about so much."""
+_PART_FOR_HIGHS = 0.8
+"""Of the time that is left: HiGHS looks at its clock now and then."""
 RELATIVE_GAP = 1e-3
 _PRICE_STEPS = 50
 
@@ -33,9 +37,10 @@ def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution | None:
     until_s = time.perf_counter() + time_limit_s
     options = options_of(problem)
     prices = _prices(options, problem.gpus)
-    offers = offers_of(problem, options, prices).cheapest(MOST_COLUMNS)
+    offers = offers_of(problem, options, _dearer(options, prices), MOST_COLUMNS).cheapest(MOST_COLUMNS)
     columns = offers.columns()
-    chosen = choose(columns, problem.gpus, max(until_s - time.perf_counter(), 0.0), RELATIVE_GAP)
+    left_s = max(until_s - time.perf_counter(), 0.0)
+    chosen = choose(columns, problem.gpus, _PART_FOR_HIGHS * left_s, RELATIVE_GAP)
     if chosen is None:
         return None
     all_wait = math.fsum(options.waiting.tolist())
@@ -73,6 +78,14 @@ def _prices(options: Options, gpus: int) -> Prices:
     return Prices(high, units)
 
 
+def _dearer(options: Options, prices: Prices) -> Prices:
+    """The prices by which columns are chosen."""
+    if not options.merges.donor.size:
+        return prices
+    price = _PRICE_OF_MERGES * prices.gpu
+    return Prices(price, _best_alone(options, price)[0])
+
+
 def _best_alone(options: Options, price: float) -> tuple[Floats, int]:
     """(units,) the least cost of each, and how many GPUs they ask for together."""
     if not options.gpus.size:
@@ -94,7 +107,7 @@ def _bound(options: Options, prices: Prices, problem: MergeProblem) -> float:
     merges = options.merges
     values = prices.units.copy()
     if merges.donor.size:
-        least = (merges.cost + prices.gpu * options.gpus).min(axis=1)
+        least = (merges.cost + prices.gpu * options.gpus).min(axis=1)[merges.row]
         receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[merges.transfer]
         highest = np.full(len(problem.kinds), -np.inf)
         fresh = np.array([unit.part == "any" for unit in problem.units])

@@ -1,6 +1,5 @@
 """Which options may become columns of the task merger's program, in the order of their reduced costs."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,9 @@ from solvers.merging.options import Floats, Ints, Options
 from solvers.merging.program import Column
 
 _NOBODY = -1
+_OF_EACH = 8
+"""Where not all offers can be columns, so many at most have the same first unit, and so many the same second
+one: the cheapest offers of all are those of few units, each of which can be in one only."""
 _NEIGHBOURS = 3
 """Jobs that a merge may be with differ only in how long they have waited, so whether the first donor merges
 with the first of them and the second with the second, or the other way round, costs the same. So a donor is
@@ -52,9 +54,12 @@ class Offers:
     """(offers,) of `OFFER`."""
 
     def cheapest(self, count: int) -> "Offers":
-        """What is so now, and of the others those of the smallest reduced costs; in the order in which they
-        are."""
-        order = np.argsort(np.where(self.rows["is_present"], -np.inf, self.rows["reduced"]), kind="stable")
+        """What is so now, and of the others those of the smallest reduced costs, of each unit no more than a
+        few; in the order in which they are."""
+        reduced = np.where(self.rows["is_present"], -np.inf, self.rows["reduced"])
+        order = np.argsort(reduced, kind="stable")
+        if order.size > count:
+            order = order[_few_of_each(self.rows["first"], self.rows["second"], reduced)[order]]
         return Offers(self.rows[np.sort(order[:count])])
 
     def columns(self) -> list[Column]:
@@ -78,9 +83,9 @@ def _offers(first: Ints, second: Ints, gpus: Ints, saving: Floats, reduced: Floa
     return rows
 
 
-def offers_of(problem: MergeProblem, options: Options, prices: Prices) -> Offers:
-    """Everything that is better than waiting."""
-    merges, partners = _pairs(problem, options, prices)
+def offers_of(problem: MergeProblem, options: Options, prices: Prices, count: int) -> Offers:
+    """What is better than waiting: of all such offers at least the `count` of the smallest reduced costs."""
+    merges, partners = _pairs(problem, options, prices, count)
     alone, merged = _alone(problem, options, prices), _merged(problem, options, prices, merges, partners)
     return Offers(np.concatenate([alone, merged]))
 
@@ -105,15 +110,13 @@ def _merged(
     problem: MergeProblem, options: Options, prices: Prices, merges: Ints, partners: Ints
 ) -> NDArray[np.void]:
     """Rows of the merges, each with a receiver."""
-    donors = options.merges.donor[merges]
+    donors, costs = options.merges.donor[merges], options.merges.row[merges]
     modes = np.array([transfer.mode == "spatial" for transfer in problem.transfers], np.bool_)
     is_spatial = modes[options.merges.transfer[merges]]
-    numbers = {unit.job_ids[0]: number for number, unit in enumerate(problem.units)}
-    followers = np.array([numbers.get(unit.follower or "", _NOBODY) for unit in problem.units], np.int64)
-    follows = (followers[donors] == partners) & ~is_spatial
+    follows = (_followers(problem)[donors] == partners) & ~is_spatial
     is_present = follows[:, None] & (options.gpus == _present_gpus(problem)[donors][:, None])
-    switch = np.where(is_present, 0.0, options.merges.switch[merges][:, None])
-    cost = options.merges.cost[merges] + switch
+    switch = np.where(is_present, 0.0, options.merges.switch[costs][:, None])
+    cost = options.merges.cost[costs] + switch
     waiting = options.waiting[donors] + options.waiting[partners]
     values = prices.units[donors] + prices.units[partners]
     pairs, sizes = np.nonzero(cost < waiting[:, None])
@@ -133,42 +136,78 @@ def _present_gpus(problem: MergeProblem) -> Ints:
     return np.array([unit.gpus for unit in problem.units], np.int64)
 
 
-def _pairs(problem: MergeProblem, options: Options, prices: Prices) -> tuple[Ints, Ints]:
-    """(pairs,) rows of the merges, and receivers for them."""
+def _followers(problem: MergeProblem) -> Ints:
+    """(units,) the receiver that each leads now, or nobody."""
+    numbers = {unit.job_ids[0]: number for number, unit in enumerate(problem.units)}
+    return np.array([numbers.get(unit.follower or "", _NOBODY) for unit in problem.units], np.int64)
+
+
+def _pairs(problem: MergeProblem, options: Options, prices: Prices, count: int) -> tuple[Ints, Ints]:
+    """(pairs,) merges, and receivers for them: those that are now, and those of the smallest reduced costs
+    with the best number of GPUs. As many as offers are wanted are enough: each has one offer at least."""
     merges = options.merges
     if not merges.donor.size:
         return merges.donor, merges.donor
-    least = (merges.cost + prices.gpu * options.gpus).min(axis=1) - prices.units[merges.donor]
-    fresh = _fresh_by_kind(problem, prices)
-    order = np.lexsort((least, merges.transfer))
-    offered: dict[tuple[int, int], None] = {}
-    rank, last = 0, _NOBODY
-    for row in order.tolist():
-        transfer, donor = int(merges.transfer[row]), int(merges.donor[row])
-        rank = rank + 1 if transfer == last else 0
-        last = transfer
-        if rank >= problem.gpus:
-            continue
-        for partner in _near(problem, fresh[problem.transfers[transfer].receiver], donor, rank):
-            offered[row, partner] = None
-    rows, partners = np.array(list(offered), np.int64).reshape(-1, 2).T
-    return rows, partners
+    by_row = (merges.cost + prices.gpu * options.gpus).min(axis=1)
+    least = by_row[merges.row] - prices.units[merges.donor]
+    fresh, starts = _fresh_by_kind(problem, prices)
+    receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[merges.transfer]
+    rank = _ranks(merges.transfer, least)
+    chosen = np.flatnonzero(rank < problem.gpus)
+    near = rank[chosen, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
+    first, end = starts[receivers[chosen]], starts[receivers[chosen] + 1]
+    is_there = (near >= 0) & (near < (end - first)[:, None])
+    partners = fresh[np.where(is_there, first[:, None] + near, 0)]
+    is_there &= partners != merges.donor[chosen, None]
+    at, which = np.nonzero(is_there)
+    offered, partners = chosen[at], partners[at, which]
+    reduced = least[offered] - prices.units[partners] + merges.switch[merges.row[offered]]
+    if reduced.size > count:
+        few = np.flatnonzero(_few_of_each(merges.donor[offered], partners, reduced))
+        best = np.sort(few[np.argsort(reduced[few], kind="stable")[:count]])
+        offered, partners = offered[best], partners[best]
+    now, followers = _present(problem, options, receivers)
+    pairs = np.unique(np.array([np.append(offered, now), np.append(partners, followers)]), axis=1)
+    return pairs[0], pairs[1]
 
 
-def _near(problem: MergeProblem, fresh: list[int], donor: int, rank: int) -> Iterator[int]:
-    """Receivers for the donor of this rank: those near it in rank, and the one that it has."""
-    for partner in fresh[max(rank - _NEIGHBOURS, 0) : rank + _NEIGHBOURS + 1]:
-        if partner != donor:
-            yield partner
-    follower = problem.units[donor].follower
-    if follower is not None:
-        yield from (unit for unit in fresh if problem.units[unit].job_ids[0] == follower)
+def _present(problem: MergeProblem, options: Options, receivers: Ints) -> tuple[Ints, Ints]:
+    """(pairs,) merges that a donor is in now, and their receivers."""
+    followers = _followers(problem)[options.merges.donor]
+    kinds = np.array([unit.kind for unit in problem.units], np.int64)
+    may_receive = np.array([unit.part == "any" for unit in problem.units])
+    is_now = (followers != _NOBODY) & (followers != options.merges.donor)
+    is_now &= (kinds[followers] == receivers) & may_receive[followers]
+    now = np.flatnonzero(is_now)
+    return now, followers[now]
 
 
-def _fresh_by_kind(problem: MergeProblem, prices: Prices) -> dict[int, list[int]]:
-    """Units that may be receivers, by kind: first who costs most otherwise."""
-    by_kind: dict[int, list[int]] = {}
-    for index in np.argsort(-prices.units, kind="stable").tolist():
-        if problem.units[index].part == "any":
-            by_kind.setdefault(problem.units[index].kind, []).append(index)
-    return by_kind
+def _few_of_each(first: Ints, second: Ints, reduced: Floats) -> NDArray[np.bool_]:
+    """(offers,) whether it is among the cheapest of its first unit, and of its second one if it has one."""
+    is_few = _ranks(first, reduced) < _OF_EACH
+    merged = np.flatnonzero(second != _NOBODY)
+    is_few[merged] &= _ranks(second[merged], reduced[merged]) < _OF_EACH
+    return is_few
+
+
+def _ranks(groups: Ints, values: Floats) -> Ints:
+    """How many of its group come before each, the smallest value first."""
+    if not groups.size:
+        return groups
+    order = np.lexsort((values, groups))
+    ordered = groups[order]
+    is_first = np.r_[True, ordered[1:] != ordered[:-1]]
+    places = np.arange(order.size)
+    ranks = np.empty_like(order)
+    ranks[order] = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return ranks
+
+
+def _fresh_by_kind(problem: MergeProblem, prices: Prices) -> tuple[Ints, Ints]:
+    """Units that may be receivers, kind after kind, first who costs most otherwise; and (kinds + 1,) where
+    those of each kind begin."""
+    fresh = np.array([index for index, unit in enumerate(problem.units) if unit.part == "any"], np.int64)
+    kinds = np.array([problem.units[index].kind for index in fresh.tolist()], np.int64)
+    order = np.lexsort((-prices.units[fresh], kinds))
+    starts = np.searchsorted(kinds[order], np.arange(len(problem.kinds) + 1))
+    return fresh[order], starts

@@ -46,10 +46,12 @@ class Merges:
     """(merges,) index of the unit."""
     transfer: Ints
     """(merges,) index of the transfer, whose `receiver` is the kind of the other job."""
+    row: Ints
+    """(merges,) of `cost` and `switch`: donors of a kind that have as many iterations to go share one."""
     cost: Floats
-    """(merges, sizes) without what a switch costs."""
+    """(rows, sizes) without what a switch costs."""
     switch: Floats
-    """(merges,) what it costs more where the merge is new, or has other GPUs than now."""
+    """(rows,) what it costs more where the merge is new, or has other GPUs than now."""
 
 
 def options_of(problem: MergeProblem) -> Options:
@@ -114,7 +116,35 @@ def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats,
     """Those that are faster than training one after the other (TranWt of at least 1, Eqs. 12 and 13)."""
     donors, transfers = _candidates(problem.units, problem.transfers)
     if not donors.size:
-        return Merges(donors, transfers, np.empty((0, gpus.size)), np.empty(0))
+        return Merges(donors, transfers, donors, np.empty((0, gpus.size)), np.empty(0))
+    first, row = _alike(problem, donors, transfers)
+    cost, switch = _merge_costs(problem, gpus, steps_s, times_s, share, donors[first], transfers[first])
+    worth = np.asarray(np.isfinite(cost).any(axis=1))
+    kept = worth[row]
+    numbers = np.cumsum(worth) - 1
+    return Merges(donors[kept], transfers[kept], numbers[row[kept]], cost[worth], switch[worth])
+
+
+def _alike(problem: MergeProblem, donors: Ints, transfers: Ints) -> tuple[Ints, Ints]:
+    """(rows,) one merge of each kind of donor, and (merges,) the row of each merge."""
+    iterations = np.array([unit.iterations for unit in problem.units])
+    _, amount = np.unique(iterations, return_inverse=True)
+    # A transfer names the donor's kind.
+    keys = transfers * (int(amount.max()) + 1) + amount[donors]
+    _, first, row = np.unique(keys, return_index=True, return_inverse=True)
+    return first, row
+
+
+def _merge_costs(
+    problem: MergeProblem,
+    gpus: Ints,
+    steps_s: Floats,
+    times_s: Floats,
+    share: int,
+    donors: Ints,
+    transfers: Ints,
+) -> tuple[Floats, Floats]:
+    """(rows, sizes) what merges cost, infinite where they are no faster, and (rows,) their switches."""
     receiver = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[transfers]
     is_spatial = np.array([transfer.mode == "spatial" for transfer in problem.transfers])[transfers]
     ratio = np.array([transfer.receiver_ratio for transfer in problem.transfers])[transfers]
@@ -135,8 +165,7 @@ def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats,
         fair_s = _at_share(merged_s, gpus, 2 * share)[:, None]
         cost = np.where(np.isfinite(merged_s) & (weight >= 1), 2 * merged_s / fair_s / weight, np.inf)
         switch = 2 * problem.switch_s / fair_s[:, 0]
-    worth = np.isfinite(cost).any(axis=1)
-    return Merges(donors[worth], transfers[worth], cost[worth], switch[worth])
+    return cost, switch
 
 
 def _candidates(units: Sequence[Unit], transfers: Sequence[Transfer]) -> tuple[Ints, Ints]:

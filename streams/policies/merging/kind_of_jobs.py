@@ -98,6 +98,10 @@ class KindOfJobs:
     """Its steps take so much longer than the lookup table says."""
     used: int = field(default=0)
     """Counts up each time that any kind is used: the smallest was not used for longest."""
+    watched: int = 0
+    """Jobs that were seen alone after the epochs in which merges are watched."""
+    watched_accuracy: float = 0.0
+    """Of these, the mean of the best so far."""
 
     @classmethod
     def of(cls, workload: TuningWorkload) -> Self:
@@ -143,6 +147,11 @@ class KindOfJobs:
         self.is_profiled = True
         self.loader_s, self.memory_gib = report.loader_s, report.memory_gib
         self.accuracy_before = report.accuracy
+
+    def note_watched(self, accuracy: float) -> None:
+        """A job that runs alone was evaluated after the epochs in which merges are watched."""
+        self.watched += 1
+        self.watched_accuracy += (accuracy - self.watched_accuracy) / self.watched
 
     def note_finished(self, iterations: int, accuracy: float | None) -> None:
         """A job that ran alone is done."""

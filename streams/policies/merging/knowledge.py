@@ -66,6 +66,9 @@ class Knowledge:
             for kind in self.kinds.values():
                 kind.is_profiled = kind.is_usable = False
             self.embedding_length, self.transfers, self._scores = None, {}, {}
+        if self._policy.watched_epochs != policy.watched_epochs:
+            for kind in self.kinds.values():
+                kind.watched = 0
         self._policy = policy
         self._metric = TRANSFERABILITY[policy.transferability]()
 

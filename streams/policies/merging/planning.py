@@ -122,15 +122,16 @@ class Planning:
         self.has_changed, self.knows_more = state["has_changed"], state["knows_more"]
 
     def _is_idle_time(self, time_s: float) -> bool:
-        """Whether it is time to ask in between: GPUs idle that jobs could use, or few jobs wait."""
+        """Whether it is time to ask in between: GPUs idle, for jobs that wait or for those that run, or few
+        jobs wait."""
         every_s = self._policy.idle_interval_s
         if every_s is None or not self.has_changed or self._plan_request is not None:
             return False
-        waiting = len(self._tasks.ready())
-        if time_s - self._asked_s < every_s or not waiting:
+        if time_s - self._asked_s < every_s:
             return False
+        waiting = len(self._tasks.ready())
         used = sum(task.gpus for task in self._tasks.all.values() if not self._asking.is_kept(task))
-        return self._asking.available() > used or waiting <= self._tasks.gpus.total // _FEW_WAIT
+        return self._asking.available() > used or 0 < waiting <= self._tasks.gpus.total // _FEW_WAIT
 
     def _give_up_waiting(self, time_s: float) -> None:
         """Ask anew where an answer does not come."""

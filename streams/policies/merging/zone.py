@@ -313,13 +313,14 @@ class MergingZone:
         yield from self._profile()
 
     def _evaluated(self, job: TuningJob, task: Task, report: TaskEvaluated) -> Iterator[Outcome]:
-        note_evaluation(job, report)
+        kind = self._knowledge.kinds[job.kind]
+        note_evaluation(job, kind, task, report)
         if report.phase == "own":
             batch = job.workload.hyperparameters.batch_size
             self._tasks.progress(job, max(job.job.samples_done, report.iterations * batch))
         if report.step is not None and len(task.active_job_ids) == 1:
-            self._asking.speeds.observe(self._knowledge.kinds[job.kind], report.step)
-        fault = fault_of_merge(job, task, report)
+            self._asking.speeds.observe(kind, report.step)
+        fault = fault_of_merge(job, kind, task, report)
         if fault is None:
             return
         jobs = [self._tasks.jobs[job_id] for job_id in task.job_ids]
@@ -327,8 +328,9 @@ class MergingZone:
         yield self._changed(task, "undone", task.gpus, fault)
         for each in jobs:
             each.never_merges = True
-            yield from self._judge(each, "undone")
-            if task.mode == "spatial":
+            # Of two that learn from each other, the other may gain: nothing is learned of it.
+            yield from self._judge(each, "undone", learns=each is job)
+            if each.merge is not None and not each.merge.is_donor:
                 each.job.samples_done = 0  # nothing of the merge is kept
             each.merge = None
         self._has_changed()
@@ -408,14 +410,15 @@ class MergingZone:
         self._asking.speeds.forget(job.kind)
         yield from ended
 
-    def _judge(self, job: TuningJob, reason: JudgedReason) -> Iterator[Outcome]:
+    def _judge(self, job: TuningJob, reason: JudgedReason, learns: bool = True) -> Iterator[Outcome]:
         merge = job.merge
         if merge is None or merge.is_donor:
             return
         told, remembered = judged(self._asking, job, merge, reason)
         self._standing.note(told)
-        self._knowledge.learn(remembered)
-        self._planning.knows_more = True
+        if learns:
+            self._knowledge.learn(remembered)
+            self._planning.knows_more = True
         yield told
 
     def _changed(self, task: Task, reason: Any, gpus_before: int | None = None, detail: str = "") -> Outcome:

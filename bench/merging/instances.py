@@ -1,0 +1,209 @@
+"""Seeded instances of what the task merger decides, of the size of a large cluster."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.merging.measured import Profiles, WorkloadJob
+from schemas.merging.problems import JobKind, MergeProblem, StepTime, Transfer, Unit
+from schemas.merging.reports import MeasuredStep
+from schemas.merging.settings import MAX_SPEEDS
+from solvers.merging.lookup_table import Configuration, LookupTable
+from streams.policies.merging.speeds import allowed_sizes
+
+INTERVAL_S = 120.0
+_EPOCHS = 10
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a synthetic instance is made."""
+
+    units: int = 3_000
+    gpus: int = 240
+    kinds: int = 9
+    step_spread: float = 1.0
+    """Of step times of the kinds: standard deviation of the logarithm."""
+    scaling: float = 0.85
+    """a GPUs are about a ** scaling times as fast as one."""
+    most_gpus: int = 240
+    """Of a job."""
+    iteration_spread: float = 2.0
+    """Of the iterations that are left, likewise."""
+    density: float = 1.0
+    """Part of all pairs of kinds that has transfers."""
+    least_ratio: float = 0.05
+    most_ratio: float = 1.2
+    spatial: bool = True
+    running: float = 1.0
+    """Part of the GPUs that is held."""
+    fresh: float = 0.7
+    """Part of the units without progress."""
+    leading: float = 0.3
+    """Part of the running units with a follower."""
+    waited_s: float = 3_600.0
+    """Mean time that units have waited."""
+    equal_waits: bool = False
+    """Whether all have waited equally long."""
+    switch_s: float = 6.0
+    seed: int = 0
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return (
+            f"{self.units} units, {self.gpus} GPUs, {self.kinds} kinds, {self.density:.0%} of pairs at "
+            f"ratios {self.least_ratio:.2f} to {self.most_ratio:.2f}, up to {self.most_gpus} GPUs a job"
+        )
+
+
+def synthetic(shape: Shape) -> MergeProblem:
+    """An instance of a shape."""
+    rng = random.Random(f"merge/{shape.seed}")
+    kinds = tuple(_kind(rng, shape) for _ in range(shape.kinds))
+    pairs = [
+        (mode, donor, receiver)
+        for mode in (("temporal", "spatial") if shape.spatial else ("temporal",))
+        for donor in range(shape.kinds)
+        for receiver in range(shape.kinds)
+        if mode == "temporal" or donor <= receiver
+    ]
+    low, high = sorted((shape.least_ratio, shape.most_ratio))
+    transfers = tuple(
+        Transfer.model_validate(
+            {
+                "mode": mode,
+                "donor": donor,
+                "receiver": receiver,
+                "receiver_ratio": rng.uniform(low, high),
+                "donor_ratio": rng.uniform(low, high) if mode == "spatial" else 1.0,
+            }
+        )
+        for mode, donor, receiver in pairs
+        if rng.random() < shape.density
+    )
+    iterations = [max(1.0, 1_000.0 * rng.lognormvariate(0.0, shape.iteration_spread)) for _ in kinds]
+    return MergeProblem(
+        gpus=shape.gpus,
+        interval_s=INTERVAL_S,
+        switch_s=shape.switch_s,
+        kinds=kinds,
+        units=_units(rng, shape, kinds, iterations, [rng.randrange(shape.kinds) for _ in range(shape.units)]),
+        transfers=transfers,
+    )
+
+
+def measured_mix(
+    profiles: Profiles, jobs: Sequence[WorkloadJob], units: int, gpus: int, seed: int
+) -> MergeProblem:
+    """An instance with the measured steps and tasks, and with transfers as good as the measured ones: of so
+    many jobs, each is as likely to be any of the workload."""
+    rng = random.Random(f"mix/{seed}")
+    by_task = {job.task: job for job in reversed(jobs)}
+    tasks = list(by_task)
+    kinds = tuple(_measured_kind(profiles, by_task[task], gpus) for task in tasks)
+    transfers = []
+    for mode in ("temporal", "spatial"):
+        for donor in tasks:
+            for receiver in tasks:
+                ratio = _ratio(profiles, by_task[receiver], donor, mode)
+                back = _ratio(profiles, by_task[donor], receiver, mode)
+                a, b = tasks.index(donor), tasks.index(receiver)
+                if mode == "temporal" or a <= b:
+                    fields = {"mode": mode, "donor": a, "receiver": b, "receiver_ratio": ratio}
+                    transfers.append(
+                        Transfer.model_validate(fields | ({"donor_ratio": back} if mode == "spatial" else {}))
+                    )
+    iterations = []
+    for task, kind in zip(tasks, kinds, strict=True):
+        curve = profiles.single(task, by_task[task].setting)
+        epochs = curve.first_reaching(by_task[task].target) or _EPOCHS
+        iterations.append(float(epochs * -(-kind.dataset_samples // kind.samples_per_step)))
+    shape = Shape(units=units, gpus=gpus, kinds=len(kinds))
+    chosen = [tasks.index(rng.choice(list(jobs)).task) for _ in range(units)]
+    return MergeProblem(
+        gpus=gpus,
+        interval_s=INTERVAL_S,
+        switch_s=shape.switch_s,
+        kinds=kinds,
+        units=_units(rng, shape, kinds, iterations, chosen),
+        transfers=tuple(transfers),
+    )
+
+
+def _kind(rng: random.Random, shape: Shape) -> JobKind:
+    one_s = 0.2 * rng.lognormvariate(0.0, shape.step_spread)
+    steps: list[StepTime] = []
+    for size in allowed_sizes(min(shape.gpus, shape.most_gpus), pipeline=False):
+        step_s = one_s / size**shape.scaling * rng.uniform(0.98, 1.02)
+        if not steps or step_s < steps[-1].step_s:
+            steps.append(StepTime(gpus=size, step_s=step_s))
+    return JobKind(
+        steps=tuple(steps),
+        samples_per_step=rng.choice((16, 64, 128)),
+        dataset_samples=rng.randint(200, 100_000),
+    )
+
+
+def _units(
+    rng: random.Random,
+    shape: Shape,
+    kinds: Sequence[JobKind],
+    iterations: Sequence[float],
+    chosen: Sequence[int],
+) -> tuple[Unit, ...]:
+    """Some run, some lead a merge, and the others wait."""
+    left = int(shape.running * shape.gpus)
+    found: list[dict[str, object]] = []
+    followers: dict[int, list[int]] = {}
+    for number, kind in enumerate(chosen):
+        is_fresh = rng.random() < shape.fresh
+        waited_s = shape.waited_s if shape.equal_waits else rng.expovariate(1.0 / max(shape.waited_s, 1e-9))
+        fields: dict[str, object] = {
+            "job_ids": (f"j{number}",),
+            "kind": kind,
+            "iterations": iterations[kind] if is_fresh else max(iterations[kind] * rng.random(), 1.0),
+            "waited_s": waited_s,
+            "part": "any" if is_fresh else "donor",
+            "gpus": 0,
+        }
+        if left > 0 and rng.random() < 0.5:
+            sizes = [step.gpus for step in kinds[kind].steps if step.gpus <= min(left, 8)]
+            if sizes:
+                fields["gpus"], fields["waited_s"] = rng.choice(sizes), 0.0
+                left -= int(str(fields["gpus"]))
+        elif is_fresh:
+            followers.setdefault(kind, []).append(number)
+        found.append(fields)
+    waiting = [number for numbers in followers.values() for number in numbers]
+    rng.shuffle(waiting)
+    for fields in found:
+        if fields["gpus"] and waiting and rng.random() < shape.leading:
+            fields["follower"] = f"j{waiting.pop()}"
+    return tuple(Unit.model_validate(fields) for fields in found)
+
+
+def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> JobKind:
+    """With steps as a zone's lookup table has them."""
+    table, usual = LookupTable(), Configuration()
+    rows: Sequence[MeasuredStep] = tuple(profiles.steps)[:MAX_SPEEDS]
+    for row in rows:
+        table.observe(usual, row)
+    steps: list[StepTime] = []
+    for size in allowed_sizes(gpus, pipeline=False):
+        step_s = table.step(usual, size, -(-size // 4), job.batch_size, job.batch_size).step_s
+        if not steps or step_s < steps[-1].step_s:
+            steps.append(StepTime(gpus=size, step_s=step_s))
+    return JobKind(
+        steps=tuple(steps), samples_per_step=job.batch_size, dataset_samples=profiles.samples[job.task]
+    )
+
+
+def _ratio(profiles: Profiles, receiver: WorkloadJob, donor: str, mode: str) -> float:
+    """Of its epochs alone, the part that a receiver needs: twice as many for one that never meets its
+    target."""
+    curve = profiles.curves.merged(donor, receiver.task, mode)
+    alone = profiles.single(receiver.task, receiver.setting).first_reaching(receiver.target) or _EPOCHS
+    if curve is None:
+        return 1.0
+    return (curve.first_reaching(receiver.target) or 2 * alone) / alone

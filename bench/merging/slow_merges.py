@@ -1,0 +1,152 @@
+"""How long the task merger takes at 3,000 jobs and 240 GPUs on one core, building the model included: on the
+measured mix, and on synthetic instances that are sought for slowness.
+
+Which instances are slow is told by time itself, so a search takes another path on another machine. The
+slowest few that it finds are timed again; the middle of three times counts.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from bench.cores import on_one_core
+from bench.figures import Measurement, Result, Table
+from bench.merging.instances import Shape, measured_mix, synthetic
+from bench.merging.trial import Setting
+from schemas.merging.problems import MergeProblem
+from schemas.merging.settings import MergingPolicy
+from solvers.merging.merger import merge
+
+UNITS = 3_000
+GPUS = 240
+MIXES = 20
+"""Instances of each measured mix."""
+QUICK_MIXES = 3
+TRIES = 150
+"""Instances that are sought."""
+QUICK_TRIES = 10
+_AT_ONCE = 25
+"""Of them, between two restarts."""
+_DRAWN = 8
+"""Of these, drawn anew; the others are neighbours of the slowest so far."""
+_TIMED = 5
+_TIMES = 3
+LIMIT_S = MergingPolicy().solve_limit_s
+
+
+@dataclass(frozen=True)
+class _Timed:
+    label: str
+    took_s: float
+    gap_pct: float | None
+    """Between the plan and the proven bound; None where there was no plan in time."""
+    merged: int
+
+
+def measure_merger(quick: bool, seed: int, settings: Sequence[Setting]) -> Result:
+    """`merger_median_s` over the measured mixes, `merger_worst_s` over all instances."""
+    with on_one_core():
+        merge(synthetic(Shape(units=50, gpus=8)), LIMIT_S)  # loads the libraries
+        mixes = list(_mixes(QUICK_MIXES if quick else MIXES, seed, settings))
+        tries = QUICK_TRIES if quick else TRIES
+        sought = sorted(climbed(random.Random(f"slow merges/{seed}"), tries), key=lambda found: -found[0])
+        slowest = [_again(shape) for _, shape in sought[:_TIMED]]
+    worst = max((*mixes, *slowest), key=lambda timed: timed.took_s)
+    usual = statistics.median(timed.took_s for timed in mixes)
+    rows = [
+        (kind, timed.label, timed.gap_pct, timed.merged, timed.took_s)
+        for kind, some in (("measured mixes", mixes), ("sought", slowest))
+        for timed in some
+    ]
+    unsolved = sum(timed.gap_pct is None for timed in slowest)
+    size = f"{UNITS:,} jobs, {GPUS} GPUs, one core, limit {LIMIT_S:g} s"
+    return Result(
+        (
+            Measurement(
+                "merger_median_s", usual, f"{len(mixes)} instances of measured mixes; {size}", len(mixes)
+            ),
+            Measurement(
+                "merger_worst_s",
+                worst.took_s,
+                f"of {len(mixes)} measured mixes and {tries} synthetic instances sought for slowness "
+                f"({unsolved} of the slowest {len(slowest)} without a plan in time): {worst.label}; {size}",
+                len(mixes) + tries,
+            ),
+        ),
+        (Table("merger", ("instances", "instance", "gap_pct", "merges", "s"), rows),),
+    )
+
+
+def climbed(rng: random.Random, tries: int) -> Iterator[tuple[float, Shape]]:
+    """Instances and the times that they took, each a neighbour of the slowest since the last restart, or
+    drawn anew."""
+    best, at = -1.0, random_shape(rng)
+    for number in range(tries):
+        place = number % _AT_ONCE
+        shape = random_shape(rng) if place < _DRAWN else neighbour(rng, at)
+        took_s = _timed("", partial(synthetic, shape)).took_s
+        yield took_s, shape
+        if place == 0 or took_s > best:
+            best, at = took_s, shape
+
+
+def random_shape(rng: random.Random) -> Shape:
+    """Any instance of the size that the estimator's questions allow, the extremes often."""
+    least = rng.choice((0.02, 0.1, 0.5, 0.9))
+    return Shape(
+        units=UNITS,
+        gpus=GPUS,
+        kinds=rng.choice((1, 2, 9, 18, 32, 32)),
+        step_spread=rng.choice((0.0, 0.5, 1.0, 2.0)),
+        scaling=rng.choice((0.3, 0.6, 0.85, 0.99, 1.0)),
+        most_gpus=rng.choice((4, 16, 64, GPUS, GPUS)),
+        iteration_spread=rng.choice((0.0, 0.5, 2.0, 4.0)),
+        density=rng.choice((0.0, 0.1, 0.5, 1.0, 1.0)),
+        least_ratio=least,
+        most_ratio=least + rng.choice((0.0, 0.01, 0.3, 1.0)),
+        spatial=rng.random() < 0.7,
+        running=rng.choice((0.0, 0.5, 1.0)),
+        fresh=rng.choice((0.05, 0.3, 0.7, 1.0)),
+        leading=rng.choice((0.0, 0.3, 1.0)),
+        waited_s=rng.choice((0.0, 60.0, 3_600.0, 1e5)),
+        equal_waits=rng.random() < 0.3,
+        switch_s=rng.choice((0.0, 6.0, 60.0)),
+        seed=rng.randrange(10**6),
+    )
+
+
+def neighbour(rng: random.Random, shape: Shape) -> Shape:
+    """An instance that differs in one way."""
+    other = random_shape(rng)
+    name = rng.choice([name for name in vars(shape) if getattr(other, name) != getattr(shape, name)])
+    if name in ("least_ratio", "most_ratio"):
+        return replace(shape, least_ratio=other.least_ratio, most_ratio=other.most_ratio)
+    return replace(shape, **{name: getattr(other, name)})
+
+
+def _mixes(count: int, seed: int, settings: Sequence[Setting]) -> Iterator[_Timed]:
+    for setting in settings:
+        profiles, jobs = setting.read()
+        for number in range(count):
+            make = partial(measured_mix, profiles, jobs, UNITS, GPUS, seed * count + number)
+            yield _timed(f"mix of {setting.model} {number}", make)
+
+
+def _again(shape: Shape) -> _Timed:
+    """Timed a few times: the middle one counts."""
+    timed = [_timed(shape.text, partial(synthetic, shape)) for _ in range(_TIMES)]
+    return sorted(timed, key=lambda one: one.took_s)[_TIMES // 2]
+
+
+def _timed(label: str, make: Callable[[], MergeProblem]) -> _Timed:
+    problem = make()
+    start_s = time.perf_counter()
+    solution = merge(problem, LIMIT_S)
+    took_s = time.perf_counter() - start_s
+    if solution is None or solution.objective is None or solution.bound is None:
+        return _Timed(label, took_s, None, 0)
+    gap_pct = 100.0 * (solution.objective - solution.bound) / max(abs(solution.objective), 1e-9)
+    return _Timed(label, took_s, gap_pct, sum(share.mode != "normal" for share in solution.shares))

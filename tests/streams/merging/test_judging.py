@@ -1,0 +1,99 @@
+"""When a merge is undone: while the donor trains, and by a job's own first epochs."""
+
+import pytest
+
+from schemas.lora import Dataset
+from schemas.merging.reports import TaskEvaluated
+from schemas.merging.workload import MergingTerms, Target, TuningWorkload
+from streams.cell.jobs import Job
+from streams.policies.merging.job import Merge, TuningJob
+from streams.policies.merging.judging import fault_of_merge, note_evaluation
+from streams.policies.merging.kind_of_jobs import KindOfJobs
+from streams.policies.merging.task import Task
+
+WORKLOAD = TuningWorkload(
+    model="base",
+    dataset=Dataset(path="a.jsonl", samples=800),
+    validation_path="a.validation.jsonl",
+    target=Target(accuracy=0.9, most_iterations=1_000),
+)
+
+
+def job(merge: Merge | None = None) -> TuningJob:
+    return TuningJob(Job("j", "u", "z", WORKLOAD, MergingTerms()), 0, "kind", 0.0, merge=merge)
+
+
+def merged(mode="temporal", is_donor=False, before: float | None = None) -> TuningJob:
+    return job(Merge(mode, "other", "task", 800, is_donor, 0.0, 0.1, 100, 300, before))
+
+
+def task(*job_ids: str, mode="temporal") -> Task:
+    return Task("t", mode, job_ids, {"n0": 1}, watched_epochs=2)
+
+
+def evaluated(epochs: float, accuracy: float, phase="own") -> TaskEvaluated:
+    return TaskEvaluated(
+        cell="c",
+        node="n0",
+        run_id="t.1/j",
+        job_id="j",
+        samples_done=0,
+        iterations=int(100 * epochs),
+        epochs=epochs,
+        loss=None,
+        accuracy=accuracy,
+        phase=phase,
+        partner="other",
+        step=None,
+    )
+
+
+def judged(one: TuningJob, kind: KindOfJobs, of: Task, *reports: TaskEvaluated) -> list[bool]:
+    found = []
+    for report in reports:
+        note_evaluation(one, kind, of, report)
+        found.append(fault_of_merge(one, kind, of, report) is not None)
+    return found
+
+
+@pytest.fixture
+def kind() -> KindOfJobs:
+    """Whose jobs alone have an accuracy of 0.6 after two epochs."""
+    known = KindOfJobs.of(WORKLOAD)
+    judged(job(), known, task("j", mode="normal"), *(evaluated(n, 0.3 * n) for n in (1, 2, 3)))
+    return known
+
+
+def test_jobs_alone_tell_what_is_usual_after_the_watched_epochs(kind):
+    assert (kind.watched, kind.watched_accuracy) == (1, pytest.approx(0.6))
+    judged(job(), kind, task("j", mode="normal"), evaluated(2, 0.8))
+    assert (kind.watched, kind.watched_accuracy) == (2, pytest.approx(0.7))
+    assert KindOfJobs.from_state(kind.to_state()) == kind
+
+
+@pytest.mark.parametrize("mode", ["temporal", "spatial"])
+def test_a_job_no_better_than_alone_after_the_watched_epochs_is_undone(kind, mode):
+    reports = evaluated(1, 0.1), evaluated(2, 0.6)
+    assert judged(merged(mode), kind, task("j", mode=mode), *reports) == [False, True]
+    assert kind.watched == 1, "merged jobs say nothing of those alone"
+
+
+def test_a_job_that_is_better_than_alone_goes_on_whatever_comes_later(kind):
+    reports = evaluated(1, 0.1), evaluated(2, 0.61), evaluated(3, 0.5), evaluated(4, 0.5)
+    assert judged(merged(), kind, task("j"), *reports) == [False] * 4
+
+
+def test_where_no_job_of_the_kind_ran_alone_nothing_is_undone_by_it():
+    unknown = KindOfJobs.of(WORKLOAD)
+    assert judged(merged(), unknown, task("j"), evaluated(2, 0.0)) == [False]
+
+
+def test_a_donor_is_as_if_it_were_alone(kind):
+    assert judged(merged(is_donor=True), kind, task("j", "other"), evaluated(2, 0.2)) == [False]
+    assert kind.watched == 2
+
+
+def test_a_receiver_is_judged_with_its_donors_weights(kind):
+    reports = [evaluated(n, 0.2, phase="donor") for n in (1, 2)]
+    assert judged(merged(before=0.2), kind, task("other", "j"), *reports) == [False, True]
+    assert judged(merged(before=0.1), kind, task("other", "j"), *reports) == [False, False]
