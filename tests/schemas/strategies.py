@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from schemas.elastic.settings import MAX_SLOWNESS
+from schemas.merging.commands import JOBS_PER_MODE
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
 
 SEEDED = settings(
@@ -99,6 +100,8 @@ def consistent_zone(zone: dict[str, Any], number: int = 0) -> None:
         gpu["power_kw"] = min(gpu.get("power_kw", 0.0), 1e-5)
     for index, node in enumerate(zone["nodes"]):
         node |= {"id": f"node-{number}-{index}", "gpu_type": "gpu-0", "tariff": "tariff-0"}
+    if zone["policy"]["kind"] == "merging":
+        zone["gpu_types"] = zone["gpu_types"][:1]
     for row in zone.get("throughput", ()):
         row["gpu_type"] = "gpu-0"
     if "reference_gpu_type" in zone["policy"]:
@@ -130,9 +133,26 @@ def consistent(configuration: dict[str, Any]) -> dict[str, Any]:
     return configuration
 
 
+def _consistent_tuning(workload: dict[str, Any]) -> None:
+    """Accuracy, and whether a merge helps, are measured on validation data."""
+    if workload.get("kind") == "tuning":
+        workload["validation_path"] = workload.get("validation_path") or "validation.jsonl"
+
+
+def _consistent_orders(event: dict[str, Any]) -> None:
+    """A task has as many jobs as its mode merges."""
+    orders = event.get("orders", [event["order"]] if "order" in event else [])
+    for order in orders:
+        _consistent_tuning(order["workload"])
+    if "orders" in event:
+        event["orders"] = (orders * 2)[: JOBS_PER_MODE[event["mode"]]]
+
+
 def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:
     """An event or a command about a job whose workload obeys the rules between its fields."""
+    _consistent_orders(event)
     workload = event.get("workload", {})
+    _consistent_tuning(workload)
     if workload.get("kind") == "elastic":
         fewest = workload.get("min_workers", 1)
         workload["max_workers"] = max(workload.get("max_workers", 1), fewest)

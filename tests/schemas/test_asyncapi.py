@@ -153,6 +153,7 @@ def test_every_type_travels_over_its_topics() -> None:
     assert set(channels["ledger"]["messages"]) == {model.__name__ for model in LEDGER_TYPES.values()}
     assert set(channels["decisions"]["messages"]) == {model.__name__ for model in DECISION_TYPES.values()}
     commands = {"SlotAssigned", "RunCancelled", "WorkersAssigned", "WorkersReleased"}
+    commands |= {"ProfileOrdered", "TaskAssigned", "TaskReleased", "LoaderPrewarmed"}
     assert set(channels["commands"]["messages"]) == commands
     assert set(channels["prices"]["messages"]) == {"ZonePriced"}
     assert set(channels["staffing"]["messages"]) == {"ZoneStaffed"}
