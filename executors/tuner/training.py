@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from executors.lora.adapted_pass import Adapted, adapters_placed, loss_logits, precision
+from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, TokenSequence, pack
@@ -55,13 +55,14 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _MicroBatch:
-    """What a pass asks of the adapter: see `Adapted`."""
+class InTraining:
+    """An adapter as a pass of a step has it, with dropout: see `Adapted`."""
 
     adapter: TrainedAdapter
     generator: torch.Generator
     step: int
     sequences: tuple[tuple[int, int], ...]
+    """(place in the step's global batch, tokens) of those in the pass."""
 
     @property
     def layout(self) -> AdapterLayout:
@@ -70,6 +71,21 @@ class _MicroBatch:
     def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
         seed = derive_seed(self.adapter.task.seed, "dropout", self.step, site)
         return self.adapter.site_adapter(site, rows, SequenceMasks(self.generator, seed, self.sequences))
+
+
+@dataclass(frozen=True)
+class InUse:
+    """An adapter as it is used, rather than trained: see `Adapted`."""
+
+    adapter: TrainedAdapter
+
+    @property
+    def layout(self) -> AdapterLayout:
+        return self.adapter.layout
+
+    def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
+        trained = self.adapter.site_adapter(site, rows, SequenceMasks(torch.Generator(), 0, ()))
+        return SiteAdapter(trained.down, trained.up, trained.scaling, 0.0, trained.masks, rows)
 
 
 class Trainer:
@@ -167,21 +183,17 @@ class Trainer:
         size = 2 * self.micro_batch_size  # no activations are kept
         for start in range(0, len(sequences), size):
             batch = pack([sequences[start : start + size]], self._device)
-            with torch.no_grad(), adapters_placed(self.base, [self.undropped()], batch):
+            with torch.no_grad(), adapters_placed(self.base, [InUse(self.adapter)], batch):
                 with precision(self._device):
                     logits = loss_logits(self.base, batch)
                 right += int((logits.argmax(-1) == batch.labels).sum())
             total += len(batch.labels)
         return right, total
 
-    def undropped(self) -> Adapted:
-        """The adapter as it is used, rather than trained."""
-        return _Undropped(self.adapter)
-
     @contextmanager
     def _pass(self, batch: PackedBatch, part: Sequence[Sample], number: int) -> Iterator[None]:
         sequences = tuple((sample.place, len(sample.sequence.token_ids)) for sample in part)
-        micro_batch = _MicroBatch(self.adapter, self._masks, number, sequences)
+        micro_batch = InTraining(self.adapter, self._masks, number, sequences)
         with adapters_placed(self.base, [micro_batch], batch):
             if self._checkpoints_activations:
                 with activations_checkpointed(self.base.model):
@@ -205,21 +217,6 @@ class Trainer:
         gradient.copy_(everything[: len(gradient)])
         said.copy_(everything[len(gradient) :])
         return time.monotonic() - started_s
-
-
-@dataclass(frozen=True)
-class _Undropped:
-    """The adapter as it is used, rather than trained: see `Adapted`."""
-
-    adapter: TrainedAdapter
-
-    @property
-    def layout(self) -> AdapterLayout:
-        return self.adapter.layout
-
-    def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
-        trained = self.adapter.site_adapter(site, rows, SequenceMasks(torch.Generator(), 0, ()))
-        return SiteAdapter(trained.down, trained.up, trained.scaling, 0.0, trained.masks, rows)
 
 
 def new_adapter(
