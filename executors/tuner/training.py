@@ -142,11 +142,8 @@ class Trainer:
         self.adapter.gradient.div_(math.fsum(tokens for _, tokens in pairs))
         losses = tuple(loss / tokens if tokens else None for loss, tokens in pairs)
         for loss in losses:
-            if loss is not None and not math.isfinite(loss):
-                raise DivergedError(f"loss: {loss} in step {number}: the training has diverged")
-        norm = self.adapter.update()
-        if not math.isfinite(norm):
-            raise DivergedError(f"gradient norm: {norm} in step {number}: the training has diverged")
+            raise_if_diverged("loss", loss, number)
+        raise_if_diverged("gradient norm", self.adapter.update(), number)
         step_s = time.monotonic() - started_s
         return Step(losses, tuple(numbers[2 * sources :]), step_s, exchange_s)
 
@@ -217,6 +214,16 @@ class Trainer:
         gradient.copy_(everything[: len(gradient)])
         said.copy_(everything[len(gradient) :])
         return time.monotonic() - started_s
+
+
+def raise_if_diverged(name: str, value: float | None, step: int) -> None:
+    """See whether a number of a step is one.
+
+    Raises:
+        DivergedError: it is not.
+    """
+    if value is not None and not math.isfinite(value):
+        raise DivergedError(f"{name}: {value} in step {step}: the training has diverged")
 
 
 def new_adapter(

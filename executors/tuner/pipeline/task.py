@@ -127,6 +127,10 @@ class PipelineTask:
         """This rank's piece of the adapter."""
         return self._part
 
+    def divide(self, micro_batches: int) -> None:
+        """Cut batches into so many parts from now on; the same on all ranks."""
+        self.plan = replace(self.plan, micro_batches=micro_batches)
+
     def step(self, signals: Sequence[float] = ()) -> StepResult:
         """Train one batch.
 
