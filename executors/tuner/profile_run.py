@@ -75,9 +75,8 @@ class ProfileRun:
             )
             team.join(meeting)
             team.agree()
-            found = profile(
-                command, team, self._base, settings, self._around.device, deadline_s, self._is_halted
-            )
+            device, leads = self._around.device, membership.rank == 0
+            found = profile(command, team, self._base, settings, device, deadline_s, leads, self._is_halted)
             if found is not None:
                 self._tell(ProfileReported, vars(found))
             return found is not None

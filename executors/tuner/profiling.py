@@ -48,6 +48,7 @@ def profile(
     settings: TunerSettings,
     device: torch.device,
     deadline_s: float,
+    leads: bool,
     is_halted: Callable[[], bool],
 ) -> Profile | None:
     """Make a profile run; None if it was halted. All workers call it.
@@ -55,6 +56,7 @@ def profile(
     Args:
         team: the workers, connected; it has the one job.
         deadline_s: by the monotonic clock.
+        leads: whether this worker reports what was found, and so computes the embedding.
         is_halted: whether this worker was told to end it.
 
     Raises:
@@ -78,7 +80,9 @@ def profile(
         configurations.append(run.measured(run.repeat(until_s)))
     memory_bytes = max(row[0] for row in team.gather([peak_bytes[0]]))
     loader = run.job.loader
-    embeddings = _embed(base, loader, command.fisher_samples, deadline_s)
+    embeddings = Embeddings((), (), 0)
+    if leads:
+        embeddings = _embed(base, loader, command.fisher_samples, deadline_s)
     return Profile(
         losses=losses,
         embedding=embeddings.fisher,

@@ -108,7 +108,7 @@ class LoneWorker:
         team = Crews(self.base, self.loaders, self.around(Inbox(Pipe()[0], lambda _: None))).for_profile(part)
         deadline_s = time.monotonic() + command.limit_s
         device = torch.device("cpu")
-        return profile(command, team, self.base, self.settings, device, deadline_s, lambda: is_halted)
+        return profile(command, team, self.base, self.settings, device, deadline_s, True, lambda: is_halted)
 
 
 def open_trainer(base: SharedBase, workload: TuningWorkload, loader: Loader, device: torch.device) -> Trainer:
