@@ -105,6 +105,7 @@ class TaskRun:
                     self._outcome = "finished"
                 return
             except PeerLostError:
+                self._meeting = None  # one of those who met will not hear its last word
                 reunions += 1
                 if reunions > _REUNIONS or not team.can_reunite:
                     raise
