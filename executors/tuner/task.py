@@ -358,7 +358,7 @@ class TaskRun:
         if watched is not None and active[0].merged_epochs <= self._command.watched_epochs:
             accuracy = self._accuracy(watched)
             if accuracy is not None:
-                self._tell_evaluation(watched, accuracy, "donor", active[0].epochs)
+                self._tell_evaluation(watched, accuracy, "donor", active[0].merged_epochs)
         self._evaluating_s += time.monotonic() - started_s
         return accuracies
 

@@ -28,8 +28,10 @@ class _Progress:
     accuracy: AccuracyAfter
     epochs: float = 0.0
     """Of its own data, along that curve."""
-    before: "tuple[AccuracyAfter, float] | None" = None
-    """The curve and the place on it before the merge that it is in."""
+    receiver: str | None = None
+    """Who learns from it in a temporal merge."""
+    merged_at: float = 0.0
+    """Its epochs when that merge began."""
 
 
 @dataclass
@@ -122,11 +124,8 @@ class VirtualTuner:
             return
         for order in orders:
             if command.mode == "temporal" and order is orders[1] and order.resume_iterations == 0:
-                workloads = (order.workload, orders[0].workload)
-                alone = self._truth.alone(order.workload)
-                self._jobs[order.job_id] = _Progress(
-                    self._truth.merged("temporal", *workloads), before=(alone, 0.0)
-                )
+                merged = self._truth.merged("temporal", order.workload, orders[0].workload)
+                self._jobs[order.job_id] = _Progress(merged)
             yield from self._run(task, [order], start_s)
             if not self._is_present(task):
                 return
@@ -136,9 +135,8 @@ class VirtualTuner:
         """Both jobs of a spatial merge learn from each other from now on."""
         for order, other in ((orders[0], orders[1]), (orders[1], orders[0])):
             if order.resume_iterations == 0:
-                alone = self._truth.alone(order.workload)
                 merged = self._truth.merged("spatial", order.workload, other.workload)
-                self._jobs[order.job_id] = _Progress(merged, before=(alone, 0.0))
+                self._jobs[order.job_id] = _Progress(merged)
 
     def _run(self, task: _Running, orders: list[JobOrder], start_s: float) -> Moments:
         """Train these jobs until each has met its target, epoch by epoch."""
@@ -150,6 +148,7 @@ class VirtualTuner:
             yield start_s, None
             if not self._is_present(task):
                 return
+            self._note_donor(task, order)
             place = self._place(task.command, order.run_id, order.job_id)
             yield start_s, RunStarted(**place, samples_done=self._samples(order))
         task.since_s = start_s
@@ -176,6 +175,13 @@ class VirtualTuner:
                     if not self._is_present(task):
                         return
 
+    def _note_donor(self, task: _Running, order: JobOrder) -> None:
+        """A job begins to be trained, perhaps for another one to learn from it."""
+        command, job = task.command, self._jobs[order.job_id]
+        receiver = command.orders[1].job_id if command.mode == "temporal" else None
+        if order is command.orders[0] and job.receiver != receiver:
+            job.receiver, job.merged_at = receiver, job.epochs
+
     def _evaluated(
         self,
         task: _Running,
@@ -200,8 +206,8 @@ class VirtualTuner:
                 step=None if is_joint else self._step(order.workload, placement),
             ),
         )
-        is_donor = task.command.mode == "temporal" and order is task.command.orders[0]
-        if is_donor and partner is not None and job.epochs <= task.command.watched_epochs:
+        since = job.epochs - job.merged_at
+        if partner is not None and job.receiver == partner.job_id and since <= task.command.watched_epochs:
             seen = self._truth.as_receiver(partner.workload, order.workload)
             if seen is None:
                 return
@@ -211,7 +217,7 @@ class VirtualTuner:
                     **self._place(task.command, partner.run_id, partner.job_id),
                     samples_done=0,
                     iterations=0,
-                    epochs=job.epochs,
+                    epochs=since,
                     loss=None,
                     accuracy=_accuracy(seen(job.epochs)),
                     phase="donor",
@@ -235,14 +241,12 @@ class VirtualTuner:
             return
         del self._tasks[command.task_id]
         for order in task.command.orders:
-            if order.job_id not in command.job_ids:
-                continue
             job = self._jobs.get(order.job_id)
             if job is not None and order.job_id in task.jobs and task.epoch_s:
                 held_s = max(time_s - task.since_s, 0.0)
                 job.epochs += held_s / task.epoch_s[order.job_id]
-            if job is not None and command.reason == "undone" and job.before is not None:
-                job.accuracy, job.epochs = job.before
+            if job is not None and command.reason == "undone" and order.job_id in command.job_ids:
+                job = self._jobs[order.job_id] = _Progress(self._truth.alone(order.workload))
             waits = task.command.mode == "temporal" and order is not task.command.orders[0]
             if job is None or (waits and order.job_id not in task.jobs):
                 continue

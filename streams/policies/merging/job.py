@@ -61,6 +61,8 @@ class TuningJob:
     """GPUs by node of its profile run."""
     task: str | None = None
     """The task that it is part of."""
+    generation: int = 0
+    """Of the last task that its nodes were told to run it in."""
     waited_s: float = 0.0
     waits_since_s: float = 0.0
     """When it last had GPUs, or was submitted. Says nothing of a job that has some."""
@@ -71,6 +73,8 @@ class TuningJob:
     """Runs that failed since the job was last further than ever before."""
     furthest_samples: int = 0
     best_accuracy: float | None = None
+    is_compared: bool = False
+    """Whether it was evaluated after the watched epochs."""
     merge: Merge | None = None
     """Stays until the job is over."""
     never_merges: bool = False
@@ -125,6 +129,7 @@ class TuningJob:
             self.stopping,
             self.profiled_on,
             self.task,
+            self.generation,
             self.waited_s,
             self.waits_since_s,
             self.running_s,
@@ -133,6 +138,7 @@ class TuningJob:
             self.failures,
             self.furthest_samples,
             self.best_accuracy,
+            self.is_compared,
             None if merge is None else list(vars(merge).values()),
             self.never_merges,
             None if self.finished is None else self.finished.model_dump_json(),
@@ -152,12 +158,13 @@ class TuningJob:
             stopping,
             profiled_on,
             task,
+            generation,
             waited_s,
             waits_since_s,
             *rest,
         ) = state
         running_s, attained_gpu_s, restarts, failures, *rest = rest
-        furthest_samples, best_accuracy, merge, never_merges, finished, given_up = rest
+        furthest_samples, best_accuracy, is_compared, merge, never_merges, finished, given_up = rest
         return cls(
             jobs[job_id],
             arrival,
@@ -168,6 +175,7 @@ class TuningJob:
             stopping,
             profiled_on,
             task,
+            generation,
             waited_s,
             waits_since_s,
             running_s,
@@ -176,6 +184,7 @@ class TuningJob:
             failures,
             furthest_samples,
             best_accuracy,
+            is_compared,
             None if merge is None else Merge(*merge),
             never_merges,
             None if finished is None else RunFinished.model_validate_json(finished),

@@ -171,10 +171,10 @@ class Tasks:
         jobs = [self.jobs[job_id] for job_id in task.job_ids]
         if task.is_assigned or any(job.stopping for job in jobs):
             return
-        task.generation += 1
+        task.generation = 1 + max(task.generation, *(job.generation for job in jobs))
         task.is_assigned, task.since_s = True, self.time_s
         for job in jobs:
-            job.run_id = task.run_id(job.job_id)
+            job.generation, job.run_id = task.generation, task.run_id(job.job_id)
         members = tuple(TaskMember(node=node, gpus=gpus) for node, gpus in task.members.items())
         order = TaskAssigned(
             zone=self.zone,
@@ -190,10 +190,17 @@ class Tasks:
         for member in members[1:]:
             yield order.model_copy(update={"node": member.node})
 
-    def stop(self, task: Task, reason: TaskReleaseReason, without: Iterable[str] = ()) -> Iterator[Outcome]:
+    def stop(
+        self,
+        task: Task,
+        reason: TaskReleaseReason,
+        about: Sequence[str] = (),
+        without: Iterable[str] = (),
+    ) -> Iterator[Outcome]:
         """Take a task's GPUs away; its jobs wait, and the task is gone.
 
         Args:
+            about: the jobs that the reason is about; all of the task if not given.
             without: nodes that are lost: what ran there is over.
         """
         lost = set(without)
@@ -208,7 +215,7 @@ class Tasks:
                     node=node,
                     task_id=task.task_id,
                     generation=task.generation,
-                    job_ids=task.job_ids,
+                    job_ids=tuple(about) or task.job_ids,
                     reason=reason,
                 )
 

@@ -314,24 +314,26 @@ class MergingZone:
 
     def _evaluated(self, job: TuningJob, task: Task, report: TaskEvaluated) -> Iterator[Outcome]:
         kind = self._knowledge.kinds[job.kind]
-        note_evaluation(job, kind, task, report)
+        compares = note_evaluation(job, kind, task, report)
         if report.phase == "own":
             batch = job.workload.hyperparameters.batch_size
             self._tasks.progress(job, max(job.job.samples_done, report.iterations * batch))
         if report.step is not None and len(task.active_job_ids) == 1:
             self._asking.speeds.observe(kind, report.step)
-        fault = fault_of_merge(job, kind, task, report)
+        fault = fault_of_merge(job, kind, task, report, compares)
         if fault is None:
             return
         jobs = [self._tasks.jobs[job_id] for job_id in task.job_ids]
-        yield from self._tasks.stop(task, "undone")
+        # A donor was trained as if it were alone.
+        learners = [each for each in jobs if each.merge is not None and not each.merge.is_donor]
+        yield from self._tasks.stop(task, "undone", about=[each.job_id for each in learners])
         yield self._changed(task, "undone", task.gpus, fault)
         for each in jobs:
             each.never_merges = True
             # Of two that learn from each other, the other may gain: nothing is learned of it.
             yield from self._judge(each, "undone", learns=each is job)
-            if each.merge is not None and not each.merge.is_donor:
-                each.job.samples_done = 0  # nothing of the merge is kept
+            if each in learners:
+                each.job.samples_done, each.is_compared = 0, False  # nothing of the merge is kept
             each.merge = None
         self._has_changed()
 
@@ -339,7 +341,10 @@ class MergingZone:
         """A task ends because of one of its jobs, whose run is over already; the other waits for GPUs."""
         gpus, others = task.gpus, [other for other in task.job_ids if other != job.job_id]
         run_id = job.run_id
-        yield from self._tasks.stop(task, "failed" if job.is_ending and not others else "reallocated")
+        if job.is_ending:
+            yield from self._tasks.stop(task, "failed", about=(job.job_id,))
+        else:
+            yield from self._tasks.stop(task, "reallocated")
         if run_id is not None:
             job.stopping.pop(run_id, None)
         yield self._changed(task, reason, gpus, detail)
@@ -355,7 +360,7 @@ class MergingZone:
         """A user withdraws a job: it ends wherever it is."""
         task = self._tasks.task_of(job)
         if task is not None:
-            yield from self._tasks.stop(task, "withdrawn" if len(task.job_ids) == 1 else "reallocated")
+            yield from self._tasks.stop(task, "withdrawn", about=(job.job_id,))
             yield self._changed(task, "withdrawn", task.gpus, "")
             self._part(task)
         elif job.stage == "profiling":

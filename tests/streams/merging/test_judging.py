@@ -51,8 +51,8 @@ def evaluated(epochs: float, accuracy: float, phase="own") -> TaskEvaluated:
 def judged(one: TuningJob, kind: KindOfJobs, of: Task, *reports: TaskEvaluated) -> list[bool]:
     found = []
     for report in reports:
-        note_evaluation(one, kind, of, report)
-        found.append(fault_of_merge(one, kind, of, report) is not None)
+        compares = note_evaluation(one, kind, of, report)
+        found.append(fault_of_merge(one, kind, of, report, compares) is not None)
     return found
 
 
