@@ -219,6 +219,15 @@ class Tasks:
                     reason=reason,
                 )
 
+    def part(self, task: Task) -> None:
+        """The jobs of a task that is gone are not to go on together: where the receiver of a temporal merge
+        had not begun, or nobody has done a step yet, there was no merge."""
+        for job_id in task.job_ids:
+            if task.follower is not None:
+                self.jobs[job_id].merge = None
+            else:
+                self._forget_empty_merge(self.jobs[job_id])
+
     def complete(self, job: TuningJob, report: RunFinished) -> None:
         """A job's work is done; whoever is in a task with it goes on there."""
         self.progress(job, report.samples_done)
@@ -227,6 +236,7 @@ class Tasks:
         task = self.task_of(job)
         if task is not None:
             self.drop(job, task)
+        self._note(job)
 
     def drop(self, job: TuningJob, task: Task) -> None:
         """A job is no part of its task any more, which goes on with the other or is over."""
@@ -245,6 +255,11 @@ class Tasks:
             else:
                 self._account(other, task)
             task.since_s = self.time_s
+            if not task.is_assigned:
+                # Its nodes know nothing of the merge, and will not.
+                if task.mode == "temporal":
+                    other.merge = None
+                task.mode = "normal"
         self._note(job)
 
     def fail(self, job: TuningJob, report: RunFailed) -> None:
@@ -252,6 +267,7 @@ class Tasks:
         job.failures += 1
         if report.permanent or job.failures >= MOST_FAILURES:
             job.given_up = report.error or "the run failed"
+        self._note(job)
 
     def progress(self, job: TuningJob, samples_done: int) -> None:
         """So far a job is now."""
@@ -262,6 +278,7 @@ class Tasks:
     def cleared(self, job: TuningJob, run_id: str) -> Iterator[Outcome]:
         """A run that was told to end has done so."""
         job.stopping.pop(run_id, None)
+        self._forget_empty_merge(job)
         self._note(job)
         task = self.task_of(job)
         if task is not None:
@@ -301,6 +318,12 @@ class Tasks:
             foretold=tuple(foretold),
             detail=detail,
         )
+
+    def _forget_empty_merge(self, job: TuningJob) -> None:
+        """A job whose runs are over without a step, and that is with nobody, was never merged."""
+        task = self.task_of(job)
+        if job.iterations == 0 and not job.stopping and (task is None or len(task.job_ids) == 1):
+            job.merge = None
 
     def _leave(self, job: TuningJob, task: Task, lost: set[str]) -> None:
         is_active = job.job_id in task.active_job_ids

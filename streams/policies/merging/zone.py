@@ -136,8 +136,9 @@ class MergingZone:
             yield f"{len(other)} jobs were admitted for base model {other[0].workload.model}"
         for node in context.zone.nodes:
             held = sum(task.members.get(node.id, 0) for task in self._tasks.all.values())
+            held += sum(job.profiled_on.get(node.id, 0) for job in self._tasks.jobs.values())
             if held > gpus.nodes[node.id]:
-                yield f"node {node.id} would have {gpus.nodes[node.id]} GPUs, and tasks have {held} there"
+                yield f"node {node.id} would have {gpus.nodes[node.id]} GPUs, and jobs have {held} there"
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         self._configure(context)
@@ -272,12 +273,7 @@ class MergingZone:
             case RunProgressed(complete=False):
                 self._tasks.progress(job, report.samples_done)
             case RunFinished():
-                self._tasks.complete(job, report)
-                if task.job_ids:
-                    yield self._changed(task, "job_over")
-                yield from self._settle(job)
-                self._has_changed()
-                yield from self._profile()
+                yield from self._complete(job, report)
             case RunFailed():
                 self._tasks.fail(job, report)
                 yield from self._break_up(task, job, "run_failed", report.error)
@@ -289,15 +285,13 @@ class MergingZone:
         """A report about a run that was told to end."""
         match report:
             case RunFinished() if job.given_up is None:
-                self._tasks.complete(job, report)
-                yield from self._settle(job)
-                self._has_changed()
+                yield from self._complete(job, report)
                 return
+            case RunProgressed(complete=False):
+                return  # it will say what is left of it
             case RunProgressed() | RunFinished():
                 if not job.is_ending:
                     self._tasks.progress(job, report.samples_done)
-                if isinstance(report, RunProgressed) and not report.complete:
-                    return
             case RunFailed() if not job.is_ending:
                 self._tasks.fail(job, report)
             case RunFailed() | ProfileReported():
@@ -308,6 +302,17 @@ class MergingZone:
         task = self._tasks.task_of(job)
         if job.is_ending and task is not None:
             yield from self._break_up(task, job, "run_failed", job.given_up or "")
+        yield from self._settle(job)
+        self._has_changed()
+        yield from self._profile()
+
+    def _complete(self, job: TuningJob, report: RunFinished) -> Iterator[Outcome]:
+        """A job is done; another of its task goes on with the GPUs."""
+        task = self._tasks.task_of(job)
+        self._tasks.complete(job, report)
+        if task is not None and task.job_ids:
+            yield self._changed(task, "job_over")
+            yield from self._tasks.settle(task)
         yield from self._settle(job)
         self._has_changed()
         yield from self._profile()
@@ -339,19 +344,15 @@ class MergingZone:
 
     def _break_up(self, task: Task, job: TuningJob, reason: Any, detail: str) -> Iterator[Outcome]:
         """A task ends because of one of its jobs, whose run is over already; the other waits for GPUs."""
-        gpus, others = task.gpus, [other for other in task.job_ids if other != job.job_id]
-        run_id = job.run_id
+        gpus, run_id = task.gpus, job.run_id
         if job.is_ending:
             yield from self._tasks.stop(task, "failed", about=(job.job_id,))
         else:
             yield from self._tasks.stop(task, "reallocated")
         if run_id is not None:
             job.stopping.pop(run_id, None)
+        self._tasks.part(task)
         yield self._changed(task, reason, gpus, detail)
-        for other in others:
-            # Its part of the merge goes on alone.
-            if task.follower == other:
-                self._tasks.jobs[other].merge = None
         yield from self._settle(job)
         self._has_changed()
         yield from self._profile()
@@ -362,7 +363,7 @@ class MergingZone:
         if task is not None:
             yield from self._tasks.stop(task, "withdrawn", about=(job.job_id,))
             yield self._changed(task, "withdrawn", task.gpus, "")
-            self._part(task)
+            self._tasks.part(task)
         elif job.stage == "profiling":
             yield from self._tasks.abort_profile(job)
         self._has_changed()
@@ -378,21 +379,15 @@ class MergingZone:
                 self._tasks.end_profile(job, "new")
         for task in [task for task in self._tasks.all.values() if node in task.members]:
             yield from self._tasks.stop(task, "node_lost", without=(node,))
-            self._part(task)
+            self._tasks.part(task)
             yield self._changed(task, "node_lost", task.gpus, why)
 
     def _vacate(self, node: str) -> Iterator[Outcome]:
         """Have the tasks of a node that is to leave go elsewhere."""
         for task in [task for task in self._tasks.all.values() if node in task.members]:
             yield from self._tasks.stop(task, "reallocated")
-            self._part(task)
+            self._tasks.part(task)
             yield self._changed(task, "preempted", task.gpus, f"node {node} is to leave")
-
-    def _part(self, task: Task) -> None:
-        """A task is gone; where the receiver of a temporal merge had not begun, there was no merge."""
-        if task.follower is not None:
-            for job_id in task.job_ids:
-                self._tasks.jobs[job_id].merge = None
 
     def _is_awaited(self, node: str) -> bool:
         """Whether a run that was told to end there has not said that it did."""
