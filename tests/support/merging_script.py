@@ -12,6 +12,7 @@ from schemas.merging.problems import MergeSolution, Share
 from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
 from schemas.solves import SolveFinished, SolveRequested
 from streams.policies.merging.job import TuningJob
+from tests.support.cells import Bench
 from tests.support.merging import CELL, MODEL, MergingBench, merging_cell, submit, tick
 from tests.support.twins import ZONE
 
@@ -42,9 +43,14 @@ class Script:
     """
 
     def __init__(
-        self, nodes: int = 1, gpus: int = 4, cell: CellConfigured | None = None, **policy: Any
+        self,
+        nodes: int = 1,
+        gpus: int = 4,
+        cell: CellConfigured | None = None,
+        bench: Bench | None = None,
+        **policy: Any,
     ) -> None:
-        self.bench = MergingBench()
+        self.bench = bench or MergingBench()
         self.time_s = 0.0
         self.asked: SolveRequested | None = None
         """The plan that was asked for last."""

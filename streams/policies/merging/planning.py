@@ -42,7 +42,8 @@ class Planning:
         self._is_early = False
         """Whether its answer is carried out only at `_next_s`."""
         self._ready: SolveFinished | None = None
-        """The answer that waits for that."""
+        """The answer that waits for that, see `hold`."""
+        self._ready_json: str | None = None
         self._estimate_request: str | None = None
         self._estimated_s = 0.0
         """When the last estimate was asked for."""
@@ -66,14 +67,15 @@ class Planning:
             yield from self._ask_for_estimates()
         interval_s = self._policy.interval_s
         if time_s >= self._next_s:
-            ready, self._ready = self._ready, None
+            ready = self._ready
+            self.hold(None)
             self._next_s = (math.floor(time_s / interval_s) + 1) * interval_s
             if ready is not None:
                 yield from self._apply(ready)
             else:
                 yield from self._ask(time_s, is_early=False)
         elif self._is_idle_time(time_s):
-            self._ready = None
+            self.hold(None)
             yield from self._ask(time_s, is_early=False)
         elif time_s >= self._next_s - self._policy.prewarm_s and self._ready is None:
             yield from self._ask(time_s, is_early=True)
@@ -90,11 +92,19 @@ class Planning:
         elif answer.request_id != self._plan_request:
             yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
         elif self._is_early and self._tasks.time_s < self._next_s:
-            self._plan_request, self._ready = None, answer
+            self._plan_request = None
+            self.hold(answer)
             yield from self._prewarm(answer)
         else:
             self._plan_request = None
             yield from self._apply(answer)
+
+    def hold(self, answer: SolveFinished | None) -> None:
+        """Keep an answer until it is carried out, in place of any other. It is as long as there are jobs."""
+        before = self._ready_json or ""
+        self._ready = answer
+        self._ready_json = None if answer is None else answer.model_dump_json()
+        self._tasks.count(len(self._ready_json or "") - len(before))
 
     def state(self) -> dict[str, Any]:
         """Of types that msgpack writes."""
@@ -104,7 +114,7 @@ class Planning:
             "plan_request": self._plan_request,
             "asked_s": self._asked_s,
             "is_early": self._is_early,
-            "ready": None if self._ready is None else self._ready.model_dump_json(),
+            "ready": self._ready_json,
             "estimate_request": self._estimate_request,
             "estimated_s": self._estimated_s,
             "has_changed": self.has_changed,
@@ -118,7 +128,7 @@ class Planning:
         self._is_early = state["is_early"]
         self._estimate_request, self._estimated_s = state["estimate_request"], state["estimated_s"]
         ready = state["ready"]
-        self._ready = None if ready is None else SolveFinished.model_validate_json(ready)
+        self.hold(None if ready is None else SolveFinished.model_validate_json(ready))
         self.has_changed, self.knows_more = state["has_changed"], state["knows_more"]
 
     def _is_idle_time(self, time_s: float) -> bool:

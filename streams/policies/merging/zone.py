@@ -143,6 +143,7 @@ class MergingZone:
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         self._configure(context)
         self._has_changed()
+        self._planning.knows_more = True
         yield from self._profile()
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
@@ -244,6 +245,7 @@ class MergingZone:
                 if job.is_ending and not report.permanent:
                     # Its data may be sound, and only the profile run not: it runs unmerged.
                     job.given_up, job.failures, job.stage, job.never_merges = None, 0, "ready", True
+                    self._tasks.recount(job)
                     yield self._asking.foretold(job, "profile_failed", report.error)
                 yield from self._settle(job)
             case RunProgressed(complete=True) | RunFinished():
@@ -351,6 +353,7 @@ class MergingZone:
             yield from self._tasks.stop(task, "reallocated")
         if run_id is not None:
             job.stopping.pop(run_id, None)
+            self._tasks.recount(job)
         self._tasks.part(task)
         yield self._changed(task, reason, gpus, detail)
         yield from self._settle(job)
@@ -400,7 +403,8 @@ class MergingZone:
             return
         if job.merge is not None:
             yield from self._judge(job, "finished" if job.finished is not None else "ended_early")
-        if job.finished is not None and (job.merge is None or job.merge.is_donor):
+        is_alone = job.merge is None or job.merge.is_donor
+        if job.finished is not None and is_alone and job.iterations > 0:
             kind = self._knowledge.kinds[job.kind]
             if kind.expected_iterations is not None:
                 self._standing.note_alone(kind.expected_iterations, job.iterations)
@@ -408,6 +412,8 @@ class MergingZone:
             self._planning.knows_more = True
         self._knowledge.leave(job.kind)
         self._asking.speeds.forget(job.kind)
+        if not self._tasks.jobs:
+            self._planning.hold(None)
         yield from ended
 
     def _judge(self, job: TuningJob, reason: JudgedReason, learns: bool = True) -> Iterator[Outcome]:
