@@ -54,6 +54,8 @@ class Script:
         self.time_s = 0.0
         self.asked: SolveRequested | None = None
         """The plan that was asked for last."""
+        self.curve_fault = ""
+        """Why estimates have all loss curves to be of no use."""
         defaults = {"interval_s": INTERVAL_S, "idle_interval_s": None, "prewarm_s": 0.0}
         self.send(cell or merging_cell(nodes, gpus, **{**defaults, **policy}), tick(0.0))
 
@@ -119,7 +121,10 @@ class Script:
         return self.solved(
             asked,
             EstimateSolution(
-                kinds=tuple(KindEstimate(iterations=kind.most_iterations) for kind in problem.kinds),
+                kinds=tuple(
+                    KindEstimate(iterations=kind.most_iterations, fault=self.curve_fault)
+                    for kind in problem.kinds
+                ),
                 transfers=tuple(transfers),
             ),
         )

@@ -116,7 +116,7 @@ class MergingZone:
         if change.status in ("down", "restarted"):
             yield from self._lose(change.node, f"node {change.node} is {change.status}")
         elif change.status == "leaving":
-            yield from self._vacate(change.node)
+            yield from self._vacate(change.node, f"node {change.node} is to leave")
         yield from self._profile()
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
@@ -225,7 +225,25 @@ class MergingZone:
         for job in list(self._tasks.jobs.values()):
             if job.stage == "new" and job.kind not in busy and not job.is_ending and not job.stopping:
                 busy.add(job.kind)
+                if job.workload.pipeline:
+                    yield from self._make_room(job)
                 yield from self._tasks.profile(job, self._asking.policy)
+
+    def _make_room(self, job: TuningJob) -> Iterator[Outcome]:
+        """Vacate a node for the profile run of a pipeline-parallel job that has found none for an interval:
+        plans leave GPUs idle for profile runs, but hardly as many on one node."""
+        if self._tasks.time_s - job.waits_since_s < self._asking.policy.interval_s:
+            return
+        room = {
+            node: idle + sum(task.members.get(node, 0) for task in self._tasks.all.values())
+            for node, idle in self._gpus.free().items()
+        }
+        fitting = [node for node, gpus in room.items() if gpus >= STAGES_PER_PIPELINE]
+        if fitting:
+            idle = self._gpus.free()
+            node = max(fitting, key=lambda node: idle[node])
+            if idle[node] < STAGES_PER_PIPELINE:
+                yield from self._vacate(node, f"job {job.job_id} is profiled on node {node}")
 
     def _profiling(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
         """A report about a job's profile run."""
@@ -385,12 +403,13 @@ class MergingZone:
             self._tasks.part(task)
             yield self._changed(task, "node_lost", task.gpus, why)
 
-    def _vacate(self, node: str) -> Iterator[Outcome]:
-        """Have the tasks of a node that is to leave go elsewhere."""
+    def _vacate(self, node: str, why: str) -> Iterator[Outcome]:
+        """Have the tasks of a node go elsewhere."""
         for task in [task for task in self._tasks.all.values() if node in task.members]:
             yield from self._tasks.stop(task, "reallocated")
             self._tasks.part(task)
-            yield self._changed(task, "preempted", task.gpus, f"node {node} is to leave")
+            yield self._changed(task, "preempted", task.gpus, why)
+        self._has_changed()
 
     def _is_awaited(self, node: str) -> bool:
         """Whether a run that was told to end there has not said that it did."""
