@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
+from schemas.changes import ZoneConfigured
 from schemas.fleet import NodeOnline, NodeSilent, RunFailed, RunFinished, RunProgressed
 from schemas.merging.commands import TransferMode
 from schemas.merging.estimates import EstimateProblem, EstimateSolution, KindEstimate, TransferEstimate
@@ -13,7 +14,7 @@ from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
 from schemas.solves import SolveFinished, SolveRequested
 from streams.policies.merging.job import TuningJob
 from tests.support.cells import Bench
-from tests.support.merging import CELL, MODEL, MergingBench, merging_cell, submit, tick
+from tests.support.merging import CELL, MODEL, MergingBench, answer, merging_cell, submit, tick
 from tests.support.twins import ZONE
 
 Kind = TypeVar("Kind", bound=Outcome)
@@ -100,6 +101,16 @@ class Script:
 
     def answer(self, *shares: Share, asked: SolveRequested) -> list[Outcome]:
         return self.send(self.solved(asked, MergeSolution(shares=shares)))
+
+    def solve(self) -> list[Outcome]:
+        """What a solver does answer to the question of the next interval."""
+        return self.send(answer(self.ask()))
+
+    def reconfigure(self, **policy: Any) -> list[Outcome]:
+        """The zone gets other settings."""
+        zone = self.bench.cell.configuration.zones[0]
+        changed = zone.model_copy(update={"policy": zone.policy.model_copy(update=policy)})
+        return self.send(ZoneConfigured(cell=CELL, zone=changed))
 
     @staticmethod
     def solved(asked: SolveRequested, solution: Any) -> SolveFinished:

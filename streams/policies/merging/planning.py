@@ -39,8 +39,8 @@ class Planning:
         self._plan_request: str | None = None
         self._asked_s = 0.0
         """When the last plan was asked for."""
-        self._is_early = False
-        """Whether its answer is carried out only at `_next_s`."""
+        self._due_s = 0.0
+        """Its answer is carried out no sooner: the interval that it was asked for, or at once."""
         self._ready: SolveFinished | None = None
         """The answer that waits for that, see `hold`."""
         self._ready_json: str | None = None
@@ -91,7 +91,7 @@ class Planning:
                 self.knows_more = True
         elif answer.request_id != self._plan_request:
             yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
-        elif self._is_early and self._tasks.time_s < self._next_s:
+        elif self._tasks.time_s < self._due_s:
             self._plan_request = None
             self.hold(answer)
             yield from self._prewarm(answer)
@@ -113,7 +113,7 @@ class Planning:
             "requests": self._requests,
             "plan_request": self._plan_request,
             "asked_s": self._asked_s,
-            "is_early": self._is_early,
+            "due_s": self._due_s,
             "ready": self._ready_json,
             "estimate_request": self._estimate_request,
             "estimated_s": self._estimated_s,
@@ -125,7 +125,7 @@ class Planning:
         """Take a state."""
         self._next_s, self._requests = state["next_s"], state["requests"]
         self._plan_request, self._asked_s = state["plan_request"], state["asked_s"]
-        self._is_early = state["is_early"]
+        self._due_s = state["due_s"]
         self._estimate_request, self._estimated_s = state["estimate_request"], state["estimated_s"]
         ready = state["ready"]
         self.hold(None if ready is None else SolveFinished.model_validate_json(ready))
@@ -159,7 +159,8 @@ class Planning:
         if problem is None:
             return
         self._requests += 1
-        self._plan_request, self._is_early = f"plan-{self._requests}", is_early
+        self._plan_request = f"plan-{self._requests}"
+        self._due_s = self._next_s if is_early else time_s
         yield SolveRequested(
             zone=self._tasks.zone,
             request_id=self._plan_request,
