@@ -1,6 +1,9 @@
 """Real fine-tuning through Kafka: jobs that are profiled, merged, and parted where that does not help."""
 
+import os
 import shutil
+import signal
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -23,7 +26,7 @@ from schemas.merging.workload import MergingTerms, TuningWorkload
 from tests.integration.deployment import ROOT
 from tests.integration.watched_deployment import READY_S, WatchedDeployment
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 CELL, ZONE = "tuning", "finetune"
 CELLS = ROOT / "infra" / "cells" / "tuning.yaml"
@@ -107,3 +110,42 @@ def test_of_four_jobs_two_are_merged_a_merge_is_undone_and_all_are_done(fleet: W
         assert weights
         assert any(each.abs().max() > 0 for each in weights)
         base = model.unload()
+
+
+@pytest.mark.drill
+def test_whatever_is_killed_or_stopped_the_jobs_are_done_and_the_log_is_proven(
+    fleet: WatchedDeployment,
+) -> None:
+    deployment = fleet.deployment
+    (executor,), (solver,) = deployment.executors.values(), deployment.solvers
+    blows = {
+        "the executor is killed": (executor, signal.SIGKILL, 0.0),
+        "the executor stands still for longer than its node's timeout": (executor, signal.SIGSTOP, 15.0),
+        "the solver is killed": (solver, signal.SIGKILL, 0.0),
+        "the solver stands still": (solver, signal.SIGSTOP, 10.0),
+        "the worker is killed": (deployment.worker, signal.SIGKILL, 0.0),
+        "the worker stands still": (deployment.worker, signal.SIGSTOP, 10.0),
+    }
+    for number, (what, (service, blow, still_s)) in enumerate(blows.items()):
+        jobs = {
+            f"tables-{number}": tuning_workload("code-pages", 120),
+            f"related-{number}": tuning_workload("more-code-pages", 150, accuracy=0.9),
+        }
+        fleet.send(*(submitted(job_id, workload) for job_id, workload in jobs.items()))
+        started = f"tables-{number}"
+        fleet.until(
+            lambda started=started: [each for each in fleet.events(TaskEvaluated) if each.job_id == started],
+            f"{started} trains, before {what}",
+            READY_S,
+        )
+        pid = service.pid
+        assert pid is not None
+        os.kill(pid, blow)
+        if still_s:
+            time.sleep(still_s)
+            os.kill(pid, signal.SIGCONT)
+        for job_id, workload in jobs.items():
+            fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done: {what}", READY_S)
+            (done,) = fleet.completed(job_id)
+            assert done.samples_done == workload.total_samples
+    fleet.assert_proven()
