@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from executors.tuner.messages import Verdict, meeting_of
+from executors.tuner.messages import meeting_of
 from executors.workers.membership import Membership
 from schemas.base import Identifier, RunId
 from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned, TaskReleaseReason
@@ -25,18 +25,17 @@ class Ending(BaseModel):
     """Whom the reason is about; others of the task are checkpointed."""
 
     @property
-    def verdict(self) -> Verdict:
-        """What becomes of what the workers have not written."""
-        return "drop" if self.reason == "undone" else "keep"
-
-    @property
     def weight(self) -> int:
         """What takes more back weighs more: it is not undone by what takes less."""
         return 2 if self.reason in _DISCARDED else int(self.reason == "undone")
 
     def discards(self, job_id: str) -> bool:
-        """Whether nothing of a job is kept."""
+        """Whether nothing of a job is kept, not even what it has published."""
         return self.reason in _DISCARDED and job_id in self.job_ids
+
+    def undoes(self, job_id: str) -> bool:
+        """Whether a job that is not over begins anew."""
+        return self.reason == "undone" and job_id in self.job_ids
 
 
 class AssignmentState(BaseModel):

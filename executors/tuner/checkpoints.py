@@ -16,7 +16,6 @@ from executors.tuner.files import (
     FinishedJob,
     JobFiles,
     JobProgress,
-    is_of,
     progress_of,
     result_path,
 )
@@ -60,14 +59,11 @@ class JobCheckpoints:
         """
         return self._base.frozen(workload.hyperparameters.frozen_layers)
 
-    def find(
-        self, order: JobOrder, generation: int, partner: str | None, wait_s: float
-    ) -> SavedJob | FinishedJob | None:
+    def find(self, order: JobOrder, generation: int, wait_s: float) -> SavedJob | FinishedJob | None:
         """What a job goes on from in this generation; None if it starts anew.
 
         A checkpoint that the cell knows of is waited for: its writer may still be at it. What lies there of a
-        job that starts anew is removed, unless this generation has written it. In a merge, what the job had
-        before is set aside.
+        job that starts anew is removed, unless this generation has written it.
 
         Raises:
             StaleWriterError: a later generation has written.
@@ -87,22 +83,14 @@ class JobCheckpoints:
             newest = store.newest(job_id)
         if newest is not None and newest.token > generation:
             raise StaleWriterError(f"{job_id}: generation {generation} was replaced by {newest.token}")
-        if partner is None:
-            self._files.sound.remove(job_id)
         if newest is None:
             return None
         if newest.token < generation and order.resume_iterations == 0:
-            # In a merge it may be what the job goes on from if that is undone.
-            if partner is not None and FINISHED_JOB not in newest.files and not is_of(newest, partner):
-                self._files.sound.save(job_id, generation, newest.samples_done, newest.files)
             store.remove(job_id)
             return None
         if FINISHED_JOB in newest.files:
             return self._finished(newest, order)
-        saved = self._saved(newest, order)
-        if partner is not None and saved.progress.partner != partner:
-            self._files.sound.save(job_id, generation, newest.samples_done, newest.files)
-        return saved
+        return self._saved(newest, order)
 
     def adapter_of(self, order: JobOrder) -> TaskState | None:
         """The adapter of a finished job, to start another from; None if it is not there any more."""
@@ -147,7 +135,6 @@ class JobCheckpoints:
         # The adapter is kept: whom it is given to may have to start from it once more.
         files = {**encoded, FINISHED_JOB: finished.model_dump_json().encode()}
         self._files.present.conclude(job_id, generation, saved.state.samples_done, files)
-        self._files.sound.remove(job_id)
         return finished
 
     def _saved(self, checkpoint: Checkpoint, order: JobOrder) -> SavedJob:

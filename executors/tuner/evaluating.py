@@ -84,7 +84,7 @@ class Evaluations:
         if watched is not None and active[0].merged_epochs <= self._watched_epochs:
             accuracy = self._accuracy(watched)
             if accuracy is not None:
-                self._tell(watched, accuracy, "donor", active[0].epochs)
+                self._tell(watched, accuracy, "donor", active[0].merged_epochs)
         self._evaluating_s += time.monotonic() - started_s
         return accuracies
 

@@ -1,7 +1,6 @@
 """A job's files on the shared store, for processes with and without torch.
 
-A job has its last checkpoints, and, while it is merged, a copy of the last one from before. The generation of
-the task is the fencing token of all of them.
+A job has its last checkpoints. The generation of the task is their fencing token.
 """
 
 import logging
@@ -83,8 +82,6 @@ class JobFiles:
     def __init__(self, state_root: Path, cell: str) -> None:
         self.present = CheckpointStore(state_root / cell / "checkpoints")
         """What jobs go on from."""
-        self.sound = CheckpointStore(state_root / cell / "before-merge")
-        """What merged jobs go on from if their merge is undone; nothing for one that had not begun."""
         self._meetings = state_root / cell / "tuner"
 
     def meeting_place(self, task_id: str) -> Path:
@@ -96,9 +93,8 @@ class JobFiles:
         newest = self.present.newest(job_id)
         return 0 if newest is None else newest.samples_done
 
-    def undo(self, job_id: str, partner: str, generation: int) -> int:
-        """Have a job go on from where it was before its merge with `partner`, unless it is over, or its merge
-        was undone before, or a later generation has written.
+    def undo(self, job_id: str, generation: int) -> int:
+        """Have a job begin anew whose merge is undone, unless it is over or a later generation has written.
 
         Args:
             generation: the last one of the merge.
@@ -110,42 +106,18 @@ class JobFiles:
             OSError: the store failed; it can be tried again.
         """
         newest = self.present.newest(job_id)
-        is_final = self.present.is_concluded(job_id)
-        if newest is not None and (is_final or newest.token > generation or not is_of(newest, partner)):
+        if newest is None:
+            return 0
+        if self.present.is_concluded(job_id) or newest.token > generation:
             return newest.samples_done
-        before = self.sound.newest(job_id)
         self.present.remove(job_id)
-        if before is not None:
-            self.present.save(job_id, generation, before.samples_done, before.files)
-            self.sound.remove(job_id)
-        _log.info("merge undone job=%s samples_done=%d", job_id, 0 if before is None else before.samples_done)
-        return 0 if before is None else before.samples_done
-
-    def samples_before_merge(self, job_id: str) -> int:
-        """What is left of a job whose merge is undone, now or soon, by another node."""
-        before = self.sound.newest(job_id)
-        if before is not None:
-            return before.samples_done
-        newest = self.present.newest(job_id)
-        try:
-            is_merged = newest is not None and progress_of(newest).partner is not None
-        except ValueError:
-            is_merged = False
-        return 0 if newest is None or is_merged else newest.samples_done
+        _log.info("merge undone job=%s", job_id)
+        return 0
 
     def discard(self, job_id: str) -> None:
         """Keep nothing of a job that is over for its user."""
         self.present.remove(job_id)
-        self.sound.remove(job_id)
 
     def remove_meeting(self, task_id: str) -> None:
         """Remove what the workers of a task that is over told each other."""
         shutil.rmtree(self.meeting_place(task_id), ignore_errors=True)
-
-
-def is_of(checkpoint: Checkpoint, partner: str) -> bool:
-    """Whether a checkpoint was written while its job was merged with `partner`."""
-    try:
-        return progress_of(checkpoint).partner == partner
-    except ValueError:
-        return False

@@ -217,7 +217,7 @@ def _find(
     settings: TunerSettings,
 ) -> SavedJob | None:
     """What a job has been trained to, put into its place."""
-    found = checkpoints.find(job.order, command.generation, partner, settings.checkpoint_wait_s)
+    found = checkpoints.find(job.order, command.generation, settings.checkpoint_wait_s)
     if isinstance(found, FinishedJob):
         job.finished = found
         job.move_to(found.position)
@@ -226,13 +226,12 @@ def _find(
     if found is None:
         return None
     if found.progress.partner != partner:
-        if command.mode == "spatial":
+        is_donor = command.mode == "temporal" and job.order is command.orders[0]
+        if command.mode != "normal" and not is_donor:
             done = found.progress.position.iterations
             raise UnfitMergeError(
-                "mode", f"a shared run needs jobs without progress, this one has {done} iterations"
+                "mode", f"who learns in a merge has no progress before it, this job has {done} iterations"
             )
-        if command.mode == "temporal" and job.order is command.orders[1]:
-            return None  # it was set aside: the receiver starts from its donor's weights
     if found.state.dataset_digest != job.loader.digest:
         raise FieldError("dataset.path", f"{job.task.dataset} has changed since the job was checkpointed")
     job.move_to(found.progress.position)

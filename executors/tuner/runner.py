@@ -202,10 +202,8 @@ class TunerRunner:
             # Nothing of it runs here any more.
             if ending.discards(job_id):
                 self._files.discard(job_id)
-            elif command.reason == "undone":
-                for partner in command.job_ids:
-                    if partner != job_id:
-                        self._files.undo(job_id, partner, command.generation)
+            elif ending.undoes(job_id):
+                self._files.undo(job_id, command.generation)
 
     def _prewarm(self, command: LoaderPrewarmed) -> None:
         now_s = self._context.clock.time_s()
@@ -219,7 +217,7 @@ class TunerRunner:
             assignment.ending = ending
         if assignment.workers_left is None:
             assignment.workers_left = 0
-        self._workers.halt(Halt(part=assignment.part, verdict=ending.verdict))
+        self._workers.halt(Halt(part=assignment.part, verdict="keep"))
 
     # Workers
 
@@ -352,18 +350,14 @@ class TunerRunner:
 
     def _settle(self, assignment: Assignment, order: JobOrder, ending: Ending) -> None:
         """Do with a job's files what the reason demands, and report the end of its run."""
-        job_id, command = order.job_id, assignment.command
+        job_id = order.job_id
         if ending.discards(job_id):
             self._files.discard(job_id)
             result = self._output_root / result_path(self._cell, order.user, job_id)
             shutil.rmtree(result, ignore_errors=True)
             samples_done = 0
-        elif ending.reason == "undone" and isinstance(command, TaskAssigned) and len(command.orders) > 1:
-            (other,) = (each for each in command.orders if each is not order)
-            if assignment.leads:
-                samples_done = self._files.undo(job_id, other.job_id, command.generation)
-            else:
-                samples_done = self._files.samples_before_merge(job_id)
+        elif ending.undoes(job_id):
+            samples_done = self._files.undo(job_id, assignment.generation)
         else:
             samples_done = self._files.kept_samples(job_id)
         if order.run_id not in assignment.over:

@@ -105,10 +105,10 @@ class TaskReleased(Command):
     generation: Annotated[int, Field(ge=1)]
     """The one that ends here; an older one is over already."""
     job_ids: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=2)]
+    """Whom the reason is about; another job of the task is checkpointed."""
     reason: TaskReleaseReason
-    """`withdrawn`, `failed`: nothing is kept of the jobs in `job_ids`; another of the task is checkpointed.
-    `undone`: nothing of the merge is kept, and each job that is not over goes on from where it was before it.
-    For all others the jobs are checkpointed."""
+    """`withdrawn`, `failed`: nothing is kept of the jobs. `undone`: nothing of those that are not over; they
+    had not begun before the merge, and begin anew. For all others the jobs are checkpointed."""
 
 
 class LoaderPrewarmed(Command):

@@ -68,7 +68,7 @@ class TaskEvaluated(RunReport):
     iterations: Iterations
     """Of this job so far; 0 for the receiver of a temporal merge while its donor trains."""
     epochs: Annotated[float, Field(ge=0, le=1e9)]
-    """How often its data was used, or the donor's data while that trains."""
+    """How often its data was used; while its donor trains, that of the donor since the merge began."""
     loss: Loss | None
     """Mean token loss of training since the evaluation before; None while its donor trains."""
     accuracy: Accuracy

@@ -16,7 +16,6 @@ from schemas.merging.estimates import (
     TransferEstimate,
 )
 from solvers.merging.gain import GainOutcome, PairEffects
-from solvers.merging.iterations import iterations_to_converge
 from solvers.merging.loss_curve import UnusableTrace, fit_loss_curve
 from solvers.merging.merged_target import MergeQuestion, MergeResult, foretell_targets
 from solvers.merging.pairs import Candidate
@@ -63,19 +62,17 @@ def smallest() -> EstimateProblem:
 
 
 def _alone(facts: KindFacts, shares: Sequence[float]) -> KindEstimate:
-    """How long a job of a kind takes: as those before it did. Or else, until its curve is flat where only
-    that counts; where an accuracy is to be reached, the same part of its bound that others needed, or all of
-    it where none has shown."""
+    """How long a job of a kind takes: all that it is allowed where no accuracy is to be reached, for nothing
+    else ends it. Else as long as those before it; or the part of its bound that others needed, or all of it
+    where none has shown."""
     fitted = fit_loss_curve(facts.losses)
     fault = f"losses: {fitted.detail}" if isinstance(fitted, UnusableTrace) else ""
-    if facts.finished_iterations is not None:
-        iterations = round(facts.finished_iterations)
-    elif facts.target_accuracy is not None:
-        iterations = round(statistics.median(shares or (1.0,)) * facts.most_iterations)
-    elif isinstance(fitted, UnusableTrace):
+    if facts.target_accuracy is None:
         iterations = facts.most_iterations
+    elif facts.finished_iterations is not None:
+        iterations = round(facts.finished_iterations)
     else:
-        iterations = iterations_to_converge(fitted.curve, facts.most_iterations)
+        iterations = round(statistics.median(shares or (1.0,)) * facts.most_iterations)
     return KindEstimate(iterations=min(max(iterations, 1), facts.most_iterations), fault=fault)
 
 
@@ -139,6 +136,9 @@ def _foretold(
     trust = len(results) / (len(results) + _PRIOR_OUTCOMES)
     ratios = {}
     for (pair, candidate), target in zip(candidates.items(), targets, strict=True):
+        if problem.kinds[pair[2]].target_accuracy is None:
+            ratios[pair] = 1.0  # it may become better, and is not done sooner
+            continue
         shown = 1.0 - target.saved_epochs / target.own_epochs
         if candidate.score is not None:
             shown = trust * shown + (1.0 - trust) * _prior_ratio(candidate.score)

@@ -28,8 +28,12 @@ class _Progress:
     accuracy: AccuracyAfter
     epochs: float = 0.0
     """Of its own data, along that curve."""
-    before: "tuple[AccuracyAfter, float] | None" = None
-    """The curve and the place on it before the merge that it is in."""
+    receiver: str | None = None
+    """Who learns from it in a temporal merge."""
+    merged_at: float = 0.0
+    """Its epochs when that merge began."""
+    is_over: bool = False
+    """A run that begins all the same says so again."""
 
 
 @dataclass
@@ -105,7 +109,8 @@ class VirtualTuner:
 
     def _train(self, command: TaskAssigned, time_s: float) -> Moments:
         nodes = [member.node for member in command.members]
-        first = command.orders[0]
+        first, *receivers = orders = list(command.orders)
+        self._fence(command)
         start_s = time_s + self._truth.start_s(
             first.workload,
             all(node in self._warm for node in nodes),
@@ -115,43 +120,49 @@ class VirtualTuner:
         self._prewarmed.discard((nodes[0], first.job_id))
         task = _Running(command, time_s, [])
         self._tasks[command.task_id] = task
-        orders = list(command.orders)
         if command.mode == "spatial":
-            self._join(orders)
+            for order, other in ((orders[0], orders[1]), (orders[1], orders[0])):
+                self._open(order, self._truth.merged("spatial", order.workload, other.workload))
             yield from self._run(task, orders, start_s)
-            return
-        for order in orders:
-            if command.mode == "temporal" and order is orders[1] and order.resume_iterations == 0:
-                workloads = (order.workload, orders[0].workload)
-                alone = self._truth.alone(order.workload)
-                self._jobs[order.job_id] = _Progress(
-                    self._truth.merged("temporal", *workloads), before=(alone, 0.0)
-                )
-            yield from self._run(task, [order], start_s)
-            if not self._is_present(task):
-                return
-            start_s = task.since_s
+        else:
+            self._open(first, self._truth.alone(first.workload))
+            yield from self._run(task, [first], start_s)
+            for order in receivers:
+                if self._is_present(task):
+                    self._open(order, self._truth.merged("temporal", order.workload, first.workload))
+                    yield from self._run(task, [order], task.since_s)
+        if self._is_present(task):
+            del self._tasks[command.task_id]
 
-    def _join(self, orders: list[JobOrder]) -> None:
-        """Both jobs of a spatial merge learn from each other from now on."""
-        for order, other in ((orders[0], orders[1]), (orders[1], orders[0])):
-            if order.resume_iterations == 0:
-                alone = self._truth.alone(order.workload)
-                merged = self._truth.merged("spatial", order.workload, other.workload)
-                self._jobs[order.job_id] = _Progress(merged, before=(alone, 0.0))
+    def _fence(self, command: TaskAssigned) -> None:
+        """Whoever trains one of these jobs still, on a node that nobody hears, writes no checkpoint more."""
+        job_ids = {order.job_id for order in command.orders}
+        for task_id, task in list(self._tasks.items()):
+            if not job_ids.isdisjoint(order.job_id for order in task.command.orders):
+                del self._tasks[task_id]
+
+    def _open(self, order: JobOrder, accuracy: AccuracyAfter) -> None:
+        """A job begins on this curve, if nothing of it is there or is to be used."""
+        if order.resume_iterations == 0 or order.job_id not in self._jobs:
+            self._jobs[order.job_id] = _Progress(accuracy)
 
     def _run(self, task: _Running, orders: list[JobOrder], start_s: float) -> Moments:
         """Train these jobs until each has met its target, epoch by epoch."""
         placement = tuple(sorted((member.gpus for member in task.command.members), reverse=True))
         left = {order.job_id: order for order in orders}
+        task.jobs, task.epoch_s = list(left), {}
         for order in orders:
-            if order.job_id not in self._jobs:
-                self._jobs[order.job_id] = _Progress(self._truth.alone(order.workload))
             yield start_s, None
             if not self._is_present(task):
                 return
+            self._note_donor(task, order)
             place = self._place(task.command, order.run_id, order.job_id)
             yield start_s, RunStarted(**place, samples_done=self._samples(order))
+            if self._jobs[order.job_id].is_over:
+                del left[order.job_id]
+                yield start_s, self._finished(task, order)
+                if not self._is_present(task):
+                    return
         task.since_s = start_s
         while left:
             task.jobs = list(left)
@@ -175,6 +186,13 @@ class VirtualTuner:
                     yield end_s, self._finished(task, order)
                     if not self._is_present(task):
                         return
+
+    def _note_donor(self, task: _Running, order: JobOrder) -> None:
+        """A job begins to be trained, perhaps for another one to learn from it."""
+        command, job = task.command, self._jobs[order.job_id]
+        receiver = command.orders[1].job_id if command.mode == "temporal" else None
+        if order is command.orders[0] and job.receiver != receiver:
+            job.receiver, job.merged_at = receiver, job.epochs
 
     def _evaluated(
         self,
@@ -200,8 +218,8 @@ class VirtualTuner:
                 step=None if is_joint else self._step(order.workload, placement),
             ),
         )
-        is_donor = task.command.mode == "temporal" and order is task.command.orders[0]
-        if is_donor and partner is not None and job.epochs <= task.command.watched_epochs:
+        since = job.epochs - job.merged_at
+        if partner is not None and job.receiver == partner.job_id and since <= task.command.watched_epochs:
             seen = self._truth.as_receiver(partner.workload, order.workload)
             if seen is None:
                 return
@@ -211,7 +229,7 @@ class VirtualTuner:
                     **self._place(task.command, partner.run_id, partner.job_id),
                     samples_done=0,
                     iterations=0,
-                    epochs=job.epochs,
+                    epochs=since,
                     loss=None,
                     accuracy=_accuracy(seen(job.epochs)),
                     phase="donor",
@@ -221,11 +239,9 @@ class VirtualTuner:
             )
 
     def _finished(self, task: _Running, order: JobOrder) -> RunFinished:
-        samples = self._samples(order)
-        self._jobs.pop(order.job_id)
-        return RunFinished(
-            **self._place(task.command, order.run_id, order.job_id), samples_done=samples, loss=None
-        )
+        self._jobs[order.job_id].is_over = True
+        place = self._place(task.command, order.run_id, order.job_id)
+        return RunFinished(**place, samples_done=self._samples(order), loss=None)
 
     def _release(self, command: TaskReleased, time_s: float) -> Moments:
         task = self._tasks.get(command.task_id)
@@ -235,16 +251,14 @@ class VirtualTuner:
             return
         del self._tasks[command.task_id]
         for order in task.command.orders:
-            if order.job_id not in command.job_ids:
-                continue
             job = self._jobs.get(order.job_id)
             if job is not None and order.job_id in task.jobs and task.epoch_s:
                 held_s = max(time_s - task.since_s, 0.0)
                 job.epochs += held_s / task.epoch_s[order.job_id]
-            if job is not None and command.reason == "undone" and job.before is not None:
-                job.accuracy, job.epochs = job.before
+            if job is not None and command.reason == "undone" and order.job_id in command.job_ids:
+                job = self._jobs[order.job_id] = _Progress(self._truth.alone(order.workload))
             waits = task.command.mode == "temporal" and order is not task.command.orders[0]
-            if job is None or (waits and order.job_id not in task.jobs):
+            if job is None or job.is_over or (waits and order.job_id not in task.jobs):
                 continue
             place = self._place(task.command, order.run_id, order.job_id)
             samples, node_s = self._samples(order), max(time_s - task.began_s, 0.0)

@@ -10,8 +10,9 @@ from schemas.merging.estimates import MergeMode
 from schemas.merging.workload import TuningWorkload
 from streams.cell.jobs import Job
 
-_BYTES_PER_JOB = 3_072
-"""Packed: numbers, ids, a merge, what a finished run said, an error."""
+_BYTES_PER_JOB = 1_536
+"""Packed: numbers, ids, a merge, and of its kind what is no profile."""
+_BYTES_PER_RUN = 8
 
 Stage = Literal["new", "profiling", "ready"]
 
@@ -61,6 +62,8 @@ class TuningJob:
     """GPUs by node of its profile run."""
     task: str | None = None
     """The task that it is part of."""
+    generation: int = 0
+    """Of the last task that its nodes were told to run it in."""
     waited_s: float = 0.0
     waits_since_s: float = 0.0
     """When it last had GPUs, or was submitted. Says nothing of a job that has some."""
@@ -71,6 +74,8 @@ class TuningJob:
     """Runs that failed since the job was last further than ever before."""
     furthest_samples: int = 0
     best_accuracy: float | None = None
+    is_compared: bool = False
+    """Whether it was evaluated after the watched epochs."""
     merge: Merge | None = None
     """Stays until the job is over."""
     never_merges: bool = False
@@ -100,7 +105,9 @@ class TuningJob:
     @property
     def state_bytes(self) -> int:
         """What it takes in a snapshot, at most."""
-        return _BYTES_PER_JOB + sum(len(run) + len(node) for run, node in self.stopping.items())
+        finished = "" if self.finished is None else self.finished.model_dump_json()
+        runs = sum(_BYTES_PER_RUN + len(run) + len(node) for run, node in self.stopping.items())
+        return _BYTES_PER_JOB + runs + len(finished.encode()) + len((self.given_up or "").encode())
 
     def order(self, run_id: str) -> JobOrder:
         """What an executor is told of it."""
@@ -125,6 +132,7 @@ class TuningJob:
             self.stopping,
             self.profiled_on,
             self.task,
+            self.generation,
             self.waited_s,
             self.waits_since_s,
             self.running_s,
@@ -133,6 +141,7 @@ class TuningJob:
             self.failures,
             self.furthest_samples,
             self.best_accuracy,
+            self.is_compared,
             None if merge is None else list(vars(merge).values()),
             self.never_merges,
             None if self.finished is None else self.finished.model_dump_json(),
@@ -152,12 +161,13 @@ class TuningJob:
             stopping,
             profiled_on,
             task,
+            generation,
             waited_s,
             waits_since_s,
             *rest,
         ) = state
         running_s, attained_gpu_s, restarts, failures, *rest = rest
-        furthest_samples, best_accuracy, merge, never_merges, finished, given_up = rest
+        furthest_samples, best_accuracy, is_compared, merge, never_merges, finished, given_up = rest
         return cls(
             jobs[job_id],
             arrival,
@@ -168,6 +178,7 @@ class TuningJob:
             stopping,
             profiled_on,
             task,
+            generation,
             waited_s,
             waits_since_s,
             running_s,
@@ -176,6 +187,7 @@ class TuningJob:
             failures,
             furthest_samples,
             best_accuracy,
+            is_compared,
             None if merge is None else Merge(*merge),
             never_merges,
             None if finished is None else RunFinished.model_validate_json(finished),

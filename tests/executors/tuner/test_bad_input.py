@@ -68,14 +68,6 @@ def test_adapters_of_other_shapes_are_not_merged(
     assert not any(each.permanent for each in reports)
 
 
-def test_a_shared_run_needs_jobs_without_progress(worker: LoneWorker) -> None:
-    worker.run(assigned("n1", order("a")), 3)
-    merged = order("a", generation=2, resume_iterations=3), order("b", generation=2)
-    reports = worker.run(assigned("n1", *merged, mode="spatial", generation=2))
-    assert {each.job_id: each.error for each in reports}["a"].startswith("mode: a shared run needs")
-    assert worker.files.kept_samples("a") == 18
-
-
 def test_data_that_changed_since_the_checkpoint(worker: LoneWorker) -> None:
     path = worker.settings.dataset_root / "changing.jsonl"
     path.write_text(json.dumps({"text": "def first"}) + "\n")

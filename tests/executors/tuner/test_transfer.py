@@ -11,9 +11,9 @@ from executors.lora.task import AdapterState
 from executors.tuner.opening import fresh_from
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer, new_adapter
+from infra.demo.library import pieces, write_task
 from schemas.merging.commands import TransferMode
 from schemas.merging.workload import TuningWorkload
-from tests.support.library_text import pieces, write_task
 from tests.support.tuner_nodes import CELL, assigned, order, workload
 from tests.support.tuner_tasks import LoneWorker, open_trainer
 

@@ -1,9 +1,8 @@
-"""The safety net: a merge that is undone leaves each job as it was before it."""
+"""The safety net: of a merge that is undone nothing is kept of who has learned in it."""
 
 import pytest
 
-from executors.node.checkpoints import MANIFEST
-from schemas.fleet import RunFinished, RunProgressed
+from schemas.fleet import RunFailed, RunFinished, RunProgressed
 from schemas.merging.commands import TransferMode
 from schemas.merging.reports import TaskEvaluated
 from tests.support.tuner_nodes import Fleet, assigned, order, released, workload
@@ -22,82 +21,63 @@ def train_alone(fleet: Fleet, job_id: str, least: int = 10) -> int:
     return end.samples_done // 6
 
 
-def files_of(fleet: Fleet, job_id: str) -> dict[str, bytes]:
-    (checkpoint,) = (fleet.root / "state" / "c" / "checkpoints" / job_id).iterdir()
-    return {path.name: path.read_bytes() for path in checkpoint.iterdir() if path.name != MANIFEST}
-
-
-def test_jobs_go_on_from_before_a_temporal_merge(fleet: Fleet) -> None:
-    done = {job_id: train_alone(fleet, job_id) for job_id in ("a", "b")}
-    before = {job_id: files_of(fleet, job_id) for job_id in done}
-    orders = [order(job_id, workload(_LONG), 2, count) for job_id, count in done.items()]
-    fleet.assign(*orders, mode="temporal", generation=2)
+def test_the_donor_of_a_merge_that_is_undone_keeps_what_it_has_and_the_receiver_begins_anew(
+    fleet: Fleet,
+) -> None:
+    done = train_alone(fleet, "a")
+    fleet.assign(
+        order("a", workload(_LONG), 2, done), order("b", workload(_LONG), 2), mode="temporal", generation=2
+    )
     fleet.until(lambda: any(each.phase == "donor" for each in fleet.reports(TaskEvaluated, "b")))
-    fleet.tell(released("n1", "a", "b", generation=2, reason="undone"))
+    fleet.tell(released("n1", "b", generation=2, reason="undone"))
     fleet.until_over("a/2", "b/2")
-    for job_id, count in done.items():
-        assert files_of(fleet, job_id) == before[job_id]
-        assert f"n1 {job_id}/2 run.progressed {6 * count} complete" in fleet.told(job_id)
-    # They go on alone, as if nothing had been.
-    fleet.assign(order("b", workload(done["b"] + 3), 3, done["b"]), generation=3)
-    fleet.until(lambda: list(fleet.ends("b/3")))
-    assert "another workload" in fleet.told("b")[-1]
-    fleet.assign(order("b", workload(_LONG), 4, done["b"]), generation=4)
-    fleet.until(lambda: f"n1 b/4 run.started {6 * done['b']}" in fleet.told("b"))
+    (kept,) = fleet.ends("a/2")
+    assert kept.samples_done > 6 * done
+    assert "n1 b/2 run.progressed 0 complete" in fleet.told("b")
+    assert fleet.checkpoints("a")[-1] == f"2-{kept.samples_done}"
+    assert fleet.checkpoints("b") == []
+    # Both go on alone.
+    fleet.assign(order("a", workload(_LONG), 3, kept.samples_done // 6), generation=3)
+    fleet.until(lambda: f"n1 a/3 run.started {kept.samples_done}" in fleet.told("a"))
+    fleet.assign(order("b", workload(_LONG), 3), generation=3)
+    fleet.until(lambda: "n1 b/3 run.started 0" in fleet.told("b"))
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
-def test_jobs_that_had_not_begun_begin_anew(worker: LoneWorker, mode: TransferMode) -> None:
+def test_who_has_learned_in_a_merge_begins_anew(worker: LoneWorker, mode: TransferMode) -> None:
     orders = order("a", workload(20)), order("b", workload(20, dataset="other.jsonl"))
     worker.run(assigned("n1", *orders, mode=mode), 30 if mode == "temporal" else 10)
     assert worker.files.kept_samples("b") == 60
-    assert worker.files.undo("b", "a", 1) == 0
+    assert worker.files.undo("b", 1) == 0
     assert worker.files.kept_samples("b") == 0
     # Again, as after a crash in between.
-    assert worker.files.undo("b", "a", 1) == 0
+    assert worker.files.undo("b", 1) == 0
 
 
-def test_an_undo_that_was_interrupted_is_finished(worker: LoneWorker) -> None:
-    worker.run(assigned("n1", order("a")), 5)
-    merged = order("a", generation=2, resume_iterations=5), order("b", generation=2)
-    worker.run(assigned("n1", *merged, mode="temporal", generation=2), 4)
-    assert worker.files.kept_samples("a") == 54
-    worker.files.present.remove("a")  # here the process was killed
-    assert worker.files.undo("a", "b", 2) == 30
-    assert worker.files.undo("a", "b", 2) == 30
-
-
-def test_a_merge_of_other_gpus_is_undone_to_before_its_first_generation(worker: LoneWorker) -> None:
-    worker.run(assigned("n1", order("a")), 5)
-    for generation, done in ((2, 5), (3, 8)):
-        merged = order("a", generation=generation, resume_iterations=done), order("b", generation=generation)
-        worker.run(assigned("n1", *merged, mode="temporal", generation=generation), 3)
-    assert worker.files.kept_samples("a") == 66
-    assert worker.files.undo("a", "b", 3) == 30
-
-
-def test_a_receiver_that_was_told_to_start_anew_is_undone_to_before(worker: LoneWorker) -> None:
-    worker.run(assigned("n1", order("b")), 5)
-    for generation, done in ((2, 0), (3, 4)):
-        merged = order("a", generation=generation, resume_iterations=done), order("b", generation=generation)
-        worker.run(assigned("n1", *merged, mode="temporal", generation=generation), 4)
-    assert worker.files.undo("b", "a", 3) == 30
-    assert worker.files.kept_samples("b") == 30
+@pytest.mark.parametrize(("mode", "job"), [("temporal", "b"), ("spatial", "a"), ("spatial", "b")])
+def test_who_has_progress_does_not_learn_in_a_merge(worker: LoneWorker, mode: TransferMode, job: str) -> None:
+    worker.run(assigned("n1", order(job)), 5)
+    done = {job: 5}
+    orders = [order(each, generation=2, resume_iterations=done.get(each, 0)) for each in ("a", "b")]
+    reports = worker.run(assigned("n1", *orders, mode=mode, generation=2), 4)
+    (failed,) = reports_of(reports, RunFailed, job)
+    assert "mode: who learns in a merge has no progress before it, this job has 5 iterations" in failed.error
+    assert worker.files.kept_samples(job) == 30
 
 
 def test_what_a_later_generation_has_trained_is_not_undone(worker: LoneWorker) -> None:
     merged = order("a"), order("b")
     worker.run(assigned("n1", *merged, mode="spatial"), 4)
     worker.run(assigned("n1", order("a", generation=2, resume_iterations=4), generation=2), 3)
-    assert worker.files.undo("a", "b", 1) == 42
+    assert worker.files.undo("a", 1) == 42
 
 
 def test_a_job_that_is_over_stays_over(worker: LoneWorker) -> None:
     orders = order("a", workload(4)), order("b", workload(20))
-    reports = worker.run(assigned("n1", *orders, mode="spatial"), 10, verdict="drop")
+    reports = worker.run(assigned("n1", *orders, mode="spatial"), 10)
     assert len(reports_of(reports, RunFinished, "a")) == 1
-    assert worker.files.undo("a", "b", 1) == 24
-    assert worker.files.undo("b", "a", 1) == 0
+    assert worker.files.undo("a", 1) == 24
+    assert worker.files.undo("b", 1) == 0
 
 
 @pytest.mark.parametrize("reason", ["withdrawn", "failed"])

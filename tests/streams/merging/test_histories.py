@@ -179,6 +179,7 @@ def check(seed: int) -> None:
     history.settle()
     assert sorted(history.ended) == sorted(f"j{number + 1}" for number in range(history.jobs))
     assert not history.world.bench.zone._tasks.gpus.used
+    assert not history.world.bench.zone._tasks._live.total
 
 
 @pytest.mark.parametrize("seed", range(12))
