@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from schemas.merging.estimates import (
+    MAX_FINISHED,
     MAX_KINDS,
     MAX_OUTCOMES,
     EstimateProblem,
     EstimateSolution,
+    FinishedKind,
     MergeMode,
     PairScore,
     PastMerge,
@@ -142,11 +144,11 @@ class Knowledge:
         return EstimateProblem(
             modes=self._policy.modes,
             kinds=tuple(self.kinds[key].facts() for key in ranked),
-            shares=tuple(
-                min(kind.finished_iterations / kind.most_iterations, 1.0)
+            finished=tuple(
+                FinishedKind(task=kind.task, share=min(kind.finished_iterations / kind.most_iterations, 1.0))
                 for kind in self.kinds.values()
                 if kind.finished
-            ),
+            )[-MAX_FINISHED:],
             scores=tuple(
                 PairScore(donor=a, receiver=b, score=self._score(ranked[a], ranked[b])) for a, b in pairs
             ),
