@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.merging.measured import Profiles, WorkloadJob
-from schemas.merging.problems import JobKind, MergeProblem, StepTime, Transfer, Unit
+from schemas.merging.problems import MAX_TRANSFERS, JobKind, MergeProblem, StepTime, Transfer, Unit
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import MAX_SPEEDS
 from solvers.merging.lookup_table import Configuration, LookupTable
@@ -28,6 +28,8 @@ class Shape:
     """a GPUs are about a ** scaling times as fast as one."""
     most_gpus: int = 240
     """Of a job."""
+    every_size: bool = False
+    """Whether jobs may have any number of GPUs, not only those that a zone gives."""
     iteration_spread: float = 2.0
     """Of the iterations that are left, likewise."""
     density: float = 1.0
@@ -54,6 +56,7 @@ class Shape:
         return (
             f"{self.units} units, {self.gpus} GPUs, {self.kinds} kinds, {self.density:.0%} of pairs at "
             f"ratios {self.least_ratio:.2f} to {self.most_ratio:.2f}, up to {self.most_gpus} GPUs a job"
+            f"{', any number' if self.every_size else ''}, {self.fresh:.0%} of units without progress"
         )
 
 
@@ -81,7 +84,7 @@ def synthetic(shape: Shape) -> MergeProblem:
         )
         for mode, donor, receiver in pairs
         if rng.random() < shape.density
-    )
+    )[:MAX_TRANSFERS]
     iterations = [max(1.0, 1_000.0 * rng.lognormvariate(0.0, shape.iteration_spread)) for _ in kinds]
     return MergeProblem(
         gpus=shape.gpus,
@@ -134,7 +137,8 @@ def measured_mix(
 def _kind(rng: random.Random, shape: Shape) -> JobKind:
     one_s = 0.2 * rng.lognormvariate(0.0, shape.step_spread)
     steps: list[StepTime] = []
-    for size in allowed_sizes(min(shape.gpus, shape.most_gpus), pipeline=False):
+    most = min(shape.gpus, shape.most_gpus)
+    for size in range(1, most + 1) if shape.every_size else allowed_sizes(most, pipeline=False):
         step_s = one_s / size**shape.scaling * rng.uniform(0.98, 1.02)
         if not steps or step_s < steps[-1].step_s:
             steps.append(StepTime(gpus=size, step_s=step_s))

@@ -13,7 +13,7 @@ from schemas.merging.workload import MAX_ITERATIONS, Accuracy
 MAX_KINDS = 32
 """Of jobs that share: so many are looked at together, those with the most jobs. The others run unmerged."""
 MAX_OUTCOMES = 512
-MAX_SHARES = 256
+MAX_FINISHED = 256
 MergeMode = Literal["temporal", "spatial"]
 TaskName = Annotated[str, Field(min_length=1, max_length=64)]
 """Digest of what makes a task: its training and validation data."""
@@ -35,6 +35,14 @@ class KindFacts(Record):
     """Mean of its jobs that ran alone to their target; None before the first."""
     finished_accuracy: Accuracy | None
     """The best that they reached, in the mean."""
+
+
+class FinishedKind(Record):
+    """What jobs of a kind needed alone."""
+
+    task: TaskName
+    share: Annotated[float, Field(gt=0, le=1)]
+    """The part of the iterations that they were allowed, in the mean."""
 
 
 class PairScore(Record):
@@ -76,8 +84,8 @@ class EstimateProblem(Problem):
     kind: Literal["estimate"] = "estimate"
     modes: tuple[MergeMode, ...]
     kinds: Annotated[tuple[KindFacts, ...], Field(min_length=1, max_length=MAX_KINDS)]
-    shares: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(max_length=MAX_SHARES)]
-    """Of kinds that have shown it, the part of their allowed iterations that their jobs needed alone."""
+    finished: Annotated[tuple[FinishedKind, ...], Field(max_length=MAX_FINISHED)]
+    """Kinds of which jobs have run alone to their end."""
     scores: Annotated[tuple[PairScore, ...], Field(max_length=MAX_KINDS**2)]
     outcomes: Annotated[tuple[PastMerge, ...], Field(max_length=MAX_OUTCOMES)]
 

@@ -1,8 +1,8 @@
 """What a merging zone asks its solvers about an allocation, and what they answer."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.base import Identifier, Record
 from schemas.kind import Problem, Solution
@@ -78,6 +78,17 @@ class MergeProblem(Problem):
     units: Annotated[tuple[Unit, ...], Field(min_length=1, max_length=MAX_UNITS)]
     transfers: Annotated[tuple[Transfer, ...], Field(max_length=MAX_TRANSFERS)] = ()
 
+    @model_validator(mode="after")
+    def _kinds_exist(self) -> Self:
+        named = (
+            *(("units", index, unit.kind) for index, unit in enumerate(self.units)),
+            *(("transfers", index, max(one.donor, one.receiver)) for index, one in enumerate(self.transfers)),
+        )
+        for field, index, kind in named:
+            if kind >= len(self.kinds):
+                raise ValueError(f"{field}[{index}]: there is no kind {kind}; there are {len(self.kinds)}")
+        return self
+
 
 class AllocatedSize(Record):
     """How long a job takes with so many GPUs."""
@@ -139,3 +150,7 @@ class MergeSolution(Solution):
     """No plan has a smaller objective."""
     columns: Annotated[int, Field(ge=0)] = 0
     """Variables of the program."""
+    search: Literal["optimal", "limited"] | None = None
+    """`optimal`: no plan saves more than this one by over a thousandth of what it saves beside waiting.
+    `limited`: time, or that only the most promising choices were looked at, leaves that open; `bound` says
+    how far off it can be. None of schemes without an objective."""

@@ -1,180 +1,199 @@
 """YmirEstimator: what the task merger is told of jobs and of their merges (Ymir, section 4, Figure 7).
 
-Three parts, of which each can be replaced: transferability and gain (`transferability`, `gain`), iterations
-(`loss_curve`, `iterations`, `accuracy_target`, `merged_target`), and time (`lookup_table`, which the cell
-keeps itself). It fits curves and regressions, so it runs in a solver process, and a pure function of what
-it is given.
+Its parts, and what each can be replaced by:
+
+- Transferability: the score S(A, B). A cell computes it, by `Task2Vec` or `Task2Feat` (a zone's setting
+  `transferability`), since it is plain arithmetic on what profile runs have measured. LEEP needs the model of
+  A run on the data of B, and so is only compared with (`transferability`).
+- Gain: `gains`, a `GainModel`.
+- Loss curve: `fit`.
+- Iterations: `accuracy_target` alone, `targets` merged. When a loss is flat (Eq. 2, `iterations`) ends no job
+  here, and is only compared with.
+- Time: `lookup_table`, which a cell keeps, as it is plain arithmetic too.
+
+It fits curves and regressions, so it runs in a solver process, and is a pure function of what it is given.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from math import fsum
 
-from solvers.merging.accuracy_target import Evaluation, ForetoldEpochs, TargetedJob, epochs_to_target
+from schemas.merging.estimates import (
+    EstimateProblem,
+    EstimateSolution,
+    KindEstimate,
+    KindFacts,
+    MergeMode,
+    PastMerge,
+    TransferEstimate,
+)
+from solvers.merging.accuracy_target import Evaluation, TargetedJob, epochs_to_target
 from solvers.merging.gain import GainModel, GainOutcome, PairEffects
-from solvers.merging.iterations import iterations_of_epochs, iterations_to_converge
-from solvers.merging.loss_curve import CurveFit, FittedCurve, UnusableTrace, fit_loss_curve
-from solvers.merging.merged_target import ForetoldTarget, MergeQuestion, MergeResult, foretell_targets
-from solvers.merging.pairs import Candidate, MergeMode
-from solvers.merging.transferability import Task2Vec, Transferability, spatial_score
+from solvers.merging.loss_curve import CurveFit, UnusableTrace, fit_loss_curve
+from solvers.merging.merged_target import (
+    WATCHED_EPOCHS,
+    ForetoldTarget,
+    MergeQuestion,
+    MergeResult,
+    foretell_targets,
+)
+from solvers.merging.pairs import Candidate
+
+Pair = tuple[MergeMode, int, int]
+"""The mode, and the places of donor and receiver among the kinds."""
+TargetModel = Callable[[Sequence[MergeResult], Sequence[MergeQuestion]], list[ForetoldTarget]]
+Prior = Callable[[float], float]
+"""Of a score, the part of its iterations that a receiver needs."""
+
+_LEAST_RATIO = 0.02
+_CAUTION = 2.0
+"""While merges of a mode have lost on the whole, a further one must be foretold to save this times as much as
+they have lost in the mean: what is foretold has been wrong by that, and what is lost to waiting for the other
+job and to switches does not show in iterations."""
+_TO_FIND_OUT = 2
+"""So many results that have neither saved nor lost are taken for granted."""
+_PRIOR_OUTCOMES = 4.0
+"""What embeddings alone suggest counts as much as so many outcomes."""
+_RATIO_OF_EQUALS = 0.3
+_RATIO_OF_STRANGERS = 1.3
+_SETTING = "own"
+"""Any two kinds of a task differ in their settings: so there is no need to tell these apart."""
 
 
-@dataclass(frozen=True)
-class ProfiledJob:
-    """A job, and what its profile run and its training have shown."""
-
-    job_id: str
-    task: str
-    """Jobs with the same data are of one task."""
-    setting: str
-    """Hyperparameters that change the curve, in any form."""
-    samples: int
-    """D."""
-    batch_size: int
-    """M."""
-    most_iterations: int
-    target: float | None
-    """Accuracy; None for a job that ends after `most_iterations` and nothing else."""
-    losses: tuple[float, ...] = ()
-    """Of the profile run's iterations."""
-    embedding: tuple[float, ...] = ()
-    """What `transferability` compares; empty if it was not measured."""
-    evaluations: tuple[Evaluation, ...] = ()
-
-    @property
-    def most_epochs(self) -> float:
-        return self.most_iterations / -(-self.samples // self.batch_size)
-
-    @property
-    def targeted(self) -> TargetedJob | None:
-        if self.target is None:
-            return None
-        return TargetedJob(self.task, self.setting, self.target, self.most_epochs, self.evaluations)
-
-
-class JobEstimate(NamedTuple):
-    iterations: int
-    """K, from the first one on."""
-    basis: Literal["met", "same_setting", "same_task", "other_tasks", "loss_curve", "limit"]
-    curve: FittedCurve | UnusableTrace
-    """Of its losses; unusable if the profile run shows no fall, and then only the job's limit is sure."""
-
-
-class MergeEstimate(NamedTuple):
-    """A merge, seen from its receiver."""
-
-    gain: float
-    """G."""
-    gain_probability: float
-    """Of G >= 0."""
-    score: float | None
-    """S; None where a job has no embedding."""
-    target_probability: float
-    """That the receiver meets its target at all."""
-    iterations: int
-    """Of the receiver, if it does."""
-    saved_iterations: float
-    """Expected, with the cost of undoing a merge that fails; below zero for one that is better not made."""
+def ratio_by_similarity(score: float) -> float:
+    """The part of its iterations that a job is taken to need, while no merge has shown otherwise: after a
+    task that is the same as its own (a score of 0), or that has nothing in common with it (-1)."""
+    distance = min(max(-score, 0.0), 1.0)
+    return _RATIO_OF_EQUALS + distance * (_RATIO_OF_STRANGERS - _RATIO_OF_EQUALS)
 
 
 @dataclass(frozen=True)
 class YmirEstimator:
-    transferability: Transferability = field(default_factory=Task2Vec)
+    """With its parts."""
+
     gains: GainModel = field(default_factory=PairEffects)
     fit: CurveFit = fit_loss_curve
+    targets: TargetModel = foretell_targets
+    prior: Prior = ratio_by_similarity
 
-    def jobs(self, jobs: Sequence[ProfiledJob], finished: Sequence[TargetedJob]) -> dict[str, JobEstimate]:
-        """How many iterations jobs need alone.
+    def answer(self, problem: EstimateProblem) -> EstimateSolution:
+        """Everything that a zone asks. Pairs of kinds without a sound loss curve are left out."""
+        kinds = tuple(self._alone(facts, problem) for facts in problem.kinds)
+        sound = [index for index, kind in enumerate(kinds) if not kind.fault]
+        return EstimateSolution(kinds=kinds, transfers=tuple(self._transfers(problem, kinds, sound)))
 
-        Args:
-            jobs: with distinct ids.
-            finished: jobs that have run alone on the same base model.
+    def _alone(self, facts: KindFacts, problem: EstimateProblem) -> KindEstimate:
+        """How long a job of a kind takes: all that it is allowed where no accuracy is to be reached, for
+        nothing else ends it. Else as those before it did, or others in part of what they were allowed; while
+        nothing has ended, all that it is allowed, so that nothing unknown is promised to end early."""
+        curve = self.fit(facts.losses)
+        fault = f"losses: {curve.detail}" if isinstance(curve, UnusableTrace) else ""
+        if facts.target_accuracy is None:
+            iterations = facts.most_iterations
+        elif facts.finished_iterations is not None:
+            iterations = round(facts.finished_iterations)
+        else:
+            most = float(facts.most_iterations)
+            asked = TargetedJob(facts.task, _SETTING, facts.target_accuracy, most, ())
+            # What is known of others is at which part of the way they had met their targets.
+            others = [
+                TargetedJob(other.task, "other", 1.0, 1.0, (Evaluation(other.share, 1.0),))
+                for other in problem.finished
+            ]
+            iterations = round(epochs_to_target(asked, others).epochs)
+        return KindEstimate(iterations=min(max(iterations, 1), facts.most_iterations), fault=fault)
 
-        Returns:
-            by job id.
-        """
-        return {job.job_id: self._alone(job, finished) for job in jobs}
+    def _transfers(
+        self, problem: EstimateProblem, kinds: Sequence[KindEstimate], sound: Sequence[int]
+    ) -> list[TransferEstimate]:
+        """Every pair, in every mode that is asked about."""
+        scores = {(pair.donor, pair.receiver): pair.score for pair in problem.scores}
+        pairs: list[Pair] = []
+        for mode in problem.modes:
+            pairs += [(mode, a, b) for a in sound for b in sound if mode == "temporal" or a <= b]
+        asked = pairs + [(mode, b, a) for mode, a, b in pairs if mode == "spatial"]
+        candidates = {pair: _candidate(problem, pair, scores) for pair in asked}
+        gains, ratios = self._gains(problem, candidates), self._ratios(problem, kinds, candidates)
+        return [
+            TransferEstimate(
+                mode=mode,
+                donor=a,
+                receiver=b,
+                receiver_gain=gains[mode, a, b],
+                receiver_ratio=ratios[mode, a, b],
+                donor_gain=gains[mode, b, a] if mode == "spatial" else 0.0,
+                donor_ratio=ratios[mode, b, a] if mode == "spatial" else 1.0,
+            )
+            for mode, a, b in pairs
+        ]
 
-    def merges(
+    def _gains(self, problem: EstimateProblem, candidates: Mapping[Pair, Candidate]) -> dict[Pair, float]:
+        gained = [
+            GainOutcome(_merge_of(past), past.gain) for past in problem.outcomes if past.gain is not None
+        ]
+        foretold = self.gains.foretell(gained, list(candidates.values()))
+        return {pair: gain.gain for pair, gain in zip(candidates, foretold, strict=True)}
+
+    def _ratios(
         self,
-        asked: Sequence[tuple[ProfiledJob, ProfiledJob, MergeMode]],
-        alone: Mapping[str, JobEstimate],
-        outcomes: Sequence[GainOutcome],
-        results: Sequence[MergeResult],
-    ) -> list[MergeEstimate]:
-        """What merges bring their receivers. Pairs of the same tasks are computed once, so asking for many
-        jobs of few tasks costs little.
-
-        Args:
-            asked: donor, receiver and mode. Of a spatial merge ask for both directions.
-            alone: of all jobs asked about.
-            outcomes: gains of merges that were made, oldest first.
-            results: when merges met their targets, oldest first.
-
-        Raises:
-            ValueError: embeddings differ in length.
-        """
-        candidates: dict[tuple[str, str, MergeMode], Candidate] = {}
-        for donor, receiver, mode in asked:
-            key = donor.task, receiver.task, mode
-            if key not in candidates:
-                score = self._score(donor, receiver, mode)
-                candidates[key] = Candidate(
-                    *key, donor.samples, receiver.samples, score, donor.target, receiver.target
-                )
-        merges = list(candidates.values())
-        gains = dict(zip(candidates, self.gains.foretell(outcomes, merges), strict=True))
-        # Epochs of the merge per epoch of the job alone.
-        targets = dict(
-            zip(candidates, foretell_targets(results, [MergeQuestion(m, 1.0) for m in merges]), strict=True)
-        )
-        estimates = []
-        for donor, receiver, mode in asked:
-            key = donor.task, receiver.task, mode
-            gain, target = gains[key], targets[key]
-            own = alone[receiver.job_id]
-            ratio = target.epochs if results else _ratio_by_loss(own, receiver, gain.gain)
-            per_epoch = -(-receiver.samples // receiver.batch_size)
-            told = ForetoldTarget(
-                target.probability, own.iterations / per_epoch * ratio, own.iterations / per_epoch
+        problem: EstimateProblem,
+        kinds: Sequence[KindEstimate],
+        candidates: Mapping[Pair, Candidate],
+    ) -> dict[Pair, float]:
+        """The part of its iterations that each receiver is expected to need, merges that fail counted."""
+        results = [
+            MergeResult(_merge_of(past), past.target, past.best, past.epochs, past.own_epochs)
+            for past in problem.outcomes
+            if past.target is not None
+        ]
+        questions = [
+            MergeQuestion(
+                candidate, kinds[receiver].iterations / problem.kinds[receiver].iterations_per_epoch
             )
-            estimates.append(
-                MergeEstimate(
-                    gain=gain.gain,
-                    gain_probability=gain.probability,
-                    score=candidates[key].score,
-                    target_probability=told.probability,
-                    iterations=min(max(1, round(own.iterations * ratio)), receiver.most_iterations),
-                    saved_iterations=told.saved_epochs * per_epoch,
-                )
-            )
-        return estimates
-
-    def _alone(self, job: ProfiledJob, finished: Sequence[TargetedJob]) -> JobEstimate:
-        curve = self.fit(job.losses)
-        targeted = job.targeted
-        if targeted is None:
-            return JobEstimate(job.most_iterations, "limit", curve)
-        told: ForetoldEpochs = epochs_to_target(targeted, finished)
-        if told.basis != "limit":
-            iterations = iterations_of_epochs(told.epochs, job.batch_size, job.samples)
-            return JobEstimate(min(iterations, job.most_iterations), told.basis, curve)
-        if isinstance(curve, FittedCurve):
-            return JobEstimate(iterations_to_converge(curve.curve, job.most_iterations), "loss_curve", curve)
-        return JobEstimate(job.most_iterations, "limit", curve)
-
-    def _score(self, donor: ProfiledJob, receiver: ProfiledJob, mode: MergeMode) -> float | None:
-        if not donor.embedding or not receiver.embedding:
-            return None
-        if mode == "spatial":
-            return spatial_score(self.transferability, donor.embedding, receiver.embedding)
-        return self.transferability.score(donor.embedding, receiver.embedding)
+            for (_, _, receiver), candidate in candidates.items()
+        ]
+        losses = {
+            mode: _loss_shown([one for one in results if one.merge.mode == mode]) for mode in problem.modes
+        }
+        trust = len(results) / (len(results) + _PRIOR_OUTCOMES)
+        ratios = {}
+        targets = self.targets(results, questions)
+        for (pair, candidate), target in zip(candidates.items(), targets, strict=True):
+            if problem.kinds[pair[2]].target_accuracy is None:
+                ratios[pair] = 1.0  # it may become better, and is not done sooner
+                continue
+            ratio = 1.0 - target.saved_epochs / target.own_epochs
+            if candidate.score is not None:
+                ratio = trust * ratio + (1.0 - trust) * self.prior(candidate.score)
+            ratios[pair] = max(ratio + _CAUTION * losses[candidate.mode], _LEAST_RATIO)
+        return ratios
 
 
-def _ratio_by_loss(alone: JobEstimate, receiver: ProfiledJob, gain: float) -> float:
-    """Before any merge has finished: what Eq. 2 makes of the transferred loss, over what it makes of the
-    own."""
-    if not isinstance(alone.curve, FittedCurve):
-        return 1.0
-    curve, most = alone.curve.curve, receiver.most_iterations
-    return iterations_to_converge(curve, most, gain) / iterations_to_converge(curve, most)
+def _loss_shown(results: Sequence[MergeResult]) -> float:
+    """What merges of a mode have cost so far on the whole, as a part of the iterations of their receivers; 0
+    where they have saved some, and little after the first few, which are made to find out."""
+    lost = fsum(_needed(result) - 1.0 for result in results)
+    return max(lost / (len(results) + _TO_FIND_OUT), 0.0)
+
+
+def _needed(result: MergeResult) -> float:
+    """The part of its iterations; of a merge that failed, those until it was undone come on top of all."""
+    if result.epochs is None:
+        return 1.0 + WATCHED_EPOCHS / result.own_epochs
+    return result.epochs / result.own_epochs
+
+
+def _candidate(problem: EstimateProblem, pair: Pair, scores: Mapping[tuple[int, int], float]) -> Candidate:
+    """A merge as the regressions see it; the score of a spatial one is the mean of both directions."""
+    mode, donor, receiver = pair
+    giver, taker = problem.kinds[donor], problem.kinds[receiver]
+    score, back = scores.get((donor, receiver)), scores.get((receiver, donor))
+    if mode == "spatial" and score is not None and back is not None:
+        score = (score + back) / 2
+    return Candidate(giver.task, taker.task, mode, giver.dataset_samples, taker.dataset_samples, score)
+
+
+def _merge_of(past: PastMerge) -> Candidate:
+    return Candidate(
+        past.donor, past.receiver, past.mode, past.donor_samples, past.receiver_samples, past.score
+    )

@@ -1,55 +1,74 @@
 """The task merger (Ymir, section 5.1): who gets how many GPUs, and who is merged with whom.
 
-There are far more options than can be in any good plan. A price per GPU tells which: at the price at which
-units would ask for as many GPUs as there are, an option is worth so much less than the best one of its units
-(its reduced cost), and only those of the smallest reduced costs become columns of the program. The same
-prices prove, for all options, below which objective no plan can be (Lagrangian relaxation of Eq. 11).
+There are far more options than can be in any good plan. Prices of GPUs and units tell which: an option is
+worth so much less than what its units and GPUs cost (its reduced cost), and only those of the smallest
+reduced costs become columns of the program. The first prices are those at which units, each for itself, would
+ask for as many GPUs as there are. Better ones are the dual prices of the program with parts of columns
+allowed, by which more columns are found, and so on for a few rounds (`relaxation`).
+
+Rounding that relaxation gives a plan at once (`incumbent`). HiGHS looks for a better one among the columns
+that can be in one.
 """
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from schemas.merging.commands import TransferMode
 from schemas.merging.problems import MergeProblem, MergeSolution, Share
-from solvers.merging.offers import Prices, offers_of
-from solvers.merging.options import Floats, Options, options_of
+from solvers.merging.incumbent import incumbent
+from solvers.merging.offers import Offers, Prices, offers_of
+from solvers.merging.options import Options, options_of
+from solvers.merging.pricing import bound_at, first_bound, first_prices
 from solvers.merging.program import Column, choose
+from solvers.merging.relaxation import Relaxed, relax
 
 MOST_COLUMNS = 1_600
-"""Of the program: building and solving it takes a tenth of a second with so many."""
-_PRICE_OF_MERGES = 2.0
-"""Where units can be merged, each GPU serves more of them, and is dearer by about so much."""
-_PART_FOR_HIGHS = 0.8
-"""Of the time that is left: HiGHS looks at its clock now and then."""
+"""That a round finds: solving the relaxation takes some hundredths of a second with so many."""
+_COLUMNS_PER_GPU = 4
+"""At least: a plan may give each GPU to another unit."""
+_ROUNDS = 3
+_PART_FOR_COLUMNS = 0.4
+"""Of the limit: after so much no further round begins."""
+_PART_FOR_HIGHS = 0.6
+"""Of the time that is left then: HiGHS looks at its clock now and then."""
+_LEAST_S = 0.05
+"""Less time than that is not worth building a program for."""
 RELATIVE_GAP = 1e-3
-_PRICE_STEPS = 50
+"""Of what a plan saves beside waiting: one that is better by no more is not looked for."""
+_ROUNDING = 1e-12
 
 
-def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution | None:
-    """The best plan that is found in time, and the bound that is proven; None where there is none in time.
+def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
+    """The best plan that is found in time, and the bound that is proven.
+
+    There always is a plan: one is found before HiGHS is asked for a better one, so that the limit costs
+    quality alone. Only what comes before may take longer than the limit, where that is very short.
 
     Args:
         time_limit_s: for everything. HiGHS may overrun it by a part of its last step.
     """
-    until_s = time.perf_counter() + time_limit_s
+    start_s = time.perf_counter()
     options = options_of(problem)
-    prices = _prices(options, problem.gpus)
-    offers = offers_of(problem, options, _dearer(options, prices), MOST_COLUMNS).cheapest(MOST_COLUMNS)
+    offers, relaxed, bound = _columns(problem, options, start_s, time_limit_s)
     columns = offers.columns()
-    left_s = max(until_s - time.perf_counter(), 0.0)
-    chosen = choose(columns, problem.gpus, _PART_FOR_HIGHS * left_s, RELATIVE_GAP)
-    if chosen is None:
-        return None
+    likely = [] if relaxed is None else np.lexsort((relaxed.lacking, -relaxed.parts)).tolist()
+    chosen = incumbent(columns, problem.gpus, likely)
     all_wait = math.fsum(options.waiting.tolist())
-    saved = math.fsum(columns[index].saving for index in chosen.columns)
+    left_s = start_s + time_limit_s - time.perf_counter()
+    if left_s >= _LEAST_S and not _is_optimal(all_wait, bound, columns, chosen):
+        chosen, most = _improved(columns, problem.gpus, chosen, relaxed, _PART_FOR_HIGHS * left_s)
+        if offers.is_all:
+            bound = max(bound, all_wait - most)
+    objective = all_wait - _saved(columns, chosen)
     return MergeSolution(
-        shares=tuple(_share(problem, columns[index], offers.mode(index)) for index in chosen.columns),
-        objective=all_wait - saved,
-        bound=min(_bound(options, prices, problem), all_wait - saved),
+        shares=tuple(_share(problem, columns[index], offers.mode(index)) for index in chosen),
+        objective=objective,
+        bound=min(bound, objective),
         columns=len(columns),
+        search="optimal" if _is_optimal(all_wait, bound, columns, chosen) else "limited",
     )
 
 
@@ -67,59 +86,65 @@ def smallest() -> MergeProblem:
     )
 
 
-def _prices(options: Options, gpus: int) -> Prices:
-    """The price at which units, each for itself, ask for no more GPUs than there are."""
-    low, high = 0.0, max(float(options.waiting.max(initial=0.0)), 1.0)
-    for _ in range(_PRICE_STEPS):
-        price = (low + high) / 2
-        _, asked = _best_alone(options, price)
-        low, high = (price, high) if asked > gpus else (low, price)
-    units, _ = _best_alone(options, high)
-    return Prices(high, units)
+def _columns(
+    problem: MergeProblem, options: Options, start_s: float, time_limit_s: float
+) -> tuple[Offers, Relaxed | None, float]:
+    """What may be chosen, its relaxation if there is time, and a bound on the objective of all plans."""
+    most = max(MOST_COLUMNS, _COLUMNS_PER_GPU * problem.gpus)
+    prices, dearer = first_prices(options, problem.gpus)
+    offers = offers_of(problem, options, dearer, most).cheapest(most)
+    bound = first_bound(options, problem, prices)
+    last: Relaxed | None = None
+    for round_ in range(_ROUNDS):
+        left_s = start_s + time_limit_s - time.perf_counter()
+        if left_s < _LEAST_S or not len(offers.rows):
+            return offers, None, bound
+        relaxed = relax(offers.rows, len(problem.units), problem.gpus, left_s)
+        if relaxed is None:
+            return offers, None, bound
+        prices = Prices(relaxed.gpu, options.waiting - relaxed.units)
+        bound = max(bound, bound_at(options, problem, prices))
+        is_better = last is None or relaxed.saving > (1 + RELATIVE_GAP) * last.saving
+        is_time = time.perf_counter() - start_s < _PART_FOR_COLUMNS * time_limit_s
+        if offers.is_all or round_ == _ROUNDS - 1 or not is_better or not is_time:
+            break
+        more = offers_of(problem, options, prices, most).cheapest(most)
+        offers, last = offers.only(relaxed.parts > 0).with_more(more), relaxed
+    return offers, relaxed, bound
 
 
-def _dearer(options: Options, prices: Prices) -> Prices:
-    """The prices by which columns are chosen."""
-    if not options.merges.donor.size:
-        return prices
-    price = _PRICE_OF_MERGES * prices.gpu
-    return Prices(price, _best_alone(options, price)[0])
+def _improved(
+    columns: Sequence[Column],
+    gpus: int,
+    chosen: tuple[int, ...],
+    relaxed: Relaxed | None,
+    time_limit_s: float,
+) -> tuple[tuple[int, ...], float]:
+    """The best choice that HiGHS finds, and what none of these columns saves more than."""
+    saved = _saved(columns, chosen)
+    most = math.inf if relaxed is None else relaxed.saving
+    if most - saved <= RELATIVE_GAP * saved:
+        return chosen, most
+    # With a column that lacks more than what could be won, no choice is better.
+    kept = [
+        index for index in range(len(columns)) if relaxed is None or relaxed.lacking[index] <= most - saved
+    ]
+    start = [place for place, index in enumerate(kept) if index in set(chosen)]
+    solved = choose([columns[index] for index in kept], gpus, start, time_limit_s, RELATIVE_GAP)
+    if solved is None:
+        return chosen, most
+    found = tuple(kept[place] for place in solved.columns)
+    return max(chosen, found, key=lambda some: _saved(columns, some)), min(most, max(solved.bound, saved))
 
 
-def _best_alone(options: Options, price: float) -> tuple[Floats, int]:
-    """(units,) the least cost of each, and how many GPUs they ask for together."""
-    if not options.gpus.size:
-        return options.waiting, 0
-    costs = options.alone + price * options.gpus
-    best = np.argmin(costs, axis=1)
-    least = costs[np.arange(len(best)), best]
-    runs = least < options.waiting
-    return np.where(runs, least, options.waiting), int(options.gpus[best[runs]].sum())
+def _saved(columns: Sequence[Column], chosen: Sequence[int]) -> float:
+    return math.fsum(columns[index].saving for index in chosen)
 
 
-def _bound(options: Options, prices: Prices, problem: MergeProblem) -> float:
-    """A lower bound on the objective of every plan.
-
-    At a price per GPU, each unit has a value such that no unit alone, and no two merged, cost less than their
-    values: then the values of all units together, less the price of all GPUs, are a bound. Units begin with
-    what they cost alone. Where two merged cost less than that, both give up half of the difference.
-    """
-    merges = options.merges
-    values = prices.units.copy()
-    if merges.donor.size:
-        least = (merges.cost + prices.gpu * options.gpus).min(axis=1)[merges.row]
-        receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[merges.transfer]
-        highest = np.full(len(problem.kinds), -np.inf)
-        fresh = np.array([unit.part == "any" for unit in problem.units])
-        kinds = np.array([unit.kind for unit in problem.units], np.int64)
-        np.maximum.at(highest, kinds[fresh], prices.units[fresh])
-        of_donors = np.zeros(len(values))
-        np.maximum.at(of_donors, merges.donor, prices.units[merges.donor] + highest[receivers] - least)
-        of_receivers = np.full(len(problem.kinds), -np.inf)
-        np.maximum.at(of_receivers, receivers, prices.units[merges.donor] - least)
-        as_receiver = np.where(fresh, prices.units + of_receivers[kinds], 0.0)
-        values -= np.maximum(np.maximum(of_donors, as_receiver), 0.0) / 2
-    return math.fsum(values.tolist()) - prices.gpu * problem.gpus
+def _is_optimal(all_wait: float, bound: float, columns: Sequence[Column], chosen: Sequence[int]) -> bool:
+    """Whether no plan saves more by over `RELATIVE_GAP`. Rounding is relative to the whole objective."""
+    saved = _saved(columns, chosen)
+    return all_wait - bound - saved <= RELATIVE_GAP * saved + _ROUNDING * all_wait
 
 
 def _share(problem: MergeProblem, column: Column, mode: TransferMode) -> Share:

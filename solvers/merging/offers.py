@@ -14,6 +14,7 @@ _NOBODY = -1
 _OF_EACH = 8
 """Where not all offers can be columns, so many at most have the same first unit, and so many the same second
 one: the cheapest offers of all are those of few units, each of which can be in one only."""
+_MANY = 1_000_000
 _NEIGHBOURS = 3
 """Jobs that a merge may be with differ only in how long they have waited, so whether the first donor merges
 with the first of them and the second with the second, or the other way round, costs the same. So a donor is
@@ -52,15 +53,32 @@ class Offers:
 
     rows: NDArray[np.void]
     """(offers,) of `OFFER`."""
+    is_all: bool
+    """Whether there is no other offer that is better than waiting."""
 
     def cheapest(self, count: int) -> "Offers":
         """What is so now, and of the others those of the smallest reduced costs, of each unit no more than a
-        few; in the order in which they are."""
+        few; in the order in which they are. Half of them are each the cheapest of its unit: where many units
+        are alike, the offers of one would else leave no room for those of the next."""
         reduced = np.where(self.rows["is_present"], -np.inf, self.rows["reduced"])
         order = np.argsort(reduced, kind="stable")
         if order.size > count:
             order = order[_few_of_each(self.rows["first"], self.rows["second"], reduced)[order]]
-        return Offers(self.rows[np.sort(order[:count])])
+            is_best = _ranks(self.rows["first"], reduced)[order] == 0
+            best = order[is_best][: count // 2]
+            order = np.r_[best, order[~np.isin(order, best)]]
+        is_all = self.is_all and min(order.size, count) == self.rows.size
+        return Offers(self.rows[np.sort(order[:count])], is_all)
+
+    def only(self, kept: NDArray[np.bool_]) -> "Offers":
+        """Those that are kept, and what is so now."""
+        return Offers(self.rows[kept | self.rows["is_present"]], False)
+
+    def with_more(self, others: "Offers") -> "Offers":
+        """These and the others, each once."""
+        rows = np.concatenate([self.rows, others.rows])
+        _, first = np.unique(rows[["first", "second", "gpus", "is_spatial"]], return_index=True)
+        return Offers(rows[np.sort(first)], others.is_all)
 
     def columns(self) -> list[Column]:
         """As the program takes them."""
@@ -86,12 +104,41 @@ def _offers(first: Ints, second: Ints, gpus: Ints, saving: Floats, reduced: Floa
 def offers_of(problem: MergeProblem, options: Options, prices: Prices, count: int) -> Offers:
     """What is better than waiting: of all such offers at least the `count` of the smallest reduced costs."""
     merges, partners = _pairs(problem, options, prices, count)
-    alone, merged = _alone(problem, options, prices), _merged(problem, options, prices, merges, partners)
-    return Offers(np.concatenate([alone, merged]))
+    is_offered = _offered_alone(problem, options, prices)
+    alone = _alone(problem, options, prices, is_offered)
+    merged = _merged(problem, options, prices, merges, partners)
+    is_all = not options.merges.left_out and merges.size == _possible_pairs(problem, options)
+    is_all &= np.count_nonzero(is_offered) == np.count_nonzero(options.alone < options.waiting[:, None])
+    return Offers(np.concatenate([alone, merged]), bool(is_all))
 
 
-def _alone(problem: MergeProblem, options: Options, prices: Prices) -> NDArray[np.void]:
-    units, sizes = np.nonzero(options.alone < options.waiting[:, None])
+def _offered_alone(problem: MergeProblem, options: Options, prices: Prices) -> NDArray[np.bool_]:
+    """(units, sizes) numbers of GPUs that are better than waiting. Where these are very many, of each unit
+    only what it has now and the few that are cheapest at the price."""
+    is_better = np.asarray(options.alone < options.waiting[:, None])
+    if is_better.size <= _MANY or is_better.shape[1] <= _OF_EACH:
+        return is_better
+    reduced = options.alone + prices.gpu * options.gpus
+    limit = np.partition(reduced, _OF_EACH - 1, axis=1)[:, _OF_EACH - 1]
+    is_present = options.gpus == _present_gpus(problem)[:, None]
+    return np.asarray(is_better & ((reduced <= limit[:, None]) | is_present))
+
+
+def _possible_pairs(problem: MergeProblem, options: Options) -> int:
+    """How many pairs there are of a merge and a job that may be its receiver."""
+    fresh = np.zeros(len(problem.kinds), np.int64)
+    for unit in problem.units:
+        fresh[unit.kind] += unit.part == "any"
+    receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)
+    own = np.array([unit.kind if unit.part == "any" else _NOBODY for unit in problem.units], np.int64)
+    of_merges = receivers[options.merges.transfer] if options.merges.donor.size else options.merges.donor
+    return int(fresh[of_merges].sum() - np.count_nonzero(own[options.merges.donor] == of_merges))
+
+
+def _alone(
+    problem: MergeProblem, options: Options, prices: Prices, is_offered: NDArray[np.bool_]
+) -> NDArray[np.void]:
+    units, sizes = np.nonzero(is_offered)
     cost, gpus = options.alone[units, sizes], options.gpus[sizes]
     rows = _offers(
         units,
@@ -154,6 +201,10 @@ def _pairs(problem: MergeProblem, options: Options, prices: Prices, count: int) 
     receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[merges.transfer]
     rank = _ranks(merges.transfer, least)
     chosen = np.flatnonzero(rank < problem.gpus)
+    if chosen.size > count:
+        # At best, with the job of the receiving kind that costs most otherwise.
+        at_best = least[chosen] - _dearest(prices, fresh, starts)[receivers[chosen]]
+        chosen = chosen[_ranks(merges.donor[chosen], at_best) < _OF_EACH]
     near = rank[chosen, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
     first, end = starts[receivers[chosen]], starts[receivers[chosen] + 1]
     is_there = (near >= 0) & (near < (end - first)[:, None])
@@ -201,6 +252,14 @@ def _ranks(groups: Ints, values: Floats) -> Ints:
     ranks = np.empty_like(order)
     ranks[order] = places - np.maximum.accumulate(np.where(is_first, places, 0))
     return ranks
+
+
+def _dearest(prices: Prices, fresh: Ints, starts: Ints) -> Floats:
+    """(kinds,) what the first receiver of each kind costs otherwise; nothing where there is none."""
+    dearest = np.zeros(starts.size - 1)
+    there = starts[:-1] < starts[1:]
+    dearest[there] = prices.units[fresh[starts[:-1][there]]]
+    return dearest
 
 
 def _fresh_by_kind(problem: MergeProblem, prices: Prices) -> tuple[Ints, Ints]:

@@ -1,22 +1,33 @@
 """What the task merger chooses from: GPUs for each unit, and merges of two, with what each costs (Eq. 7).
 
 Eq. 7 as printed adds up T_fair / T_a, which is smallest for the slowest allocation (erratum Y1). What is
-minimised here is the sum of slowdowns T_a / T_fair. A unit that waits has a slowdown too: as if it waited for
-all that it has waited, and one interval more, and then ran on the fewest GPUs that it may have. So it grows
-until the unit gets its turn, and is always above that of running.
+minimised here is the sum of slowdowns T_a / T_fair. A unit that waits has a slowdown too: as if it waited one
+interval more, and then ran on the fewest GPUs that it may have. So it is always above that of running, and
+the units with the least to do come first.
+
+What a unit has waited is added as far as it exceeds all that the unit has to do, on the fewest GPUs: so its
+slowdown grows until it gets its turn, and nobody starves. The part below that does not count. Of two units
+that need as long, the one that waits would otherwise soon look better than the one that runs, and they would
+take turns interval by interval, each time for two switches, to the good of neither. A unit that runs and is
+put off pays for its next start, and one that waits for its first, so that a plan that hardly gains is not
+worth it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.merging.problems import JobKind, MergeProblem, Transfer, Unit
+from schemas.merging.problems import JobKind, MergeProblem
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_MOST_CELLS = 6_000_000
+"""Merges that differ in what they cost, times numbers of GPUs: half a second for so many."""
+_MOST_MERGES = 1_000_000
 _LARGEST_SLOWDOWN = 1e6
 """Above this, who has waited longer makes no difference: HiGHS's tolerances are relative to such numbers."""
 
@@ -52,6 +63,8 @@ class Merges:
     """(rows, sizes) without what a switch costs."""
     switch: Floats
     """(rows,) what it costs more where the merge is new, or has other GPUs than now."""
+    left_out: bool
+    """Whether there are more merges than can be looked at: these are the most promising ones."""
 
 
 def options_of(problem: MergeProblem) -> Options:
@@ -105,7 +118,8 @@ def _alone(
         is_change = (gpus[None, :] != now[:, None]) | leads[:, None]
         running += np.where(is_change, switch[:, None], 0.0)
         slowest_s = np.where(np.isfinite(times_s), times_s, -np.inf).max(axis=1, initial=-np.inf)
-        waiting = weights * (slowest_s + waited_s + problem.interval_s) / fair_s
+        counted_s = np.maximum(waited_s - slowest_s, 0.0) + problem.interval_s
+        waiting = weights * (slowest_s + counted_s) / fair_s
         waiting += np.where(now > 0, switch, 0.0)
     # A unit that may have no number of GPUs at all waits, and costs the same whatever is decided.
     waiting = np.where(np.isfinite(fair_s), np.minimum(waiting, _LARGEST_SLOWDOWN), 0.0)
@@ -114,15 +128,15 @@ def _alone(
 
 def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats, share: int) -> Merges:
     """Those that are faster than training one after the other (TranWt of at least 1, Eqs. 12 and 13)."""
-    donors, transfers = _candidates(problem.units, problem.transfers)
+    donors, transfers, left_out = _candidates(problem, gpus.size)
     if not donors.size:
-        return Merges(donors, transfers, donors, np.empty((0, gpus.size)), np.empty(0))
+        return Merges(donors, transfers, donors, np.empty((0, gpus.size)), np.empty(0), left_out)
     first, row = _alike(problem, donors, transfers)
     cost, switch = _merge_costs(problem, gpus, steps_s, times_s, share, donors[first], transfers[first])
     worth = np.asarray(np.isfinite(cost).any(axis=1))
     kept = worth[row]
     numbers = np.cumsum(worth) - 1
-    return Merges(donors[kept], transfers[kept], numbers[row[kept]], cost[worth], switch[worth])
+    return Merges(donors[kept], transfers[kept], numbers[row[kept]], cost[worth], switch[worth], left_out)
 
 
 def _alike(problem: MergeProblem, donors: Ints, transfers: Ints) -> tuple[Ints, Ints]:
@@ -168,28 +182,56 @@ def _merge_costs(
     return cost, switch
 
 
-def _candidates(units: Sequence[Unit], transfers: Sequence[Transfer]) -> tuple[Ints, Ints]:
-    """(merges,) each unit that can be a donor with each transfer from its kind for which there is a job."""
-    fresh: dict[int, int] = {}
-    for unit in units:
-        if unit.part == "any":
-            fresh[unit.kind] = fresh.get(unit.kind, 0) + 1
-    by_donor: dict[int, list[int]] = {}
-    for index, transfer in enumerate(transfers):
-        if fresh.get(transfer.receiver):
-            by_donor.setdefault(transfer.donor, []).append(index)
-    donors: list[int] = []
-    chosen: list[int] = []
-    for number, unit in enumerate(units):
-        if unit.part == "none":
-            continue
-        for index in by_donor.get(unit.kind, ()):
-            transfer = transfers[index]
-            is_alone = unit.part == "any" and transfer.receiver == unit.kind and fresh[unit.kind] == 1
-            if not is_alone and (transfer.mode == "temporal" or unit.part == "any"):
-                donors.append(number)
-                chosen.append(index)
-    return np.array(donors, np.int64), np.array(chosen, np.int64)
+def _candidates(problem: MergeProblem, sizes: int) -> tuple[Ints, Ints, bool]:
+    """(merges,) each unit that can be a donor with each transfer from its kind for which there is a job, and
+    whether some were left out, as there are too many to look at all."""
+    fresh = np.zeros(len(problem.kinds), np.int64)
+    donors: dict[int, list[int]] = {}
+    for number, unit in enumerate(problem.units):
+        fresh[unit.kind] += unit.part == "any"
+        if unit.part != "none":
+            donors.setdefault(unit.kind, []).append(number)
+    useful: dict[int, list[int]] = {}
+    for index, transfer in enumerate(problem.transfers):
+        if fresh[transfer.receiver] and transfer.donor in donors:
+            useful.setdefault(transfer.donor, []).append(index)
+    lengths = {
+        kind: len({problem.units[unit].iterations for unit in units}) for kind, units in donors.items()
+    }
+    merges = sum(len(donors[kind]) * len(indices) for kind, indices in useful.items())
+    cells = sizes * sum(lengths[kind] * len(indices) for kind, indices in useful.items())
+    part = min(_MOST_CELLS / max(cells, 1), _MOST_MERGES / max(merges, 1))
+    left_out = part < 1.0
+    if left_out:
+        useful = {
+            kind: _most_promising(problem, indices, math.ceil(part * len(indices)))
+            for kind, indices in useful.items()
+        }
+    parts = [
+        (np.repeat(donors[kind], len(indices)), np.tile(indices, len(donors[kind])))
+        for kind, indices in useful.items()
+    ]
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.int64), False
+    first, chosen = (np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
+    is_fresh = np.array([unit.part == "any" for unit in problem.units])[first]
+    kinds = np.array([unit.kind for unit in problem.units], np.int64)[first]
+    receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[chosen]
+    is_temporal = np.array([transfer.mode == "temporal" for transfer in problem.transfers])[chosen]
+    is_alone = is_fresh & (receivers == kinds) & (fresh[kinds] == 1)
+    possible = ~is_alone & (is_temporal | is_fresh)
+    order = np.lexsort((chosen[possible], first[possible]))
+    return first[possible][order], chosen[possible][order], left_out
+
+
+def _most_promising(problem: MergeProblem, indices: Sequence[int], count: int) -> list[int]:
+    """Of the transfers of a donor, those by which the smallest part of the iterations is needed."""
+
+    def needed(index: int) -> float:
+        one = problem.transfers[index]
+        return one.receiver_ratio if one.mode == "temporal" else (one.receiver_ratio + one.donor_ratio) / 2
+
+    return sorted(sorted(indices, key=needed)[:count])
 
 
 def _fresh_iterations(problem: MergeProblem) -> Floats:

@@ -34,22 +34,27 @@ class Chosen(NamedTuple):
     """Indices, ascending."""
     bound: float
     """No choice of these columns saves more."""
+    is_solved: bool
+    """Whether it was solved to the gap, not ended by time."""
 
 
-def choose(columns: Sequence[Column], gpus: int, time_limit_s: float, relative_gap: float) -> Chosen | None:
-    """The columns that save most together; None where HiGHS has found nothing in time.
+def choose(
+    columns: Sequence[Column], gpus: int, start: Sequence[int], time_limit_s: float, relative_gap: float
+) -> Chosen | None:
+    """The columns that save most together; None where HiGHS has found nothing in time, `start` included.
 
     Args:
+        columns: one at least.
         gpus: that there are (R, Eq. 11).
+        start: indices of columns that can be chosen together. HiGHS starts from it.
         relative_gap: of bound - saving to saving, at which to stop.
     """
-    if not columns:
-        return Chosen((), 0.0)
     model = pyo.ConcreteModel()
     model.x = pyo.Var(range(len(columns)), domain=pyo.Binary)
     variables = list(model.x.values())
-    for variable, column in zip(variables, columns, strict=True):
-        variable.set_value(int(column.is_present), skip_validation=True)
+    chosen_first = set(start)
+    for index, variable in enumerate(variables):
+        variable.set_value(int(index in chosen_first), skip_validation=True)
     members: dict[int, list[int]] = {}
     for index, column in enumerate(columns):
         for unit in column.units:
@@ -67,6 +72,7 @@ def choose(columns: Sequence[Column], gpus: int, time_limit_s: float, relative_g
     solver = Highs()
     solver.config.time_limit = time_limit_s
     solver.config.mip_gap = relative_gap
+    solver.config.warmstart = True
     solver.config.load_solution = False
     solver.highs_options = {"threads": 1}
     solver.config.stream_solver = False
@@ -79,4 +85,5 @@ def choose(columns: Sequence[Column], gpus: int, time_limit_s: float, relative_g
     ), results.termination_condition
     results.solution_loader.load_vars()
     chosen = tuple(index for index, variable in enumerate(variables) if variable.value > 0.5)
-    return Chosen(chosen, float(results.best_objective_bound))
+    is_solved = results.termination_condition == TerminationCondition.optimal
+    return Chosen(chosen, float(results.best_objective_bound), is_solved)

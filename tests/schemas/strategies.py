@@ -148,9 +148,20 @@ def _consistent_orders(event: dict[str, Any]) -> None:
         event["orders"] = (orders * 2)[: JOBS_PER_MODE[event["mode"]]]
 
 
+def _consistent_merge(problem: dict[str, Any]) -> None:
+    """Units and transfers name kinds that are there."""
+    if problem.get("kind") == "merge":
+        for unit in problem["units"]:
+            unit["kind"] %= len(problem["kinds"])
+        for transfer in problem.get("transfers", ()):
+            transfer["donor"] %= len(problem["kinds"])
+            transfer["receiver"] %= len(problem["kinds"])
+
+
 def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:
     """An event or a command about a job whose workload obeys the rules between its fields."""
     _consistent_orders(event)
+    _consistent_merge(event.get("problem", {}))
     workload = event.get("workload", {})
     _consistent_tuning(workload)
     if workload.get("kind") == "elastic":

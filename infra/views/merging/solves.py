@@ -70,7 +70,8 @@ def answered_words(record: SolveFinished) -> list[str] | None:
         case MergeSolution() as plan:
             gpus = counted(sum(share.gpus for share in plan.shares), "GPU")
             head = f"the solver gives {gpus} to {counted(len(plan.shares), 'task')}"
-            return [f"{head}, from {counted(plan.columns, 'choice')}", *_merged(plan.shares)]
+            most = ", as good as any" if plan.search == "optimal" else ""
+            return [f"{head}, from {counted(plan.columns, 'choice')}{most}", *_merged(plan.shares)]
         case EstimateSolution() as answer:
             gains = sum(each.receiver_gain > 0 for each in answer.transfers)
             pairs = counted(len(answer.transfers), "pair")

@@ -198,8 +198,10 @@ class Asking:
         return task if task is not None and task.follower == job.job_id else None
 
     def _transfers(self, kinds: dict[str, int]) -> Iterable[Transfer]:
+        """Those from which a job needs fewer iterations."""
         for (mode, donor, receiver), foretold in self.knowledge.transfers.items():
-            if donor in kinds and receiver in kinds:
+            best = min(foretold.receiver_ratio, foretold.donor_ratio)  # of a temporal donor it is 1
+            if donor in kinds and receiver in kinds and best < 1:
                 first, second = kinds[donor], kinds[receiver]
                 ratios = foretold.receiver_ratio, foretold.donor_ratio
                 yield Transfer(

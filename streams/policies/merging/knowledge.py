@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from schemas.merging.estimates import (
+    MAX_FINISHED,
     MAX_KINDS,
     MAX_OUTCOMES,
-    MAX_SHARES,
     EstimateProblem,
     EstimateSolution,
+    FinishedKind,
     MergeMode,
     PairScore,
     PastMerge,
@@ -140,16 +141,15 @@ class Knowledge:
         if not ranked:
             return None
         self._asked = tuple(ranked)
-        shares = [
-            min(kind.finished_iterations / kind.most_iterations, 1.0)
-            for kind in sorted(self.kinds.values(), key=lambda kind: kind.used)
-            if kind.finished
-        ]
         pairs = [(a, b) for a in range(len(ranked)) for b in range(len(ranked))]
         return EstimateProblem(
             modes=self._policy.modes,
             kinds=tuple(self.kinds[key].facts() for key in ranked),
-            shares=tuple(shares[-MAX_SHARES:]),
+            finished=tuple(
+                FinishedKind(task=kind.task, share=min(kind.finished_iterations / kind.most_iterations, 1.0))
+                for kind in sorted(self.kinds.values(), key=lambda kind: kind.used)
+                if kind.finished
+            )[-MAX_FINISHED:],
             scores=tuple(
                 PairScore(donor=a, receiver=b, score=self._score(ranked[a], ranked[b])) for a, b in pairs
             ),

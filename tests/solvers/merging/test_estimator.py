@@ -1,123 +1,185 @@
-"""YmirEstimator: jobs and merges as the task merger asks for them."""
+"""YmirEstimator: what a zone is told of its kinds of jobs and of their merges."""
+
+from collections.abc import Iterable
 
 import pytest
 
-from solvers.merging.accuracy_target import Evaluation, TargetedJob
-from solvers.merging.estimator import ProfiledJob, YmirEstimator
-from solvers.merging.gain import GainOutcome, ScoreRegression
-from solvers.merging.loss_curve import FittedCurve, LossCurve, UnusableTrace
-from solvers.merging.merged_target import MergeResult
-from solvers.merging.pairs import Candidate
-from solvers.merging.transferability import Task2Feat, Task2Vec, spatial_score
+from schemas.merging.estimates import (
+    EstimateProblem,
+    EstimateSolution,
+    FinishedKind,
+    KindFacts,
+    PairScore,
+    PastMerge,
+    TransferEstimate,
+)
+from solvers.merging.estimate import estimate, smallest
+from solvers.merging.estimator import YmirEstimator
+from solvers.merging.gain import ScoreRegression
+from solvers.merging.loss_curve import FittedCurve, LossCurve
 
 CURVE = LossCurve(0.0, 0.02, 0.5, 0.2)
 LOSSES = tuple(CURVE.loss(k) for k in range(1, 65))
 
 
-def job(job_id: str, task: str = "red", **changes) -> ProfiledJob:
+def facts(task: str = "red", **changes: object) -> KindFacts:
     fields = {
-        "setting": "usual",
-        "samples": 1_000,
-        "batch_size": 10,
-        "most_iterations": 1_000,
-        "target": 0.8,
+        "dataset_samples": 1_000,
         "losses": LOSSES,
-        "embedding": (1.0, 2.0, float(len(task))),
+        "iterations_per_epoch": 100,
+        "most_iterations": 1_000,
+        "accuracy_before": 0.1,
+        "target_accuracy": 0.8,
+        "finished_iterations": None,
+        "finished_accuracy": None,
     }
-    return ProfiledJob(job_id, task, **(fields | changes))
+    return KindFacts.model_validate({"task": task, **fields, **changes})
 
 
-def finished(task: str, setting: str = "usual") -> TargetedJob:
-    """In 3 of 10 epochs."""
-    return TargetedJob(task, setting, 0.8, 10, tuple(Evaluation(n, 0.6 + 0.07 * n) for n in range(1, 11)))
+def past(donor: str, receiver: str, epochs: float | None, **changes: object) -> PastMerge:
+    """Of a receiver that would have needed 3 epochs alone."""
+    fields = {
+        "mode": "temporal",
+        "donor_samples": 1_000,
+        "receiver_samples": 1_000,
+        "score": 0.0,
+        "gain": None,
+        "target": 0.8,
+        "best": 0.75 if epochs is None else 0.85,
+        "own_epochs": 3.0,
+    }
+    return PastMerge.model_validate(
+        {"donor": donor, "receiver": receiver, "epochs": epochs, **fields, **changes}
+    )
 
 
-def test_a_job_without_a_target_runs_to_its_limit():
-    found = YmirEstimator().jobs([job("a", target=None)], [finished("red")])["a"]
-    assert (found.iterations, found.basis) == (1_000, "limit")
+def asked(*kinds: KindFacts, score: float | None = 0.0, **fields: Iterable[object]) -> EstimateProblem:
+    places = range(len(kinds))
+    scores = [PairScore(donor=a, receiver=b, score=score or 0.0) for a in places for b in places]
+    defaults = {"modes": ("temporal",), "finished": (), "outcomes": ()}
+    return EstimateProblem.model_validate(
+        {
+            **defaults,
+            "kinds": kinds,
+            "scores": () if score is None else tuple(scores),
+            **{name: tuple(values) for name, values in fields.items()},
+        }
+    )
 
 
-def test_finished_jobs_come_before_the_loss_curve_and_that_before_the_limit():
-    estimator = YmirEstimator()
-    (same,) = estimator.jobs([job("a")], [finished("red"), finished("blue")]).values()
-    assert (same.iterations, same.basis) == (300, "same_setting")
-    (other,) = estimator.jobs([job("a", most_iterations=500)], [finished("blue")]).values()
-    assert (other.iterations, other.basis) == (150, "other_tasks")
-    (loss,) = estimator.jobs([job("a")], []).values()
-    assert loss.basis == "loss_curve"
-    assert 64 < loss.iterations < 1_000
-    (flat,) = estimator.jobs([job("a", losses=(1.0,) * 30)], []).values()
-    assert (flat.iterations, flat.basis) == (1_000, "limit")
-    assert isinstance(flat.curve, UnusableTrace)
+def transfer(solution: EstimateSolution, donor: int, receiver: int) -> TransferEstimate:
+    return next(one for one in solution.transfers if (one.donor, one.receiver) == (donor, receiver))
 
 
-def test_a_profile_run_that_met_the_target_says_so():
-    shown = (Evaluation(0.0, 0.5), Evaluation(0.5, 0.85))
-    (found,) = YmirEstimator().jobs([job("a", evaluations=shown)], [finished("red")]).values()
-    assert (found.iterations, found.basis) == (50, "met")
+def iterations(kind: KindFacts, *finished: FinishedKind) -> int:
+    (found,) = estimate(asked(kind, finished=finished), 1.0).kinds
+    return found.iterations
 
 
-def test_the_fit_can_be_replaced():
-    def always(losses):
+def test_the_smallest_problem_has_an_answer_for_each_kind_and_pair() -> None:
+    solution = estimate(smallest(), 1.0)
+    assert len(solution.kinds) == 2
+    assert len(solution.transfers) == 4 + 3
+
+
+def test_own_jobs_tell_before_those_of_the_task_and_these_before_all_others() -> None:
+    red, blue = FinishedKind(task="red", share=0.3), FinishedKind(task="blue", share=0.5)
+    assert iterations(facts(finished_iterations=420.0), red, blue) == 420
+    assert iterations(facts(), red, blue) == 300
+    assert iterations(facts(most_iterations=600), blue) == 300
+    assert iterations(facts()) == 1_000
+
+
+def test_a_task_with_many_kinds_counts_once_for_others() -> None:
+    reds = [FinishedKind(task="red", share=share) for share in (0.1, 0.1, 0.1)]
+    others = [FinishedKind(task="blue", share=0.5), FinishedKind(task="grey", share=0.9)]
+    assert iterations(facts("green"), *reds, *others) == 500
+
+
+def test_without_an_accuracy_a_job_takes_all_its_iterations_and_no_merge_makes_them_fewer() -> None:
+    kinds = facts(), facts("blue", target_accuracy=None, finished_iterations=300.0)
+    solution = estimate(asked(*kinds, modes=("temporal", "spatial")), 1.0)
+    assert solution.kinds[1].iterations == 1_000
+    ratios = {(one.mode, one.donor, one.receiver): one for one in solution.transfers}
+    assert ratios["temporal", 0, 1].receiver_ratio == 1.0
+    assert ratios["spatial", 0, 1].receiver_ratio == 1.0
+    # The other one may learn from it.
+    assert ratios["temporal", 1, 0].receiver_ratio < 1.0
+    assert ratios["spatial", 0, 1].donor_ratio < 1.0
+
+
+def test_a_loss_that_does_not_fall_is_a_fault_and_its_kind_is_in_no_pair() -> None:
+    solution = estimate(asked(facts(losses=(1.0,) * 30), facts("blue")), 1.0)
+    assert solution.kinds[0].fault.startswith("losses: ")
+    assert solution.kinds[0].iterations == 1_000
+    assert {(one.donor, one.receiver) for one in solution.transfers} == {(1, 1)}
+
+
+def test_before_any_merge_similar_tasks_are_foretold_to_help() -> None:
+    kinds = facts(), facts("blue")
+    similar, strange = (estimate(asked(*kinds, score=score), 1.0) for score in (0.0, -1.0))
+    assert transfer(similar, 0, 1).receiver_ratio == pytest.approx(0.3)
+    assert transfer(strange, 0, 1).receiver_ratio == pytest.approx(1.3)
+
+
+def test_results_of_other_pairs_tell_more_and_more() -> None:
+    kinds = facts(), facts("blue", finished_iterations=300.0)
+    ratios = [
+        transfer(
+            estimate(asked(*kinds, outcomes=[past(f"d{n}", "blue", 2.4) for n in range(count)]), 1.0), 0, 1
+        ).receiver_ratio
+        for count in (0, 4, 40)
+    ]
+    assert ratios == sorted(ratios)
+    assert ratios[-1] == pytest.approx(0.8, abs=0.1)
+
+
+def test_while_merges_lose_on_the_whole_a_similar_pair_is_soon_not_worth_it() -> None:
+    """Embeddings are the same throughout; nine merges of other tasks were undone."""
+    kinds = facts(), facts("blue", finished_iterations=300.0)
+    failed = [past(f"d{n}", f"r{n}", None) for n in range(9)]
+    ratio = transfer(estimate(asked(*kinds, outcomes=failed), 1.0), 0, 1).receiver_ratio
+    assert ratio > 1.0
+    saved = [past(f"d{n}", f"r{n}", 0.5) for n in range(9, 18)]
+    again = transfer(estimate(asked(*kinds, outcomes=failed + saved), 1.0), 0, 1).receiver_ratio
+    assert again < 1.0
+
+
+def test_losses_of_one_mode_do_not_count_against_the_other() -> None:
+    kinds = facts(), facts("blue", finished_iterations=300.0)
+    failed = [past(f"d{n}", f"r{n}", None) for n in range(9)]
+    solution = estimate(asked(*kinds, modes=("temporal", "spatial"), outcomes=failed), 1.0)
+    by_mode = {
+        one.mode: one.receiver_ratio for one in solution.transfers if (one.donor, one.receiver) == (0, 1)
+    }
+    assert by_mode["spatial"] < by_mode["temporal"]
+
+
+def test_a_spatial_merge_has_the_mean_of_both_scores_and_two_sides() -> None:
+    scores = [PairScore(donor=0, receiver=1, score=-0.4), PairScore(donor=1, receiver=0, score=0.0)]
+    problem = asked(facts(), facts("blue"), modes=("spatial",)).model_copy(update={"scores": tuple(scores)})
+    one = transfer(estimate(problem, 1.0), 0, 1)
+    assert one.receiver_ratio == one.donor_ratio == pytest.approx(0.3 + 0.2)
+
+
+def test_each_part_can_be_replaced() -> None:
+    def always(losses: object) -> FittedCurve:
         return FittedCurve(LossCurve(0, 1, 0, 0), 0.0)
 
-    (found,) = YmirEstimator(fit=always).jobs([job("a", losses=())], []).values()
-    assert found.iterations == 32
-
-
-def test_scores_are_of_the_mode_and_of_the_chosen_kind():
-    red, blue = job("a", "red"), job("b", "blue", embedding=(3.0, 1.0, 0.5))
-    alone = YmirEstimator().jobs([red, blue], [])
-    asked = [(red, blue, "temporal"), (blue, red, "temporal"), (red, blue, "spatial")]
-    forth, back, both = YmirEstimator().merges(asked, alone, [], [])
-    assert forth.score == Task2Vec().score(red.embedding, blue.embedding) != back.score
-    assert both.score == spatial_score(Task2Vec(), red.embedding, blue.embedding)
-    feat, *_ = YmirEstimator(transferability=Task2Feat()).merges(asked, alone, [], [])
-    assert feat.score == Task2Feat().score(red.embedding, blue.embedding)
-    unknown = job("c", "grey", embedding=())
-    alone = YmirEstimator().jobs([red, unknown], [])
-    (none,) = YmirEstimator().merges([(red, unknown, "temporal")], alone, [], [])
-    assert none.score is None
-
-
-def test_before_any_merge_has_finished_the_transferred_loss_tells():
-    red, blue = job("a", "red"), job("b", "blue")
-    alone = YmirEstimator().jobs([red, blue], [])
-    outcomes = [GainOutcome(Candidate(f"d{n}", "blue", "temporal", 1_000, 1_000), 0.5) for n in range(8)]
-    (told,) = YmirEstimator().merges([(red, blue, "temporal")], alone, outcomes, [])
-    assert told.gain == pytest.approx(0.5, rel=0.3)
-    assert told.iterations < alone["b"].iterations
-    (nothing,) = YmirEstimator().merges([(red, blue, "temporal")], alone, [], [])
-    assert (nothing.gain, nothing.iterations) == (0.0, alone["b"].iterations)
-    assert nothing.saved_iterations < 0, "even chances of nothing are not worth a merge"
-
-
-def test_results_of_other_merges_tell_the_iterations():
-    red, blue = job("a", "red"), job("b", "blue")
-    alone = YmirEstimator().jobs([red, blue], [finished("red"), finished("blue")])
-    results = [
-        MergeResult(Candidate(f"d{n}", "blue", "temporal", 1_000, 1_000), 0.8, 0.9, 1.0, 3.0)
-        for n in range(8)
-    ]
-    (told,) = YmirEstimator().merges([(red, blue, "temporal")], alone, [], results)
-    assert told.iterations == pytest.approx(100, rel=0.1)
-    assert told.target_probability > 0.8
-    assert told.saved_iterations == pytest.approx(0.9 * 200, rel=0.3)
-
-
-def test_jobs_of_the_same_tasks_share_an_estimate_but_not_their_lengths():
-    reds = [job(f"r{n}", most_iterations=500 + n) for n in range(3)]
-    blue = job("b", "blue")
-    alone = YmirEstimator().jobs([*reds, blue], [finished("blue")])
-    told = YmirEstimator(gains=ScoreRegression()).merges(
-        [(blue, red, "temporal") for red in reds], alone, [], []
+    flat = asked(facts(losses=(1.0,) * 30))
+    assert estimate(flat, 1.0).kinds[0].fault
+    assert not YmirEstimator(fit=always).answer(flat).kinds[0].fault
+    gained = [past(f"d{n}", "blue", 1.0, gain=0.5, score=-0.1 * n) for n in range(8)]
+    problem = asked(facts(), facts("blue"), outcomes=gained, score=-0.4)
+    by_line = YmirEstimator(gains=ScoreRegression()).answer(problem)
+    assert transfer(by_line, 0, 1).receiver_gain == pytest.approx(0.5 * 8 / 9, rel=0.05)
+    assert (
+        transfer(by_line, 0, 1).receiver_gain != transfer(YmirEstimator().answer(problem), 0, 1).receiver_gain
     )
-    assert len({one.score for one in told}) == 1
-    assert [one.iterations for one in told] == [alone[red.job_id].iterations for red in reds]
+    doubtful = YmirEstimator(prior=lambda score: 2.0).answer(asked(facts(), facts("blue")))
+    assert transfer(doubtful, 0, 1).receiver_ratio == 2.0
 
 
-def test_embeddings_of_different_length_are_refused():
-    red, blue = job("a"), job("b", "blue", embedding=(1.0,))
-    alone = YmirEstimator().jobs([red, blue], [])
-    with pytest.raises(ValueError, match="one length"):
-        YmirEstimator().merges([(red, blue, "temporal")], alone, [], [])
+def test_without_embeddings_results_alone_tell() -> None:
+    solution = estimate(asked(facts(), facts("blue"), score=None), 1.0)
+    assert transfer(solution, 0, 1).receiver_ratio > 1.0, "even chances of nothing are not worth a merge"

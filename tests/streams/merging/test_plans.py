@@ -208,7 +208,6 @@ def test_jobs_of_a_plan_share_a_node_where_they_fit():
     assert [each.node for each in of(TaskAssigned, outcomes)] == ["n0", "n1", "n2", "n2"]
 
 
-@pytest.mark.xfail(strict=True, reason="what a unit has waited outweighs every switch", raises=AssertionError)
 def test_of_two_equal_jobs_on_one_gpu_the_running_one_stays(script):
     """The solver's own answers: nobody is done sooner if the two take turns."""
     script = Script(1, 1, prewarm_s=0.0)
