@@ -208,7 +208,7 @@ def test_jobs_of_a_plan_share_a_node_where_they_fit():
     assert [each.node for each in of(TaskAssigned, outcomes)] == ["n0", "n1", "n2", "n2"]
 
 
-def test_of_two_equal_jobs_on_one_gpu_the_running_one_stays(script):
+def test_of_two_equal_jobs_on_one_gpu_the_running_one_stays():
     """The solver's own answers: nobody is done sooner if the two take turns."""
     script = Script(1, 1, prewarm_s=0.0)
     script.ready("a", "b", samples=80_000, sharing=False)

@@ -3,7 +3,6 @@
 import pytest
 
 from schemas.decisions import JobCompleted
-from schemas.merging.outcomes import TaskChanged
 from schemas.merging.settings import SchemeName
 from tests.support.merging import World, merging_cell, submit
 from tests.support.merging_script import of
@@ -25,11 +24,3 @@ def test_a_long_job_is_done_although_short_ones_never_cease_to_come(scheme: Sche
         if "long" in [each.job_id for each in of(JobCompleted, outcomes)]:
             done_s = world.time_s
     assert done_s is not None, f"{number} short jobs have come, and it is not done"
-
-
-def test_a_job_that_waits_is_planned_for_even_where_nothing_else_happens() -> None:
-    world = World(merging_cell(1, 1, idle_interval_s=None, modes=()))
-    for name in ("one", "two"):
-        world.send(submit(name, data=name, samples=80_000, epochs=8, accuracy=None, sharing=False))
-    changes = of(TaskChanged, world.run(2_000.0))
-    assert {change.job_ids[0] for change in changes if change.gpus} == {"one", "two"}
