@@ -91,7 +91,7 @@ class Planning:
                 self.knows_more = True
         elif answer.request_id != self._plan_request:
             yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
-        elif self._tasks.time_s < self._due_s:
+        elif self._tasks.time_s < self._due_s and self._tasks.jobs:
             self._plan_request = None
             self.hold(answer)
             yield from self._prewarm(answer)

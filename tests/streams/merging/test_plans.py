@@ -192,6 +192,12 @@ class TestAhead:
         script.send(withdraw("a"), withdraw("b"))
         assert script.bench.zone._tasks._live.total == 0
 
+    def test_nor_does_one_that_comes_then(self, script):
+        (asked,) = plans(script.tick(90.0))
+        script.send(withdraw("a"), withdraw("b"))
+        assert decided(script.answer(share("a"), asked=asked)) == ("out_of_date", 0, 1)
+        assert script.bench.zone._tasks._live.total == 0
+
 
 def test_jobs_of_a_plan_share_a_node_where_they_fit():
     script = Script(cell=merging_cell(3, 4, interval_s=120.0, idle_interval_s=None, prewarm_s=0.0))
@@ -202,7 +208,7 @@ def test_jobs_of_a_plan_share_a_node_where_they_fit():
     assert [each.node for each in of(TaskAssigned, outcomes)] == ["n0", "n1", "n2", "n2"]
 
 
-def test_of_two_equal_jobs_on_one_gpu_the_running_one_stays(script):
+def test_of_two_equal_jobs_on_one_gpu_the_running_one_stays():
     """The solver's own answers: nobody is done sooner if the two take turns."""
     script = Script(1, 1, prewarm_s=0.0)
     script.ready("a", "b", samples=80_000, sharing=False)
