@@ -61,11 +61,11 @@ def submitted(job_id: str, workload: TuningWorkload) -> JobSubmitted:
 def test_of_four_jobs_two_are_merged_a_merge_is_undone_and_all_are_done(fleet: WatchedDeployment) -> None:
     jobs = {
         # They end after all their iterations, so that nobody can help them.
-        "tables": tuning_workload("code-pages", 90),
-        "same-tables": tuning_workload("code-pages", 92),
-        "related": tuning_workload("more-code-pages", 160, accuracy=0.2),
+        "tables": tuning_workload("code-pages", 240),
+        "same-tables": tuning_workload("code-pages", 242),
+        "related": tuning_workload("more-code-pages", 300, accuracy=0.2),
         # On related data, but measured on programs, at which tables make it worse.
-        "misled": tuning_workload("more-code-pages", 240, accuracy=0.9, validation="programs"),
+        "misled": tuning_workload("more-code-pages", 320, accuracy=0.9, validation="programs"),
     }
     # The one that is misled comes later, since it may itself be taken for a good teacher.
     for first, second in (("related", "tables"), ("misled", "same-tables")):

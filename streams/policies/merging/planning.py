@@ -137,6 +137,8 @@ class Planning:
         every_s = self._policy.idle_interval_s
         if every_s is None or not self.has_changed or self._plan_request is not None:
             return False
+        if self._estimate_request is not None:
+            return False  # what it tells may be a merge, which a job that is begun alone is lost for
         if time_s - self._asked_s < every_s:
             return False
         waiting = len(self._tasks.ready())

@@ -4,7 +4,6 @@ import pytest
 
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.workloads.drawing import draw_jobs
-from schemas.base import Outcome
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.fleet import NodeOffline
@@ -13,7 +12,6 @@ from schemas.merging.outcomes import (
     ForetellingErrors,
     JobForetold,
     MergeJudged,
-    PlanDecided,
     TaskChanged,
     ZoneMerged,
 )
@@ -35,10 +33,6 @@ def is_change(decision: Decision) -> bool:
     return isinstance(decision.outcome, TaskChanged)
 
 
-def is_out_of_date(outcome: Outcome) -> bool:
-    return isinstance(outcome, PlanDecided) and outcome.reason == "out_of_date"
-
-
 def test_without_an_accuracy_to_reach_a_job_is_told_to_need_all_its_iterations():
     losses = tuple(2.0 * 0.7**iteration + 0.5 for iteration in range(8))
     job = submit("one", target={"accuracy": None, "most_iterations": 1_000})
@@ -49,16 +43,12 @@ def test_without_an_accuracy_to_reach_a_job_is_told_to_need_all_its_iterations()
     assert told[1].iterations == 1_000
 
 
-def test_a_plan_that_does_not_fit_any_more_takes_no_gpus_away():
-    # Asked ahead of the interval, the solver gives "two" and "one" one run, for neither has said that it has
-    # begun; when the plan is due, "two" has.
+def test_jobs_wait_a_moment_for_what_merging_them_would_bring():
+    # Else one would be begun alone, and have progress by the time that its merge is foretold.
     cell = merging_cell(modes=("spatial",), interval_s=120.0, prewarm_s=30.0)
     run = simulated(cell, [(1.0, submit("one")), (2.0, submit("two"))], SmallTruth({("a", "a"): 3}))
-    (late,) = [each for each in run.decisions if is_out_of_date(each.outcome)]
-    assert [
-        each.outcome.job_ids for each in run.decisions if each.place < late.place and is_change(each)
-    ] == [("two",)]
-    assert not any(is_change(each) and each.cause == late.cause for each in run.decisions)
+    first = changes(run)[0]
+    assert (first.reason, first.job_ids) == ("merged", ("one", "two"))
 
 
 def test_the_receiver_of_a_chain_whose_node_is_lost_was_not_merged():
