@@ -19,6 +19,7 @@ from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.lora.engine import keep_freed_memory
 from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
+from executors.tuner.data import TokenizedFile
 from executors.tuner.pipeline.partition import Direction
 from executors.tuner.pipeline.pool import Pipeline, join_pipeline
 from executors.tuner.pipeline.preparation import PipelinePlan, prepare_task
@@ -214,7 +215,9 @@ def _switch_in_turn(pipeline: Pipeline, order: dict[str, Any]) -> None:
             total_samples=10**9,
         )
         plan = PipelinePlan(task, workload.micro_batches, direction)
-        return prepare_task(pipeline, plan, datasets.open(task.dataset))
+        tokenizer = pipeline.structure.base.tokenizer
+        data = TokenizedFile(datasets.open(task.dataset), tokenizer, task.sequence_length, kept_tokens=10**6)
+        return prepare_task(pipeline, plan, data)
 
     for number in range(order["switches"]):
         for second, overlap in _VARIANTS:

@@ -22,12 +22,12 @@ from executors.node.process import SystemClock
 from executors.node.room import Room
 from executors.node.runner import RunnerContext
 from executors.node.settings import ExecutorSettings
-from executors.tuner.data import Loader, SharedTokenizer
+from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
+from executors.tuner.opening import adapter_for, open_job
 from executors.tuner.processes import warm_up
-from executors.tuner.profiling import open_trainer
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import Device, TunerSettings
-from executors.tuner.training import Sample
+from executors.tuner.training import Sample, Trainer
 from schemas.fleet import FleetEvent, RunFailed
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder, LoaderPrewarmed, TaskAssigned, TaskMember, TaskReleased
@@ -145,13 +145,23 @@ def first_step(base_directory: str, dataset_root: str, dataset: str, device: Dev
     )
     torch.set_num_threads(settings.threads)
     base = load_base(settings.base_model_dir, device)
-    workload = _workload(dataset)
-    root = DatasetRoot(settings.dataset_root)
-    loader = Loader(workload, root, SharedTokenizer(base.tokenizer), settings)
-    trainer = open_trainer(base, workload, loader, torch.device(device))
-    records = loader.stream.take(0, workload.hyperparameters.batch_size)
-    batch = [Sample(place, 0, loader.training[record]) for place, record in enumerate(records)]
+    root, tokenizer = DatasetRoot(settings.dataset_root), SharedTokenizer(base.tokenizer)
+    job = open_job(_order(0, dataset), base, PreparedLoaders(root, tokenizer, settings))
+    adapter = adapter_for("normal", [job], None, torch.device(device))
+    trainer = Trainer(job.base, adapter, torch.device(device), job.batch_size)
+    records = job.loader.stream.take(0, job.batch_size)
+    batch = [Sample(place, 0, job.loader.training[record]) for place, record in enumerate(records)]
     trainer.step(batch, 0, 1, (), lambda _: None)
+
+
+def _order(number: int, dataset: str) -> JobOrder:
+    return JobOrder(
+        run_id=f"j{number}/1",
+        job_id=f"j{number}",
+        user="u",
+        workload=_workload(dataset),
+        resume_iterations=0,
+    )
 
 
 def _cold_start_s(settings: TunerSettings) -> float:
@@ -202,7 +212,7 @@ class _Worker:
     def switch(self, dataset: str, *, prewarm: bool = False) -> Switch:
         """Have the present task end and one on this data begin."""
         if prewarm:
-            order = self._order(self._tasks + 1, dataset)
+            order = _order(self._tasks + 1, dataset)
             starts_s = time.time() + _AHEAD_S
             self._runner.apply(LoaderPrewarmed(zone="z", node=_NODE, order=order, starts_s=starts_s))
             ready_s = time.monotonic() + _AHEAD_S
@@ -239,19 +249,9 @@ class _Worker:
                 task_id=f"t{self._tasks}",
                 generation=1,
                 mode="normal",
-                orders=(self._order(self._tasks, dataset),),
+                orders=(_order(self._tasks, dataset),),
                 members=(TaskMember(node=_NODE, gpus=1),),
             )
-        )
-
-    @staticmethod
-    def _order(number: int, dataset: str) -> JobOrder:
-        return JobOrder(
-            run_id=f"j{number}/1",
-            job_id=f"j{number}",
-            user="u",
-            workload=_workload(dataset),
-            resume_iterations=0,
         )
 
     def _evaluations(self) -> int:

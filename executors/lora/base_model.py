@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -70,7 +71,7 @@ def load_base(directory: Path | None = None, device: torch.device | str = "cpu")
 
     Raises:
         BaseModelError: the directory has no safetensors weights (pickled ones are refused, since loading them
-            runs code), or its architecture cannot take packed batches.
+            runs code), is of no causal language model, or its architecture cannot take packed batches.
     """
     directory = default_base_directory() if directory is None else directory
     if not (directory / "config.json").is_file():
@@ -78,13 +79,7 @@ def load_base(directory: Path | None = None, device: torch.device | str = "cpu")
     if not any(directory.glob("*.safetensors")):
         raise BaseModelError(f"{directory}: no safetensors weights; pickled weights are refused")
     device = torch.device(device)
-    model = AutoModelForCausalLM.from_pretrained(
-        directory,
-        local_files_only=True,
-        use_safetensors=True,
-        trust_remote_code=False,
-        dtype=torch.bfloat16 if device.type == "cuda" else torch.float32,
-    )
+    model = _load_model(directory, torch.bfloat16 if device.type == "cuda" else torch.float32)
     if not model._supports_attention_backend:
         raise BaseModelError(f"{directory}: {type(model).__name__} takes no attention implementation by name")
     model.set_attn_implementation(PACKED_ATTENTION)
@@ -92,6 +87,27 @@ def load_base(directory: Path | None = None, device: torch.device | str = "cpu")
     # Evaluation mode: dropout inside the base would draw from global random state, shared by all tasks.
     model.eval().requires_grad_(False).to(device)
     return SharedBase(directory, model, tokenizer, inject(model))
+
+
+def _load_model(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=dtype,
+            output_loading_info=True,
+        )
+    except ValueError as error:
+        raise BaseModelError(f"{directory}: no causal language model: {error}") from error
+    model: PreTrainedModel
+    model, loading = loaded
+    # Of a classifier, for one: its body would get an untrained head.
+    if missing := sorted(loading["missing_keys"]):
+        what = f"{len(missing)} weights of {type(model).__name__} are missing, such as {missing[0]}"
+        raise BaseModelError(f"{directory}: no causal language model: {what}")
+    return model
 
 
 def layer_of(name: str) -> int | None:

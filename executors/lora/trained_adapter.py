@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_
 
 from executors.lora.adapter import Adapter, AdapterLayout
 from executors.lora.fused_linear import SiteAdapter
@@ -70,11 +71,19 @@ class TrainedAdapter:
         Returns:
             the gradient's L2 norm before it was clipped; one that is not finite has updated nothing.
         """
-        vector = self._adapter.vector
-        norm = float(torch.nn.utils.clip_grad_norm_([vector], self.task.max_gradient_norm))
-        if math.isfinite(norm):
-            self._optimizer.step()
+        norm = float(torch.nn.utils.get_total_norm([self.gradient]))
+        self.update_as_part(norm)
         return norm
+
+    def update_as_part(self, norm: float) -> None:
+        """Clip the gradient as part of one whose L2 norm is `norm`, and step; one that is not finite updates
+        nothing."""
+        if not math.isfinite(norm) or not self.layout.size:
+            return
+        vector = self._adapter.vector
+        whole = torch.tensor(norm, dtype=torch.float32, device=vector.device)
+        clip_grads_with_norm_([vector], self.task.max_gradient_norm, whole)
+        self._optimizer.step()
 
     def state(self) -> AdapterState:
         """Copy the state to host memory, pinned if the device is a GPU, so that it returns fast."""

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from executors.tuner.messages import meeting_of
+from executors.workers.membership import Membership
 from schemas.base import Identifier, RunId
 from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned, TaskReleaseReason
 
@@ -64,6 +66,8 @@ class Assignment:
     runs are over once the command has come."""
     workers_left: int | None = None
     """How many workers here still have it; None while it waits for some."""
+    workers: tuple[int, ...] = ()
+    """The GPUs of those that it was given to, in the order of their ranks."""
 
     @property
     def orders(self) -> tuple[JobOrder, ...]:
@@ -90,9 +94,37 @@ class Assignment:
     @property
     def gpus(self) -> int:
         """Worker processes that it needs here."""
-        if isinstance(self.command, ProfileOrdered):
-            return 1
         return len(local_ranks(self.command))
+
+    @property
+    def world(self) -> int:
+        """Worker processes that it has on all of its nodes."""
+        return world_size(self.command)
+
+    @property
+    def meeting(self) -> str:
+        """What the meeting place of its workers is called."""
+        return meeting_of(self.command)
+
+    @property
+    def meeting_generation(self) -> int:
+        """Tells the meetings at one place apart: of a task, its generation."""
+        return self.generation or self.part
+
+    def memberships(self) -> Iterator[Membership]:
+        """Of its workers here."""
+        for rank in local_ranks(self.command):
+            yield Membership(generation=self.meeting_generation, rank=rank, world=self.world)
+
+    def can_follow(self, other: "Assignment") -> bool:
+        """Whether it can take the workers of `other` over as they are connected: both are pipeline-parallel
+        tasks of as many workers, all of them here."""
+        return all(
+            isinstance(each.command, TaskAssigned)
+            and each.orders[0].workload.pipeline
+            and each.gpus == each.world == self.world
+            for each in (self, other)
+        )
 
     def left(self) -> Iterator[JobOrder]:
         """The jobs whose end was not reported."""
@@ -108,8 +140,10 @@ class Assignment:
         )
 
 
-def local_ranks(command: TaskAssigned) -> range:
+def local_ranks(command: TaskAssigned | ProfileOrdered) -> range:
     """The ranks of the command's node; empty if it has none."""
+    if isinstance(command, ProfileOrdered):
+        return range(command.gpus)
     first = 0
     for member in command.members:
         if member.node == command.node:
@@ -118,6 +152,8 @@ def local_ranks(command: TaskAssigned) -> range:
     return range(0)
 
 
-def world_size(command: TaskAssigned) -> int:
-    """All workers of the task."""
+def world_size(command: TaskAssigned | ProfileOrdered) -> int:
+    """All workers of the command."""
+    if isinstance(command, ProfileOrdered):
+        return command.gpus
     return sum(member.gpus for member in command.members)

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import TokenSequence, pack
-from executors.tuner.training import Trainer
+from executors.tuner.training import InUse, Trainer
 from schemas.merging.reports import MAX_EMBEDDING
 
 _MOST_BLOCKS = 8
@@ -167,7 +167,7 @@ def source_predictions(trainer: Trainer, sequences: Sequence[TokenSequence]) -> 
     probabilities, labels = [], []
     for sequence in sequences:
         batch = pack([[sequence]], trainer.device)
-        placed = adapters_placed(trainer.base, [trainer.undropped()], batch)
+        placed = adapters_placed(trainer.base, [InUse(trainer.adapter)], batch)
         with torch.no_grad(), placed, precision(trainer.device):
             logits = loss_logits(trainer.base, batch)
         probabilities.append(logits.float().softmax(-1).cpu())

@@ -1,9 +1,10 @@
 """How many sequences a worker takes at a time, so that they fit its memory (s and m of Ymir, section 6.1)."""
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer
@@ -52,21 +53,43 @@ def choose_micro_batch(trainer: Trainer, longest: Sample, most: int, settings: T
     return fitting_micro_batch(peak_bytes, most, settings.memory_share * free_bytes)
 
 
-def bytes_beside_base(trainer: Trainer, own: Sequence[Sample]) -> int:
-    """What training needs beside the base model, of what is kept from the forward to the backward pass:
-    the activations of a micro-batch, and the adapter, its gradient and moments. For devices without counters.
-    """
-    of_base = {parameter.data_ptr() for parameter in trainer.base.model.parameters()}
-    kept: dict[int, int] = {}
+def most_bytes_kept(model: nn.Module, compute: Callable[[], object]) -> int:
+    """How much of what a computation keeps from its forward to its backward passes there is at one time, at
+    most, beside the model's parameters. For devices without counters."""
+    watch = _Kept({parameter.data_ptr() for parameter in model.parameters()})
+    with torch.autograd.graph.saved_tensors_hooks(watch.pack, lambda packed: packed.tensor):
+        compute()
+    return watch.most_bytes
 
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if tensor.data_ptr() not in of_base:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        trainer.accumulate(own[: trainer.micro_batch_size], 0, 1)
-    trainer.adapter.clear()
-    gradient = trainer.adapter.gradient
-    return sum(kept.values()) + 4 * gradient.numel() * gradient.element_size()
+class _Kept:
+    """Counts the storages of tensors that are kept for the backward pass, each once."""
+
+    def __init__(self, left_out: set[int]) -> None:
+        self.most_bytes = 0
+        self._left_out = left_out
+        self._users: dict[int, int] = {}
+        self._bytes = 0
+
+    def pack(self, tensor: Tensor) -> "_Packed":
+        packed = _Packed(tensor)
+        if tensor.data_ptr() not in self._left_out:
+            storage = tensor.untyped_storage()
+            place, size = storage.data_ptr(), storage.nbytes()
+            if place not in self._users:
+                self._bytes += size
+                self.most_bytes = max(self.most_bytes, self._bytes)
+            self._users[place] = self._users.get(place, 0) + 1
+            weakref.finalize(packed, self._drop, place, size)
+        return packed
+
+    def _drop(self, place: int, size: int) -> None:
+        self._users[place] -= 1
+        if not self._users[place]:
+            del self._users[place]
+            self._bytes -= size
+
+
+class _Packed:
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor

@@ -41,14 +41,33 @@ class TaskPart(Record):
     """Tells it from all other parts of the node."""
     command: TaskAssigned
     membership: Membership
+    follows: int | None = None
+    """The part whose workers it takes over as they are connected, if they come to that: all of its workers,
+    with the same ranks, are those of one pipeline-parallel task that is to end."""
+
+    @property
+    def meeting(self) -> str:
+        """What the workers' meeting place is called."""
+        return meeting_of(self.command)
 
 
 class ProfilePart(Record):
-    """A profile run."""
+    """One worker's part of a profile run."""
 
     kind: Literal["profile"] = "profile"
     part: int
     command: ProfileOrdered
+    membership: Membership
+
+    @property
+    def meeting(self) -> str:
+        """What the workers' meeting place is called."""
+        return meeting_of(self.command)
+
+
+def meeting_of(command: TaskAssigned | ProfileOrdered) -> str:
+    """What the meeting place of a command's workers is called."""
+    return command.task_id if isinstance(command, TaskAssigned) else f"profile-{command.order.job_id}"
 
 
 class Halt(Record):
@@ -103,6 +122,8 @@ class Switched(Record):
     """From the end of the last step of the task before to the begin of this one's first."""
     step_s: float
     """The first step."""
+    overlaps: bool
+    """Whether it took the workers over as they were connected, while the task before still ended."""
 
 
 class Over(Record):

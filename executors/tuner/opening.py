@@ -12,7 +12,7 @@ import torch
 from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.resident import new_state
-from executors.lora.task import AdapterState, LoraTask
+from executors.lora.task import AdapterState, LoraTask, TaskState
 from executors.lora.trained_adapter import TrainedAdapter
 from executors.tuner.checkpoints import JobCheckpoints, SavedJob, lora_task
 from executors.tuner.data import Loader, PreparedLoaders
@@ -85,11 +85,12 @@ class OpenTask:
 
     Attributes:
         jobs: in the order of the command.
-        adapter: what the present phase trains, on the device.
+        state: what the present phase goes on from; None for a new adapter, and off the leader, which tells
+            the others.
     """
 
     jobs: list[Job]
-    adapter: TrainedAdapter
+    state: AdapterState | None
 
 
 def refuse_unfit_merge(mode: TransferMode, orders: Sequence[JobOrder]) -> None:
@@ -115,10 +116,10 @@ def refuse_unfit_merge(mode: TransferMode, orders: Sequence[JobOrder]) -> None:
 def open_task(
     command: TaskAssigned,
     leads: bool,
+    base: SharedBase,
     checkpoints: JobCheckpoints,
     loaders: PreparedLoaders,
     settings: TunerSettings,
-    device: torch.device,
 ) -> OpenTask:
     """Open a task. Only its leader reads checkpoints: it tells the others.
 
@@ -131,15 +132,14 @@ def open_task(
     jobs = []
     for order in command.orders:
         with fault_of(order.job_id):
-            jobs.append(_open_job(order, checkpoints, loaders))
+            jobs.append(open_job(order, base, loaders))
     saved: list[SavedJob | None] = [None] * len(jobs)
     if leads:
         for index, job in enumerate(jobs):
             partner = jobs[1 - index].job_id if len(jobs) == 2 else None
             with fault_of(job.job_id):
                 saved[index] = _find(job, command, partner, checkpoints, settings)
-    state = _state(command.mode, jobs, saved, checkpoints) if leads else None
-    return OpenTask(jobs, adapter_for(command.mode, jobs, state, device))
+    return OpenTask(jobs, _state(command.mode, jobs, saved, checkpoints) if leads else None)
 
 
 def adapter_for(
@@ -155,6 +155,21 @@ def adapter_for(
     if state is None:
         state = new_state(own.task, own.layout, own.loader.digest)
     return new_adapter(own.task, own.layout, state, device)
+
+
+def task_state(job: Job, state: AdapterState, position: JobPosition) -> TaskState:
+    """The state of a job that is at a position, as the engine has it."""
+    return TaskState(
+        task=job.task,
+        parameters=state.parameters,
+        first_moment=state.first_moment,
+        second_moment=state.second_moment,
+        optimizer_steps=state.optimizer_steps,
+        micro_batches=position.iterations,
+        samples_done=position.iterations * job.batch_size,
+        cursor=job.loader.stream.cursor(position.drawn),
+        dataset_digest=job.loader.digest,
+    )
 
 
 def trained_first(jobs: Sequence[Job]) -> Job:
@@ -173,10 +188,15 @@ def fresh_from(donor: AdapterState) -> AdapterState:
     )
 
 
-def _open_job(order: JobOrder, checkpoints: JobCheckpoints, loaders: PreparedLoaders) -> Job:
+def open_job(order: JobOrder, base: SharedBase, loaders: PreparedLoaders) -> Job:
+    """Open a job, as one that begins anew.
+
+    Raises:
+        FieldError: it does not fit the base model, or its data is unfit.
+    """
     workload = order.workload
     with fault_in("hyperparameters.frozen_layers"):
-        base = checkpoints.base_of(workload)
+        base = base.frozen(workload.hyperparameters.frozen_layers)
     length = workload.hyperparameters.sequence_length
     if length > base.longest_sequence_tokens:
         longest = base.longest_sequence_tokens

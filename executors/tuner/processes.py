@@ -50,6 +50,7 @@ class Workers:
     def __init__(self, place: Place, gpus: int) -> None:
         """Start them; `place` says where they are, of its GPU each has another."""
         self._place = place
+        self._halts: list[Halt] = []
         self._indexer = self._start_indexer()
         self.benches = [self._start(gpu) for gpu in range(gpus)]
 
@@ -115,10 +116,16 @@ class Workers:
         bench.process.tell(part)
 
     def halt(self, halt: Halt) -> None:
-        """Have those that do a part end it."""
-        for bench in self.benches:
-            if halt.part in bench.parts:
-                bench.process.tell(halt)
+        """Have those that do a part end it, by `send_halts`."""
+        self._halts.append(halt)
+
+    def send_halts(self) -> None:
+        """Tell them. What is to follow was given before, so that it can be prepared while they train on."""
+        for halt in self._halts:
+            for bench in self.benches:
+                if halt.part in bench.parts:
+                    bench.process.tell(halt)
+        self._halts.clear()
 
     def kill(self) -> None:
         """Have all end at once."""

@@ -1,5 +1,6 @@
 """The profile run of a new job: some steps from the base model, of which nothing is kept but numbers."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,20 +8,17 @@ from dataclasses import dataclass
 
 import torch
 
-from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
-from executors.lora.resident import new_state
-from executors.tuner.checkpoints import lora_task
-from executors.tuner.data import Loader, PreparedLoaders
+from executors.tuner.data import Loader
 from executors.tuner.embedding import Embeddings, embed
-from executors.tuner.faults import FieldError, fault_in
-from executors.tuner.memory import BYTES_PER_GIB, bytes_beside_base, choose_micro_batch
-from executors.tuner.reports import measured_step, reportable
+from executors.tuner.evaluating import accuracy_of
+from executors.tuner.memory import BYTES_PER_GIB, most_bytes_kept
+from executors.tuner.reports import reportable
 from executors.tuner.settings import TunerSettings
-from executors.tuner.training import Sample, Step, Trainer, new_adapter
+from executors.tuner.team import Team
+from executors.tuner.training import Step
 from schemas.merging.commands import ProfileOrdered
 from schemas.merging.reports import MeasuredStep
-from schemas.merging.workload import TuningWorkload
 
 _TRAINING_SHARE = 0.7
 """Of the time that steps may take; the rest is for the embedding."""
@@ -43,138 +41,112 @@ class Profile:
     dataset_samples: int
 
 
-def open_trainer(base: SharedBase, workload: TuningWorkload, loader: Loader, device: torch.device) -> Trainer:
-    """A new adapter of a job, ready to train; its micro-batch is the whole batch.
-
-    Raises:
-        FieldError: the job does not fit the base model.
-    """
-    hyperparameters = workload.hyperparameters
-    with fault_in("hyperparameters.frozen_layers"):
-        own = base.frozen(hyperparameters.frozen_layers)
-    if hyperparameters.sequence_length > base.longest_sequence_tokens:
-        raise FieldError(
-            "hyperparameters.sequence_length",
-            f"{hyperparameters.sequence_length} tokens, the base model takes {base.longest_sequence_tokens}",
-        )
-    task = lora_task("profile", workload)
-    with fault_in("hyperparameters.target_modules"):
-        layout = AdapterLayout(task, own.sites)
-    adapter = new_adapter(task, layout, new_state(task, layout, loader.digest), device)
-    return Trainer(
-        own,
-        adapter,
-        device,
-        hyperparameters.batch_size,
-        checkpoints_activations=hyperparameters.gradient_checkpointing,
-    )
-
-
 def profile(
     command: ProfileOrdered,
+    team: Team,
     base: SharedBase,
-    loaders: PreparedLoaders,
     settings: TunerSettings,
     device: torch.device,
+    deadline_s: float,
+    leads: bool,
     is_halted: Callable[[], bool],
 ) -> Profile | None:
-    """Make a profile run; None if it was halted.
+    """Make a profile run; None if it was halted. All workers call it.
+
+    Args:
+        team: the workers, connected; it has the one job.
+        deadline_s: by the monotonic clock.
+        leads: whether this worker reports what was found, and so computes the embedding.
+        is_halted: whether this worker was told to end it.
 
     Raises:
         FieldError: the job cannot be trained.
         DivergedError: its loss is not finite.
         TimeoutError: the time was over before the first step.
+        PeerLostError: another worker is gone.
     """
-    started_s = time.monotonic()
-    deadline_s = started_s + command.limit_s
-    workload = command.order.workload
-    loader = loaders.take(workload)
-    try:
-        trainer = open_trainer(base, workload, loader, device)
-        batch_size = workload.hyperparameters.batch_size
-        longest = max(
-            (loader.training[index] for index in loader.stream.take(0, batch_size)),
-            key=lambda sequence: len(sequence.token_ids),
-        )
-        micro = choose_micro_batch(trainer, Sample(0, 0, longest), batch_size, settings)
-        trainer.micro_batch_size = micro
-        accuracy = _accuracy(trainer, loader, settings)
-        until_s = time.monotonic() + _TRAINING_SHARE * max(deadline_s - time.monotonic(), 0.0)
-        with _memory_watched(trainer, loader) as peak_bytes:
-            losses, steps = _train(command, trainer, loader, until_s, deadline_s, is_halted)
-        if is_halted():
-            return None
-        configurations = [_measured(steps, micro, batch_size)]
-        if micro > 1 and time.monotonic() < until_s and not is_halted():
-            trainer.micro_batch_size = micro // 2
-            configurations.append(_measured(_repeat(trainer, loader, until_s), micro // 2, batch_size))
-        embeddings = _embed(base, loader, command.fisher_samples, deadline_s)
-        return Profile(
-            losses=losses,
-            embedding=embeddings.fisher,
-            features=embeddings.features,
-            accuracy=accuracy,
-            steps=tuple(configurations),
-            memory_gib=peak_bytes[0] / BYTES_PER_GIB,
-            loader_s=loader.prepared_s,
-            dataset_samples=len(loader.training),
-        )
-    finally:
-        loader.close()
-
-
-def _accuracy(trainer: Trainer, loader: Loader, settings: TunerSettings) -> float | None:
-    if loader.validation is None:
+    run = _Run(command, team, settings, is_halted)
+    team.begin(team.jobs)
+    accuracy = accuracy_of(team, run.job, settings)
+    until_s = time.monotonic() + _TRAINING_SHARE * max(deadline_s - time.monotonic(), 0.0)
+    with _memory_watched(team, base, device) as peak_bytes:
+        losses, steps = run.train(until_s, deadline_s)
+    if run.ends():
         return None
-    count = min(len(loader.validation), settings.evaluation_samples)
-    right, total = trainer.count_right([loader.validation[index] for index in range(count)])
-    return right / total
+    configurations = [run.measured(steps)]
+    micro = team.micro_batch_size
+    if micro > 1 and not run.ends(until_s):
+        team.micro_batch_size = micro // 2
+        configurations.append(run.measured(run.repeat(until_s)))
+    memory_bytes = max(row[0] for row in team.gather([peak_bytes[0]]))
+    loader = run.job.loader
+    embeddings = Embeddings((), (), 0)
+    if leads:
+        embeddings = _embed(base, loader, command.fisher_samples, deadline_s)
+    return Profile(
+        losses=losses,
+        embedding=embeddings.fisher,
+        features=embeddings.features,
+        accuracy=accuracy,
+        steps=tuple(configurations),
+        memory_gib=memory_bytes / BYTES_PER_GIB,
+        loader_s=loader.prepared_s,
+        dataset_samples=len(loader.training),
+    )
 
 
-def _train(
-    command: ProfileOrdered,
-    trainer: Trainer,
-    loader: Loader,
-    until_s: float,
-    deadline_s: float,
-    is_halted: Callable[[], bool],
-) -> tuple[tuple[float, ...], list[Step]]:
-    losses: list[float] = []
-    steps: list[Step] = []
-    while len(losses) < command.iterations and not is_halted():
-        if time.monotonic() >= (until_s if losses else deadline_s):
-            break
-        step = _step(trainer, loader, len(losses))
-        loss = reportable(step.losses[0])
-        assert loss is not None, "a batch has tokens that bear loss"
-        losses.append(loss)
-        steps.append(step)
-    if not losses and not is_halted():
-        raise TimeoutError(f"limit_s: {command.limit_s:g} s were over before the first step")
-    return tuple(losses), steps
+class _Run:
+    """The steps of a profile run. Whether there is another one is for the leader's clock to say, and for
+    whoever is told to end it."""
 
+    def __init__(
+        self,
+        command: ProfileOrdered,
+        team: Team,
+        settings: TunerSettings,
+        is_halted: Callable[[], bool],
+    ) -> None:
+        (self.job,) = team.jobs
+        self.team = team
+        self._command = command
+        self._settings = settings
+        self._is_halted = is_halted
 
-def _step(trainer: Trainer, loader: Loader, number: int) -> Step:
-    return trainer.step(_samples(loader, number), number, 1, (), lambda _: None)
+    def ends(self, until_s: float = math.inf) -> bool:
+        """Whether any worker was told to end the run, or it is later than `until_s` for the leader; the same
+        on all workers."""
+        told = self.team.gather([int(self._is_halted()), int(time.monotonic() >= until_s)])
+        return any(is_halted for is_halted, _ in told) or bool(told[0][1])
 
+    def train(self, until_s: float, deadline_s: float) -> tuple[tuple[float, ...], list[Step]]:
+        """Take as many steps as are ordered, and as there is time for."""
+        losses: list[float] = []
+        steps: list[Step] = []
+        while len(losses) < self._command.iterations and not self.ends(until_s if losses else deadline_s):
+            step = self._step(len(losses))
+            loss = reportable(step.losses[0])
+            assert loss is not None, "a batch has tokens that bear loss"
+            losses.append(loss)
+            steps.append(step)
+        if not losses and not self.ends():
+            raise TimeoutError(f"limit_s: {self._command.limit_s:g} s were over before the first step")
+        return tuple(losses), steps
 
-def _samples(loader: Loader, number: int) -> list[Sample]:
-    batch_size = loader.workload.hyperparameters.batch_size
-    records = loader.stream.take(number * batch_size, batch_size)
-    return [Sample(place, 0, loader.training[record]) for place, record in enumerate(records)]
+    def repeat(self, until_s: float) -> list[Step]:
+        """Some steps more, of which only the time counts."""
+        steps: list[Step] = []
+        while len(steps) < _UNTIMED_STEPS + _TIMED_STEPS and (not steps or not self.ends(until_s)):
+            steps.append(self._step(len(steps)))
+        return steps
 
+    def measured(self, steps: list[Step]) -> MeasuredStep:
+        """What they took."""
+        return self.team.measured(steps[_UNTIMED_STEPS:] or steps)
 
-def _repeat(trainer: Trainer, loader: Loader, until_s: float) -> list[Step]:
-    """Some steps more, of which only the time counts."""
-    steps: list[Step] = []
-    while len(steps) < _UNTIMED_STEPS + _TIMED_STEPS and (not steps or time.monotonic() < until_s):
-        steps.append(_step(trainer, loader, len(steps)))
-    return steps
-
-
-def _measured(steps: list[Step], micro_batch_size: int, batch_size: int) -> MeasuredStep:
-    timed = steps[_UNTIMED_STEPS:] or steps
-    return measured_step(timed, micro_batch_size, batch_size, gpus=1, nodes=1)
+    def _step(self, number: int) -> Step:
+        job = self.job
+        job.iterations, job.drawn = number, number * job.batch_size
+        return self.team.step(())
 
 
 def _embed(base: SharedBase, loader: Loader, most: int, deadline_s: float) -> Embeddings:
@@ -183,17 +155,16 @@ def _embed(base: SharedBase, loader: Loader, most: int, deadline_s: float) -> Em
 
 
 @contextmanager
-def _memory_watched(trainer: Trainer, loader: Loader) -> Iterator[list[int]]:
-    """How many bytes of a device its steps in the block need at most, beside what it held before: one number,
-    there after the block."""
+def _memory_watched(team: Team, base: SharedBase, device: torch.device) -> Iterator[list[int]]:
+    """How many bytes of this worker's device the steps in the block need at most, beside what it held before:
+    one number, there after the block."""
     peak: list[int] = []
-    device = trainer.device
     if device.type != "cuda":
         yield peak
-        peak.append(bytes_beside_base(trainer, _samples(loader, 0)))
+        kept = most_bytes_kept(base.model, team.rehearse)
+        peak.append(kept + team.state_bytes)
         return
     torch.cuda.reset_peak_memory_stats(device)
-    state_bytes = 4 * trainer.adapter.gradient.nbytes
-    before_bytes = torch.cuda.memory_allocated(device) - state_bytes
+    before_bytes = torch.cuda.memory_allocated(device) - team.state_bytes
     yield peak
     peak.append(max(torch.cuda.max_memory_allocated(device) - before_bytes, 0))

@@ -10,13 +10,13 @@ from pydantic import JsonValue
 
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
-from executors.tuner.assignments import STATES, Assignment, Ending, local_ranks, world_size
+from executors.tuner.assignments import STATES, Assignment, Ending
 from executors.tuner.files import JobFiles, result_path
 from executors.tuner.messages import Halt, Over, Place, Prewarm, ProfilePart, Switched, TaskPart, Told
+from executors.tuner.objections import objection_to
 from executors.tuner.processes import Bench, Workers
 from executors.tuner.settings import TunerSettings
 from executors.workers.folder import JobFolder
-from executors.workers.membership import Membership
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.commands import Command
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
@@ -81,17 +81,19 @@ class TunerRunner:
         return self._workers.pids
 
     def judge(self, command: Command) -> Objection | None:
-        """A task must be newer than what the node has of its jobs, and fit onto its GPUs; a release must not
-        be of a generation that is over; a job that does not share is never merged."""
+        """A task must be newer than what the node has of its jobs, and one that `objection_to` lets pass; a
+        release must not be of a generation that is over."""
+        if isinstance(command, TaskAssigned | ProfileOrdered):
+            objection = objection_to(command, gpus_here=len(self._workers.benches))
+            if objection is not None:
+                return objection
         if isinstance(command, TaskAssigned):
-            return self._judge_task(command)
-        if isinstance(command, ProfileOrdered):
-            if command.gpus > 1 and not command.order.workload.pipeline:
-                return Objection(
-                    "impossible", f"a profile run on {command.gpus} GPUs: only pipelines have more"
-                )
-            if any(command.order.job_id in each.job_ids for each in self._assignments):
-                return Objection("out_of_date", f"{command.order.job_id} runs here already")
+            jobs = [order.job_id for order in command.orders]
+            known = self._newest(set(jobs))
+            if known is not None and command.generation <= known.generation:
+                return Objection("out_of_date", f"{', '.join(jobs)} is in generation {known.generation}")
+        if isinstance(command, ProfileOrdered) and self._of({command.order.job_id}):
+            return Objection("out_of_date", f"{command.order.job_id} runs here already")
         if isinstance(command, TaskReleased):
             known = self._newest(set(command.job_ids))
             if known is not None and command.generation < known.generation:
@@ -132,6 +134,7 @@ class TunerRunner:
             self._mourn(part, status)
         for each in list(self._assignments):
             self._begin(each)
+        self._workers.send_halts()
         for each in list(self._assignments):
             self._conclude(each)
         if needed_bytes is not None:
@@ -176,28 +179,6 @@ class TunerRunner:
             self._assignments.append(assignment)
 
     # Commands
-
-    def _judge_task(self, command: TaskAssigned) -> Objection | None:
-        nodes = [member.node for member in command.members]
-        jobs = [order.job_id for order in command.orders]
-        if len(set(nodes)) < len(nodes):
-            return Objection("impossible", "a node is among the members twice")
-        if command.node not in nodes:
-            detail = f"{command.node} is not among the members {', '.join(nodes)}"
-            return Objection("impossible", detail[:MAX_TEXT_LENGTH])
-        if len(set(jobs)) < len(jobs):
-            return Objection("impossible", f"{jobs[0]} is merged with itself")
-        needed, there = len(local_ranks(command)), len(self._workers.benches)
-        if needed > there:
-            return Objection("impossible", f"the task needs {needed} GPUs here, the node has {there}")
-        if command.mode != "normal":
-            for order in command.orders:
-                if not order.workload.sharing:
-                    return Objection("impossible", f"{order.job_id} does not share, and is merged")
-        known = self._newest(set(jobs))
-        if known is not None and command.generation <= known.generation:
-            return Objection("out_of_date", f"{', '.join(jobs)} is in generation {known.generation}")
-        return None
 
     def _of(self, job_ids: set[str]) -> list[Assignment]:
         return [each for each in self._assignments if each.job_ids & job_ids]
@@ -255,35 +236,44 @@ class TunerRunner:
         others = [each for each in self._of(assignment.job_ids) if each.part < assignment.part]
         if any(not each.is_stopped for each in others):
             return  # their checkpoint is what it goes on from
-        benches = self._free(assignment.gpus)
-        if benches is None:
+        found = self._free(assignment)
+        if found is None:
             return
+        benches, follows = found
         assignment.workers_left = len(benches)
-        command = assignment.command
+        assignment.workers = tuple(bench.gpu for bench in benches)
+        number, command = assignment.part, assignment.command
         if isinstance(command, ProfileOrdered):
-            self._workers.give(benches[0], ProfilePart(part=assignment.part, command=command))
-            return
-        for rank, bench in zip(local_ranks(command), benches, strict=True):
-            # A part's generation is its task's: each task has a meeting place of its own.
-            membership = Membership(generation=command.generation, rank=rank, world=world_size(command))
-            part = TaskPart(part=assignment.part, command=command, membership=membership)
+            self._files.remove_meeting(assignment.meeting)  # of a process before this one
+        for membership, bench in zip(assignment.memberships(), benches, strict=True):
+            part: ProfilePart | TaskPart
+            if isinstance(command, ProfileOrdered):
+                part = ProfilePart(part=number, command=command, membership=membership)
+            else:
+                part = TaskPart(part=number, command=command, membership=membership, follows=follows)
             self._workers.give(bench, part)
 
-    def _free(self, count: int) -> list[Bench] | None:
-        """So many workers that are idle, or whose one part is about to end; None if there are too few."""
-        ending = {each.part for each in self._assignments if each.ending is not None or each.is_stopped}
+    def _free(self, assignment: Assignment) -> tuple[list[Bench], int | None] | None:
+        """Workers for an assignment, in the order of its ranks, that are idle, or whose one part is about to
+        end, and the part that it follows on all of them, see `TaskPart`; None if there are too few."""
+        count = assignment.gpus
+        ending = [each for each in self._assignments if each.ending is not None or each.is_stopped]
+        parts = {each.part for each in ending}
         ready = [bench for bench in self._workers.benches if bench.is_ready]
         idle = [bench for bench in ready if not bench.parts]
-        soon = [bench for bench in ready if len(bench.parts) == 1 and bench.parts[0] in ending]
-        found = [*idle, *soon][:count]
-        return found if len(found) == count else None
+        soon = {bench.gpu: bench for bench in ready if len(bench.parts) == 1 and bench.parts[0] in parts}
+        if len(idle) < count:
+            for each in ending:
+                if assignment.can_follow(each) and all(
+                    gpu in soon and soon[gpu].parts == [each.part] for gpu in each.workers
+                ):
+                    return [soon[gpu] for gpu in each.workers], each.part
+        found = [*idle, *soon.values()][:count]
+        return (found, None) if len(found) == count else None
 
     def _refusal(self, assignment: Assignment) -> list[tuple[JobOrder, str, bool]] | None:
         """Why the jobs of an assignment cannot be trained here, each with whether they can nowhere."""
         for order in assignment.orders:
-            if order.workload.pipeline:
-                error = "pipeline: the runner has no pipeline parallelism"
-                return [(each, error, each.workload.pipeline) for each in assignment.orders]
             if order.workload.model != self._base_model:
                 error = f"model: the node holds base model {self._base_model}, not {order.workload.model}"
                 return [(each, error, False) for each in assignment.orders]
@@ -306,7 +296,10 @@ class TunerRunner:
         assignment = self._by_part(word.part)
         if assignment is not None:
             jobs = ",".join(order.job_id for order in assignment.orders)
-            _log.info("task switched jobs=%s switch_gap_s=%.4f step_s=%.4f", jobs, word.gap_s, word.step_s)
+            _log.info(
+                "task switched jobs=%s overlaps=%s switch_gap_s=%.4f step_s=%.4f",
+                *(jobs, str(word.overlaps).lower(), word.gap_s, word.step_s),
+            )
 
     def _hear_over(self, bench: Bench, word: Over) -> None:
         bench.parts.remove(word.part)
@@ -326,11 +319,10 @@ class TunerRunner:
         if assignment.ending is not None:
             return
         error = f"a worker process has ended with {status} and no word"
-        command = assignment.command
-        if isinstance(command, TaskAssigned) and world_size(command) > 1:
+        if assignment.world > 1:
             # The others see that it is gone, and read here why.
-            folder = JobFolder(self._files.meeting_place(command.task_id))
-            folder.write_failure(command.generation, error, permanent=False)
+            folder = JobFolder(self._files.meeting_place(assignment.meeting))
+            folder.write_failure(assignment.meeting_generation, error, permanent=False)
             self._workers.halt(Halt(part=part, verdict="keep"))
         for order in list(assignment.left()):
             if assignment.leads:
@@ -352,13 +344,8 @@ class TunerRunner:
         if ending is not None:
             for order in assignment.orders:
                 self._settle(assignment, order, ending)
-        command = assignment.command
-        if (
-            assignment.leads
-            and isinstance(command, TaskAssigned)
-            and all(order.run_id in assignment.over for order in assignment.orders)
-        ):
-            self._files.remove_meeting(command.task_id)
+        if assignment.leads and all(order.run_id in assignment.over for order in assignment.orders):
+            self._files.remove_meeting(assignment.meeting)
         self._assignments.remove(assignment)
 
     def _settle(self, assignment: Assignment, order: JobOrder, ending: Ending) -> None:

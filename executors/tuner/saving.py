@@ -3,12 +3,11 @@
 import time
 from collections.abc import Callable, Sequence
 
-from executors.lora.task import AdapterState, TaskState
-from executors.lora.trained_adapter import TrainedAdapter
+from executors.lora.task import AdapterState
 from executors.tuner.checkpoints import SavedJob
 from executors.tuner.files import JobProgress
-from executors.tuner.keeper import LastState, TaskKeeper
-from executors.tuner.opening import Job
+from executors.tuner.keeper import TaskKeeper
+from executors.tuner.opening import Job, task_state
 from executors.tuner.reports import TaskReports, reportable
 from executors.tuner.surroundings import Surroundings
 from schemas.merging.commands import TaskAssigned
@@ -41,33 +40,25 @@ class TaskSaves:
         self._jobs = jobs
         self.samples = {job.job_id: job.samples_done for job in jobs if not job.is_over}
 
-    def save(self, jobs: Sequence[Job], adapter: TrainedAdapter, node_s: float) -> None:
-        """Copy the state, and have it written while training goes on."""
-        state = adapter.state()
+    def save(self, jobs: Sequence[Job], state: AdapterState, node_s: float) -> None:
+        """Have the state written while training goes on."""
         self.saved_s = time.monotonic()
         for job in jobs:
             self._write(job, lambda: state)
             self._report(job, node_s)
 
-    def save_at_last(self, jobs: Sequence[Job], adapter: TrainedAdapter) -> None:
+    def save_at_last(self, jobs: Sequence[Job], state: Callable[[], AdapterState]) -> None:
         """Have the state written after the last step, while the next task begins."""
-        last = LastState(adapter)
         for job in jobs:
             if not job.is_over and job.iterations:
-                self._write(job, last.to_host)
+                self._write(job, state)
 
-    def finish(self, job: Job, adapter: TrainedAdapter, *, is_trained_on: bool) -> None:
-        """Publish a job that is over.
-
-        Args:
-            is_trained_on: whether the adapter is, for the other job of a shared run.
-        """
-        copied = adapter.state() if is_trained_on else None
-        last = LastState(adapter)
+    def finish(self, job: Job, state: Callable[[], AdapterState]) -> None:
+        """Publish a job that is over."""
         progress, loss = self._progress(job), reportable(job.loss)
 
         def publish() -> None:
-            saved = SavedJob(_task_state(job, copied or last.to_host(), progress), progress)
+            saved = SavedJob(task_state(job, state(), progress.position), progress)
             self._keeper.needed_bytes = _BYTES_PER_PARAMETER * job.layout.size
             finished = self._checkpoints.finish(saved, job.order.user, loss, self._command.generation)
             self.samples.pop(job.job_id, None)
@@ -80,7 +71,7 @@ class TaskSaves:
 
         def write() -> None:
             self._keeper.needed_bytes = _BYTES_PER_PARAMETER * job.layout.size
-            saved = SavedJob(_task_state(job, state(), progress), progress)
+            saved = SavedJob(task_state(job, state(), progress.position), progress)
             self._checkpoints.save(saved, self._command.generation)
             self.samples[job.job_id] = samples_done
 
@@ -99,18 +90,3 @@ class TaskSaves:
             merged_at=job.merged_at,
             beside=other.position if other is not None and self._command.mode == "spatial" else None,
         )
-
-
-def _task_state(job: Job, state: AdapterState, progress: JobProgress) -> TaskState:
-    position = progress.position
-    return TaskState(
-        task=job.task,
-        parameters=state.parameters,
-        first_moment=state.first_moment,
-        second_moment=state.second_moment,
-        optimizer_steps=state.optimizer_steps,
-        micro_batches=position.iterations,
-        samples_done=position.iterations * job.batch_size,
-        cursor=job.loader.stream.cursor(position.drawn),
-        dataset_digest=job.loader.digest,
-    )

@@ -5,45 +5,32 @@ weights that it has left, with a fresh optimizer; `spatial`, both into one adapt
 """
 
 import logging
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Literal
 
-import torch
-
-from executors.lora.trained_adapter import TrainedAdapter
 from executors.node.checkpoints import StaleWriterError
 from executors.node.room import is_for_want_of_room
-from executors.tuner.faults import DivergedError, FieldError, JobError, cannot_succeed_elsewhere, described
+from executors.tuner.evaluating import Evaluations
+from executors.tuner.faults import DivergedError, JobError, cannot_succeed_elsewhere, described
+from executors.tuner.gathering import TaskFailedError, come_together, why_peer_was_lost
 from executors.tuner.keeper import TaskKeeper
-from executors.tuner.memory import choose_micro_batch
 from executors.tuner.messages import Outcome, Over, Switched, TaskPart, Verdict
-from executors.tuner.opening import Job, OpenTask, adapter_for, fresh_from, trained_first
-from executors.tuner.reports import TaskReports, measured_step
-from executors.tuner.sampling import annealing_exponent, draw_sources, shares
+from executors.tuner.opening import Job
+from executors.tuner.openings import Opening
+from executors.tuner.reports import TaskReports
 from executors.tuner.saving import TaskSaves
 from executors.tuner.surroundings import Surroundings
-from executors.tuner.training import Sample, Step, Trainer
+from executors.tuner.team import Team
+from executors.tuner.training import Step
 from executors.workers.folder import JobFolder
-from executors.workers.group import ProcessGroup
 from executors.workers.meeting import Meeting, PeerLostError
-from executors.workers.shares import share
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.merging.commands import JobOrder
-from schemas.merging.reports import MeasuredStep
 
-_POLL_S = 0.005
-_NOTE_WAIT_S = 1.0
 _CONCLUSION_S = 30.0
 _REUNIONS = 2
 """So often the workers of a task come together again when one of them was lost and is started again."""
-_EVALUATIONS_PER_EPOCH = 4
-_DIGEST_DIGITS = 15
-_LEAST_S = 1e-6
-"""What a step takes at least: the clock may not have moved."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,54 +39,34 @@ class HaltedError(Exception):
     """The part is to end, and has not come together with the others."""
 
 
-class TaskFailedError(RuntimeError):
-    """Another worker of the task has said why it cannot go on."""
-
-    def __init__(self, error: str, permanent: bool) -> None:
-        super().__init__(error)
-        self.is_permanent = permanent
-
-
-@dataclass
-class Spell:
-    """What was seen of a job's steps since its evaluation before."""
-
-    losses: list[float] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-
-
 class TaskRun:
     """One worker's part of a task. Its leader reports and writes for all."""
 
     def __init__(
-        self, part: TaskPart, surroundings: Surroundings, opened: Callable[[], OpenTask], folder: JobFolder
+        self, part: TaskPart, surroundings: Surroundings, opening: Opening[Team], folder: JobFolder
     ) -> None:
         """Nothing is done before `run`.
 
         Args:
-            opened: waits for what the task needs.
+            opening: of what the task needs.
             folder: where its workers meet.
         """
         self._part = part
         self._command = part.command
         self._around = surroundings
         self._settings = surroundings.settings
-        self._opened = opened
+        self._opening = opening
         self._folder = folder
         self._keeper = TaskKeeper(surroundings.keeper)
-        self._jobs: list[Job] = []
-        self._adapter: TrainedAdapter | None = None
-        self._trainer: Trainer | None = None
-        self._group: ProcessGroup | None = None
+        self._opened_team: Team | None = None
+        self._evaluations: Evaluations | None = None
         self._meeting: Meeting | None = None
-        self._spells: dict[str, Spell] = {}
-        self._last_counts: dict[str, int] = {}
         self._reports = TaskReports(part, surroundings, self._keeper)
         self._saves = TaskSaves(self._command, surroundings, self._keeper, self._reports)
         self._node_s = 0.0
-        self._evaluating_s = 0.0
-        self._training_s = 0.0
         self._is_started = False
+        self._has_taken_over = False
+        """Whether the workers are connected since the task before."""
         self._outcome: Outcome = "stopped"
 
     @property
@@ -113,99 +80,64 @@ class TaskRun:
             self._run()
         except HaltedError:
             if self._around.inbox.verdict(self._part.part) == "keep":
-                self._save_at_last(self._in_training())
+                self._save_what_remains()
         except Exception as error:
             self._fail(error)
         finally:
             self._end()
 
     def _run(self) -> None:
-        if self._around.inbox.verdict(self._part.part) is not None:
-            return
-        opened = self._opened()
-        self._jobs, self._adapter = opened.jobs, opened.adapter
-        self._saves.begin(self._jobs)
+        self._has_taken_over = self._opening.is_open and self._opening.result().is_joined
+        if self._around.inbox.verdict(self._part.part) is not None and not self._has_taken_over:
+            return  # workers that were taken over are together already, and end it so
+        self._opened_team = team = self._opening.result()
+        self._saves.begin(team.jobs)
+        self._evaluations = Evaluations(
+            team, self.leads, self._command.watched_epochs, self._settings, self._reports
+        )
         reunions = 0
         while True:
             try:
                 with self._together():
-                    self._agree()
                     self._start()
                     self._train()
-                if all(job.is_over for job in self._jobs):
+                if all(job.is_over for job in team.jobs):
                     self._outcome = "finished"
                 return
             except PeerLostError:
+                self._meeting = None  # one of those who met will not hear its last word
                 reunions += 1
-                if reunions > _REUNIONS:
+                if reunions > _REUNIONS or not team.can_reunite:
                     raise
-
-    # Coming together
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """Have a process group with all workers of the task for the length of the block; a worker alone needs
-        none."""
-        membership = self._part.membership
-        if membership.world == 1:
-            yield
-            return
-        deadline_s = time.monotonic() + self._settings.join_timeout_s
-        meeting: Meeting | None = None
-        while True:
-            self._raise_if_halted()
-            try:
-                if meeting is None:
-                    meeting = Meeting.attend(self._folder, membership, self._settings.worker_host)
-                if meeting is not None:
-                    meeting.announce()
-                    meeting.enter()
-                    if meeting.all_entered:
-                        break
-            except PeerLostError:
-                meeting = None  # it was the place of a leader that is gone
-            self._raise_if_told()
-            if time.monotonic() > deadline_s:
-                count, wait_s = membership.world, self._settings.join_timeout_s
-                raise TaskFailedError(f"not all {count} workers of the task have come in {wait_s:g} s", False)
-            time.sleep(_POLL_S)
-        self._meeting = meeting
-        self._group = ProcessGroup.form(meeting, self._around.device, self._settings.peer_timeout_s)
+        """Have all workers of the task connected, and hold what the leader holds, for the length of the
+        block. A task that has taken the workers of another over has them so."""
+        team, membership = self._team, self._part.membership
         try:
+            if not team.is_joined:
+                self._meeting = come_together(
+                    self._folder,
+                    membership,
+                    self._settings.worker_host,
+                    self._settings.join_timeout_s,
+                    self._raise_if_halted,
+                )
+                team.join(self._meeting)
+                team.agree()
             yield
         finally:
-            self._group.close()
-            self._group = None
+            team.leave()
 
-    def _agree(self) -> None:
-        """Have all workers hold what the leader holds."""
-        group = self._group
-        if group is None:
-            return
-        digests = [int(job.loader.digest[:_DIGEST_DIGITS], 16) for job in self._jobs]
-        numbers = [
-            number
-            for job in self._jobs
-            for number in (job.iterations, job.drawn, int(job.is_over), job.merged_at)
-        ]
-        told = group.gather([*digests, *numbers])
-        for index, job in enumerate(self._jobs):
-            if len({each[index] for each in told}) > 1:
-                raise JobError(
-                    job.job_id, FieldError("dataset.path", f"{job.task.dataset} differs between the nodes")
-                )
-        positions = told[0][len(digests) :]
-        for index, job in enumerate(self._jobs):
-            job.iterations, job.drawn, is_over, job.merged_at = positions[4 * index : 4 * index + 4]
-            job.is_over = bool(is_over)
-        assert self._adapter is not None, "it was opened"
-        if self._adapter.task.job_id != self._task_in_training().job_id:
-            self._adapter = adapter_for(self._command.mode, self._jobs, None, self._around.device)
-        group.spread(self._adapter.tensors, 0)
+    @property
+    def _team(self) -> Team:
+        assert self._opened_team is not None, "it was opened"
+        return self._opened_team
 
-    def _task_in_training(self) -> Job:
-        """Whose hyperparameters count."""
-        return self._jobs[0] if self._command.mode == "spatial" else trained_first(self._jobs)
+    @property
+    def _jobs(self) -> list[Job]:
+        return [] if self._opened_team is None else self._opened_team.jobs
 
     def _in_training(self) -> list[Job]:
         """The jobs of the present phase."""
@@ -216,14 +148,11 @@ class TaskRun:
 
     def _train(self) -> None:
         """Go through what is left of the task's phases."""
-        while not all(job.is_over for job in self._jobs):
-            active = self._in_training()
+        while active := self._in_training():
             watched = next((job for job in self._jobs if not job.is_over and job not in active), None)
-            self._trainer = self._new_trainer(active)
+            self._team.begin(active)
             if not self._train_phase(active, watched):
                 return
-            if watched is not None:
-                self._hand_over(watched)
 
     def _train_phase(self, active: list[Job], watched: Job | None) -> bool:
         """Train jobs until one of them is over; False if the part is halted before."""
@@ -231,157 +160,80 @@ class TaskRun:
             return True
         while True:
             self._raise_if_not_kept()
+            if self._team.succession == "ready" and not self._measured.will_be_due(
+                active, self._team.upcoming()
+            ):
+                self._leave_to_successor(active)
+                return False
             step = self._step(active)
-            halted = self._verdict_of(step)
+            halted, (wants_evaluation, wants_checkpoint) = self._verdict_of(step), step.signals[2:4]
             if halted is None or halted == "keep":
-                accuracies = self._evaluate(active, watched, wanted=bool(step.signals[2]))
+                accuracies = self._measured.measure(active, watched, wanted=bool(wants_evaluation))
                 if self._finish_those_done(active, accuracies):
                     return True
-            if halted is not None:
-                if halted == "keep":
-                    self._save_at_last(active)
+            if halted == "drop":
                 return False
-            if self.leads and time.monotonic() - self._saves.saved_s >= self._settings.checkpoint_s:
-                self._saves.save(active, self._present_adapter, self._node_s)
+            if halted == "keep" and self._team.succession == "none":
+                self._save_at_last(active)
+                return False
+            if wants_checkpoint:
+                state = self._team.state()
+                if state is not None:
+                    self._saves.save(active, state, self._node_s)
 
     def _step(self, active: Sequence[Job]) -> Step:
-        trainer, around = self._present_trainer, self._around
-        membership = self._part.membership
-        places, counts = self._batch(active)
-        mine = [places[place] for place in share(len(places), membership.rank, membership.world)]
-        own = [
-            Sample(place, source, active[source].loader.training[record]) for place, source, record in mine
-        ]
+        around = self._around
+        counts = self._team.upcoming()
         verdict = around.inbox.verdict(self._part.part)
-        signals = (verdict == "keep", verdict == "drop", self.leads and self._may_evaluate(active, counts))
-        number = active[0].iterations
+        is_checkpoint_due = time.monotonic() - self._saves.saved_s >= self._settings.checkpoint_s
+        signals = (
+            verdict == "keep",
+            verdict == "drop",
+            self.leads and self._measured.may_be_wanted(active, counts),
+            self.leads and is_checkpoint_due,
+        )
         began_s = time.monotonic()
-        step = trainer.step(own, number, len(active), [float(signal) for signal in signals], self._add_up)
-        for source, job in enumerate(active):
-            job.iterations += 1
-            job.drawn += counts[source]
-            self._last_counts[job.job_id] = counts[source]
-            spell = self._spells.setdefault(job.job_id, Spell())
-            spell.steps.append(step)
-            loss = step.losses[source]
-            if loss is not None:
-                job.loss = loss
-                spell.losses.append(loss)
+        step = self._team.step([float(signal) for signal in signals])
+        self._advance(active, counts)
+        for job, loss in zip(active, step.losses, strict=True):
+            job.loss = job.loss if loss is None else loss
+        self._measured.note(active, counts, step)
         if around.stepped_s is not None and not self._node_s:
             gap_s = began_s - around.stepped_s
-            around.inbox.tell(Switched(part=self._part.part, gap_s=gap_s, step_s=step.step_s))
+            number, overlaps = self._part.part, self._has_taken_over
+            around.inbox.tell(Switched(part=number, gap_s=gap_s, step_s=step.step_s, overlaps=overlaps))
         around.stepped_s = time.monotonic()
         self._node_s += step.step_s
-        self._training_s += step.step_s
         return step
 
-    def _batch(self, active: Sequence[Job]) -> tuple[list[tuple[int, int, int]], list[int]]:
-        """The next global batch as (place, source, record index), and how many of it are of each source."""
-        count = sum(job.batch_size for job in active)
-        sizes = [len(job.loader.training) for job in active]
-        number = active[0].iterations
-        steps = max(job.order.workload.target.most_iterations for job in active)
-        epochs = math.ceil(steps * count / sum(sizes))
-        exponent = annealing_exponent(number * count // sum(sizes), epochs)
-        sources = draw_sources(self._jobs[0].task.seed, number, count, shares(sizes, exponent))
-        counts = [sources.count(source) for source in range(len(active))]
-        streams = [
-            iter(job.loader.stream.take(job.drawn, counts[source])) for source, job in enumerate(active)
-        ]
-        return [(place, source, next(streams[source])) for place, source in enumerate(sources)], counts
+    @staticmethod
+    def _advance(active: Sequence[Job], counts: Sequence[int]) -> None:
+        for job, count in zip(active, counts, strict=True):
+            job.iterations += 1
+            job.drawn += count
 
-    def _add_up(self, vector: torch.Tensor) -> None:
-        if self._group is not None:
-            self._group.add_up(vector)
+    def _leave_to_successor(self, active: Sequence[Job]) -> None:
+        """Take the last step while the next task begins on the same workers (section 6.2, Figure 9)."""
+        counts = self._team.upcoming()
+        last = self._team.leave_to_successor()
+        self._around.stepped_s = last.ended_s
+        self._advance(active, counts)
+        if self.leads:
+            self._saves.save_at_last(active, last.state)
+        else:
+            self._keeper.soon(last.wait)
 
     @staticmethod
     def _verdict_of(step: Step) -> Verdict | None:
-        keep, drop, _ = step.signals
+        keep, drop, *_ = step.signals
         if drop:
             return "drop"
         return "keep" if keep else None
 
-    def _new_trainer(self, active: Sequence[Job]) -> Trainer:
-        assert self._adapter is not None, "it was opened"
-        count = sum(job.batch_size for job in active)
-        own = max(1, len(share(count, 0, self._part.membership.world)))
-        trainer = Trainer(
-            active[0].base,
-            self._adapter,
-            self._around.device,
-            own,
-            checkpoints_activations=active[0].order.workload.hyperparameters.gradient_checkpointing,
-        )
-        longest = max(
-            (job.loader.training[record] for job in active for record in job.loader.stream.take(0, own)),
-            key=lambda sequence: len(sequence.token_ids),
-        )
-        sample = Sample(0, 0, longest)
-        trainer.micro_batch_size = choose_micro_batch(trainer, sample, own, self._settings)
-        return trainer
-
     @property
-    def _present_adapter(self) -> TrainedAdapter:
-        assert self._adapter is not None, "it was opened"
-        return self._adapter
-
-    @property
-    def _present_trainer(self) -> Trainer:
-        assert self._trainer is not None, "a phase has begun"
-        return self._trainer
-
-    # Evaluation
-
-    def _may_evaluate(self, active: Sequence[Job], counts: Sequence[int]) -> bool:
-        """Whether the step to come ends at a fraction of an epoch that is worth an evaluation."""
-        if self._evaluating_s > self._settings.evaluation_share * self._training_s:
-            return False
-        return any(
-            _crosses(job.drawn, counts[source], len(job.loader.training) / _EVALUATIONS_PER_EPOCH)
-            for source, job in enumerate(active)
-        )
-
-    def _evaluate(self, active: Sequence[Job], watched: Job | None, *, wanted: bool) -> dict[str, float]:
-        """Measure the accuracy of the jobs, if it is time to; by job.
-
-        It is at the end of an epoch of any of them, and when one is over."""
-        due = wanted or any(self._is_due(job) for job in active)
-        if not due:
-            return {}
-        started_s = time.monotonic()
-        accuracies = {}
-        for job in active:
-            accuracy = self._accuracy(job)
-            if accuracy is not None:
-                accuracies[job.job_id] = accuracy
-                self._tell_evaluation(job, accuracy, "own", job.epochs)
-        if watched is not None and active[0].merged_epochs <= self._command.watched_epochs:
-            accuracy = self._accuracy(watched)
-            if accuracy is not None:
-                self._tell_evaluation(watched, accuracy, "donor", active[0].merged_epochs)
-        self._evaluating_s += time.monotonic() - started_s
-        return accuracies
-
-    def _is_due(self, job: Job) -> bool:
-        """Whether the last step was the job's last, or has used up an epoch of its data."""
-        last = self._last_counts.get(job.job_id, 0)
-        return job.iterations >= job.order.workload.target.most_iterations or _crosses(
-            job.drawn - last, last, len(job.loader.training)
-        )
-
-    def _accuracy(self, job: Job) -> float | None:
-        validation = job.loader.validation
-        if validation is None:
-            return None
-        count = min(len(validation), self._settings.evaluation_samples)
-        membership = self._part.membership
-        mine = share(count, membership.rank, membership.world)
-        sums = torch.tensor(
-            self._present_trainer.count_right([validation[index] for index in mine]), dtype=torch.float64
-        ).to(self._around.device)
-        self._add_up(sums)
-        right, total = sums.tolist()
-        return float(right / total)
+    def _measured(self) -> Evaluations:
+        assert self._evaluations is not None, "it was opened"
+        return self._evaluations
 
     # Ends
 
@@ -397,24 +249,27 @@ class TaskRun:
         if not done:
             return False
         left = [job for job in active if job not in done]
-        if self.leads and left:
+        copied = self._team.state() if left else None
+        if copied is not None:
             # Those that go on must not fall behind those that are over.
-            self._saves.save(left, self._present_adapter, self._node_s)
+            self._saves.save(left, copied, self._node_s)
+        last = self._team.last_state() if copied is None else lambda: copied
         for job in done:
             job.is_over = True
-            if self.leads:
-                self._saves.finish(job, self._present_adapter, is_trained_on=bool(left))
+            if last is not None:
+                self._saves.finish(job, last)
         return True
 
-    def _hand_over(self, receiver: Job) -> None:
-        """Have the receiver of a temporal merge start from what its donor has left."""
-        donor = self._present_adapter.state()
-        self._adapter = adapter_for("temporal", self._jobs, fresh_from(donor), self._around.device)
-        assert self._adapter.task is receiver.task, "the donor is over"
-
     def _save_at_last(self, jobs: Sequence[Job]) -> None:
-        if self.leads and self._adapter is not None:
-            self._saves.save_at_last(jobs, self._adapter)
+        last = self._team.last_state()
+        if last is not None:
+            self._saves.save_at_last(jobs, last)
+
+    def _save_what_remains(self) -> None:
+        """Keep what the leader alone has of jobs whose workers are not together any more."""
+        remains = None if self._opened_team is None else self._opened_team.remains()
+        if remains is not None:
+            self._saves.save_at_last(self._in_training(), remains)
 
     def _fail(self, error: Exception) -> None:
         """Say why the task cannot go on, and keep what it has learned where it may go on elsewhere."""
@@ -423,7 +278,7 @@ class TaskRun:
             _log.info("task replaced task=%s: %s", self._command.task_id, error)
             return
         if isinstance(error, PeerLostError):
-            error = self._why_peer_was_lost(error)
+            error = why_peer_was_lost(self._folder, self._command.generation, error)
         if self._part.membership.world > 1 and not isinstance(error, TaskFailedError | PeerLostError):
             permanent = len(self._command.orders) == 1 and cannot_succeed_elsewhere(error)
             with suppress(OSError):
@@ -432,8 +287,8 @@ class TaskRun:
         if not self.leads:
             return
         failures = self._failures(error)
-        if self._trainer is not None and not isinstance(error, DivergedError | OSError):
-            self._save_at_last(self._in_training())
+        if self._is_started and not isinstance(error, DivergedError | OSError):
+            self._save_what_remains()
 
         def tell() -> None:
             for order, text, permanent in failures:
@@ -444,7 +299,7 @@ class TaskRun:
     def _failures(self, error: Exception) -> list[tuple[JobOrder, str, bool]]:
         """What is said of each job that is not over."""
         over = {job.job_id for job in self._jobs if job.is_over}
-        in_training = {job.job_id for job in self._in_training()} if self._jobs else set()
+        in_training = {job.job_id for job in self._in_training()}
         failures = []
         for order in self._command.orders:
             if order.job_id in over:
@@ -459,15 +314,6 @@ class TaskRun:
                 permanent = order.job_id in in_training and self._command.mode != "spatial"
             failures.append((order, text[:MAX_TEXT_LENGTH], permanent))
         return failures
-
-    def _why_peer_was_lost(self, error: PeerLostError) -> Exception:
-        deadline_s = time.monotonic() + _NOTE_WAIT_S
-        while time.monotonic() < deadline_s:
-            note = self._folder.read_failure(self._command.generation)
-            if note is not None:
-                return TaskFailedError(*note)
-            time.sleep(_POLL_S)
-        return error
 
     def _end(self) -> None:
         """Have the last word said once all is written. The next task does not wait for it."""
@@ -492,8 +338,6 @@ class TaskRun:
 
         keeper.at_last(close)
 
-    # Reports
-
     def _start(self) -> None:
         """Say once that the jobs have started."""
         if self.leads and not self._is_started:
@@ -501,40 +345,14 @@ class TaskRun:
                 self._reports.started_soon(job)
         self._is_started = True
 
-    def _tell_evaluation(
-        self, job: Job, accuracy: float, phase: Literal["own", "donor"], epochs: float
-    ) -> None:
-        spell = self._spells.pop(job.job_id, Spell())
-        if self.leads:
-            partner = next((each.job_id for each in self._jobs if each is not job), None)
-            step = self._measured(spell.steps) if spell.steps else None
-            self._reports.evaluated_soon(job, partner, accuracy, phase, epochs, spell.losses, step)
-
-    def _measured(self, steps: Sequence[Step]) -> MeasuredStep:
-        trainer, world = self._present_trainer, self._part.membership.world
-        count = sum(job.batch_size for job in self._in_training())
-        return measured_step(
-            steps, trainer.micro_batch_size, len(share(count, 0, world)), world, len(self._command.members)
-        )
-
     # What ends it
 
     def _raise_if_halted(self) -> None:
         if self._around.inbox.verdict(self._part.part) is not None:
             raise HaltedError
 
-    def _raise_if_told(self) -> None:
-        note = self._folder.read_failure(self._command.generation)
-        if note is not None:
-            raise TaskFailedError(*note)
-
     def _raise_if_not_kept(self) -> None:
         if self._keeper.error is not None:
             raise self._keeper.error
         if self._keeper.is_replaced:
             raise StaleWriterError(f"task {self._command.task_id} was replaced")
-
-
-def _crosses(drawn: int, count: int, size: float) -> bool:
-    """Whether `count` further samples reach or pass a multiple of `size`."""
-    return int((drawn + count) / size) > int(drawn / size)

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from executors.lora.adapted_pass import Adapted, adapters_placed, loss_logits, precision
+from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, TokenSequence, pack
@@ -55,13 +55,14 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _MicroBatch:
-    """What a pass asks of the adapter: see `Adapted`."""
+class InTraining:
+    """An adapter as a pass of a step has it, with dropout: see `Adapted`."""
 
     adapter: TrainedAdapter
     generator: torch.Generator
     step: int
     sequences: tuple[tuple[int, int], ...]
+    """(place in the step's global batch, tokens) of those in the pass."""
 
     @property
     def layout(self) -> AdapterLayout:
@@ -70,6 +71,21 @@ class _MicroBatch:
     def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
         seed = derive_seed(self.adapter.task.seed, "dropout", self.step, site)
         return self.adapter.site_adapter(site, rows, SequenceMasks(self.generator, seed, self.sequences))
+
+
+@dataclass(frozen=True)
+class InUse:
+    """An adapter as it is used, rather than trained: see `Adapted`."""
+
+    adapter: TrainedAdapter
+
+    @property
+    def layout(self) -> AdapterLayout:
+        return self.adapter.layout
+
+    def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
+        trained = self.adapter.site_adapter(site, rows, SequenceMasks(torch.Generator(), 0, ()))
+        return SiteAdapter(trained.down, trained.up, trained.scaling, 0.0, trained.masks, rows)
 
 
 class Trainer:
@@ -126,11 +142,8 @@ class Trainer:
         self.adapter.gradient.div_(math.fsum(tokens for _, tokens in pairs))
         losses = tuple(loss / tokens if tokens else None for loss, tokens in pairs)
         for loss in losses:
-            if loss is not None and not math.isfinite(loss):
-                raise DivergedError(f"loss: {loss} in step {number}: the training has diverged")
-        norm = self.adapter.update()
-        if not math.isfinite(norm):
-            raise DivergedError(f"gradient norm: {norm} in step {number}: the training has diverged")
+            raise_if_diverged("loss", loss, number)
+        raise_if_diverged("gradient norm", self.adapter.update(), number)
         step_s = time.monotonic() - started_s
         return Step(losses, tuple(numbers[2 * sources :]), step_s, exchange_s)
 
@@ -167,21 +180,17 @@ class Trainer:
         size = 2 * self.micro_batch_size  # no activations are kept
         for start in range(0, len(sequences), size):
             batch = pack([sequences[start : start + size]], self._device)
-            with torch.no_grad(), adapters_placed(self.base, [self.undropped()], batch):
+            with torch.no_grad(), adapters_placed(self.base, [InUse(self.adapter)], batch):
                 with precision(self._device):
                     logits = loss_logits(self.base, batch)
                 right += int((logits.argmax(-1) == batch.labels).sum())
             total += len(batch.labels)
         return right, total
 
-    def undropped(self) -> Adapted:
-        """The adapter as it is used, rather than trained."""
-        return _Undropped(self.adapter)
-
     @contextmanager
     def _pass(self, batch: PackedBatch, part: Sequence[Sample], number: int) -> Iterator[None]:
         sequences = tuple((sample.place, len(sample.sequence.token_ids)) for sample in part)
-        micro_batch = _MicroBatch(self.adapter, self._masks, number, sequences)
+        micro_batch = InTraining(self.adapter, self._masks, number, sequences)
         with adapters_placed(self.base, [micro_batch], batch):
             if self._checkpoints_activations:
                 with activations_checkpointed(self.base.model):
@@ -207,19 +216,14 @@ class Trainer:
         return time.monotonic() - started_s
 
 
-@dataclass(frozen=True)
-class _Undropped:
-    """The adapter as it is used, rather than trained: see `Adapted`."""
+def raise_if_diverged(name: str, value: float | None, step: int) -> None:
+    """See whether a number of a step is one.
 
-    adapter: TrainedAdapter
-
-    @property
-    def layout(self) -> AdapterLayout:
-        return self.adapter.layout
-
-    def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
-        trained = self.adapter.site_adapter(site, rows, SequenceMasks(torch.Generator(), 0, ()))
-        return SiteAdapter(trained.down, trained.up, trained.scaling, 0.0, trained.masks, rows)
+    Raises:
+        DivergedError: it is not.
+    """
+    if value is not None and not math.isfinite(value):
+        raise DivergedError(f"{name}: {value} in step {step}: the training has diverged")
 
 
 def new_adapter(

@@ -4,12 +4,9 @@ Between two tasks only adapter, optimizer and data change (runtime reuse, Ymir, 
 opened while the present one trains, and the present one is written while the next one trains.
 """
 
-import logging
 import signal
-import threading
-from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import cast
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -18,24 +15,23 @@ from executors.lora.base_model import SharedBase, load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import keep_freed_memory
 from executors.tuner.checkpoints import JobCheckpoints
+from executors.tuner.crews import Crews
 from executors.tuner.data import PreparedLoaders, SharedTokenizer
-from executors.tuner.faults import cannot_succeed_elsewhere, described
+from executors.tuner.faults import described
 from executors.tuner.files import JobFiles
 from executors.tuner.inbox import Inbox
 from executors.tuner.indexing import IndexFiles, index_folder
 from executors.tuner.keeper import Keeper
-from executors.tuner.messages import Outcome, Over, Place, ProfilePart, Ready, TaskPart, Told, Unfit
-from executors.tuner.opening import OpenTask, open_task
-from executors.tuner.profiling import profile
+from executors.tuner.messages import Place, ProfilePart, Ready, TaskPart, Unfit
+from executors.tuner.openings import Opening
+from executors.tuner.pipeline.stages import Stages
+from executors.tuner.profile_run import ProfileRun
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.task import TaskRun
+from executors.tuner.team import Team
 from executors.workers.folder import JobFolder
 from executors.workers.network import use_interface
 from executors.workers.processes import take_device
-from schemas.fleet import RunFailed, RunReport, RunStarted
-from schemas.merging.reports import ProfileReported
-
-_log = logging.getLogger(__name__)
 
 
 def run_worker(place_json: str, connection: "Connection[bytes, bytes]") -> None:
@@ -70,26 +66,25 @@ class Worker:
         self._place = place
         self._base = base
         self._settings = place.tuner_settings()
-        self._device = torch.device(self._settings.device)
         self._files = JobFiles(place.state_root, place.cell)
-        self._checkpoints = JobCheckpoints(self._files, base, place.cell, place.output_root)
-        self._loaders = PreparedLoaders(
+        loaders = PreparedLoaders(
             DatasetRoot(self._settings.dataset_root),
             SharedTokenizer(base.tokenizer),
             self._settings,
             find_index=IndexFiles(index_folder(place)).find,
         )
-        self._opening: dict[int, _Opening] = {}
+        self._openings: dict[int, tuple[TaskPart, Opening[Team]]] = {}
         self._inbox = Inbox(connection, self._open)
         self._surroundings = Surroundings(
             cell=place.cell,
             node=place.node,
-            device=self._device,
+            device=torch.device(self._settings.device),
             settings=self._settings,
-            checkpoints=self._checkpoints,
+            checkpoints=JobCheckpoints(self._files, base, place.cell, place.output_root),
             keeper=Keeper(),
             inbox=self._inbox,
         )
+        self._crews = Crews(base, loaders, self._surroundings)
 
     def serve(self) -> None:
         """Serve until the node is gone."""
@@ -103,75 +98,26 @@ class Worker:
                 self._run_profile(part)
 
     def _open(self, part: TaskPart) -> None:
-        leads = part.membership.rank == 0
+        self._openings[part.part] = (
+            part,
+            Opening(
+                lambda: self._crews.for_task(part, lambda: self._successor(part)),
+                lambda: self._inbox.verdict(part.part) is not None,
+            ),
+        )
 
-        def load() -> OpenTask:
-            return open_task(
-                part.command, leads, self._checkpoints, self._loaders, self._settings, self._device
-            )
-
-        self._opening[part.part] = _Opening(load)
+    def _successor(self, part: TaskPart) -> Opening[Stages] | None:
+        """The task that is to take this one's workers over as they are connected."""
+        for following, opening in list(self._openings.values()):
+            if following.follows == part.part:
+                return cast(Opening[Stages], opening)
+        return None
 
     def _run_task(self, part: TaskPart) -> None:
-        folder = JobFolder(self._files.meeting_place(part.command.task_id))
-        opening = self._opening.pop(part.part)
-        TaskRun(part, self._surroundings, opening.result, folder).run()
+        folder = JobFolder(self._files.meeting_place(part.meeting))
+        _, opening = self._openings.pop(part.part)
+        TaskRun(part, self._surroundings, opening, folder).run()
 
     def _run_profile(self, part: ProfilePart) -> None:
-        command, order = part.command, part.command.order
-        about: dict[str, Any] = {
-            "cell": self._place.cell,
-            "node": self._place.node,
-            "run_id": order.run_id,
-            "job_id": order.job_id,
-            "samples_done": 0,
-        }
-
-        def is_halted() -> bool:
-            return self._inbox.verdict(part.part) is not None
-
-        outcome: Outcome = "stopped"
-        if not is_halted():
-            self._tell(part, RunStarted(**about))
-            try:
-                found = profile(command, self._base, self._loaders, self._settings, self._device, is_halted)
-                if found is not None:
-                    outcome = "finished"
-                    self._tell(part, ProfileReported(**about, **vars(found)))
-            except Exception as error:
-                outcome = "failed"
-                _log.warning("profile run failed job=%s error=%r", order.job_id, error)
-                permanent = cannot_succeed_elsewhere(error)
-                self._tell(part, RunFailed(**about, error=described(error), permanent=permanent))
-        self._inbox.tell(Over(part=part.part, outcome=outcome))
-        self._inbox.forget(part.part)
-
-    def _tell(self, part: ProfilePart, report: RunReport) -> None:
-        data = report.model_dump(mode="json")
-        self._inbox.tell(Told(part=part.part, type=report.TYPE, data=data))
-
-
-class _Opening:
-    """A task that is being opened, by a thread of its own."""
-
-    def __init__(self, load: Callable[[], OpenTask]) -> None:
-        self._load = load
-        self._opened: OpenTask | None = None
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="opening", daemon=True)
-        self._thread.start()
-
-    def result(self) -> OpenTask:
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        assert self._opened is not None, "it was opened or has failed"
-        return self._opened
-
-    def _run(self) -> None:
-        try:
-            # The thread has torch's default otherwise, and takes cores from the training.
-            torch.set_num_threads(1)
-            self._opened = self._load()
-        except Exception as error:
-            self._error = error
+        folder = JobFolder(self._files.meeting_place(part.meeting))
+        ProfileRun(part, self._surroundings, self._base, lambda: self._crews.for_profile(part), folder).run()

@@ -40,7 +40,7 @@ def demo(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run a demo in five minutes: bids, prices, adapters, a crash, a loan, and a verified log."""
+    """Run a demo in six minutes: bids, adapters, a crash, a loan, a merge, and a verified log."""
     started_s = time.monotonic()
 
     source = trace or (_TRACE if _TRACE.is_file() else None)
@@ -48,8 +48,7 @@ def demo(
     console = Console(highlight=False, soft_wrap=True, stderr=json)
     with interrupted_by_sigterm(), show(console) as stage:
         stage.say("arrivals " + (f"from {source}" if source else f"generated, seed {seed}"))
-        files = CELLS_DIRECTORY / "demo.yaml", CELLS_DIRECTORY / "loans.yaml"
-        result = run_demo(*files, arrivals, seed, stage, keep, secure, started_s)
+        result = run_demo(CELLS_DIRECTORY, arrivals, seed, stage, keep, secure, started_s)
     _tell(result, json)
 
 
@@ -63,6 +62,7 @@ def _tell(result: DemoResult, json: bool) -> None:
                 "returned": result.returned,
                 "recovered": result.recovered,
                 "loan_ok": not result.loan_shortcomings,
+                "merging_ok": not result.merging_shortcomings,
                 "duration_s": result.duration_s,
             }
         )
@@ -73,6 +73,7 @@ def _tell(result: DemoResult, json: bool) -> None:
         screen.print(f"executor killed: {result.killed_node}; came back and trained: {result.recovered}")
         loan = "; ".join(result.loan_shortcomings) or "a job spread to the server, which was back in time"
         screen.print(f"server on loan: {loan}")
+        screen.print(f"jobs merged: {result.merging_told}")
         screen.print(f"replay: {verdict_line(result.verdict)}")
         screen.print(f"took {result.duration_s:.0f} s")
     if result.shortcomings:

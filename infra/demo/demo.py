@@ -1,4 +1,4 @@
-"""The demo from end to end: a whole deployment, a crash in between, a server on loan, and a replay."""
+"""The demo from end to end: a whole deployment, a crash in between, a loan, a merge, and a replay."""
 
 import ast
 import hashlib
@@ -16,6 +16,7 @@ from tempfile import mkdtemp
 from infra.broker import watched_broker
 from infra.demo.loans import HASTE, LoanScene, default_model
 from infra.demo.market import Market, Show
+from infra.demo.merging import SETTINGS, MergingScene, write_tasks
 from infra.deployment.deployment import Deployment, Layout, principals, sole_user
 from infra.deployment.folders import Folders
 from infra.kafka.settings import broker_settings
@@ -128,6 +129,10 @@ class DemoResult:
     """Jobs whose adapter is not on disk as the log has it."""
     loan_shortcomings: list[str]
     """Of the second scene."""
+    merging_shortcomings: list[str]
+    """Of the third."""
+    merging_told: str
+    """What the third has shown, in a line."""
     duration_s: float
 
     @property
@@ -146,15 +151,14 @@ class DemoResult:
             found.append(f"{self.killed_node} did not come online again after its executor was killed")
         elif not self.recovered:
             found.append(f"{self.killed_node} came online again after the kill and began no run since")
-        found += self.loan_shortcomings
+        found += self.loan_shortcomings + self.merging_shortcomings
         if not self.verdict.ok:
             found.append("the replay does not verify")
         return found
 
 
 def run_demo(
-    cells_file: Path,
-    loans_file: Path,
+    cells: Path,
     arrivals: list[Arrival],
     seed: int,
     show: Show,
@@ -163,6 +167,9 @@ def run_demo(
     started_s: float,
 ) -> DemoResult:
     """Run the demo in folders of its own, which are removed at the end unless `keep`.
+
+    Args:
+        cells: the folder with the files of its cells, one for each scene.
 
     Raises:
         BrokerError: no broker can be run.
@@ -186,7 +193,7 @@ def run_demo(
             show.say(f"broker answers at {broker.bootstrap_servers}{', secured' if secure else ''}")
             connections = principals(broker, _PREFIX)
             targets = {role: Target(connection, _PREFIX) for role, connection in connections.items()}
-            layout = Layout(cells_file, folders, targets["operators"], connections=connections)
+            layout = Layout(cells / "demo.yaml", folders, targets["operators"], connections=connections)
             deployment = Deployment(layout, show.say)
             demands = replace(_DEMANDS, datasets=datasets)
             with (
@@ -198,8 +205,19 @@ def run_demo(
                 (cell,) = deployment.cells
                 market = Market(deployment, follower, bids, show, cell.cell)
                 finished = _trade(market, quotes, cell, arrivals, seed, demands)
-            loans = Layout(loans_file, folders, targets["operators"], connections=connections, settings=HASTE)
+            loans = Layout(
+                cells / "loans.yaml", folders, targets["operators"], connections=connections, settings=HASTE
+            )
             loan_shortcomings = _lend(loans, targets, datasets[0], show)
+            write_tasks(folders.datasets)
+            tuning = Layout(
+                cells / "tuning.yaml",
+                folders,
+                targets["operators"],
+                connections=connections,
+                settings=SETTINGS,
+            )
+            merging = _merge(tuning, targets, show)
             show.say("folding the ledger again")
             verdict = verify_kafka(connections["auditor"], _PREFIX)
         completed = [end for job in market.board.jobs.by_id.values() if (end := job.completed) is not None]
@@ -212,6 +230,8 @@ def run_demo(
             recovered=market.recovered,
             faulty_adapters=faulty_adapters(folders.adapters, completed),
             loan_shortcomings=loan_shortcomings,
+            merging_shortcomings=merging.shortcomings,
+            merging_told=merging.told,
             duration_s=time.monotonic() - started_s,
         )
 
@@ -253,6 +273,19 @@ def _lend(layout: Layout, targets: Mapping[Role, Target], dataset: Dataset, show
         scene = LoanScene(deployment, follower, users, inference, show, dataset)
         scene.play(NODES_READY_S, has_model)
     return scene.shortcomings
+
+
+def _merge(layout: Layout, targets: Mapping[Role, Target], show: Show) -> MergingScene:
+    """Play the third scene."""
+    deployment = Deployment(layout, show.say)
+    with (
+        EventPublisher(targets["users"], "millrace/demo") as users,
+        deployment.running(),
+        BoardFollower(targets["auditor"]) as follower,
+    ):
+        scene = MergingScene(deployment, follower, users, show)
+        scene.play(NODES_READY_S)
+    return scene
 
 
 @contextmanager

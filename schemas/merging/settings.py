@@ -20,12 +20,19 @@ LEAST_INTERVAL_S = 0.05
 STAGES_PER_PIPELINE = 4
 """GPUs that a pipeline-parallel job gets a multiple of, and is profiled on (section 5.2)."""
 _BYTES_PER_KIND = 16 * 1_024
-"""Of jobs: its embedding and features, its curve, and what came of its jobs."""
+"""Of jobs: its losses, its embedding, and what came of its jobs."""
 KINDS_KEPT = 128
-"""Kinds of jobs without a live job whose profiles are remembered."""
+"""Kinds of jobs without a live job that are remembered, and kinds whose profiles are."""
 _BYTES_PER_SPEED = 64
 MAX_SPEEDS = 4_096
 """Configurations whose step times are remembered."""
+_BYTES_PER_TRANSFER = 96
+TRANSFERS_KEPT = 4_096
+"""Pairs of kinds, and modes, of which is remembered what a merge is foretold to bring."""
+_BYTES_PER_OUTCOME = 1_152
+"""What came of a merge: two names of data in the settings may have many escapes."""
+_BYTES_BESIDE = 4 * 1_024
+"""Of a zone: when what was asked, how good its foretelling was, and what it told last."""
 _IDS_PER_NODE = 4
 _BYTES_PER_NODE = 64
 
@@ -78,10 +85,12 @@ class MergingPolicy(PolicySettings):
     """Of schemes that draw."""
 
     def state_bytes(self, zone: "Zone") -> int:
-        """Kinds of jobs that are over, step times, and how nodes are."""
+        """What is known of kinds of jobs, step times, and how nodes are."""
         ids = [node.id for node in zone.nodes]
         nodes = _BYTES_PER_NODE * len(ids) + _IDS_PER_NODE * sum(map(len, ids))
-        return nodes + _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SPEED * MAX_SPEEDS
+        kept = _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SPEED * MAX_SPEEDS
+        learned = _BYTES_PER_TRANSFER * TRANSFERS_KEPT + _BYTES_PER_OUTCOME * MAX_OUTCOMES
+        return nodes + kept + learned + _BYTES_BESIDE
 
     def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
         """Slots are nothing to it."""

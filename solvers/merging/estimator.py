@@ -7,7 +7,8 @@ Its parts, and what each can be replaced by:
   A run on the data of B, and so is only compared with (`transferability`).
 - Gain: `gains`, a `GainModel`.
 - Loss curve: `fit`.
-- Iterations: `accuracy_target` and `iterations` alone, `targets` merged.
+- Iterations: `accuracy_target` alone, `targets` merged. When a loss is flat (Eq. 2, `iterations`) ends no job
+  here, and is only compared with.
 - Time: `lookup_table`, which a cell keeps, as it is plain arithmetic too.
 
 It fits curves and regressions, so it runs in a solver process, and is a pure function of what it is given.
@@ -28,8 +29,7 @@ from schemas.merging.estimates import (
 )
 from solvers.merging.accuracy_target import Evaluation, TargetedJob, epochs_to_target
 from solvers.merging.gain import GainModel, GainOutcome, PairEffects
-from solvers.merging.iterations import iterations_to_converge
-from solvers.merging.loss_curve import CurveFit, FittedCurve, UnusableTrace, fit_loss_curve
+from solvers.merging.loss_curve import CurveFit, UnusableTrace, fit_loss_curve
 from solvers.merging.merged_target import (
     WATCHED_EPOCHS,
     ForetoldTarget,
@@ -83,14 +83,16 @@ class YmirEstimator:
         return EstimateSolution(kinds=kinds, transfers=tuple(self._transfers(problem, kinds, sound)))
 
     def _alone(self, facts: KindFacts, problem: EstimateProblem) -> KindEstimate:
-        """How long a job of a kind takes: as those before it did, or others in part of what they were
-        allowed. While nothing has ended, all that it is allowed, so that nothing unknown is promised to end
-        early; where no accuracy is to be reached, its jobs end when their loss is flat."""
+        """How long a job of a kind takes: all that it is allowed where no accuracy is to be reached, for
+        nothing else ends it. Else as those before it did, or others in part of what they were allowed; while
+        nothing has ended, all that it is allowed, so that nothing unknown is promised to end early."""
         curve = self.fit(facts.losses)
         fault = f"losses: {curve.detail}" if isinstance(curve, UnusableTrace) else ""
-        if facts.finished_iterations is not None:
+        if facts.target_accuracy is None:
+            iterations = facts.most_iterations
+        elif facts.finished_iterations is not None:
             iterations = round(facts.finished_iterations)
-        elif facts.target_accuracy is not None:
+        else:
             most = float(facts.most_iterations)
             asked = TargetedJob(facts.task, _SETTING, facts.target_accuracy, most, ())
             # What is known of others is at which part of the way they had met their targets.
@@ -99,10 +101,6 @@ class YmirEstimator:
                 for other in problem.finished
             ]
             iterations = round(epochs_to_target(asked, others).epochs)
-        elif isinstance(curve, FittedCurve):
-            iterations = iterations_to_converge(curve.curve, facts.most_iterations)
-        else:
-            iterations = facts.most_iterations
         return KindEstimate(iterations=min(max(iterations, 1), facts.most_iterations), fault=fault)
 
     def _transfers(
@@ -161,6 +159,9 @@ class YmirEstimator:
         ratios = {}
         targets = self.targets(results, questions)
         for (pair, candidate), target in zip(candidates.items(), targets, strict=True):
+            if problem.kinds[pair[2]].target_accuracy is None:
+                ratios[pair] = 1.0  # it may become better, and is not done sooner
+                continue
             ratio = 1.0 - target.saved_epochs / target.own_epochs
             if candidate.score is not None:
                 ratio = trust * ratio + (1.0 - trust) * self.prior(candidate.score)

@@ -18,8 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from schemas.merging.reports import MeasuredStep
+from schemas.merging.settings import MAX_SPEEDS
 
-MOST_ROWS: Final = 16_384
+MOST_ROWS: Final = MAX_SPEEDS
 """Beyond, the row that was measured least lately is forgotten."""
 MOST_CACHED: Final = 65_536
 WINDOW: Final = 32

@@ -11,6 +11,7 @@ from tests.integration.deployment import DEMO_CELLS, Up
 
 LONGEST = (
     "test_elastic",
+    "test_merging",
     "test_loan_drills",
     "test_moving_nodes",
     "test_executor",

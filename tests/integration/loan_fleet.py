@@ -5,9 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from executors.lora.default_base import default_base_directory
 from infra.broker import LocalKafka
@@ -17,83 +17,31 @@ from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
-from schemas.base import Event, Outcome
-from schemas.codec import decode_decision, decode_event
-from schemas.decisions import JobCompleted
 from schemas.elastic.outcomes import JobResized
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload
-from schemas.fleet import NodeOnline, RunProgressed, RunStarted
+from schemas.fleet import RunProgressed, RunStarted
 from schemas.inference import InferenceLoadReported
 from schemas.jobs import JobSubmitted
 from schemas.kafka_connection import KafkaConnection
 from schemas.loans import LoanChanged
-from schemas.topics import DECISIONS, LEDGER
-from streams.kafka.reader import KafkaReader
-from streams.kafka.records import ReadRecord
-from streams.replay.sources import verify_kafka
 from tests.integration.deployment import ROOT, until
+from tests.integration.watched_deployment import READY_S, WatchedDeployment
 
 CELL, TRAINING, SERVING = "loans", "training", "serving"
 OWN = "train-0"
 CELLS = ROOT / "infra" / "cells" / "loans.yaml"
 QUIET, BUSY = 0.0, 0.9
 """Loads at which one of two servers is lent, and none: one is headroom."""
-READY_S = 120.0
-
-_Outcome = TypeVar("_Outcome", bound=Outcome)
-_Event = TypeVar("_Event", bound=Event)
-
-
-_until = until  # the class below has a method of the same name
-
-
-class Records:
-    """The records of a topic, each read once, so that asking often takes little from training."""
-
-    def __init__(self, target: Target, topic: str) -> None:
-        self._reader = KafkaReader(target.kafka)
-        self._topic = target.topic(topic)
-        self._next: dict[int, int] = {}
-
-    def new(self) -> list[ReadRecord]:
-        """Those that have come since the last call."""
-        part = self._reader.slice(self._topic)
-        records = list(self._reader.read(replace(part, low={**part.low, **self._next})))
-        self._next = dict(part.high)
-        return records
-
-    def close(self) -> None:
-        self._reader.__exit__(None, None, None)
 
 
 @dataclass
-class Fleet:
+class Fleet(WatchedDeployment):
     """A deployment whose inference load a thread reports, and what its log says."""
 
-    deployment: Deployment
     load: float = BUSY
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _outcomes: list[Outcome] = field(default_factory=list)
-    _ledger: list[Event] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
 
-    @property
-    def target(self) -> Target:
-        return self.deployment.layout.target
-
-    @property
-    def folders(self) -> Folders:
-        return self.deployment.layout.folders
-
-    def until(self, question: Callable[[], object], what: str, patience_s: float = READY_S) -> None:
-        """Wait until something is so, and start again what has died meanwhile."""
-
-        def answer() -> object:
-            self.deployment.keep_running()
-            return question()
-
-        until(answer, what, patience_s)
-
-    def await_completed(self, job_id: str, wait: Callable[..., object] = _until) -> None:
+    def await_completed(self, job_id: str, wait: Callable[..., object] = until) -> None:
         """Wait as long as a job gets on, however slow the machine is."""
         while not self.completed(job_id):
             done = max((run.samples_done for run in self.trained(job_id)), default=0)
@@ -105,16 +53,14 @@ class Fleet:
             wait(gets_on, f"{job_id} is done, or beyond {done} samples", READY_S)
 
     def begin(self) -> None:
-        self._decision_records = Records(self.target, DECISIONS)
-        self._ledger_records = Records(self.target, LEDGER)
+        super().begin()
         self._thread = threading.Thread(target=self._report)
         self._thread.start()
 
     def end(self) -> None:
         self._stop.set()
         self._thread.join()
-        self._decision_records.close()
-        self._ledger_records.close()
+        super().end()
 
     def _report(self) -> None:
         with EventPublisher(self.target, "tests") as publisher:
@@ -122,11 +68,6 @@ class Fleet:
                 publisher.publish(
                     InferenceLoadReported(cell=CELL, zone=SERVING, time_s=time.time(), load=self.load)
                 )
-
-    def send(self, *events: Event) -> None:
-        with EventPublisher(self.target, "tests") as publisher:
-            for event in events:
-                publisher.publish(event)
 
     def submit(self, job_id: str, work_samples: int, **workload: Any) -> None:
         """A job of the tiny default model."""
@@ -153,17 +94,6 @@ class Fleet:
         )
         self.send(event)
 
-    def decided(self, kind: type[_Outcome]) -> list[_Outcome]:
-        new = self._decision_records.new()
-        self._outcomes += [decode_decision(record.value or b"").outcome for record in new]
-        return [outcome for outcome in self._outcomes if isinstance(outcome, kind)]
-
-    def events(self, kind: type[_Event]) -> list[_Event]:
-        """Of the ledger."""
-        new = self._ledger_records.new()
-        self._ledger += [decode_event(record.value, record.headers).event for record in new]
-        return [event for event in self._ledger if isinstance(event, kind)]
-
     def on_loan(self) -> set[str]:
         latest = {change.server: change.status for change in self.decided(LoanChanged)}
         return {server for server, status in latest.items() if status != "returned"}
@@ -176,12 +106,6 @@ class Fleet:
 
     def starts(self, job_id: str, node: str) -> list[RunStarted]:
         return [run for run in self.events(RunStarted) if (run.job_id, run.node) == (job_id, node)]
-
-    def completed(self, job_id: str) -> list[JobCompleted]:
-        return [job for job in self.decided(JobCompleted) if job.job_id == job_id]
-
-    def online(self) -> set[str]:
-        return {event.node for event in self.events(NodeOnline)}
 
     def trained(self, job_id: str) -> list[RunProgressed]:
         return [run for run in self.events(RunProgressed) if run.job_id == job_id and run.samples_done]
@@ -198,13 +122,6 @@ class Fleet:
         assert (result / "model.safetensors").stat().st_size > 0
         losses = self.losses(job_id)
         assert losses[-1] < losses[0]
-
-    def assert_proven(self) -> None:
-        def verified() -> bool:
-            verdict = verify_kafka(self.target.kafka, self.target.prefix)
-            return verdict.ok and verdict.awaited == 0
-
-        until(verified, "the log is what the rules demand")
 
 
 @contextmanager

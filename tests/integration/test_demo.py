@@ -33,6 +33,7 @@ def test_the_demo_trains_lives_through_a_crash_and_proves_its_log() -> None:
     assert result["killed_node"]
     assert result["returned"]
     assert result["loan_ok"]
+    assert result["merging_ok"]
     assert result["admitted"] > 0
     assert len(result["adapters"]) == result["admitted"] - result["refunded"]
     # A job that is trained before its first report is due has no first loss.

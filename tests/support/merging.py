@@ -34,8 +34,12 @@ class MergingBench(TwinBench):
     """See `TwinBench`."""
 
     def counted(self) -> tuple[Any, int]:
-        state = self.zone.state()
-        return [state["jobs"], state["tasks"]], self.zone._tasks._live.total
+        zone = self.cell.configuration.zones[0]
+        total = self.zone._tasks._live.total
+        assert total == self.twin.zones[ZONE]._tasks._live.total, (
+            "and it counts no other since it was restored"
+        )
+        return self.zone.state(), total + zone.policy.state_bytes(zone)
 
 
 def merging_cell(nodes: int = 2, gpus: int = GPUS, **policy: Any) -> CellConfigured:

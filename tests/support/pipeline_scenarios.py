@@ -16,6 +16,7 @@ from torch.distributed import PrefixStore
 from executors.lora.checkpoint import decode_state, encode_state
 from executors.lora.dataset import DatasetRoot
 from executors.lora.task import LoraTask, TaskState
+from executors.tuner.data import TokenizedFile
 from executors.tuner.pipeline.group import StageLostError
 from executors.tuner.pipeline.pool import Pipeline, join_pipeline
 from executors.tuner.pipeline.preparation import (
@@ -42,12 +43,13 @@ def plan_of(fields: dict[str, Any]) -> PipelinePlan:
         LoraTask.model_validate_json(fields["task"]),
         fields.get("micro_batches", 1),
         fields.get("direction", "forward"),
+        checkpoints_activations=fields.get("checkpoints_activations", False),
     )
 
 
 def prepared(rank: Rank, pipeline: Pipeline, fields: dict[str, Any]) -> PreparedTask:
     plan = plan_of(fields)
-    dataset = DatasetRoot(rank.dataset_root).open(plan.task.dataset)
+    data = opened(rank, pipeline, plan.task.dataset, plan.task.sequence_length)
     state = None
     if "checkpoint" in fields:
         folder = rank.scratch / fields["checkpoint"]
@@ -55,8 +57,13 @@ def prepared(rank: Rank, pipeline: Pipeline, fields: dict[str, Any]) -> Prepared
         state = decode_state(files, pipeline.structure.base)
         if fields.get("leader_only"):
             state = state if rank.rank == 0 else None
-            return prepare_from_leader(pipeline, plan, dataset, state)
-    return prepare_task(pipeline, plan, dataset, state)
+            return prepare_from_leader(pipeline, plan, data, state, pipeline.group.control)
+    return prepare_task(pipeline, plan, data, state)
+
+
+def opened(rank: Rank, pipeline: Pipeline, name: str, sequence_length: int) -> TokenizedFile:
+    dataset = DatasetRoot(rank.dataset_root).open(name)
+    return TokenizedFile(dataset, pipeline.structure.base.tokenizer, sequence_length, kept_tokens=10**6)
 
 
 def keep(rank: Rank, pipeline: Pipeline, name: str, state: TaskState | None) -> None:
@@ -85,19 +92,21 @@ def train(rank: Rank) -> dict[str, Any]:
             results.append(task.step())
         next_is_last.append(task.next_is_last)
         keep(rank, pipeline, arguments["name"], task.state())
-        records = [DatasetRoot(rank.dataset_root).open("ragged.jsonl")[index] for index in range(5)]
-        losses = [task.evaluate(records), task.evaluate(records)]
+        held_back = opened(rank, pipeline, "ragged.jsonl", task.plan.task.sequence_length)
+        sequences = [held_back[index] for index in range(5)]
+        evaluations = [task.evaluate(sequences), task.evaluate(sequences)]
         keep(rank, pipeline, f"{arguments['name']}-after", task.state())
-        save_file({"gradient": task.part.gradient()}, rank.scratch / f"{arguments['name']}-{rank.rank}")
+        save_file({"gradient": task.part.adapter.gradient}, rank.scratch / f"{arguments['name']}-{rank.rank}")
         parameters = pipeline.structure.base.model.parameters()
         here = {p.data_ptr(): p.numel() for p in parameters if p.device.type != "meta"}
         return told(results) | {
-            "evaluated": losses,
+            "evaluated": [each.loss for each in evaluations],
+            "right": [each.right for each in evaluations],
             "samples_done": task.samples_done,
             "finished": task.finished,
             "next_is_last": next_is_last,
             "held": sum(here.values()),
-            "partition": [[layers.start, layers.stop] for layers in pipeline.weights.partition],
+            "partition": [[layers.start, layers.stop] for layers in pipeline.partition],
         }
 
 
@@ -228,12 +237,12 @@ def spoil(rank: Rank) -> dict[str, Any]:
     with join(rank) as pipeline:
         task: PipelineTask = load_task(pipeline, prepared(rank, pipeline, rank.arguments))
         task.step()
-        before = [tensor.clone() for tensor in task.part.tensors()]
+        before = [tensor.clone() for tensor in task.part.adapter.tensors[:3]]
         if rank.rank == 1:
             weights = next(iter(pipeline.weights.tensors(pipeline.stage("forward"))))
             weights.fill_(float("nan"))
         result = task.step()
-        same = all(torch.equal(x, y) for x, y in zip(before, task.part.tensors(), strict=True))
+        same = all(torch.equal(x, y) for x, y in zip(before, task.part.adapter.tensors[:3], strict=True))
         state = task.state()
         steps = None if state is None else [state.optimizer_steps, state.micro_batches]
         return {"loss": str(result.loss), "norm": str(result.gradient_norm), "same": same, "steps": steps}

@@ -1,5 +1,6 @@
 """One worker of fine-tuning tasks in this process, halted after an exact number of steps."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -7,23 +8,29 @@ from pathlib import Path
 
 import torch
 
+from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
-from executors.tuner.checkpoints import JobCheckpoints
-from executors.tuner.data import PreparedLoaders, SharedTokenizer
+from executors.lora.resident import new_state
+from executors.tuner.checkpoints import JobCheckpoints, lora_task
+from executors.tuner.crews import Crews
+from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
 from executors.tuner.files import JobFiles
 from executors.tuner.inbox import Inbox
 from executors.tuner.keeper import Keeper
-from executors.tuner.messages import WORDS, TaskPart, Told, Verdict
-from executors.tuner.opening import open_task
+from executors.tuner.messages import WORDS, ProfilePart, TaskPart, Told, Verdict
+from executors.tuner.openings import Opening
+from executors.tuner.profiling import Profile, profile
 from executors.tuner.runner import _REPORTS
 from executors.tuner.settings import TunerSettings
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.task import TaskRun
+from executors.tuner.training import Trainer, new_adapter
 from executors.workers.folder import JobFolder
 from executors.workers.membership import Membership
 from schemas.fleet import RunReport
-from schemas.merging.commands import TaskAssigned
+from schemas.merging.commands import ProfileOrdered, TaskAssigned
+from schemas.merging.workload import TuningWorkload
 from tests.support.tuner_nodes import CELL
 
 
@@ -70,20 +77,14 @@ class LoneWorker:
         ours, theirs = Pipe()
         self._parts += 1
         inbox = _Inbox(theirs, steps, verdict)
-        surroundings = Surroundings(
-            CELL, "n1", torch.device("cpu"), self.settings, self.checkpoints, self.keeper, inbox
-        )
+        around = self.around(inbox)
         part = TaskPart(
             part=self._parts, command=command, membership=Membership(generation=1, rank=0, world=1)
         )
-
-        def opened():
-            return open_task(
-                command, True, self.checkpoints, self.loaders, self.settings, torch.device("cpu")
-            )
-
+        crews = Crews(self.base, self.loaders, around)
+        opening = Opening(lambda: crews.for_task(part), lambda: False)
         folder = JobFolder(self.files.meeting_place(command.task_id))
-        TaskRun(part, surroundings, opened, folder).run()
+        TaskRun(part, around, opening, folder).run()
         if not settle:
             return []
         self.keeper.settle()
@@ -95,6 +96,30 @@ class LoneWorker:
             for word in words
             if isinstance(word, Told)
         ]
+
+    def around(self, inbox: Inbox) -> Surroundings:
+        """What its tasks are given."""
+        device = torch.device("cpu")
+        return Surroundings(CELL, "n1", device, self.settings, self.checkpoints, self.keeper, inbox)
+
+    def profiled(self, command: ProfileOrdered, is_halted: bool) -> Profile | None:
+        """Make a profile run."""
+        part = ProfilePart(part=1, command=command, membership=Membership(generation=1, rank=0, world=1))
+        team = Crews(self.base, self.loaders, self.around(Inbox(Pipe()[0], lambda _: None))).for_profile(part)
+        deadline_s = time.monotonic() + command.limit_s
+        device = torch.device("cpu")
+        return profile(command, team, self.base, self.settings, device, deadline_s, True, lambda: is_halted)
+
+
+def open_trainer(base: SharedBase, workload: TuningWorkload, loader: Loader, device: torch.device) -> Trainer:
+    """A new adapter of a job, ready to train; its micro-batch is the whole batch."""
+    hyperparameters = workload.hyperparameters
+    own = base.frozen(hyperparameters.frozen_layers)
+    task = lora_task("trained", workload)
+    layout = AdapterLayout(task, own.sites)
+    adapter = new_adapter(task, layout, new_state(task, layout, loader.digest), device)
+    checkpoints = hyperparameters.gradient_checkpointing
+    return Trainer(own, adapter, device, hyperparameters.batch_size, checkpoints_activations=checkpoints)
 
 
 def reports_of(reports: Sequence[RunReport], kind: type[RunReport], job_id: str | None = None) -> list:

@@ -10,8 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Store, Work  # type: ignore[attr-defined]
 
+from executors.workers.meeting import PeerLostError
 
-class StageLostError(RuntimeError):
+
+class StageLostError(PeerLostError):
     """Another rank of the pipeline is gone, or does not answer in time."""
 
 
@@ -22,9 +24,13 @@ class Channel:
     another, so activations that nobody takes yet would hold up the gradients that must come first.
     """
 
-    def __init__(self, name: str, group: ProcessGroup, world: int, timeout_s: float) -> None:
+    def __init__(
+        self, name: str, group: ProcessGroup, world: int, timeout_s: float, peers: ProcessGroup | None = None
+    ) -> None:
+        """Use a group of `world` ranks; `peers` are those that run this rank's stage in other pipelines."""
         self._name = name
         self._group: ProcessGroup | None = group
+        self._peers = peers
         self._world = world
         self._timeout_s = timeout_s
         self._sent: deque[tuple[Work, Tensor, int]] = deque()
@@ -88,11 +94,23 @@ class Channel:
         )
         return [numbers.tolist() for numbers in everyones]
 
+    def add_up_over_peers(self, tensor: Tensor) -> None:
+        """Add a tensor up, in place, over the ranks that run the same stage in other pipelines, if any.
+
+        Raises:
+            StageLostError: a rank does not answer.
+        """
+        if self._peers is not None:
+            self._attempt(
+                lambda: dist.all_reduce(tensor, group=self._peers),
+                "a rank of another pipeline of the task is gone or does not answer",
+            )
+
     def close(self) -> None:
         """Let go of the group and of all that is under way in it."""
         self._sent.clear()
         self._receiving = None
-        self._group = None
+        self._group = self._peers = None
 
     def _wait_for_oldest(self) -> None:
         rank = self._sent[0][2]
@@ -121,14 +139,15 @@ class Channel:
 
 
 class StageGroup:
-    """The process groups of a pipeline: Gloo on CPUs, NCCL for activations and gradients on CUDA devices.
+    """The process groups of a task's pipelines: Gloo on CPUs, NCCL for activations, gradients and what
+    several pipelines add up on CUDA devices.
 
     Attributes:
         activations: hidden states, from each stage to the next.
         gradients: of the hidden states, from each stage to the one before.
         control: small numbers and states in host memory, used by the training thread.
-        beside: likewise, used by the thread that finishes a task while the next one trains; separate, since
-            collectives of one group must come in the same order on all ranks.
+        beside: likewise, used by the threads that prepare the next task and finish the one before while
+            another trains; separate, since collectives of one group must come in the same order on all ranks.
     """
 
     def __init__(
@@ -136,31 +155,45 @@ class StageGroup:
         store: Store,
         rank: int,
         world: int,
+        stages: int,
         device: torch.device,
         join_timeout_s: float,
         peer_timeout_s: float,
     ) -> None:
         """Connect; all ranks must do so at the same time, and have no other default process group.
 
+        Args:
+            store: kept, since on the leader it may be the one that the others are connected to.
+            stages: ranks of each pipeline, which are neighbours; `world` is a multiple of it.
+
         Raises:
             StageLostError: a rank does not come.
         """
         join_timeout = timedelta(seconds=join_timeout_s)
-        peer_timeout = timedelta(seconds=peer_timeout_s)
         heavy = "nccl" if device.type == "cuda" else "gloo"
+
+        def connect(ranks: Sequence[int] | None, backend: str) -> ProcessGroup | None:
+            timeout = timedelta(seconds=peer_timeout_s)
+            group = dist.new_group(ranks, timeout=timeout, backend=backend)
+            # For a group that this rank is not in, there is a mark instead.
+            return group if isinstance(group, ProcessGroup) else None
+
         try:
             store.set_timeout(join_timeout)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=join_timeout)
             channels = []
-            for name, backend in (
-                ("activations", heavy),
-                ("gradients", heavy),
-                ("control messages", "gloo"),
-                ("state", "gloo"),
+            for name, backend, adds_up in (
+                ("activations", heavy, False),
+                ("gradients", heavy, False),
+                ("control messages", "gloo", True),
+                ("state", "gloo", True),
             ):
-                group = dist.new_group(timeout=peer_timeout, backend=backend)
-                assert isinstance(group, ProcessGroup), "all ranks are in it"
-                channels.append(Channel(name, group, world, peer_timeout_s))
+                group, peers = connect(None, backend), None
+                assert group is not None, "all ranks are in it"
+                for position in range(stages if adds_up and world > stages else 0):
+                    among = connect(range(position, world, stages), heavy)
+                    peers = among if among is not None else peers
+                channels.append(Channel(name, group, world, peer_timeout_s, peers))
         except RuntimeError as error:
             _disconnect()
             raise StageLostError(
@@ -169,6 +202,8 @@ class StageGroup:
             ) from error
         self.rank = rank
         self.world = world
+        self.stages = stages
+        self._store = store
         self.activations, self.gradients, self.control, self.beside = channels
 
     def close(self) -> None:

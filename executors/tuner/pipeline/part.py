@@ -1,18 +1,14 @@
 """One stage's part of a task: its adapter matrices and AdamW's moments, on the stage's device."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_
 
-from executors.lora.adapter import Adapter, AdapterLayout
-from executors.lora.fused_linear import SiteAdapter, SiteBatch
-from executors.lora.randomness import StreamedMasks, derive_seed
-from executors.lora.segment_products import SeparateProducts
+from executors.lora.adapter import AdapterLayout
 from executors.lora.task import LoraTask, TaskState
+from executors.lora.trained_adapter import TrainedAdapter
 from executors.tuner.pipeline.structure import Structure
 
 
@@ -75,94 +71,34 @@ class TaskPart:
 
     Attributes:
         layout: which piece of the task it is.
+        adapter: the piece on the device, with its optimizer.
     """
 
     def __init__(self, layout: StageLayout, piece: TaskState, device: torch.device) -> None:
         """Bring a piece of a state to the device."""
         self.layout = layout
-        self._task = layout.task
-        self._device = device
-        self._adapter = Adapter(layout.layout, piece.parameters, device)
-        self._optimizer = torch.optim.AdamW(
-            [self._adapter.vector],
-            lr=self._task.learning_rate,
-            weight_decay=self._task.weight_decay,
-            fused=True,
-        )
-        self._optimizer.state[self._adapter.vector] = {
-            "step": torch.tensor(float(piece.optimizer_steps), device=device),
-            "exp_avg": piece.first_moment.to(device, copy=True),
-            "exp_avg_sq": piece.second_moment.to(device, copy=True),
-        }
-        self._masks: dict[str, torch.Generator] = {}
-        if self._task.dropout:
-            self._masks = {site: torch.Generator(device) for site in layout.layout.sites}
-
-    def begin_step(self) -> None:
-        """Clear the gradient."""
-        self._adapter.gradient.zero_()
-
-    def site_batches(self, rows: int, masks: tuple[int, int] | None) -> dict[str, SiteBatch]:
-        """What each of the stage's layers adds to a micro-batch of so many rows.
-
-        Args:
-            rows: tokens of the micro-batch.
-            masks: (step, micro-batch), which decide the dropout masks; None for no dropout. A stage draws
-                for its own layers only, so the masks do not depend on where the model is cut. They are not
-                those of the engine, which draws for all layers from one generator.
-        """
-        batches = {}
-        for site in self.layout.layout.sites:
-            down, up = self._adapter.matrices(site)
-            dropout = 0.0 if masks is None else self._task.dropout
-            generator = self._masks.get(site) or _UNUSED
-            if dropout and masks is not None:
-                generator.manual_seed(derive_seed(self._task.seed, "dropout", *masks, site))
-            adapter = SiteAdapter(down, up, self._task.scaling, dropout, StreamedMasks(generator), (0, rows))
-            products = SeparateProducts([adapter.rows], [adapter.gain])
-            batches[site] = SiteBatch(rows, (adapter,), products)
-        return batches
+        self.adapter = TrainedAdapter(layout.task, layout.layout, piece, device)
 
     def squared_norms(self) -> list[float]:
         """Of the gradient, for each decoder layer: added up in float64, so that the norm of the whole does
         not depend on where the model is cut."""
-        pieces = [self._adapter.gradient[start:stop] for start, stop in self.layout.layer_pieces]
+        pieces = [self.adapter.gradient[start:stop] for start, stop in self.layout.layer_pieces]
         if not pieces:
             return []
         sums: list[float] = torch.stack([piece.double().square().sum() for piece in pieces]).tolist()
         return sums
 
-    def update(self, gradient_norm: float) -> None:
-        """Clip by the norm over all stages and take AdamW's step; one that is not finite updates nothing."""
-        if not math.isfinite(gradient_norm) or not self.layout.size:
-            return
-        norm = torch.tensor(gradient_norm, dtype=torch.float32, device=self._device)
-        clip_grads_with_norm_([self._adapter.vector], self._task.max_gradient_norm, norm)
-        self._optimizer.step()
-
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Parameters and both moments, on the device, as they are."""
-        moments = self._optimizer.state[self._adapter.vector]
-        return self._adapter.vector.detach(), moments["exp_avg"], moments["exp_avg_sq"]
-
     def to_host(self) -> Tensor:
         """Copy parameters and both moments to host memory, ``[3, size]``, pinned if the device is a GPU."""
-        host = torch.empty(3, self.layout.size, pin_memory=self._device.type == "cuda")
-        for row, tensor in zip(host, self.tensors(), strict=True):
+        tensors = self.adapter.tensors[:3]
+        host = torch.empty(3, self.layout.size, pin_memory=tensors[0].is_cuda)
+        for row, tensor in zip(host, tensors, strict=True):
             row.copy_(tensor, non_blocking=True)
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+        if tensors[0].is_cuda:
+            torch.cuda.current_stream(tensors[0].device).synchronize()
         return host
-
-    def gradient(self) -> Tensor:
-        """The gradient of the last step, clipped as it was used: this stage's piece, on the device."""
-        return self._adapter.gradient
 
     def serve(self, stream: torch.cuda.Stream) -> None:
         """Say that another stream will use this part than the one on which it was brought here."""
-        for tensor in (*self.tensors(), self._adapter.gradient):
+        for tensor in (*self.adapter.tensors, self.adapter.gradient):
             tensor.record_stream(stream)
-
-
-_UNUSED = torch.Generator()
-"""Stands where no mask is drawn."""

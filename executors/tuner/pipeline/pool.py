@@ -23,12 +23,18 @@ class Pipeline:
     It outlives tasks: a switch loads adapter, moments and data, and no process, model or connection. Close it
     when the process leaves or anything fails: the others see that at once.
 
+    The ranks may be those of several pipelines, of `stages` neighbours each, which share a task's batches.
+
     Attributes:
         rank: this process's, from 0.
-        world: how many ranks, and so stages, there are.
+        world: how many ranks there are.
+        stages: of each pipeline.
+        position: this rank's in its pipeline, from 0.
+        replica: the number of its pipeline, from 0.
         device: where this rank computes.
         structure: the entire model.
-        weights: the stages that are held.
+        partition: the layers of each stage.
+        weights: the stages that are held; None if the whole model is.
         group: the connections.
         trace: what this rank did when.
         loads: brings tasks to the device beside the training.
@@ -38,20 +44,29 @@ class Pipeline:
     def __init__(
         self,
         structure: Structure,
-        weights: StageWeights,
+        partition: Sequence[range],
+        weights: StageWeights | None,
         group: StageGroup,
         device: torch.device,
         trace: Trace,
     ) -> None:
         self.rank = group.rank
         self.world = group.world
+        self.stages = group.stages
+        self.replica, self.position = divmod(group.rank, group.stages)
         self.device = device
         self.structure = structure
+        self.partition = tuple(partition)
         self.weights = weights
         self.group = group
         self.trace = trace
         self.loads = Sideline("load", device)
         self.stores = Sideline("store", device)
+
+    @property
+    def replicas(self) -> int:
+        """How many pipelines there are."""
+        return self.world // self.stages
 
     def __enter__(self) -> Self:
         return self
@@ -63,18 +78,28 @@ class Pipeline:
 
     def stage(self, direction: Direction) -> int:
         """The stage that this rank runs for tasks of a direction."""
-        return stage_of(self.rank, self.world, direction)
+        return stage_of(self.position, self.stages, direction)
+
+    def rank_of(self, stage: int, direction: Direction) -> int:
+        """The rank that runs a stage in this rank's pipeline."""
+        return self.replica * self.stages + stage_of(stage, self.stages, direction)
+
+    def read(self, stage: int) -> Mapping[str, Tensor] | None:
+        """A stage's parameters in host memory, as `hold` needs them; None if it is held."""
+        if self.weights is None or self.weights.holds(stage):
+            return None
+        return self.weights.read(stage)
 
     def hold(self, stage: int, tensors: Mapping[str, Tensor] | None) -> None:
         """Have a stage on the device, in place of others if there is no room for both.
 
         Args:
             stage: which.
-            tensors: what `StageWeights.read` gave for it; None if it is held already.
+            tensors: what `read` gave for it.
         """
-        if self.weights.holds(stage):
+        if self.weights is None or self.weights.holds(stage):
             return
-        for other in range(self.world):
+        for other in range(self.stages):
             if self.weights.holds(other):
                 self.weights.drop(other)
         self.weights.place(stage, self.weights.read(stage) if tensors is None else tensors)
@@ -101,6 +126,7 @@ def join_pipeline(
     directory: Path,
     device: torch.device | str = "cpu",
     *,
+    stages: int | None = None,
     host: str = "127.0.0.1",
     join_timeout_s: float = 300.0,
     peer_timeout_s: float = 60.0,
@@ -113,7 +139,9 @@ def join_pipeline(
     Args:
         store: a store of torch.distributed that all ranks reach, with no keys of an earlier pipeline in it.
         rank: from 0 to ``world - 1``.
-        world: ranks, which is stages.
+        world: ranks.
+        stages: of each pipeline; `world` must be a multiple of it, which several pipelines share. As many as
+            there are ranks if not given.
         directory: of the base model.
         device: of this rank.
         host: an address of this machine, over whose network interface the ranks connect.
@@ -132,29 +160,32 @@ def join_pipeline(
         OSError: the host is another machine.
     """
     device = torch.device(device)
+    stages = world if stages is None else stages
+    if world % stages:
+        raise PartitionError(f"{world} ranks for pipelines of {stages} stages")
     use_interface(host)
     structure = load_structure(directory, device)
     costs = parameter_costs(structure) if layer_costs is None else layer_costs
     if len(costs) != len(structure.layers):
         raise PartitionError(f"{len(costs)} costs for {len(structure.layers)} layers")
-    weights = StageWeights(structure, cut(costs, world), device)
+    weights = StageWeights(structure, cut(costs, stages), device)
     if device_memory_bytes is None and device.type == "cuda":
         device_memory_bytes = torch.cuda.mem_get_info(device)[0] // 2
-    _place(weights, rank, world, device_memory_bytes)
-    group = StageGroup(store, rank, world, device, join_timeout_s, peer_timeout_s)
-    return Pipeline(structure, weights, group, device, Trace(rank, device, enabled=traced))
+    _place(weights, rank % stages, stages, device_memory_bytes)
+    group = StageGroup(store, rank, world, stages, device, join_timeout_s, peer_timeout_s)
+    return Pipeline(structure, weights.partition, weights, group, device, Trace(rank, device, enabled=traced))
 
 
-def _place(weights: StageWeights, rank: int, world: int, limit_bytes: int | None) -> None:
-    stages = [stage_of(rank, world, "forward")]
-    both = {*stages, stage_of(rank, world, "reverse")}
+def _place(weights: StageWeights, position: int, stages: int, limit_bytes: int | None) -> None:
+    held = [stage_of(position, stages, "forward")]
+    both = {*held, stage_of(position, stages, "reverse")}
     if limit_bytes is None or weights.size_bytes(both) <= limit_bytes:
-        stages = sorted(both)
+        held = sorted(both)
     for stage in both:
         size_bytes = weights.size_bytes({stage})
         if limit_bytes is not None and size_bytes > limit_bytes:
             raise PartitionError(
                 f"stage {stage} takes {size_bytes} bytes, and {limit_bytes} are allowed: use more stages"
             )
-    for stage in stages:
+    for stage in held:
         weights.place(stage, weights.read(stage))

@@ -6,14 +6,17 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from executors.lora.adapter import AdapterLayout
-from executors.lora.batch import Tokenizer, TokenSequence, tokenize
-from executors.lora.dataset import Cursor, JsonlDataset, take
+from executors.lora.batch import TokenSequence
+from executors.lora.dataset import Cursor, take
 from executors.lora.resident import new_state
 from executors.lora.task import LoraTask, TaskState
+from executors.tuner.data import TokenizedFile
+from executors.tuner.pipeline.group import Channel
 from executors.tuner.pipeline.part import StageLayout
 from executors.tuner.pipeline.partition import Direction
 from executors.tuner.pipeline.pool import Pipeline
 from executors.tuner.pipeline.states import scatter_state
+from executors.tuner.pipeline.structure import Structure
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,18 @@ class PipelinePlan:
 
     Attributes:
         task: the job; its batch size is that of a step.
-        micro_batches: into how many parts a step's batch is cut; fewer if it has fewer sequences. The
-            pipeline idles for (stages - 1) / (micro_batches + stages - 1) of a step.
+        micro_batches: into how many parts a pipeline cuts its share of a step's batch; fewer if it has fewer
+            sequences. It idles for (stages - 1) / (micro_batches + stages - 1) of a step.
         direction: which rank runs the first stage.
+        frozen_layers: so many of the first layers have no adapter.
+        checkpoints_activations: whether activations within layers are computed again in the backward pass.
     """
 
     task: LoraTask
     micro_batches: int
     direction: Direction = "forward"
+    frozen_layers: int = 0
+    checkpoints_activations: bool = False
 
     def __post_init__(self) -> None:
         if self.micro_batches < 1:
@@ -42,7 +49,8 @@ class PreparedTask:
 
     Attributes:
         plan: how it is trained.
-        dataset: its data, open; closed with the task.
+        data: its data, open; closed with the task.
+        structure: of the model, with the layers that may have an adapter.
         layouts: of all stages.
         piece: this rank's piece of its state, pinned if the device is a GPU.
         first_batch: the sequences of its next step.
@@ -50,7 +58,8 @@ class PreparedTask:
     """
 
     plan: PipelinePlan
-    dataset: JsonlDataset
+    data: TokenizedFile
+    structure: Structure
     layouts: tuple[StageLayout, ...]
     piece: TaskState
     first_batch: tuple[TokenSequence, ...]
@@ -58,42 +67,45 @@ class PreparedTask:
 
 
 def prepare_task(
-    pipeline: Pipeline, plan: PipelinePlan, dataset: JsonlDataset, state: TaskState | None = None
+    pipeline: Pipeline, plan: PipelinePlan, data: TokenizedFile, state: TaskState | None = None
 ) -> PreparedTask:
     """Do all for a job that needs no device and no other rank, so that it can be done ahead in any thread.
 
     Args:
         pipeline: that will train it.
         plan: how.
-        dataset: its data, which every rank opens for itself.
+        data: its data, which every rank opens for itself.
         state: whole, the same on every rank; a job that has not begun if not given.
 
     Raises:
         ValueError: the job does not suit the base model, or the state or the data are not its own.
     """
-    layouts = _layouts(pipeline, plan)
+    structure, layouts = _laid_out(pipeline, plan)
     if state is None:
-        whole = AdapterLayout(plan.task, pipeline.structure.base.sites)
-        state = new_state(plan.task, whole, dataset.digest)
+        whole = AdapterLayout(plan.task, structure.base.sites)
+        state = new_state(plan.task, whole, data.dataset.digest)
     sizes = {len(state.parameters), len(state.first_moment), len(state.second_moment)}
     if sizes != {sum(layout.size for layout in layouts)}:
         raise ValueError(f"{plan.task.job_id}: the state does not fit the base model and the task")
     piece = layouts[pipeline.stage(plan.direction)].cut(state)
-    return _prepared(pipeline, plan, dataset, layouts, piece)
+    return _prepared(pipeline, plan, data, structure, layouts, piece)
 
 
 def prepare_from_leader(
-    pipeline: Pipeline, plan: PipelinePlan, dataset: JsonlDataset, state: TaskState | None
+    pipeline: Pipeline, plan: PipelinePlan, data: TokenizedFile, state: TaskState | None, channel: Channel
 ) -> PreparedTask:
-    """Like `prepare_task`, but only rank 0 has the state. All ranks do so at the same time, between steps.
+    """Like `prepare_task`, but only rank 0 has the state. All ranks do so at the same time.
+
+    Args:
+        channel: over which it goes.
 
     Raises:
         StageLostError: another rank is gone.
         ValueError: as for `prepare_task`.
     """
-    layouts = _layouts(pipeline, plan)
-    piece = scatter_state(state, layouts, pipeline.rank, plan.direction, pipeline.group.control)
-    return _prepared(pipeline, plan, dataset, layouts, piece)
+    structure, layouts = _laid_out(pipeline, plan)
+    piece = scatter_state(state, layouts, pipeline.rank, pipeline.world, plan.direction, channel)
+    return _prepared(pipeline, plan, data, structure, layouts, piece)
 
 
 def upcoming(state: TaskState, records: int) -> tuple[list[int], Cursor]:
@@ -103,38 +115,38 @@ def upcoming(state: TaskState, records: int) -> tuple[list[int], Cursor]:
     return take(records, task.seed, state.cursor, count)
 
 
-def read_batch(state: TaskState, dataset: JsonlDataset, tokenizer: Tokenizer) -> tuple[TokenSequence, ...]:
+def read_batch(state: TaskState, data: TokenizedFile) -> tuple[TokenSequence, ...]:
     """The sequences of a job's next step.
 
     Raises:
         ValueError: a record leaves nothing to predict.
     """
-    indices, _ = upcoming(state, len(dataset))
-    length = state.task.sequence_length
-    return tuple(tokenize(dataset[index], tokenizer, length) for index in indices)
+    indices, _ = upcoming(state, len(data))
+    return tuple(data[index] for index in indices)
 
 
-def _layouts(pipeline: Pipeline, plan: PipelinePlan) -> tuple[StageLayout, ...]:
-    task, base = plan.task, pipeline.structure.base
-    if task.sequence_length > base.longest_sequence_tokens:
+def _laid_out(pipeline: Pipeline, plan: PipelinePlan) -> tuple[Structure, tuple[StageLayout, ...]]:
+    task, structure = plan.task, pipeline.structure.frozen(plan.frozen_layers)
+    if task.sequence_length > structure.base.longest_sequence_tokens:
         raise ValueError(
             f"{task.job_id}: sequences of {task.sequence_length} tokens, "
-            f"but the base model takes {base.longest_sequence_tokens}"
+            f"but the base model takes {structure.base.longest_sequence_tokens}"
         )
-    return tuple(StageLayout(task, pipeline.structure, layers) for layers in pipeline.weights.partition)
+    return structure, tuple(StageLayout(task, structure, layers) for layers in pipeline.partition)
 
 
 def _prepared(
     pipeline: Pipeline,
     plan: PipelinePlan,
-    dataset: JsonlDataset,
+    data: TokenizedFile,
+    structure: Structure,
     layouts: tuple[StageLayout, ...],
     piece: TaskState,
 ) -> PreparedTask:
     if piece.task != plan.task:
         raise ValueError(f"{plan.task.job_id}: the state is of another task, or of other settings")
-    if piece.dataset_digest != dataset.digest:
-        raise ValueError(f"{plan.task.job_id}: {dataset.name} has changed since the task was suspended")
+    if piece.dataset_digest != data.dataset.digest:
+        raise ValueError(f"{plan.task.job_id}: {data.dataset.name} has changed since the task was suspended")
     if pipeline.device.type == "cuda":
         piece = replace(
             piece,
@@ -142,13 +154,12 @@ def _prepared(
             first_moment=piece.first_moment.pin_memory(),
             second_moment=piece.second_moment.pin_memory(),
         )
-    stage = pipeline.stage(plan.direction)
-    held = pipeline.weights.holds(stage)
     return PreparedTask(
         plan=plan,
-        dataset=dataset,
+        data=data,
+        structure=structure,
         layouts=layouts,
         piece=piece,
-        first_batch=read_batch(piece, dataset, pipeline.structure.base.tokenizer),
-        weights=None if held else pipeline.weights.read(stage),
+        first_batch=read_batch(piece, data),
+        weights=pipeline.read(pipeline.stage(plan.direction)),
     )

@@ -33,6 +33,8 @@ def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Ite
 
 def split(sequences: Sequence[Item], micro_batches: int) -> list[Sequence[Item]]:
     """Cut a batch into neighbours, as equal in number as can be; into fewer if it has fewer sequences."""
+    if not sequences:
+        return []
     count = min(micro_batches, len(sequences))
     bounds = [len(sequences) * number // count for number in range(count + 1)]
     return [sequences[start:end] for start, end in pairwise(bounds)]

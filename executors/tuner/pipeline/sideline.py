@@ -18,7 +18,13 @@ class Sideline:
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        # A new thread has torch's default of CPU threads, and sums may depend on how many there are.
+        self._executor = ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix=name,
+            initializer=torch.set_num_threads,
+            initargs=(torch.get_num_threads(),),
+        )
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def submit(self, action: Callable[[], Result]) -> "Future[Result]":

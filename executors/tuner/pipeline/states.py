@@ -48,7 +48,8 @@ def gather_state(
         StageLostError: another rank is gone.
     """
     if rank != LEADER:
-        if vectors.shape[1]:
+        # Another pipeline has the same.
+        if vectors.shape[1] and rank < len(layouts):
             channel.send(vectors, LEADER)
             channel.flush()
         return None
@@ -67,6 +68,7 @@ def scatter_state(
     state: TaskState | None,
     layouts: Sequence[StageLayout],
     rank: int,
+    world: int,
     direction: Direction,
     channel: Channel,
 ) -> TaskState:
@@ -76,6 +78,7 @@ def scatter_state(
         state: on rank 0; None on others.
         layouts: of all stages.
         rank: this process's.
+        world: all ranks, of one pipeline or of several.
         direction: in which the job will run.
         channel: for host memory.
 
@@ -86,24 +89,24 @@ def scatter_state(
         StageLostError: another rank is gone.
         ValueError: rank 0 has no state, or it does not fit the base model and the task.
     """
-    world = len(layouts)
+    stages = len(layouts)
     if rank == LEADER:
         if state is None or len(state.parameters) != sum(layout.size for layout in layouts):
             raise ValueError(f"{layouts[0].task.job_id}: rank {LEADER} has no state that fits the task")
         told = _describe(state)
         content = torch.frombuffer(bytearray(told), dtype=torch.uint8)
         for other in range(1, world):
-            piece = layouts[stage_of(other, world, direction)].cut(state)
+            piece = layouts[stage_of(other % stages, stages, direction)].cut(state)
             channel.send(torch.tensor([len(told)]), other)
             channel.send(content, other)
             if len(piece.parameters):
                 vectors = (piece.parameters, piece.first_moment, piece.second_moment)
                 channel.send(torch.stack(vectors), other)
         channel.flush()
-        return layouts[stage_of(rank, world, direction)].cut(state)
+        return layouts[stage_of(rank, stages, direction)].cut(state)
     length = int(channel.receive((1,), torch.int64, _HOST, LEADER))
     content = channel.receive((length,), torch.uint8, _HOST, LEADER)
-    size = layouts[stage_of(rank, world, direction)].size
+    size = layouts[stage_of(rank % stages, stages, direction)].size
     vectors_here = torch.empty(3, 0)
     if size:
         vectors_here = channel.receive((3, size), torch.float32, _HOST, LEADER)

@@ -6,7 +6,7 @@ adapter, and read and write whole checkpoints, whatever it holds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,10 +26,11 @@ _BASE_LAYER = ".base_layer."
 
 @dataclass(frozen=True)
 class Structure:
-    """A base model without its parameters.
+    """A base model and its anatomy.
 
     Attributes:
-        base: as the engine has it; its parameters are on the meta device until a stage is placed.
+        base: as the engine has it. If it was built by `load_structure`, its parameters are on the meta device
+            until a stage is placed.
         family: the anatomy of the model.
         dtype: of the parameters and of the hidden states between stages.
     """
@@ -37,6 +38,14 @@ class Structure:
     base: SharedBase
     family: Family
     dtype: torch.dtype
+
+    def frozen(self, layers: int) -> "Structure":
+        """The same model with no adapters on its first `layers` layers.
+
+        Raises:
+            ValueError: it has no more than those.
+        """
+        return replace(self, base=self.base.frozen(layers))
 
     @property
     def layers(self) -> Sequence[nn.Module]:
@@ -70,10 +79,7 @@ def load_structure(directory: Path, device: torch.device) -> Structure:
     if not any(directory.glob("*.safetensors")):
         raise BaseModelError(f"{directory}: no safetensors weights; pickled weights are refused")
     config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    family = FAMILIES.get(config.model_type)
-    if family is None:
-        known = ", ".join(sorted(FAMILIES))
-        raise BaseModelError(f"{directory}: a {config.model_type!r} cannot be cut into stages; {known} can")
+    family = _family(directory, config.model_type)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
@@ -82,6 +88,24 @@ def load_structure(directory: Path, device: torch.device) -> Structure:
     _place_rotary(model, family, device)
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     return Structure(SharedBase(directory, model, tokenizer, inject(model)), family, dtype)
+
+
+def structure_of(base: SharedBase) -> Structure:
+    """Of a model that is loaded as a whole.
+
+    Raises:
+        BaseModelError: it is of a family that cannot be cut.
+    """
+    family = _family(base.directory, base.model.config.model_type)
+    return Structure(base, family, next(base.model.parameters()).dtype)
+
+
+def _family(directory: Path, model_type: str) -> Family:
+    family = FAMILIES.get(model_type)
+    if family is None:
+        known = ", ".join(sorted(FAMILIES))
+        raise BaseModelError(f"{directory}: a {model_type!r} cannot be cut into stages; {known} can")
+    return family
 
 
 def _place_rotary(model: PreTrainedModel, family: Family, device: torch.device) -> None:

@@ -1,24 +1,28 @@
 """One job's training over the stages of a pipeline, as each rank sees it."""
 
 import math
+import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from executors.lora.batch import PackedBatch, TokenSequence, pack, tokenize
-from executors.lora.dataset import Record
+from executors.lora.adapted_pass import Adapted
+from executors.lora.batch import PackedBatch, TokenSequence, pack
 from executors.lora.task import TaskState
 from executors.tuner.pipeline.group import Channel
 from executors.tuner.pipeline.part import TaskPart
-from executors.tuner.pipeline.partition import stage_of
 from executors.tuner.pipeline.passes import StagePasses
 from executors.tuner.pipeline.pool import Pipeline
 from executors.tuner.pipeline.preparation import PreparedTask, read_batch, upcoming
 from executors.tuner.pipeline.schedule import one_forward_one_backward, split
 from executors.tuner.pipeline.states import gather_state
+from executors.tuner.training import InTraining, InUse, activations_checkpointed
+from executors.workers.shares import share
 
 _FINGERPRINT_BYTES = 6
 """Fits the 53 bits that a float64 keeps."""
@@ -26,16 +30,35 @@ _FINGERPRINT_BYTES = 6
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step came to, the same on all ranks.
+    """What a step came to, the same on all ranks but for `exchange_s`.
 
     Attributes:
         loss: mean token loss of the batch before the update.
         gradient_norm: L2 norm over all stages before clipping. If it is not finite, nothing was updated on
             any rank.
+        signals: what the ranks had to say, added up.
+        exchange_s: how long this rank was told and told the others, waiting for them included.
     """
 
     loss: float
     gradient_norm: float
+    signals: tuple[float, ...]
+    exchange_s: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a job does on some sequences, without dropout.
+
+    Attributes:
+        loss: mean token loss.
+        right: predicted tokens that are right.
+        tokens: that are predicted.
+    """
+
+    loss: float
+    right: int
+    tokens: int
 
 
 def load_task(pipeline: Pipeline, prepared: PreparedTask) -> "PipelineTask":
@@ -56,13 +79,16 @@ class PipelineTask:
     Attributes:
         pipeline: that trains it.
         plan: how it is trained.
+        computed_s: when this rank last ended the passes of a step, by the monotonic clock.
     """
 
     def __init__(self, pipeline: Pipeline, prepared: PreparedTask, part: TaskPart) -> None:
         self.pipeline = pipeline
         self.plan = prepared.plan
+        self.computed_s = time.monotonic()
+        self._structure = prepared.structure
         self._layouts = prepared.layouts
-        self._dataset = prepared.dataset
+        self._data = prepared.data
         self._part = part
         nothing = torch.empty(0)
         self._standing = replace(
@@ -70,8 +96,9 @@ class PipelineTask:
         )
         self._batch = prepared.first_batch
         self._stage = pipeline.stage(prepared.plan.direction)
-        layers = pipeline.weights.partition[self._stage]
-        self._passes = StagePasses(pipeline.structure, layers, pipeline.device)
+        layers = pipeline.partition[self._stage]
+        self._passes = StagePasses(prepared.structure, layers, pipeline.device)
+        self._masks = torch.Generator(pipeline.device)
         self._loss = 0.0
 
     @property
@@ -100,18 +127,25 @@ class PipelineTask:
         """This rank's piece of the adapter."""
         return self._part
 
-    def step(self) -> StepResult:
+    def divide(self, micro_batches: int) -> None:
+        """Cut batches into so many parts from now on; the same on all ranks."""
+        self.plan = replace(self.plan, micro_batches=micro_batches)
+
+    def step(self, signals: Sequence[float] = ()) -> StepResult:
         """Train one batch.
+
+        Args:
+            signals: what this rank has to say to all; as many numbers as the others have.
 
         Raises:
             StageLostError: another rank is gone.
             ValueError: all samples are used, or the ranks do not train the same.
         """
         self.accumulate()
-        return self.update(self.pipeline.group.control)
+        return self.update(self.pipeline.group.control, signals)
 
     def accumulate(self) -> None:
-        """Run the next batch forwards and backwards; the first half of a step.
+        """Run this pipeline's share of the next batch forwards and backwards; the first half of a step.
 
         This rank is done with it as soon as its own last micro-batch is; other ranks may not be.
 
@@ -121,24 +155,32 @@ class PipelineTask:
         """
         if self.finished:
             raise ValueError(f"{self.job_id}: has used all its samples")
+        if not self._batch:
+            self._batch = read_batch(self._standing, self._data)
+        model = self._structure.base.model
+        checkpoints = self.plan.checkpoints_activations
+        with activations_checkpointed(model) if checkpoints else nullcontext():
+            self._run(split(self._share(len(self._batch)), self.plan.micro_batches))
+        self.computed_s = time.monotonic()
+
+    def _run(self, places: Sequence[Sequence[int]]) -> None:
+        """Run micro-batches of the sequences with these places in the batch."""
         group, trace, passes = self.pipeline.group, self.pipeline.trace, self._passes
         step = self._standing.micro_batches
-        if not self._batch:
-            tokenizer = self.pipeline.structure.base.tokenizer
-            self._batch = read_batch(self._standing, self._dataset, tokenizer)
-        batches = self._packed(self._batch)
-        loss_tokens = sum(batch.loss_counts[0] for batch in batches)
+        batches = [self._packed([self._batch[place] for place in part]) for part in places]
+        adapters = [self._in_training(part) for part in places]
+        loss_tokens = sum(sequence.loss_tokens for sequence in self._batch)
         losses = []
         kept: dict[int, tuple[Tensor | None, Tensor]] = {}
-        self._part.begin_step()
-        for kind, number in one_forward_one_backward(self._stage, self.pipeline.world, len(batches)):
+        self._part.adapter.clear()
+        for kind, number in one_forward_one_backward(self._stage, self.pipeline.stages, len(batches)):
+            batch, adapter = batches[number], adapters[number]
             if kind == "forward":
-                received = self._receive_hidden(batches[number])
+                received = self._receive_hidden(batch)
                 with trace.span("forward", self.job_id, step):
-                    adapters = self._part.site_batches(batches[number].input_ids.shape[1], (step, number))
-                    output = passes.forward(batches[number], received, adapters)
+                    output = passes.forward(batch, received, adapter)
                     if passes.is_last:
-                        output = output / loss_tokens
+                        output = cross_entropy(output, batch.labels, reduction="none").sum() / loss_tokens
                         losses.append(output.detach())
                 if not passes.is_last:
                     group.activations.send(output.detach(), self._neighbour(1))
@@ -151,64 +193,78 @@ class PipelineTask:
                         output.shape, output.dtype, output.device, self._neighbour(1)
                     )
                 with trace.span("backward", self.job_id, step):
-                    back = passes.backward(output, gradient, received)
+                    back = passes.backward(output, gradient, batch, received, adapter)
                 if back is not None:
                     group.gradients.send(back, self._neighbour(-1))
         self._loss = float(torch.stack(losses).sum()) if losses else 0.0
 
-    def update(self, channel: Channel) -> StepResult:
+    def update(self, channel: Channel, signals: Sequence[float] = ()) -> StepResult:
         """Exchange gradient norms with all ranks and update this rank's part; the second half of a step.
 
         Args:
             channel: over which to exchange.
+            signals: see `step`.
 
         Raises:
             StageLostError: another rank is gone.
             ValueError: the ranks do not train the same.
         """
-        world = self.pipeline.world
+        started_s = time.monotonic()
+        pipeline = self.pipeline
+        channel.add_up_over_peers(self._part.adapter.gradient)
         norms = self._part.squared_norms()
-        most = max(len(layers) for layers in self.pipeline.weights.partition)
+        most = max(len(layers) for layers in pipeline.partition)
         padding = [0.0] * (most - len(norms))
-        told = channel.exchange([self._fingerprint(), self._loss, *norms, *padding])
+        told = channel.exchange([self._fingerprint(), self._loss, *signals, *norms, *padding])
+        exchange_s = time.monotonic() - started_s
         if len({numbers[0] for numbers in told}) > 1:
             raise ValueError(f"{self.job_id}: the ranks differ in the task, its data or their progress")
-        loss = told[stage_of(world - 1, world, self.plan.direction)][1]
-        norm = math.sqrt(math.fsum(number for numbers in told for number in numbers[2:]))
-        with self.pipeline.trace.span("update", self.job_id, self._standing.micro_batches):
-            self._part.update(norm)
+        # Only last stages have a loss. All pipelines have the same gradient by now.
+        loss = math.fsum(numbers[1] for numbers in told)
+        first = 2 + len(signals)
+        sums = tuple(math.fsum(numbers[2 + index] for numbers in told) for index in range(len(signals)))
+        norm = math.sqrt(
+            math.fsum(number for numbers in told[: pipeline.stages] for number in numbers[first:])
+        )
+        with pipeline.trace.span("update", self.job_id, self._standing.micro_batches):
+            self._part.adapter.update_as_part(norm)
         self._advance(updated=math.isfinite(norm))
-        return StepResult(loss, norm)
+        return StepResult(loss, norm, sums, exchange_s)
 
-    def evaluate(self, records: Sequence[Record]) -> float:
-        """Mean token loss on some records, without dropout; nothing is changed.
+    def evaluate(self, sequences: Sequence[TokenSequence]) -> Evaluation:
+        """Measure loss and accuracy on some sequences, without dropout; nothing is changed.
 
         Args:
-            records: the same on all ranks, at least one.
+            sequences: the same on all ranks, at least one.
 
         Raises:
             StageLostError: another rank is gone.
-            ValueError: there is no record, or one leaves nothing to predict.
+            ValueError: there is no sequence.
         """
-        if not records:
-            raise ValueError(f"{self.job_id}: no records to evaluate on")
-        task, passes = self.plan.task, self._passes
-        tokenizer = self.pipeline.structure.base.tokenizer
-        sequences = [tokenize(record, tokenizer, task.sequence_length) for record in records]
-        loss, tokens = 0.0, 0
+        if not sequences:
+            raise ValueError(f"{self.job_id}: nothing to evaluate on")
+        passes, adapter = self._passes, InUse(self._part.adapter)
+        loss, right = 0.0, 0
         # No more sequences at once than in training, which is known to fit.
-        at_once = -(-task.batch_size // self.plan.micro_batches)
-        for batch in self._packed(sequences, parts=-(-len(sequences) // at_once)):
+        at_once = -(-len(self._share(self.plan.task.batch_size)) // self.plan.micro_batches) or 1
+        mine = self._share(len(sequences))
+        for part in split(mine, -(-len(mine) // at_once)):
+            batch = self._packed([sequences[place] for place in part])
             received = self._receive_hidden(batch)
             with torch.no_grad():
-                adapters = self._part.site_batches(batch.input_ids.shape[1], None)
-                output = passes.forward(batch, received, adapters)
+                output = passes.forward(batch, received, adapter)
             if passes.is_last:
-                loss += float(output)
+                loss += float(cross_entropy(output, batch.labels, reduction="none").sum())
+                right += int((output.argmax(-1) == batch.labels).sum())
             else:
                 self.pipeline.group.activations.send(output, self._neighbour(1))
-            tokens += batch.loss_counts[0]
-        return math.fsum(numbers[0] for numbers in self.pipeline.group.control.exchange([loss])) / tokens
+        told = self.pipeline.group.control.exchange([loss, right])
+        tokens = sum(sequence.loss_tokens for sequence in sequences)
+        return Evaluation(
+            loss=math.fsum(numbers[0] for numbers in told) / tokens,
+            right=int(math.fsum(numbers[1] for numbers in told)),
+            tokens=tokens,
+        )
 
     def state(self) -> TaskState | None:
         """The whole state, gathered to rank 0, for a checkpoint while the job goes on; None on other ranks.
@@ -227,24 +283,33 @@ class PipelineTask:
         )
 
     def close(self) -> None:
-        """Release the dataset."""
-        self._dataset.close()
+        """Release the data."""
+        self._data.dataset.close()
 
     def adopt(self) -> None:
         """On CUDA, tell the allocator that the calling thread's stream uses what another one brought."""
         if self.pipeline.device.type == "cuda":
             stream = torch.cuda.current_stream(self.pipeline.device)
             self._part.serve(stream)
-            for tensor in self.pipeline.weights.tensors(self._stage):
+            weights = self.pipeline.weights
+            for tensor in () if weights is None else weights.tensors(self._stage):
                 tensor.record_stream(stream)
 
     def _neighbour(self, distance: int) -> int:
-        return stage_of(self._stage + distance, self.pipeline.world, self.plan.direction)
+        return self.pipeline.rank_of(self._stage + distance, self.plan.direction)
+
+    def _share(self, count: int) -> range:
+        """Which of so many sequences this pipeline takes."""
+        return share(count, self.pipeline.replica, self.pipeline.replicas)
+
+    def _in_training(self, places: Sequence[int]) -> Adapted:
+        sequences = tuple((place, len(self._batch[place].token_ids)) for place in places)
+        return InTraining(self._part.adapter, self._masks, self._standing.micro_batches, sequences)
 
     def _receive_hidden(self, batch: PackedBatch) -> Tensor | None:
         if self._passes.is_first:
             return None
-        structure = self.pipeline.structure
+        structure = self._structure
         features = structure.base.model.config.get_text_config().hidden_size
         received = self.pipeline.group.activations.receive(
             (1, batch.input_ids.shape[1], features),
@@ -254,9 +319,8 @@ class PipelineTask:
         )
         return received.requires_grad_()
 
-    def _packed(self, sequences: Sequence[TokenSequence], parts: int | None = None) -> list[PackedBatch]:
-        pieces = split(sequences, self.plan.micro_batches if parts is None else parts)
-        return [pack([piece], self.pipeline.device) for piece in pieces]
+    def _packed(self, sequences: Sequence[TokenSequence]) -> PackedBatch:
+        return pack([sequences], self.pipeline.device)
 
     def _fingerprint(self) -> float:
         """A number that differs, but for chance, if anything differs that decides a step."""
@@ -272,6 +336,6 @@ class PipelineTask:
             optimizer_steps=standing.optimizer_steps + updated,
             micro_batches=standing.micro_batches + 1,
             samples_done=standing.samples_done + len(self._batch),
-            cursor=upcoming(standing, len(self._dataset))[1],
+            cursor=upcoming(standing, len(self._data))[1],
         )
         self._batch = ()

@@ -32,6 +32,8 @@ class _Progress:
     """Who learns from it in a temporal merge."""
     merged_at: float = 0.0
     """Its epochs when that merge began."""
+    is_over: bool = False
+    """A run that begins all the same says so again."""
 
 
 @dataclass
@@ -107,7 +109,8 @@ class VirtualTuner:
 
     def _train(self, command: TaskAssigned, time_s: float) -> Moments:
         nodes = [member.node for member in command.members]
-        first = command.orders[0]
+        first, *receivers = orders = list(command.orders)
+        self._fence(command)
         start_s = time_s + self._truth.start_s(
             first.workload,
             all(node in self._warm for node in nodes),
@@ -121,40 +124,49 @@ class VirtualTuner:
         for lost in [lost for lost in self._tasks.values() if not ids.isdisjoint(lost.jobs)]:
             del self._tasks[lost.command.task_id]
         self._tasks[command.task_id] = task
-        orders = list(command.orders)
         if command.mode == "spatial":
-            self._join(orders)
+            for order, other in ((orders[0], orders[1]), (orders[1], orders[0])):
+                self._open(order, self._truth.merged("spatial", order.workload, other.workload))
             yield from self._run(task, orders, start_s)
-            return
-        for order in orders:
-            if command.mode == "temporal" and order is orders[1] and order.resume_iterations == 0:
-                merged = self._truth.merged("temporal", order.workload, orders[0].workload)
-                self._jobs[order.job_id] = _Progress(merged)
-            yield from self._run(task, [order], start_s)
-            if not self._is_present(task):
-                return
-            start_s = task.since_s
+        else:
+            self._open(first, self._truth.alone(first.workload))
+            yield from self._run(task, [first], start_s)
+            for order in receivers:
+                if self._is_present(task):
+                    self._open(order, self._truth.merged("temporal", order.workload, first.workload))
+                    yield from self._run(task, [order], task.since_s)
+        if self._is_present(task):
+            del self._tasks[command.task_id]
 
-    def _join(self, orders: list[JobOrder]) -> None:
-        """Both jobs of a spatial merge learn from each other from now on."""
-        for order, other in ((orders[0], orders[1]), (orders[1], orders[0])):
-            if order.resume_iterations == 0:
-                merged = self._truth.merged("spatial", order.workload, other.workload)
-                self._jobs[order.job_id] = _Progress(merged)
+    def _fence(self, command: TaskAssigned) -> None:
+        """Whoever trains one of these jobs still, on a node that nobody hears, writes no checkpoint more."""
+        job_ids = {order.job_id for order in command.orders}
+        for task_id, task in list(self._tasks.items()):
+            if not job_ids.isdisjoint(order.job_id for order in task.command.orders):
+                del self._tasks[task_id]
+
+    def _open(self, order: JobOrder, accuracy: AccuracyAfter) -> None:
+        """A job begins on this curve, if nothing of it is there or is to be used."""
+        if order.resume_iterations == 0 or order.job_id not in self._jobs:
+            self._jobs[order.job_id] = _Progress(accuracy)
 
     def _run(self, task: _Running, orders: list[JobOrder], start_s: float) -> Moments:
         """Train these jobs until each has met its target, epoch by epoch."""
         placement = tuple(sorted((member.gpus for member in task.command.members), reverse=True))
         left = {order.job_id: order for order in orders}
+        task.jobs, task.epoch_s = list(left), {}
         for order in orders:
-            if order.job_id not in self._jobs:
-                self._jobs[order.job_id] = _Progress(self._truth.alone(order.workload))
             yield start_s, None
             if not self._is_present(task):
                 return
             self._note_donor(task, order)
             place = self._place(task.command, order.run_id, order.job_id)
             yield start_s, RunStarted(**place, samples_done=self._samples(order))
+            if self._jobs[order.job_id].is_over:
+                del left[order.job_id]
+                yield start_s, self._finished(task, order)
+                if not self._is_present(task):
+                    return
         task.since_s = start_s
         while left:
             task.jobs = list(left)
@@ -231,11 +243,9 @@ class VirtualTuner:
             )
 
     def _finished(self, task: _Running, order: JobOrder) -> RunFinished:
-        samples = self._samples(order)
-        self._jobs.pop(order.job_id)
-        return RunFinished(
-            **self._place(task.command, order.run_id, order.job_id), samples_done=samples, loss=None
-        )
+        self._jobs[order.job_id].is_over = True
+        place = self._place(task.command, order.run_id, order.job_id)
+        return RunFinished(**place, samples_done=self._samples(order), loss=None)
 
     def _release(self, command: TaskReleased, time_s: float) -> Moments:
         task = self._tasks.get(command.task_id)
@@ -252,7 +262,7 @@ class VirtualTuner:
             if job is not None and command.reason == "undone" and order.job_id in command.job_ids:
                 job = self._jobs[order.job_id] = _Progress(self._truth.alone(order.workload))
             waits = task.command.mode == "temporal" and order is not task.command.orders[0]
-            if job is None or (waits and order.job_id not in task.jobs):
+            if job is None or job.is_over or (waits and order.job_id not in task.jobs):
                 continue
             place = self._place(task.command, order.run_id, order.job_id)
             samples, node_s = self._samples(order), max(time_s - task.began_s, 0.0)

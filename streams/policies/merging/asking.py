@@ -78,8 +78,11 @@ class Asking:
         return gpus.open - profiling - kept - min(new, gpus.open // _FOR_PROFILES)
 
     def is_kept(self, task: Task) -> bool:
-        """Whether a task keeps its GPUs whatever is decided: the receiver of a temporal merge has its donor's
-        weights only from its first step on."""
+        """Whether a task keeps its GPUs whatever is decided: some are of a node where nothing else may begin;
+        or it is the receiver of a temporal merge, which has its donor's weights only from its first step on.
+        """
+        if not all(self.tasks.gpus.is_open(node) for node in task.members):
+            return True
         if task.mode != "temporal" or len(task.job_ids) == 2:
             return False
         return self.tasks.jobs[task.job_ids[0]].iterations == 0
@@ -195,8 +198,10 @@ class Asking:
         return task if task is not None and task.follower == job.job_id else None
 
     def _transfers(self, kinds: dict[str, int]) -> Iterable[Transfer]:
+        """Those from which a job needs fewer iterations."""
         for (mode, donor, receiver), foretold in self.knowledge.transfers.items():
-            if donor in kinds and receiver in kinds:
+            best = min(foretold.receiver_ratio, foretold.donor_ratio)  # of a temporal donor it is 1
+            if donor in kinds and receiver in kinds and best < 1:
                 first, second = kinds[donor], kinds[receiver]
                 ratios = foretold.receiver_ratio, foretold.donor_ratio
                 yield Transfer(
@@ -205,6 +210,8 @@ class Asking:
 
     def _rival_job(self, job: TuningJob, time_s: float) -> RivalJob:
         task, steps = self.tasks.task_of(job), self.steps(job)
+        if task is not None and job.job_id not in task.active_job_ids:
+            task = None  # it waits, for whoever is before it
         left, total = self.knowledge.iterations_left(job), self.knowledge.expected_iterations(job)
         held_s = 0.0 if task is None else time_s - task.since_s
         gpus = 0 if task is None else task.gpus

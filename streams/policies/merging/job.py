@@ -10,8 +10,9 @@ from schemas.merging.estimates import MergeMode
 from schemas.merging.workload import TuningWorkload
 from streams.cell.jobs import Job
 
-_BYTES_PER_JOB = 3_072
-"""Packed: numbers, ids, a merge, what a finished run said, an error."""
+_BYTES_PER_JOB = 1_536
+"""Packed: numbers, ids, a merge, and of its kind what is no profile."""
+_BYTES_PER_RUN = 8
 
 Stage = Literal["new", "profiling", "ready"]
 
@@ -104,7 +105,9 @@ class TuningJob:
     @property
     def state_bytes(self) -> int:
         """What it takes in a snapshot, at most."""
-        return _BYTES_PER_JOB + sum(len(run) + len(node) for run, node in self.stopping.items())
+        finished = "" if self.finished is None else self.finished.model_dump_json()
+        runs = sum(_BYTES_PER_RUN + len(run) + len(node) for run, node in self.stopping.items())
+        return _BYTES_PER_JOB + runs + len(finished.encode()) + len((self.given_up or "").encode())
 
     def order(self, run_id: str) -> JobOrder:
         """What an executor is told of it."""

@@ -36,18 +36,20 @@ def fault_of_merge(
     """Why the merge that a job is in is to be undone, by its latest evaluation; None if it is not.
 
     The receiver of a temporal merge is judged twice: while its donor trains, with the donor's weights; and in
-    its own epochs. A job that trains, it or one of a spatial merge, gains if it is better after these epochs
-    than jobs of its kind are alone after as many. One that is not better then will not be done sooner, and
-    may never meet its target.
+    its own epochs. It gains if it was better in these epochs than before the merge. A job that trains, it or
+    one of a spatial merge, must also be better after them than jobs of its kind are alone after as many. One
+    that is not will not be done sooner, and may never meet its target.
     """
     merge = job.merge
     if merge is None or merge.is_donor or merge.best_accuracy is None or report.epochs < task.watched_epochs:
+        return None
+    if report.phase == "own" and not compares:
         return None
     best = merge.best_accuracy
     after = f"after {report.epochs:g} epochs the accuracy of job {job.job_id} is {best:g} at best"
     if compares and kind.watched and best <= kind.watched_accuracy:
         return f"{after}, and jobs of its kind reach {kind.watched_accuracy:g} in as many alone"
-    if len(task.job_ids) < 2 or merge.accuracy_before is None or best > merge.accuracy_before:
+    if merge.accuracy_before is None or best > merge.accuracy_before:
         return None
     return f"{after}, and it was {merge.accuracy_before:g} before"
 

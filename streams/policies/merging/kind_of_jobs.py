@@ -148,6 +148,11 @@ class KindOfJobs:
         self.loader_s, self.memory_gib = report.loader_s, report.memory_gib
         self.accuracy_before = report.accuracy
 
+    def forget_profile(self) -> None:
+        """Keep no more of the profile than its figures; jobs of this kind run unmerged."""
+        self.losses = self.embedding = ()
+        self.is_usable = False
+
     def note_watched(self, accuracy: float) -> None:
         """A job that runs alone was evaluated after the epochs in which merges are watched."""
         self.watched += 1

@@ -15,7 +15,7 @@ from schemas.merging.estimates import (
     PastMerge,
 )
 from schemas.merging.reports import ProfileReported
-from schemas.merging.settings import KINDS_KEPT, MergingPolicy, TransferabilityName
+from schemas.merging.settings import KINDS_KEPT, TRANSFERS_KEPT, MergingPolicy, TransferabilityName
 from schemas.merging.workload import TuningWorkload
 from solvers.merging.transferability import Task2Feat, Task2Vec, Transferability
 from streams.policies.merging.job import TuningJob
@@ -66,8 +66,9 @@ class Knowledge:
         jobs are profiled again."""
         if self._policy.transferability != policy.transferability:
             for kind in self.kinds.values():
-                kind.is_profiled = kind.is_usable = False
-            self.embedding_length, self.transfers, self._scores = None, {}, {}
+                kind.is_profiled = False
+                kind.forget_profile()
+            self.embedding_length, self.transfers, self._scores, self._asked = None, {}, {}, ()
         if self._policy.watched_epochs != policy.watched_epochs:
             for kind in self.kinds.values():
                 kind.watched = 0
@@ -92,8 +93,7 @@ class Knowledge:
         if len(over) > KINDS_KEPT:
             oldest = min(over, key=lambda kind: kind.used)
             del self.kinds[oldest.key]
-            self._forget(lambda donor, receiver: oldest.key in (donor, receiver))
-            self._forget_scores(oldest.key)
+            self._forget_pairs_of(oldest.key)
 
     def profiled(self, key: str, report: ProfileReported) -> str | None:
         """Keep what a profile run has shown; why it is of no use, if it is of none."""
@@ -110,6 +110,7 @@ class Knowledge:
         self.embedding_length = len(report.embedding)
         kind.take(report, embedding)
         self._forget_scores(key)
+        self._make_room_beside(kind)
         return None
 
     def expected_iterations(self, job: TuningJob) -> int:
@@ -146,7 +147,7 @@ class Knowledge:
             kinds=tuple(self.kinds[key].facts() for key in ranked),
             finished=tuple(
                 FinishedKind(task=kind.task, share=min(kind.finished_iterations / kind.most_iterations, 1.0))
-                for kind in self.kinds.values()
+                for kind in sorted(self.kinds.values(), key=lambda kind: kind.used)
                 if kind.finished
             )[-MAX_FINISHED:],
             scores=tuple(
@@ -161,7 +162,6 @@ class Knowledge:
         Returns:
             the kinds of which it tells for the first time, and why their profile is of no use, if it is.
         """
-        faults: dict[str, str] = {}
         news: dict[str, str] = {}
         asked = set(self._asked)
         self._forget(lambda donor, receiver: donor in asked and receiver in asked)
@@ -174,18 +174,19 @@ class Knowledge:
             kind.iterations = estimate.iterations
             if estimate.fault:
                 kind.is_usable = False
-                faults[key] = estimate.fault
         for one in solution.transfers:
             if max(one.donor, one.receiver) >= len(self._asked):
                 continue
             donor, receiver = self._asked[one.donor], self._asked[one.receiver]
-            if donor in self.kinds and receiver in self.kinds and not faults.keys() & {donor, receiver}:
+            if self._is_usable(donor) and self._is_usable(receiver):
                 score = self._score(donor, receiver)
                 if one.mode == "spatial":
                     score = (score + self._score(receiver, donor)) / 2
                 self.transfers[one.mode, donor, receiver] = ForetoldTransfer(
                     score, one.receiver_gain, one.receiver_ratio, one.donor_gain, one.donor_ratio
                 )
+        for pair in list(self.transfers)[:-TRANSFERS_KEPT]:
+            del self.transfers[pair]
         return news
 
     def transfer(self, mode: MergeMode, donor: str, receiver: str) -> ForetoldTransfer | None:
@@ -236,6 +237,22 @@ class Knowledge:
             self._scores[donor, receiver] = self._metric.score(*embeddings)
         return self._scores[donor, receiver]
 
+    def _is_usable(self, key: str) -> bool:
+        """Since it was asked about, a kind may have been forgotten."""
+        return key in self.kinds and self.kinds[key].is_usable
+
+    def _make_room_beside(self, newest: KindOfJobs) -> None:
+        """Profiles are kept of so many kinds, those with the most live jobs, and of these the ones that were
+        used last."""
+        held = [kind for kind in self.kinds.values() if kind.losses]
+        if len(held) > KINDS_KEPT:
+            others = [kind for kind in held if kind is not newest]
+            least = min(others, key=lambda kind: (kind.jobs, kind.used))
+            least.forget_profile()
+            self._forget_pairs_of(least.key)
+            if not least.jobs:
+                del self.kinds[least.key]
+
     def _use(self, kind: KindOfJobs) -> None:
         self._uses += 1
         kind.used = self._uses
@@ -245,6 +262,11 @@ class Knowledge:
         self.transfers = {
             pair: foretold for pair, foretold in self.transfers.items() if not is_old(pair[1], pair[2])
         }
+
+    def _forget_pairs_of(self, key: str) -> None:
+        """A kind has no profile any more."""
+        self._forget(lambda donor, receiver: key in (donor, receiver))
+        self._forget_scores(key)
 
     def _forget_scores(self, key: str) -> None:
         self._scores = {pair: score for pair, score in self._scores.items() if key not in pair}

@@ -39,10 +39,11 @@ class Planning:
         self._plan_request: str | None = None
         self._asked_s = 0.0
         """When the last plan was asked for."""
-        self._is_early = False
-        """Whether its answer is carried out only at `_next_s`."""
+        self._due_s = 0.0
+        """Its answer is carried out no sooner: the interval that it was asked for, or at once."""
         self._ready: SolveFinished | None = None
-        """The answer that waits for that."""
+        """The answer that waits for that, see `hold`."""
+        self._ready_json: str | None = None
         self._estimate_request: str | None = None
         self._estimated_s = 0.0
         """When the last estimate was asked for."""
@@ -66,14 +67,15 @@ class Planning:
             yield from self._ask_for_estimates()
         interval_s = self._policy.interval_s
         if time_s >= self._next_s:
-            ready, self._ready = self._ready, None
+            ready = self._ready
+            self.hold(None)
             self._next_s = (math.floor(time_s / interval_s) + 1) * interval_s
             if ready is not None:
                 yield from self._apply(ready)
             else:
                 yield from self._ask(time_s, is_early=False)
         elif self._is_idle_time(time_s):
-            self._ready = None
+            self.hold(None)
             yield from self._ask(time_s, is_early=False)
         elif time_s >= self._next_s - self._policy.prewarm_s and self._ready is None:
             yield from self._ask(time_s, is_early=True)
@@ -89,12 +91,20 @@ class Planning:
                 self.knows_more = True
         elif answer.request_id != self._plan_request:
             yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
-        elif self._is_early and self._tasks.time_s < self._next_s:
-            self._plan_request, self._ready = None, answer
+        elif self._tasks.time_s < self._due_s and self._tasks.jobs:
+            self._plan_request = None
+            self.hold(answer)
             yield from self._prewarm(answer)
         else:
             self._plan_request = None
             yield from self._apply(answer)
+
+    def hold(self, answer: SolveFinished | None) -> None:
+        """Keep an answer until it is carried out, in place of any other. It is as long as there are jobs."""
+        before = self._ready_json or ""
+        self._ready = answer
+        self._ready_json = None if answer is None else answer.model_dump_json()
+        self._tasks.count(len(self._ready_json or "") - len(before))
 
     def state(self) -> dict[str, Any]:
         """Of types that msgpack writes."""
@@ -103,8 +113,8 @@ class Planning:
             "requests": self._requests,
             "plan_request": self._plan_request,
             "asked_s": self._asked_s,
-            "is_early": self._is_early,
-            "ready": None if self._ready is None else self._ready.model_dump_json(),
+            "due_s": self._due_s,
+            "ready": self._ready_json,
             "estimate_request": self._estimate_request,
             "estimated_s": self._estimated_s,
             "has_changed": self.has_changed,
@@ -115,10 +125,10 @@ class Planning:
         """Take a state."""
         self._next_s, self._requests = state["next_s"], state["requests"]
         self._plan_request, self._asked_s = state["plan_request"], state["asked_s"]
-        self._is_early = state["is_early"]
+        self._due_s = state["due_s"]
         self._estimate_request, self._estimated_s = state["estimate_request"], state["estimated_s"]
         ready = state["ready"]
-        self._ready = None if ready is None else SolveFinished.model_validate_json(ready)
+        self.hold(None if ready is None else SolveFinished.model_validate_json(ready))
         self.has_changed, self.knows_more = state["has_changed"], state["knows_more"]
 
     def _is_idle_time(self, time_s: float) -> bool:
@@ -142,14 +152,15 @@ class Planning:
             self._estimate_request, self.knows_more = None, True
 
     def _ask(self, time_s: float, is_early: bool) -> Iterator[Outcome]:
-        if not self.has_changed or self._plan_request is not None:
+        if self._plan_request is not None:
             return
         self.has_changed, self._asked_s = False, time_s
         problem = self._asking.problem(time_s)
         if problem is None:
             return
         self._requests += 1
-        self._plan_request, self._is_early = f"plan-{self._requests}", is_early
+        self._plan_request = f"plan-{self._requests}"
+        self._due_s = self._next_s if is_early else time_s
         yield SolveRequested(
             zone=self._tasks.zone,
             request_id=self._plan_request,
@@ -199,7 +210,8 @@ class Planning:
         changes: list[Outcome] = []
         for task in list(self._tasks.all.values()):
             share = wanted.get(task.job_ids)
-            if self._asking.is_kept(task) or (share is not None and share.gpus == task.gpus):
+            stays = share is not None and share.gpus == task.gpus and _goes_on(task, share)
+            if stays or self._asking.is_kept(task):
                 kept.add(task.job_ids)
                 continue
             if task.since_s > self._asked_s or not unfit.isdisjoint(task.job_ids):
@@ -231,7 +243,7 @@ class Planning:
             # A job that is trained with another goes on with it.
             (task,) = tasks
             return task is None or task.mode != "spatial" or len(task.job_ids) == 1
-        if tasks[0] is not None and tasks[0].job_ids == share.job_ids:
+        if tasks[0] is not None and _goes_on(tasks[0], share):
             return True
         fresh = [job for job in jobs if job is not None and job.iterations == 0]
         needed = 2 if share.mode == "spatial" else 1
@@ -248,13 +260,12 @@ class Planning:
         """Take a task's GPUs away, for others or for another form of it."""
         share = next((share for ids, share in wanted.items() if task.job_ids[0] in ids), None)
         yield from self._tasks.stop(task, "preempted" if share is None else "reallocated")
-        is_parted = task.follower is not None and (share is None or share.job_ids != task.job_ids)
-        if is_parted:
-            for job_id in task.job_ids:
-                self._tasks.jobs[job_id].merge = None
+        goes_on = share is not None and _goes_on(task, share)
+        if not goes_on:
+            self._tasks.part(task)
         if share is None:
             yield self._tasks.changed(task, "preempted", task.gpus, 0.0)
-        elif is_parted:
+        elif task.follower is not None and not goes_on:
             yield self._tasks.changed(task, "separated", task.gpus, 0.0)
 
     def _without_gpus(
@@ -265,17 +276,18 @@ class Planning:
             first = task.job_ids[0]
             was_to_go_on = any(first in job_ids for job_ids in wanted)
             if was_to_go_on and self._tasks.jobs[first].task is None and task.task_id not in self._tasks.all:
+                self._tasks.part(task)
                 yield self._tasks.changed(task, "preempted", task.gpus, 0.0)
 
     def _begin(self, share: Share, stopped: dict[str, Task]) -> Iterator[Outcome]:
         jobs = [self._tasks.jobs[job_id] for job_id in share.job_ids]
-        if any(job.task is not None for job in jobs):
+        if any(job.task is not None for job in jobs) or self._tasks.gpus.idle() < share.gpus:
             return
         before = stopped.get(share.job_ids[0])
         if before is not None and before.task_id in self._tasks.all:
             before = None
         foretold: list[MergeForetold] = []
-        if share.mode != "normal" and (before is None or before.job_ids != share.job_ids):
+        if len(jobs) == 2 and (before is None or not _goes_on(before, share)):
             foretold = self._merge(share.mode, jobs)
             if not foretold:
                 return
@@ -292,7 +304,7 @@ class Planning:
 
     @staticmethod
     def _reason(share: Share, before: Task | None, first: TuningJob) -> TaskChangeReason:
-        if before is not None and before.job_ids != share.job_ids:
+        if before is not None and not _goes_on(before, share):
             if len(share.job_ids) == 2:
                 return "merged"
             return "reallocated" if before.job_ids[0] == share.job_ids[0] else "started"
@@ -367,7 +379,7 @@ class Planning:
 
     @staticmethod
     def _stays(task: Task, solution: MergeSolution) -> bool:
-        return any(share.job_ids == task.job_ids and share.gpus == task.gpus for share in solution.shares)
+        return any(share.gpus == task.gpus and _goes_on(task, share) for share in solution.shares)
 
     def _starts(self, share: Share) -> bool:
         first = self._tasks.jobs.get(share.job_ids[0])
@@ -385,3 +397,8 @@ class Planning:
             dropped=dropped,
             solve_s=answer.solve_s,
         )
+
+
+def _goes_on(task: Task, share: Share) -> bool:
+    """Whether a plan has the jobs of a task go on as they are, perhaps with other GPUs."""
+    return task.job_ids == share.job_ids and (len(share.job_ids) == 1 or task.mode == share.mode)

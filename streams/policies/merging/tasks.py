@@ -55,10 +55,14 @@ class Tasks:
         held = self._held.get(user, 0) + job.job.state_bytes
         return self._live.refuse_job(count) or self._live.refuse_share(user, held, count)
 
+    def count(self, more: int) -> None:
+        """The zone keeps so many bytes more that depend on its jobs, or fewer."""
+        self._live.add(more)
+
     def add(self, job: TuningJob) -> None:
         """Keep a job."""
         self.jobs[job.job_id] = job
-        self._note(job)
+        self.recount(job)
 
     def restore(self, tasks: Iterable[Task]) -> None:
         """Keep tasks and what they and profile runs hold; the jobs are there."""
@@ -68,7 +72,7 @@ class Tasks:
         for job in self.jobs.values():
             if job.stage == "profiling":
                 self.gpus.hold(_profile_holder(job.job_id), job.profiled_on)
-            self._note(job)
+            self.recount(job)
 
     def ready(self) -> list[TuningJob]:
         """Jobs that wait for GPUs and could use some, in the order of their arrival."""
@@ -90,7 +94,7 @@ class Tasks:
         (node,) = members
         self.begun += 1
         job.stage, job.run_id, job.profiled_on = "profiling", f"p{self.begun}/{job.job_id}", members
-        self._note(job)
+        self.recount(job)
         yield ProfileOrdered(
             zone=self.zone,
             node=node,
@@ -107,7 +111,7 @@ class Tasks:
         job.run_id, job.profiled_on = None, {}
         job.stage = "ready" if stage == "ready" else "new"
         job.waits_since_s = self.time_s
-        self._note(job)
+        self.recount(job)
 
     def abort_profile(self, job: TuningJob) -> Iterator[Outcome]:
         """Have a profile run end, whose job is over."""
@@ -115,6 +119,7 @@ class Tasks:
         run_id = cast(str, job.run_id)
         self.end_profile(job, "new")
         job.stopping[run_id] = node
+        self.recount(job)
         yield TaskReleased(
             zone=self.zone,
             node=node,
@@ -164,7 +169,7 @@ class Tasks:
         yield self.changed(task, reason, 0 if before is None else before.gpus, remaining_s, foretold)
         yield from self.settle(task)
         for job in jobs:
-            self._note(job)
+            self.recount(job)
 
     def settle(self, task: Task) -> Iterator[Outcome]:
         """Tell the nodes of a task to run it, once no earlier run of its jobs is left."""
@@ -219,6 +224,15 @@ class Tasks:
                     reason=reason,
                 )
 
+    def part(self, task: Task) -> None:
+        """The jobs of a task that is gone are not to go on together: where the receiver of a temporal merge
+        had not begun, or nobody has done a step yet, there was no merge."""
+        for job_id in task.job_ids:
+            if task.follower is not None:
+                self.jobs[job_id].merge = None
+            else:
+                self._forget_empty_merge(self.jobs[job_id])
+
     def complete(self, job: TuningJob, report: RunFinished) -> None:
         """A job's work is done; whoever is in a task with it goes on there."""
         self.progress(job, report.samples_done)
@@ -227,6 +241,7 @@ class Tasks:
         task = self.task_of(job)
         if task is not None:
             self.drop(job, task)
+        self.recount(job)
 
     def drop(self, job: TuningJob, task: Task) -> None:
         """A job is no part of its task any more, which goes on with the other or is over."""
@@ -245,13 +260,19 @@ class Tasks:
             else:
                 self._account(other, task)
             task.since_s = self.time_s
-        self._note(job)
+            if not task.is_assigned:
+                # Its nodes know nothing of the merge, and will not.
+                if task.mode == "temporal":
+                    other.merge = None
+                task.mode = "normal"
+        self.recount(job)
 
     def fail(self, job: TuningJob, report: RunFailed) -> None:
         """A run is over without its work; the job goes on in another, unless it can run nowhere."""
         job.failures += 1
         if report.permanent or job.failures >= MOST_FAILURES:
             job.given_up = report.error or "the run failed"
+        self.recount(job)
 
     def progress(self, job: TuningJob, samples_done: int) -> None:
         """So far a job is now."""
@@ -262,7 +283,8 @@ class Tasks:
     def cleared(self, job: TuningJob, run_id: str) -> Iterator[Outcome]:
         """A run that was told to end has done so."""
         job.stopping.pop(run_id, None)
-        self._note(job)
+        self._forget_empty_merge(job)
+        self.recount(job)
         task = self.task_of(job)
         if task is not None:
             yield from self.settle(task)
@@ -271,7 +293,7 @@ class Tasks:
         """End a job that is ending as soon as its last run is over."""
         if job.is_ending and job.task is None and not job.stopping and job.job_id in self.jobs:
             del self.jobs[job.job_id]
-            self._note(job)
+            self.recount(job)
             yield ended(self.zone, job)
 
     def changed(
@@ -302,6 +324,12 @@ class Tasks:
             detail=detail,
         )
 
+    def _forget_empty_merge(self, job: TuningJob) -> None:
+        """A job whose runs are over without a step, and that is with nobody, was never merged."""
+        task = self.task_of(job)
+        if job.iterations == 0 and not job.stopping and (task is None or len(task.job_ids) == 1):
+            job.merge = None
+
     def _leave(self, job: TuningJob, task: Task, lost: set[str]) -> None:
         is_active = job.job_id in task.active_job_ids
         if is_active:
@@ -311,7 +339,7 @@ class Tasks:
             job.waits_since_s = self.time_s
             job.restarts += 1
         job.task = job.run_id = None
-        self._note(job)
+        self.recount(job)
 
     def _account(self, job: TuningJob, task: Task) -> None:
         """Count the time that a job has had GPUs."""
@@ -319,8 +347,8 @@ class Tasks:
         job.running_s += held_s
         job.attained_gpu_s += held_s * task.gpus / len(task.active_job_ids)
 
-    def _note(self, job: TuningJob) -> None:
-        """Bring what follows from a job up to date."""
+    def recount(self, job: TuningJob) -> None:
+        """Count anew what a job takes of a snapshot."""
         is_there = job.job_id in self.jobs
         task = self.task_of(job)
         counted = job.state_bytes + (0 if task is None else task.state_bytes) if is_there else 0

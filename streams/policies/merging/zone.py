@@ -116,7 +116,7 @@ class MergingZone:
         if change.status in ("down", "restarted"):
             yield from self._lose(change.node, f"node {change.node} is {change.status}")
         elif change.status == "leaving":
-            yield from self._vacate(change.node)
+            yield from self._vacate(change.node, f"node {change.node} is to leave")
         yield from self._profile()
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
@@ -136,13 +136,16 @@ class MergingZone:
             yield f"{len(other)} jobs were admitted for base model {other[0].workload.model}"
         for node in context.zone.nodes:
             held = sum(task.members.get(node.id, 0) for task in self._tasks.all.values())
+            held += sum(job.profiled_on.get(node.id, 0) for job in self._tasks.jobs.values())
             if held > gpus.nodes[node.id]:
-                yield f"node {node.id} would have {gpus.nodes[node.id]} GPUs, and tasks have {held} there"
+                yield f"node {node.id} would have {gpus.nodes[node.id]} GPUs, and jobs have {held} there"
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         self._configure(context)
         self._has_changed()
-        yield from self._profile()
+        self._planning.knows_more = True
+        # A node that has joined may be down, which is told next: nothing is begun before the clock moves on.
+        yield from ()
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         left = {node: gpus for node, gpus in self._gpus.nodes.items() if node not in self._wanted}
@@ -223,7 +226,25 @@ class MergingZone:
         for job in list(self._tasks.jobs.values()):
             if job.stage == "new" and job.kind not in busy and not job.is_ending and not job.stopping:
                 busy.add(job.kind)
+                if job.workload.pipeline:
+                    yield from self._make_room(job)
                 yield from self._tasks.profile(job, self._asking.policy)
+
+    def _make_room(self, job: TuningJob) -> Iterator[Outcome]:
+        """Vacate a node for the profile run of a pipeline-parallel job that has found none for an interval:
+        plans leave GPUs idle for profile runs, but hardly as many on one node."""
+        if self._tasks.time_s - job.waits_since_s < self._asking.policy.interval_s:
+            return
+        room = {
+            node: idle + sum(task.members.get(node, 0) for task in self._tasks.all.values())
+            for node, idle in self._gpus.free().items()
+        }
+        fitting = [node for node, gpus in room.items() if gpus >= STAGES_PER_PIPELINE]
+        if fitting:
+            idle = self._gpus.free()
+            node = max(fitting, key=lambda node: idle[node])
+            if idle[node] < STAGES_PER_PIPELINE:
+                yield from self._vacate(node, f"job {job.job_id} is profiled on node {node}")
 
     def _profiling(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
         """A report about a job's profile run."""
@@ -243,6 +264,7 @@ class MergingZone:
                 if job.is_ending and not report.permanent:
                     # Its data may be sound, and only the profile run not: it runs unmerged.
                     job.given_up, job.failures, job.stage, job.never_merges = None, 0, "ready", True
+                    self._tasks.recount(job)
                     yield self._asking.foretold(job, "profile_failed", report.error)
                 yield from self._settle(job)
             case RunProgressed(complete=True) | RunFinished():
@@ -272,12 +294,7 @@ class MergingZone:
             case RunProgressed(complete=False):
                 self._tasks.progress(job, report.samples_done)
             case RunFinished():
-                self._tasks.complete(job, report)
-                if task.job_ids:
-                    yield self._changed(task, "job_over")
-                yield from self._settle(job)
-                self._has_changed()
-                yield from self._profile()
+                yield from self._complete(job, report)
             case RunFailed():
                 self._tasks.fail(job, report)
                 yield from self._break_up(task, job, "run_failed", report.error)
@@ -289,15 +306,13 @@ class MergingZone:
         """A report about a run that was told to end."""
         match report:
             case RunFinished() if job.given_up is None:
-                self._tasks.complete(job, report)
-                yield from self._settle(job)
-                self._has_changed()
+                yield from self._complete(job, report)
                 return
+            case RunProgressed(complete=False):
+                return  # it will say what is left of it
             case RunProgressed() | RunFinished():
                 if not job.is_ending:
                     self._tasks.progress(job, report.samples_done)
-                if isinstance(report, RunProgressed) and not report.complete:
-                    return
             case RunFailed() if not job.is_ending:
                 self._tasks.fail(job, report)
             case RunFailed() | ProfileReported():
@@ -308,6 +323,17 @@ class MergingZone:
         task = self._tasks.task_of(job)
         if job.is_ending and task is not None:
             yield from self._break_up(task, job, "run_failed", job.given_up or "")
+        yield from self._settle(job)
+        self._has_changed()
+        yield from self._profile()
+
+    def _complete(self, job: TuningJob, report: RunFinished) -> Iterator[Outcome]:
+        """A job is done; another of its task goes on with the GPUs."""
+        task = self._tasks.task_of(job)
+        self._tasks.complete(job, report)
+        if task is not None and task.job_ids:
+            yield self._changed(task, "job_over")
+            yield from self._tasks.settle(task)
         yield from self._settle(job)
         self._has_changed()
         yield from self._profile()
@@ -339,19 +365,16 @@ class MergingZone:
 
     def _break_up(self, task: Task, job: TuningJob, reason: Any, detail: str) -> Iterator[Outcome]:
         """A task ends because of one of its jobs, whose run is over already; the other waits for GPUs."""
-        gpus, others = task.gpus, [other for other in task.job_ids if other != job.job_id]
-        run_id = job.run_id
+        gpus, run_id = task.gpus, job.run_id
         if job.is_ending:
             yield from self._tasks.stop(task, "failed", about=(job.job_id,))
         else:
             yield from self._tasks.stop(task, "reallocated")
         if run_id is not None:
             job.stopping.pop(run_id, None)
+            self._tasks.recount(job)
+        self._tasks.part(task)
         yield self._changed(task, reason, gpus, detail)
-        for other in others:
-            # Its part of the merge goes on alone.
-            if task.follower == other:
-                self._tasks.jobs[other].merge = None
         yield from self._settle(job)
         self._has_changed()
         yield from self._profile()
@@ -362,7 +385,7 @@ class MergingZone:
         if task is not None:
             yield from self._tasks.stop(task, "withdrawn", about=(job.job_id,))
             yield self._changed(task, "withdrawn", task.gpus, "")
-            self._part(task)
+            self._tasks.part(task)
         elif job.stage == "profiling":
             yield from self._tasks.abort_profile(job)
         self._has_changed()
@@ -378,21 +401,16 @@ class MergingZone:
                 self._tasks.end_profile(job, "new")
         for task in [task for task in self._tasks.all.values() if node in task.members]:
             yield from self._tasks.stop(task, "node_lost", without=(node,))
-            self._part(task)
+            self._tasks.part(task)
             yield self._changed(task, "node_lost", task.gpus, why)
 
-    def _vacate(self, node: str) -> Iterator[Outcome]:
-        """Have the tasks of a node that is to leave go elsewhere."""
+    def _vacate(self, node: str, why: str) -> Iterator[Outcome]:
+        """Have the tasks of a node go elsewhere."""
         for task in [task for task in self._tasks.all.values() if node in task.members]:
             yield from self._tasks.stop(task, "reallocated")
-            self._part(task)
-            yield self._changed(task, "preempted", task.gpus, f"node {node} is to leave")
-
-    def _part(self, task: Task) -> None:
-        """A task is gone; where the receiver of a temporal merge had not begun, there was no merge."""
-        if task.follower is not None:
-            for job_id in task.job_ids:
-                self._tasks.jobs[job_id].merge = None
+            self._tasks.part(task)
+            yield self._changed(task, "preempted", task.gpus, why)
+        self._has_changed()
 
     def _is_awaited(self, node: str) -> bool:
         """Whether a run that was told to end there has not said that it did."""
@@ -405,7 +423,8 @@ class MergingZone:
             return
         if job.merge is not None:
             yield from self._judge(job, "finished" if job.finished is not None else "ended_early")
-        if job.finished is not None and (job.merge is None or job.merge.is_donor):
+        is_alone = job.merge is None or job.merge.is_donor
+        if job.finished is not None and is_alone and job.iterations > 0:
             kind = self._knowledge.kinds[job.kind]
             if kind.expected_iterations is not None:
                 self._standing.note_alone(kind.expected_iterations, job.iterations)
@@ -413,6 +432,8 @@ class MergingZone:
             self._planning.knows_more = True
         self._knowledge.leave(job.kind)
         self._asking.speeds.forget(job.kind)
+        if not self._tasks.jobs:
+            self._planning.hold(None)
         yield from ended
 
     def _judge(self, job: TuningJob, reason: JudgedReason, learns: bool = True) -> Iterator[Outcome]:

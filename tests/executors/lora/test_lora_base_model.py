@@ -7,6 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import (
+    LlamaConfig,
+    LlamaForSequenceClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 from executors.lora.base_model import BaseModelError, SharedBase, load_base
 from executors.lora.default_base import Recipe, cache_directory, default_base_directory
@@ -36,6 +42,16 @@ def test_pickled_weights_are_refused(llama_directory: Path, tmp_path: Path) -> N
 def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BaseModelError, match=r"config\.json is missing"):
         load_base(tmp_path)
+
+
+def test_a_classifier_is_refused_and_gets_no_untrained_head(tmp_path: Path) -> None:
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    LlamaForSequenceClassification(LlamaConfig(vocab_size=300, **size)).save_pretrained(tmp_path / "text")
+    with pytest.raises(BaseModelError, match=r"no causal language model: 1 weights .* such as lm_head"):
+        load_base(tmp_path / "text")
+    ViTForImageClassification(ViTConfig(**size)).save_pretrained(tmp_path / "images")
+    with pytest.raises(BaseModelError, match="no causal language model: Unrecognized configuration class"):
+        load_base(tmp_path / "images")
 
 
 def test_the_base_is_frozen_and_its_head_stays_plain(base: SharedBase) -> None:

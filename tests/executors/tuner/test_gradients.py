@@ -6,12 +6,11 @@ from torch import Tensor
 
 from executors.lora.base_model import SharedBase
 from executors.tuner.data import Loader
-from executors.tuner.profiling import open_trainer
 from executors.tuner.training import Sample, Trainer
 from executors.workers.shares import share
 from schemas.merging.workload import TuningWorkload
 from tests.support.tuner_nodes import workload
-from tests.support.tuner_tasks import LoneWorker
+from tests.support.tuner_tasks import LoneWorker, open_trainer
 
 _TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 

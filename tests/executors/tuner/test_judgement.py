@@ -74,6 +74,24 @@ def test_a_profile_run_needs_one_gpu(runner: TunerRunner) -> None:
     assert runner.judge(profile_of("n1", order("a"), gpus=2)).kind == "impossible"
 
 
+@pytest.mark.parametrize("gpus", [1, 2, 6])
+def test_a_pipeline_has_a_multiple_of_four_gpus(runner: TunerRunner, gpus: int) -> None:
+    job = order("a", workload(pipeline=True))
+    objections = [
+        runner.judge(assigned("n1", job, members=[("n1", gpus)])),
+        runner.judge(profile_of("n1", job, gpus=gpus)),
+    ]
+    for what, objection in zip(("task", "profile run"), objections, strict=True):
+        detail = f"a is pipeline-parallel: a {what} of it has a multiple of 4 GPUs, not {gpus}"
+        assert objection == Objection("impossible", detail)
+
+
+def test_a_pipeline_is_not_merged(runner: TunerRunner) -> None:
+    orders = order("a", workload(pipeline=True)), order("b")
+    objection = runner.judge(assigned("n1", *orders, mode="temporal", members=[("n1", 2), ("n2", 2)]))
+    assert objection == Objection("impossible", "a is pipeline-parallel, and is merged")
+
+
 def test_tasks_wait_until_workers_are_free(fleet: Fleet) -> None:
     fleet.assign(order("a", workload(10**6)), members=(("n1", 2),))
     fleet.until(lambda: fleet.told("a"))

@@ -7,12 +7,10 @@ import torch
 
 from executors.lora.base_model import SharedBase
 from executors.tuner.embedding import Groups, dummy_distribution, embed, source_predictions
-from executors.tuner.profiling import open_trainer, profile
-from executors.tuner.settings import TunerSettings
 from schemas.fleet import RunStarted
 from schemas.merging.reports import MAX_EMBEDDING, ProfileReported
 from tests.support.tuner_nodes import Fleet, order, profile_of, workload
-from tests.support.tuner_tasks import LoneWorker
+from tests.support.tuner_tasks import LoneWorker, open_trainer
 
 
 def sequences(worker: LoneWorker, dataset: str = "pairs.jsonl", count: int = 8) -> list:
@@ -101,11 +99,9 @@ def test_a_deadline_leaves_one_record_at_least(base: SharedBase, worker: LoneWor
 
 
 def test_a_halted_profile_run_has_nothing_to_report(
-    base: SharedBase, worker: LoneWorker, tuner_settings: TunerSettings
+    worker: LoneWorker,
 ) -> None:
-    command = profile_of("n1", order("a"))
-    found = profile(command, base, worker.loaders, tuner_settings, torch.device("cpu"), lambda: True)
-    assert found is None
+    assert worker.profiled(profile_of("n1", order("a")), is_halted=True) is None
 
 
 def test_the_dummy_distribution_of_leep() -> None:

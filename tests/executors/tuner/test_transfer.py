@@ -9,14 +9,13 @@ from safetensors.torch import load_file
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.task import AdapterState
 from executors.tuner.opening import fresh_from
-from executors.tuner.profiling import open_trainer
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer, new_adapter
+from infra.demo.library import pieces, write_task
 from schemas.merging.commands import TransferMode
 from schemas.merging.workload import TuningWorkload
-from tests.support.library_text import pieces, write_task
 from tests.support.tuner_nodes import CELL, assigned, order, workload
-from tests.support.tuner_tasks import LoneWorker
+from tests.support.tuner_tasks import LoneWorker, open_trainer
 
 _STEPS = 12
 

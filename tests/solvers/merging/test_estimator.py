@@ -96,8 +96,16 @@ def test_a_task_with_many_kinds_counts_once_for_others() -> None:
     assert iterations(facts("green"), *reds, *others) == 500
 
 
-def test_without_an_accuracy_a_job_ends_when_its_loss_is_flat() -> None:
-    assert 64 < iterations(facts(target_accuracy=None)) < 1_000
+def test_without_an_accuracy_a_job_takes_all_its_iterations_and_no_merge_makes_them_fewer() -> None:
+    kinds = facts(), facts("blue", target_accuracy=None, finished_iterations=300.0)
+    solution = estimate(asked(*kinds, modes=("temporal", "spatial")), 1.0)
+    assert solution.kinds[1].iterations == 1_000
+    ratios = {(one.mode, one.donor, one.receiver): one for one in solution.transfers}
+    assert ratios["temporal", 0, 1].receiver_ratio == 1.0
+    assert ratios["spatial", 0, 1].receiver_ratio == 1.0
+    # The other one may learn from it.
+    assert ratios["temporal", 1, 0].receiver_ratio < 1.0
+    assert ratios["spatial", 0, 1].donor_ratio < 1.0
 
 
 def test_a_loss_that_does_not_fall_is_a_fault_and_its_kind_is_in_no_pair() -> None:
@@ -158,8 +166,9 @@ def test_each_part_can_be_replaced() -> None:
     def always(losses: object) -> FittedCurve:
         return FittedCurve(LossCurve(0, 1, 0, 0), 0.0)
 
-    flat = asked(facts(losses=(), target_accuracy=None))
-    assert YmirEstimator(fit=always).answer(flat).kinds[0].iterations == 32
+    flat = asked(facts(losses=(1.0,) * 30))
+    assert estimate(flat, 1.0).kinds[0].fault
+    assert not YmirEstimator(fit=always).answer(flat).kinds[0].fault
     gained = [past(f"d{n}", "blue", 1.0, gain=0.5, score=-0.1 * n) for n in range(8)]
     problem = asked(facts(), facts("blue"), outcomes=gained, score=-0.4)
     by_line = YmirEstimator(gains=ScoreRegression()).answer(problem)

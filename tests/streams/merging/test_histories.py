@@ -1,4 +1,8 @@
-"""Random histories of a merging zone: whatever happens, what must hold holds, and every job ends."""
+"""Random histories of a merging zone: whatever happens, what must hold holds, and every job ends.
+
+After every event the zone's invariants are checked, what it is counted for, and that a cell that was restored
+from a snapshot decides the same.
+"""
 
 import random
 
@@ -179,6 +183,23 @@ def check(seed: int) -> None:
     history.settle()
     assert sorted(history.ended) == sorted(f"j{number + 1}" for number in range(history.jobs))
     assert not history.world.bench.zone._tasks.gpus.used
+    assert not history.world.bench.zone._tasks._live.total
+    check_commands(history)
+
+
+def check_commands(history: History) -> None:
+    """Who does not share is alone, rivals merge nobody, and no one is told to learn who has begun."""
+    generations: dict[str, tuple[int, str]] = {}
+    for command in history.assigned:
+        orders, merged = command.orders, len(command.orders) == 2
+        assert not merged or all(order.workload.sharing for order in orders)
+        assert not merged or history.policy["scheme"] == "ymir"
+        assert not merged or orders[1].resume_iterations == 0 or command.mode == "spatial"
+        for order in orders:
+            last, task_id = generations.get(order.job_id, (0, ""))
+            is_same = (command.generation, command.task_id) == (last, task_id)  # of another node
+            assert is_same or command.generation > last, "the fencing token of its checkpoints"
+            generations[order.job_id] = command.generation, command.task_id
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -88,6 +88,13 @@ def test_where_no_job_of_the_kind_ran_alone_nothing_is_undone_by_it():
     assert judged(merged(), unknown, task("j"), evaluated(2, 0.0)) == [False]
 
 
+def test_a_receiver_whose_donor_had_little_left_is_judged_by_its_own_epochs():
+    unknown = KindOfJobs.of(WORKLOAD)
+    reports = evaluated(0.5, 0.1, phase="donor"), evaluated(1, 0.15), evaluated(2, 0.2), evaluated(3, 0.1)
+    assert judged(merged(before=0.2), unknown, task("j"), *reports) == [False, False, True, False]
+    assert judged(merged(before=0.1), unknown, task("j"), *reports) == [False] * 4
+
+
 def test_a_donor_is_as_if_it_were_alone(kind):
     assert judged(merged(is_donor=True), kind, task("j", "other"), evaluated(2, 0.2)) == [False]
     assert kind.watched == 2

@@ -116,6 +116,33 @@ def test_the_number_of_stages_and_the_direction_change_no_bit(train: Train, make
         assert others[0]["evaluated"] == results[0]["evaluated"]
 
 
+def test_pipelines_that_share_a_batch_come_to_what_one_does(train: Train, make_task: MakeTask) -> None:
+    task = make_task("job", dropout=0.1, max_gradient_norm=0.05, batch_size=5)
+    results, expected = train(2, task, micro_batches=3)
+    for direction in ("forward", "reverse"):
+        others, state = train(4, task, micro_batches=2, direction=direction, options={"stages": 2})
+        assert others[0]["losses"] == pytest.approx(results[0]["losses"], rel=1e-5)
+        assert others[0]["evaluated"] == pytest.approx(results[0]["evaluated"], rel=1e-5)
+        assert others[0]["right"] == results[0]["right"]
+        assert state.cursor == expected.cursor
+        assert distance(state.parameters, expected.parameters) < 1e-5
+
+
+def test_a_batch_that_leaves_a_pipeline_without_a_sequence(train: Train, make_task: MakeTask) -> None:
+    task = make_task("job", batch_size=1)
+    results, expected = train(2, task)
+    others, state = train(4, task, options={"stages": 2})
+    assert others[0]["losses"] == results[0]["losses"]
+    assert_same(state, expected)
+
+
+def test_activations_that_are_computed_again_change_no_bit(train: Train, make_task: MakeTask) -> None:
+    task = make_task("job", dropout=0.1)
+    _, expected = train(2, task, micro_batches=2)
+    _, state = train(2, task, micro_batches=2, checkpoints_activations=True)
+    assert_same(state, expected)
+
+
 def test_adapters_on_some_layers_only_leave_stages_without_any(
     train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
 ) -> None:

@@ -1,17 +1,16 @@
 """Tasks cut from the text of Python's standard library: files of one kind are related, of other kinds not."""
 
+import json
 import random
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.tuner_nodes import write_lines
-
 _CHARACTERS = 160
 
 
 def pieces(patterns: Sequence[str], seed: int) -> list[str]:
-    """Pieces of the modules of some names, in a seeded order."""
+    """Pieces of the modules whose paths match, in a seeded order."""
     library = Path(sysconfig.get_paths()["stdlib"])
     paths = sorted({path for pattern in patterns for path in library.glob(pattern)})
     texts = [path.read_text(encoding="utf-8", errors="ignore") for path in paths]
@@ -25,6 +24,7 @@ def pieces(patterns: Sequence[str], seed: int) -> list[str]:
 
 
 def write_task(folder: Path, name: str, texts: Sequence[str], held_back: int) -> None:
-    """Write a task's data, and the first of its pieces as validation data."""
-    write_lines(folder / f"{name}-validation.jsonl", [{"text": text} for text in texts[:held_back]])
-    write_lines(folder / f"{name}.jsonl", [{"text": text} for text in texts[held_back:]])
+    """Write a task's data as `name`.jsonl, and the first of its pieces as `name`-validation.jsonl."""
+    for file, part in ((f"{name}-validation", texts[:held_back]), (name, texts[held_back:])):
+        lines = (json.dumps({"text": text}) + "\n" for text in part)
+        (folder / f"{file}.jsonl").write_text("".join(lines), encoding="utf-8")

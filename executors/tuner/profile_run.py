@@ -1,0 +1,122 @@
+"""A profile run on one of its workers: one, or as many as a pipeline has stages."""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from executors.lora.base_model import SharedBase
+from executors.tuner.faults import cannot_succeed_elsewhere, described
+from executors.tuner.gathering import TaskFailedError, come_together, why_peer_was_lost
+from executors.tuner.messages import Outcome, Over, ProfilePart, Told
+from executors.tuner.profiling import profile
+from executors.tuner.surroundings import Surroundings
+from executors.tuner.team import Team
+from executors.workers.folder import JobFolder
+from executors.workers.meeting import PeerLostError
+from schemas.fleet import RunFailed, RunReport, RunStarted
+from schemas.merging.reports import ProfileReported
+
+_log = logging.getLogger(__name__)
+
+
+class _HaltedError(Exception):
+    """The run is to end before its workers have come together."""
+
+
+class ProfileRun:
+    """One worker's part of a profile run. Its leader reports for all."""
+
+    def __init__(
+        self,
+        part: ProfilePart,
+        surroundings: Surroundings,
+        base: SharedBase,
+        open_team: Callable[[], Team],
+        folder: JobFolder,
+    ) -> None:
+        """Nothing is done before `run`.
+
+        Args:
+            open_team: opens the job.
+            folder: where the workers meet.
+        """
+        self._part = part
+        self._around = surroundings
+        self._base = base
+        self._open_team = open_team
+        self._folder = folder
+
+    def run(self) -> None:
+        """Make the run, and say the last word of it: `Over`."""
+        outcome: Outcome = "stopped"
+        if not self._is_halted():
+            self._tell(RunStarted, {})
+            try:
+                if self._run():
+                    outcome = "finished"
+            except _HaltedError:
+                pass
+            except Exception as error:
+                outcome = "failed"
+                self._fail(error)
+        self._around.inbox.tell(Over(part=self._part.part, outcome=outcome))
+        self._around.inbox.forget(self._part.part)
+
+    def _run(self) -> bool:
+        """Whether it has come to its end."""
+        command, settings, membership = self._part.command, self._around.settings, self._part.membership
+        deadline_s = time.monotonic() + command.limit_s
+        team = self._open_team()
+        try:
+            meeting = come_together(
+                self._folder, membership, settings.worker_host, settings.join_timeout_s, self._raise_if_halted
+            )
+            team.join(meeting)
+            team.agree()
+            device, leads = self._around.device, membership.rank == 0
+            found = profile(command, team, self._base, settings, device, deadline_s, leads, self._is_halted)
+            if found is not None:
+                self._tell(ProfileReported, vars(found))
+            return found is not None
+        finally:
+            team.leave()
+            for job in team.jobs:
+                job.loader.close()
+
+    def _fail(self, error: Exception) -> None:
+        generation = self._part.membership.generation
+        if isinstance(error, PeerLostError):
+            error = why_peer_was_lost(self._folder, generation, error)
+        permanent = cannot_succeed_elsewhere(error)
+        if isinstance(error, TaskFailedError):
+            permanent = error.is_permanent
+        elif self._part.membership.world > 1 and not isinstance(error, PeerLostError):
+            with suppress(OSError):
+                self._folder.write_failure(generation, described(error), permanent)
+        _log.warning("profile run failed job=%s error=%r", self._part.command.order.job_id, error)
+        self._tell(RunFailed, {"error": described(error), "permanent": permanent})
+
+    def _is_halted(self) -> bool:
+        return self._around.inbox.verdict(self._part.part) is not None
+
+    def _raise_if_halted(self) -> None:
+        if self._is_halted():
+            raise _HaltedError
+
+    def _tell(self, kind: type[RunReport], fields: dict[str, Any]) -> None:
+        """Report, if this worker leads."""
+        if self._part.membership.rank != 0:
+            return
+        order = self._part.command.order
+        report = kind(
+            cell=self._around.cell,
+            node=self._around.node,
+            run_id=order.run_id,
+            job_id=order.job_id,
+            samples_done=0,
+            **fields,
+        )
+        data = report.model_dump(mode="json")
+        self._around.inbox.tell(Told(part=self._part.part, type=report.TYPE, data=data))

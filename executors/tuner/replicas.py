@@ -1,0 +1,192 @@
+"""A task whose workers all have the whole model, and each a share of every batch."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from executors.lora.task import AdapterState
+from executors.tuner.data import TokenizedFile
+from executors.tuner.keeper import LastState
+from executors.tuner.memory import choose_micro_batch
+from executors.tuner.opening import Job, OpenTask, adapter_for, fresh_from, trained_first
+from executors.tuner.reports import measured_step
+from executors.tuner.sampling import annealing_exponent, draw_sources, shares
+from executors.tuner.settings import TunerSettings
+from executors.tuner.team import LastStep, Succession, agree_on_positions
+from executors.tuner.training import Sample, Step, Trainer
+from executors.workers.group import ProcessGroup
+from executors.workers.meeting import Meeting
+from executors.workers.membership import Membership
+from executors.workers.shares import share
+from schemas.merging.commands import TransferMode
+from schemas.merging.reports import MeasuredStep
+
+
+class Replicas:
+    """See `Team`."""
+
+    can_reunite = True
+    succession: Succession = "none"
+
+    def __init__(
+        self,
+        mode: TransferMode,
+        opened: OpenTask,
+        membership: Membership,
+        nodes: int,
+        settings: TunerSettings,
+        device: torch.device,
+    ) -> None:
+        """Bring the adapter of the present phase to the device."""
+        self.jobs = opened.jobs
+        self._mode: TransferMode = mode
+        self._membership = membership
+        self._nodes = nodes
+        self._settings = settings
+        self._device = device
+        self._adapter = adapter_for(mode, opened.jobs, opened.state, device)
+        self._group: ProcessGroup | None = None
+        self._active: Sequence[Job] = ()
+        self._trainer: Trainer | None = None
+
+    @property
+    def is_joined(self) -> bool:
+        """See `Team`; likewise all below."""
+        return self._group is not None
+
+    def join(self, meeting: Meeting | None) -> None:
+        if meeting is not None:
+            self._group = ProcessGroup.form(meeting, self._device, self._settings.peer_timeout_s)
+
+    def agree(self) -> None:
+        group = self._group
+        if group is None:
+            return
+        agree_on_positions(group.gather, self.jobs)
+        trained = self.jobs[0] if self._mode == "spatial" else trained_first(self.jobs)
+        if self._adapter.task.job_id != trained.job_id:
+            self._adapter = adapter_for(self._mode, self.jobs, None, self._device)
+        group.spread(self._adapter.tensors, 0)
+
+    def leave(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
+        return [list(numbers)] if self._group is None else self._group.gather(numbers)
+
+    def begin(self, active: Sequence[Job]) -> None:
+        if self._mode == "temporal" and self._adapter.task is not active[0].task:
+            # The receiver starts from what its donor has left.
+            donor = self._adapter.state()
+            self._adapter = adapter_for("temporal", self.jobs, fresh_from(donor), self._device)
+            assert self._adapter.task is active[0].task, "the donor is over"
+        self._active = active
+        own = max(1, self._share_size)
+        trainer = Trainer(
+            active[0].base,
+            self._adapter,
+            self._device,
+            own,
+            checkpoints_activations=active[0].order.workload.hyperparameters.gradient_checkpointing,
+        )
+        longest = max(
+            (job.loader.training[record] for job in active for record in job.loader.stream.take(0, own)),
+            key=lambda sequence: len(sequence.token_ids),
+        )
+        sample = Sample(0, 0, longest)
+        trainer.micro_batch_size = choose_micro_batch(trainer, sample, own, self._settings)
+        self._trainer = trainer
+
+    @property
+    def micro_batch_size(self) -> int:
+        return self._present_trainer.micro_batch_size
+
+    @micro_batch_size.setter
+    def micro_batch_size(self, size: int) -> None:
+        self._present_trainer.micro_batch_size = size
+
+    def upcoming(self) -> list[int]:
+        sources = self._sources()
+        return [sources.count(source) for source in range(len(self._active))]
+
+    def step(self, signals: Sequence[float]) -> Step:
+        number = self._active[0].iterations
+        return self._present_trainer.step(self._own(), number, len(self._active), signals, self._add_up)
+
+    def rehearse(self) -> None:
+        trainer = self._present_trainer
+        trainer.accumulate(self._own()[: trainer.micro_batch_size], 0, len(self._active))
+        trainer.adapter.clear()
+
+    def count_right(self, data: TokenizedFile, count: int) -> tuple[int, int]:
+        mine = share(count, self._membership.rank, self._membership.world)
+        counts = self._present_trainer.count_right([data[index] for index in mine])
+        sums = torch.tensor(counts, dtype=torch.float64).to(self._device)
+        self._add_up(sums)
+        right, total = sums.tolist()
+        return int(right), int(total)
+
+    def measured(self, steps: Sequence[Step]) -> MeasuredStep:
+        return measured_step(
+            steps, self.micro_batch_size, self._share_size, self._membership.world, self._nodes
+        )
+
+    @property
+    def state_bytes(self) -> int:
+        return 4 * self._adapter.gradient.nbytes
+
+    def state(self) -> AdapterState | None:
+        return self._adapter.state() if self._leads else None
+
+    def last_state(self) -> Callable[[], AdapterState] | None:
+        return LastState(self._adapter).to_host if self._leads else None
+
+    def remains(self) -> Callable[[], AdapterState] | None:
+        return self.last_state()  # each worker has all of it
+
+    def leave_to_successor(self) -> LastStep:
+        raise AssertionError("nobody takes these workers over as they are connected")
+
+    @property
+    def _leads(self) -> bool:
+        return self._membership.rank == 0
+
+    @property
+    def _share_size(self) -> int:
+        return len(share(sum(job.batch_size for job in self._active), 0, self._membership.world))
+
+    @property
+    def _present_trainer(self) -> Trainer:
+        assert self._trainer is not None, "a phase has begun"
+        return self._trainer
+
+    def _sources(self) -> list[int]:
+        """Of which of the jobs in training each sequence of the next step is, by index."""
+        active = self._active
+        count = sum(job.batch_size for job in active)
+        sizes = [len(job.loader.training) for job in active]
+        number = active[0].iterations
+        steps = max(job.order.workload.target.most_iterations for job in active)
+        epochs = math.ceil(steps * count / sum(sizes))
+        exponent = annealing_exponent(number * count // sum(sizes), epochs)
+        return draw_sources(self.jobs[0].task.seed, number, count, shares(sizes, exponent))
+
+    def _own(self) -> list[Sample]:
+        """This worker's share of the next step's batch."""
+        sources = self._sources()
+        streams = [
+            iter(job.loader.stream.take(job.drawn, sources.count(source)))
+            for source, job in enumerate(self._active)
+        ]
+        records = [next(streams[source]) for source in sources]
+        return [
+            Sample(place, sources[place], self._active[sources[place]].loader.training[records[place]])
+            for place in share(len(sources), self._membership.rank, self._membership.world)
+        ]
+
+    def _add_up(self, vector: torch.Tensor) -> None:
+        if self._group is not None:
+            self._group.add_up(vector)

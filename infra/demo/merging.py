@@ -1,0 +1,179 @@
+"""The demo's third scene: four fine-tuning jobs, of which one learns from another and is done sooner."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.demo.library import pieces, write_task
+from infra.demo.market import Show
+from infra.deployment.deployment import Deployment
+from infra.errors import CommandError
+from infra.log.publisher import EventPublisher
+from infra.log.reader import BoardFollower
+from schemas.cells import CellConfigured
+from schemas.codec import Decision, Envelope
+from schemas.decisions import JobCompleted
+from schemas.fleet import NodeOnline
+from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset
+from schemas.merging.outcomes import MergeJudged
+from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
+
+SCENE_LIMIT_S = 90.0
+SETTINGS: Mapping[str, str] = {"MILLRACE_GPUS": "1", "MILLRACE_CHECKPOINT_S": "2"}
+"""Of the executor, for whom seconds are what minutes are to real ones."""
+
+_POLL_S = 0.2
+_TABLES = ("encodings/cp*.py", "encodings/iso8859*.py")
+_PROGRAMS = ("asyncio/*.py", "unittest/*.py")
+_VALIDATION_RECORDS = 60
+_RECORDS = {"code-pages": 240, "more-code-pages": 100, "programs": 240}
+_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+_DONOR, _LEARNER, _ALONE, _STRANGER = "code-pages", "more-code-pages", "private-code-pages", "programs"
+_ACCURACY = 0.2
+
+
+def write_tasks(folder: Path) -> None:
+    """Write three tasks below `folder`: two parts of the tables of character sets, and some programs."""
+    tables, programs = pieces(_TABLES, seed=1), pieces(_PROGRAMS, seed=2)
+    start = 0
+    for name in ("code-pages", "more-code-pages"):
+        end = start + _VALIDATION_RECORDS + _RECORDS[name]
+        write_task(folder, name, tables[start:end], _VALIDATION_RECORDS)
+        start = end
+    write_task(
+        folder, "programs", programs[: _VALIDATION_RECORDS + _RECORDS["programs"]], _VALIDATION_RECORDS
+    )
+
+
+def tuning_workload(
+    task: str, most_iterations: int, accuracy: float | None = None, validation: str = "", sharing: bool = True
+) -> TuningWorkload:
+    """A job on one of these tasks.
+
+    Args:
+        validation: the task whose validation data it is measured on, its own by default.
+    """
+    return TuningWorkload(
+        model="tiny-llama",
+        dataset=Dataset(path=f"{task}.jsonl", samples=_RECORDS[task]),
+        validation_path=f"{validation or task}-validation.jsonl",
+        hyperparameters=TuningHyperparameters(
+            # High, and on every layer: in so few steps it shall be seen to learn.
+            rank=8,
+            batch_size=8,
+            sequence_length=64,
+            learning_rate=1e-2,
+            target_modules=_MODULES,
+        ),
+        target=Target(accuracy=accuracy, most_iterations=most_iterations),
+        sharing=sharing,
+    )
+
+
+_WORKLOADS = {
+    _DONOR: tuning_workload("code-pages", 90),
+    _LEARNER: tuning_workload("more-code-pages", 160, _ACCURACY),
+    # The same job, but for its weights, which are nobody else's.
+    _ALONE: tuning_workload("more-code-pages", 160, _ACCURACY, sharing=False),
+    _STRANGER: tuning_workload("programs", 40),
+}
+
+
+@dataclass
+class MergingScene:
+    """Submits the four jobs, and notes what becomes of them."""
+
+    deployment: Deployment
+    follower: BoardFollower
+    users: EventPublisher
+    show: Show
+    judged: MergeJudged | None = None
+    """How the merge of the job that learns has ended."""
+    completed: dict[str, JobCompleted] = field(default_factory=dict)
+    _online: bool = False
+
+    @property
+    def shortcomings(self) -> list[str]:
+        """What the scene was to show and did not."""
+        if left := sorted(_WORKLOADS.keys() - self.completed.keys()):
+            return [f"not done: {', '.join(left)}"]
+        if self.judged is None or self.judged.reason != "finished":
+            return [f"{_LEARNER} was not merged to its end"]
+        if self.iterations(_LEARNER) >= self.iterations(_ALONE):
+            return [f"{_LEARNER} was not done sooner than {_ALONE}"]
+        return []
+
+    @property
+    def told(self) -> str:
+        """What it has shown, in a line."""
+        return (
+            f"{_LEARNER} has learned from {self.judged.partner}: {self.iterations(_LEARNER)} iterations, and "
+            f"{self.iterations(_ALONE)} alone"
+            if self.judged is not None and not self.shortcomings
+            else "; ".join(self.shortcomings)
+        )
+
+    def iterations(self, job_id: str) -> int:
+        """That a job has taken."""
+        batch = _WORKLOADS[job_id].hyperparameters.batch_size
+        return self.completed[job_id].samples_done // batch
+
+    def play(self, ready_s: float) -> None:
+        """Wait for the executor, then play for `SCENE_LIMIT_S` at most.
+
+        Raises:
+            CommandError: the executor is not online within `ready_s`, or a service cannot be kept running.
+            PublishError: the broker does not take an event.
+            ReadError: the log cannot be read.
+        """
+        self._note(self.follower.catch_up())
+        if not self._until(lambda: self._online, time.monotonic() + ready_s):
+            raise CommandError(f"the executor is not online within {ready_s:g} s")
+        self.show.say(f"*** {len(_WORKLOADS)} jobs are submitted; {_ALONE} does not share")
+        for job_id, workload in _WORKLOADS.items():
+            self._submit(job_id, workload)
+        self._until(lambda: len(self.completed) == len(_WORKLOADS), time.monotonic() + SCENE_LIMIT_S)
+        self.show.say(f"*** {self.told}")
+
+    @property
+    def _cell(self) -> CellConfigured:
+        (cell,) = self.deployment.cells
+        return cell
+
+    def _submit(self, job_id: str, workload: TuningWorkload) -> None:
+        (zone,) = self._cell.zones
+        self.users.publish(
+            JobSubmitted(
+                cell=self._cell.cell,
+                zone=zone.id,
+                user="demo",
+                job_id=job_id,
+                workload=workload,
+                terms=MergingTerms(),
+            )
+        )
+
+    def _until(self, condition: Callable[[], bool], deadline_s: float) -> bool:
+        """Take in what happens until something is so; False if it is not in time."""
+        while not condition():
+            if time.monotonic() >= deadline_s:
+                return False
+            self.deployment.keep_running()
+            records = self.follower.poll(_POLL_S)
+            self._note(records)
+            self.show.update(self.follower.boards.get(self._cell.cell), records)
+        return True
+
+    def _note(self, records: Sequence[Envelope | Decision]) -> None:
+        cell = self._cell.cell
+        for record in records:
+            match record.outcome if isinstance(record, Decision) else record.event:
+                case NodeOnline(cell=where) if where == cell:
+                    self._online = True
+                case MergeJudged(job_id=job_id) as judged if job_id == _LEARNER:
+                    self.judged = judged
+                case JobCompleted() as completed if completed.job_id in _WORKLOADS:
+                    self.completed[completed.job_id] = completed

@@ -1,0 +1,154 @@
+"""Real fine-tuning through Kafka: jobs that are profiled, merged, and parted where that does not help."""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from executors.lora.default_base import default_base_directory
+from infra.broker import LocalKafka
+from infra.demo.merging import SETTINGS, tuning_workload, write_tasks
+from infra.deployment.deployment import Deployment, Layout
+from infra.deployment.folders import Folders
+from infra.log.target import Target
+from schemas.jobs import JobSubmitted
+from schemas.kafka_connection import KafkaConnection
+from schemas.merging.commands import TaskAssigned
+from schemas.merging.outcomes import MergeJudged, TaskChanged
+from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.workload import MergingTerms, TuningWorkload
+from tests.integration.deployment import ROOT
+from tests.integration.watched_deployment import READY_S, WatchedDeployment
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+CELL, ZONE = "tuning", "finetune"
+CELLS = ROOT / "infra" / "cells" / "tuning.yaml"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedDeployment]:
+    root = tmp_path_factory.mktemp("merging")
+    folders = Folders(root)
+    folders.create()
+    write_tasks(folders.datasets)
+    shutil.copytree(default_base_directory(), folders.models / "tiny-llama")
+    with LocalKafka(root / "broker") as broker:
+        target = Target(KafkaConnection(bootstrap_servers=broker.bootstrap_servers), "millrace")
+        deployment = Deployment(Layout(CELLS, folders, target, settings=SETTINGS), print)
+        with deployment.running():
+            fleet = WatchedDeployment(deployment)
+            fleet.begin()
+            try:
+                fleet.until(fleet.online, "the executor")
+                yield fleet
+            finally:
+                fleet.end()
+
+
+def submitted(job_id: str, workload: TuningWorkload) -> JobSubmitted:
+    return JobSubmitted(
+        cell=CELL, zone=ZONE, user="ann", job_id=job_id, workload=workload, terms=MergingTerms()
+    )
+
+
+def test_of_four_jobs_two_are_merged_a_merge_is_undone_and_all_are_done(fleet: WatchedDeployment) -> None:
+    jobs = {
+        # They end after all their iterations, so that nobody can help them.
+        "tables": tuning_workload("code-pages", 90),
+        "same-tables": tuning_workload("code-pages", 92),
+        "related": tuning_workload("more-code-pages", 160, accuracy=0.2),
+        # On related data, but measured on programs, at which tables make it worse.
+        "misled": tuning_workload("more-code-pages", 240, accuracy=0.9, validation="programs"),
+    }
+    # The one that is misled comes later, since it may itself be taken for a good teacher.
+    for first, second in (("related", "tables"), ("misled", "same-tables")):
+        fleet.send(submitted(first, jobs[first]), submitted(second, jobs[second]))
+        for job_id in (first, second):
+            fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done", READY_S)
+    judged = {each.job_id: each for each in fleet.decided(MergeJudged)}
+    assert {job_id: each.reason for job_id, each in judged.items()} == {
+        "related": "finished",
+        "misled": "undone",
+    }
+    # Equal data and hyperparameters are profiled once.
+    assert len(fleet.events(ProfileReported)) == 3
+    finished = judged["related"]
+    assert finished.iterations < finished.iterations_alone
+    accuracy = {each.job_id: each.accuracy for each in fleet.events(TaskEvaluated) if each.phase == "own"}
+    assert accuracy["related"] >= 0.2
+    # The one that was misled begins anew, alone, and no iteration of the merge counts.
+    (alone,) = (
+        order
+        for task in fleet.decided(TaskAssigned)
+        for order in task.orders
+        if order.job_id == "misled" and task.mode == "normal" and order.resume_iterations == 0
+    )
+    assert any(each.run_id == alone.run_id for each in fleet.events(TaskEvaluated))
+    for job_id, workload in jobs.items():
+        (done,) = fleet.completed(job_id)
+        if job_id != "related":
+            assert done.samples_done == workload.total_samples
+    # Generations of a job rise, whichever task it is in.
+    for job_id in jobs:
+        generations = [
+            task.generation
+            for task in fleet.decided(TaskAssigned)
+            if job_id in {order.job_id for order in task.orders}
+        ]
+        assert all(earlier < later for earlier, later in pairwise(generations))
+    assert any(change.reason == "undone" for change in fleet.decided(TaskChanged))
+    fleet.assert_proven()
+    base = AutoModelForCausalLM.from_pretrained(default_base_directory())
+    for job_id in jobs:
+        folder = fleet.folders.adapters / CELL / "ann" / job_id
+        model = PeftModel.from_pretrained(base, str(folder))
+        weights = [each for name, each in model.named_parameters() if "lora_B" in name]
+        assert weights
+        assert any(each.abs().max() > 0 for each in weights)
+        base = model.unload()
+
+
+@pytest.mark.drill
+def test_whatever_is_killed_or_stopped_the_jobs_are_done_and_the_log_is_proven(
+    fleet: WatchedDeployment,
+) -> None:
+    deployment = fleet.deployment
+    (executor,), (solver,) = deployment.executors.values(), deployment.solvers
+    blows = {
+        "the executor is killed": (executor, signal.SIGKILL, 0.0),
+        "the executor stands still for longer than its node's timeout": (executor, signal.SIGSTOP, 15.0),
+        "the solver is killed": (solver, signal.SIGKILL, 0.0),
+        "the solver stands still": (solver, signal.SIGSTOP, 10.0),
+        "the worker is killed": (deployment.worker, signal.SIGKILL, 0.0),
+        "the worker stands still": (deployment.worker, signal.SIGSTOP, 10.0),
+    }
+    for number, (what, (service, blow, still_s)) in enumerate(blows.items()):
+        jobs = {
+            f"tables-{number}": tuning_workload("code-pages", 120),
+            f"related-{number}": tuning_workload("more-code-pages", 150, accuracy=0.9),
+        }
+        fleet.send(*(submitted(job_id, workload) for job_id, workload in jobs.items()))
+        started = f"tables-{number}"
+        fleet.until(
+            lambda started=started: [each for each in fleet.events(TaskEvaluated) if each.job_id == started],
+            f"{started} trains, before {what}",
+            READY_S,
+        )
+        pid = service.pid
+        assert pid is not None
+        os.kill(pid, blow)
+        if still_s:
+            time.sleep(still_s)
+            os.kill(pid, signal.SIGCONT)
+        for job_id, workload in jobs.items():
+            fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done: {what}", READY_S)
+            (done,) = fleet.completed(job_id)
+            assert done.samples_done == workload.total_samples
+    fleet.assert_proven()

@@ -1,0 +1,168 @@
+"""Nodes come, fall silent, are cordoned, and leave; the zone is configured anew."""
+
+import pytest
+
+from schemas.base import Outcome
+from schemas.changes import (
+    NodeCordoned,
+    NodeRegistered,
+    NodeRetired,
+    NodeUncordoned,
+    ZoneConfigured,
+)
+from schemas.decisions import EventIgnored, NodeMoved
+from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
+from schemas.merging.outcomes import TaskChanged
+from tests.support.merging import CELL, submit, withdraw
+from tests.support.merging_script import Script, of, online, share, silent
+from tests.support.twins import ZONE
+
+
+@pytest.fixture
+def script() -> Script:
+    """Two nodes of two GPUs."""
+    script = Script(2, 2)
+    script.ready("a", "b")
+    return script
+
+
+def changes(outcomes: list[Outcome]) -> list[tuple[str, tuple[str, ...], int]]:
+    return [(each.reason, each.job_ids, each.gpus) for each in of(TaskChanged, outcomes)]
+
+
+def nodes_told(outcomes: list[Outcome]) -> list[str]:
+    return [each.node for each in of(TaskReleased, outcomes)]
+
+
+def leader(script: Script, job_id: str) -> str:
+    return script.bench.zone._tasks.task_of(script.job(job_id)).leader
+
+
+def test_jobs_of_a_lost_node_go_on_elsewhere_from_their_last_checkpoint(script):
+    script.plan(share("a", gpus=2), share("b", gpus=2))
+    script.send(script.progressed("a", 100))
+    lost = leader(script, "a")
+    outcomes = script.send(silent(lost))
+    assert changes(outcomes) == [("node_lost", ("a",), 0)]
+    assert script.job("a").stopping == {}, "nobody is left to say that the run has ended"
+    assert script.ask().problem.gpus == 2
+    outcomes = script.answer(share("a"), share("b"), asked=script.asked)
+    (assigned,) = [each for each in of(TaskAssigned, outcomes) if each.orders[0].job_id == "a"]
+    assert (assigned.node, assigned.orders[0].resume_iterations) == (leader(script, "b"), 100)
+    assert assigned.generation == 2
+
+
+def test_of_a_task_on_two_nodes_the_other_is_told_that_it_is_over(script):
+    script.plan(share("a", gpus=4))
+    first, second = script.bench.zone._tasks.task_of(script.job("a")).members
+    outcomes = script.send(silent(second))
+    assert nodes_told(outcomes) == [first, second]
+    assert list(script.job("a").stopping.values()) == [first]
+
+
+def test_a_node_that_has_begun_anew_knows_nothing_of_its_runs(script):
+    script.plan(share("a", "b", gpus=2))
+    script.send(script.progressed("a", 100))
+    outcomes = script.send(online(leader(script, "a")))
+    assert changes(outcomes) == [("node_lost", ("a", "b"), 0)]
+    assert script.job("a").merge is script.job("b").merge is None, "b had not begun"
+    assert {unit.job_ids: unit.part for unit in script.ask().problem.units} == {
+        ("a",): "donor",
+        ("b",): "any",
+    }
+
+
+def test_what_a_lost_node_was_to_say_is_not_waited_for(script):
+    script.plan(share("a", gpus=2))
+    node = leader(script, "a")
+    script.plan(share("b", gpus=2))
+    assert list(script.job("a").stopping.values()) == [node]
+    script.plan(share("a", gpus=1), share("b", gpus=2))
+    (assigned,) = of(TaskAssigned, script.send(silent(node)))
+    assert (assigned.orders[0].job_id, assigned.node == node) == ("a", False)
+
+
+def test_a_withdrawn_job_ends_when_the_node_that_was_to_end_its_run_is_lost(script):
+    script.plan(share("a"))
+    node = leader(script, "a")
+    assert [each.TYPE for each in script.send(withdraw("a"))][-1] != "millrace.job.withdrawn.v1"
+    assert [each.TYPE for each in script.send(silent(node))].count("millrace.job.withdrawn.v1") == 1
+
+
+def test_on_a_cordoned_node_what_runs_goes_on_and_nothing_new_begins(script):
+    script.plan(share("a"))
+    node = leader(script, "a")
+    assert changes(script.send(NodeCordoned(cell=CELL, node=node))) == []
+    problem = script.ask().problem
+    assert (problem.gpus, [unit.job_ids for unit in problem.units]) == (2, [("b",)])
+    outcomes = script.answer(share("a", gpus=2), share("b", gpus=2), asked=script.asked)
+    assert changes(outcomes) == [("started", ("b",), 2)]
+    assert leader(script, "b") != node
+    script.send(NodeUncordoned(cell=CELL, node=node))
+    assert script.ask().problem.gpus == 4
+
+
+def test_a_node_that_is_wanted_back_is_vacated_and_leaves_when_its_runs_have_ended(script):
+    script.plan(share("a", "b"))
+    node = leader(script, "a")
+    outcomes = script.send(NodeRetired(cell=CELL, node=node))
+    assert changes(outcomes) == [("preempted", ("a", "b"), 0)]
+    assert nodes_told(outcomes) == [node]
+    assert of(NodeMoved, outcomes) == []
+    outcomes = script.end("a", iterations=50)
+    outcomes += script.tick(script.time_s + 1.0)
+    assert [each.node for each in of(NodeMoved, outcomes)] == [node]
+    assert script.ask().problem.gpus == 2
+
+
+def test_a_profile_run_on_a_node_that_is_to_leave_comes_to_its_end_first():
+    script = Script(2, 1)
+    script.send(submit("a"))
+    ((node, _),) = script.job("a").profiled_on.items()
+    script.send(NodeRetired(cell=CELL, node=node))
+    outcomes = script.send(script.profile("a")) + script.tick(1.0)
+    assert [each.node for each in of(NodeMoved, outcomes)] == [node]
+
+
+def test_a_node_that_joins_has_new_jobs_profiled_once_it_is_online():
+    script = Script(1, 1)
+    script.send(submit("a"), submit("b", data="b"))
+    added = NodeRegistered(cell=CELL, zone=ZONE, node="x", gpu_type="V100", tariff="flat")
+    assert of(ProfileOrdered, script.send(added)) == []
+    assert [each.order.job_id for each in of(ProfileOrdered, script.send(online("x")))] == ["b"]
+
+
+def test_a_zone_takes_new_settings_and_goes_on(script):
+    script.plan(share("a", "b"))
+    script.reconfigure(interval_s=60.0, modes=("temporal",), watched_epochs=5)
+    outcomes = script.answer(share("a", "b", gpus=2), asked=script.ask())
+    assert changes(outcomes) == [("reallocated", ("a", "b"), 2)]
+    (assigned,) = of(TaskAssigned, script.end("a", iterations=5))
+    assert assigned.watched_epochs == 5
+    script.tick(script.time_s + 60.0)
+    assert script.asked is not None
+
+
+def test_where_similarity_is_judged_by_something_else_new_jobs_are_profiled_again(script):
+    script.reconfigure(transferability="task2feat")
+    outcomes = script.send(submit("c", data="a", accuracy=None))
+    assert [each.order.job_id for each in of(ProfileOrdered, outcomes)] == ["c"]
+    script.send(script.profile("c", features=(1.0, 2.0)))
+    script.tick(script.time_s + 5.0)
+    assert {unit.job_ids[0]: unit.part for unit in script.ask().problem.units} == {
+        "a": "any",
+        "b": "none",
+        "c": "any",
+    }
+
+
+def test_nodes_keep_the_gpus_that_jobs_and_profile_runs_have():
+    script = Script(1, 2)
+    script.ready("a")
+    script.plan(share("a"))
+    script.send(submit("b", data="b"))
+    zone = script.bench.cell.configuration.zones[0]
+    smaller = tuple(gpu.model_copy(update={"gpus": 1}) for gpu in zone.gpu_types)
+    (refused,) = script.send(ZoneConfigured(cell=CELL, zone=zone.model_copy(update={"gpu_types": smaller})))
+    assert isinstance(refused, EventIgnored)
+    assert "node n0 would have 1 GPUs, and jobs have 2 there" in refused.detail

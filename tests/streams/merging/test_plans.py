@@ -1,0 +1,218 @@
+"""When a solver is asked, and what becomes of its answer: in time, late, empty, or none at all."""
+
+import pytest
+
+from schemas.base import Outcome
+from schemas.merging.commands import LoaderPrewarmed, TaskAssigned
+from schemas.merging.outcomes import PlanDecided, TaskChanged
+from schemas.merging.problems import MergeProblem, RivalProblem
+from schemas.solves import SolveRequested
+from tests.support.merging import merging_cell, withdraw
+from tests.support.merging_script import Script, of, share
+
+
+@pytest.fixture
+def script() -> Script:
+    script = Script()
+    script.ready("a", "b")
+    return script
+
+
+def decided(outcomes: list[Outcome]) -> tuple[str, int, int]:
+    (told,) = of(PlanDecided, outcomes)
+    return told.reason, told.jobs, told.dropped
+
+
+def changes(outcomes: list[Outcome]) -> list[tuple[str, tuple[str, ...], int]]:
+    return [(each.reason, each.job_ids, each.gpus) for each in of(TaskChanged, outcomes)]
+
+
+def plans(outcomes: list[Outcome]) -> list[SolveRequested]:
+    return [each for each in of(SolveRequested, outcomes) if isinstance(each.problem, MergeProblem)]
+
+
+def test_a_plan_is_asked_for_at_each_interval_while_there_are_jobs(script):
+    script.plan(share("a"), share("b"))
+    for number in range(2, 5):
+        asked = script.ask()
+        assert asked.request_id.startswith("plan-")
+        assert script.time_s == number * 120.0
+        assert changes(script.answer(share("a"), share("b"), asked=asked)) == []
+    script.send(script.finished("a", 1_000), script.finished("b", 1_000))
+    assert plans(script.tick(script.time_s + 120.0)) == []
+
+
+def test_where_gpus_idle_and_something_has_changed_it_is_asked_for_in_between():
+    script = Script(idle_interval_s=10.0)
+    script.ready("a")
+    assert plans(script.tick(15.0))
+    script.answer(share("a"), asked=script.asked)
+    assert plans(script.tick(30.0)) == [], "nothing has changed"
+    script.send(script.finished("a", 1_000))
+    script.ready("b")
+    assert script.asked.problem.units[0].job_ids == ("b",), "a job has come"
+
+
+def test_what_is_asked_tells_how_jobs_are(script):
+    script.ready("c")
+    script.plan(share("a", gpus=2), share("b", "c"))
+    script.send(script.progressed("a", 250))
+    problem = script.ask().problem
+    units = {unit.job_ids[0]: unit for unit in problem.units}
+    assert (units["a"].gpus, units["a"].iterations, units["a"].part) == (2, 750, "donor")
+    assert (units["b"].gpus, units["b"].follower, units["b"].part) == (1, "c", "any")
+    assert (units["c"].gpus, units["c"].waited_s) == (0, 240.0), "it waits for its donor"
+    assert problem.gpus == 4
+
+
+def test_who_waits_is_said_to_have_waited_since_it_last_had_gpus(script):
+    script.plan(share("a"))
+    script.plan(share("b"))
+    script.end("a", iterations=100)
+    units = {unit.job_ids[0]: unit.waited_s for unit in script.ask().problem.units}
+    assert units == {"a": 120.0, "b": 0.0}
+
+
+@pytest.mark.parametrize("scheme", ["srtf", "tiresias", "optimus", "pollux", "themis", "titan"])
+def test_to_a_rival_a_receiver_waits_and_the_donor_runs(scheme):
+    script = Script()
+    script.ready("a", "b")
+    script.plan(share("a", "b"))
+    script.reconfigure(scheme=scheme)
+    problem = script.ask().problem
+    assert isinstance(problem, RivalProblem)
+    assert problem.scheme == scheme
+    assert [(job.job_id, job.gpus, job.waited_s) for job in problem.jobs] == [
+        ("a", 1, 120.0),
+        ("b", 0, 240.0),
+    ]
+
+
+def test_a_solver_that_finds_nothing_leaves_the_last_plan(script):
+    script.plan(share("a"))
+    asked = script.ask()
+    outcomes = script.send(script.solved(asked, None))
+    assert decided(outcomes) == ("kept_last", 0, 0)
+    assert changes(outcomes) == []
+    assert script.job("a").task is not None
+    assert changes(script.plan(share("a"), share("b"))) == [("started", ("b",), 1)]
+
+
+def test_of_a_late_answer_what_does_not_fit_any_more_is_left(script):
+    script.ready("c")
+    script.plan(share("a"))
+    asked = script.ask()
+    script.send(script.finished("a", 1_000), withdraw("b"))
+    script.tick(script.time_s + 60.0)
+    outcomes = script.answer(share("a", gpus=2), share("b"), share("c"), asked=asked)
+    assert decided(outcomes) == ("applied", 1, 2)
+    assert changes(outcomes) == [("started", ("c",), 1)]
+
+
+def test_a_late_answer_does_not_touch_a_task_that_is_newer(script):
+    asked = script.ask()
+    for _ in range(3):
+        script.tick(script.time_s + 120.0)
+    script.answer(share("a"), asked=script.asked)
+    outcomes = script.answer(share("b", gpus=4), asked=asked)
+    assert [(each.reason, each.detail) for each in outcomes] == [
+        ("unknown_solve", f"nobody waits for {asked.request_id}")
+    ]
+
+
+def test_an_answer_that_does_not_come_is_given_up_and_asked_for_anew(script):
+    first = script.ask()
+    asked = [plans(script.tick(script.time_s + 120.0)) for _ in range(3)]
+    assert [len(each) for each in asked] == [0, 0, 1]
+    assert asked[-1][0].request_id != first.request_id
+
+
+def test_a_plan_for_more_gpus_than_there_are_is_carried_out_as_far_as_they_last(script):
+    outcomes = script.plan(share("a", gpus=4), share("b", gpus=1))
+    assert changes(outcomes) == [("started", ("a",), 4)]
+    assert decided(outcomes) == ("applied", 2, 1)
+
+
+def test_gpus_that_a_job_gives_up_are_others_at_once_and_it_goes_on_when_its_run_has_ended(script):
+    script.plan(share("a", gpus=4))
+    outcomes = script.plan(share("a", gpus=2), share("b", gpus=2))
+    assert changes(outcomes) == [("reallocated", ("a",), 2), ("started", ("b",), 2)]
+    assert [each.orders[0].job_id for each in of(TaskAssigned, outcomes)] == ["b"]
+    (assigned,) = of(TaskAssigned, script.end("a", iterations=90))
+    assert (assigned.orders[0].resume_iterations, assigned.generation) == (90, 2)
+
+
+class TestAhead:
+    """Plans are asked for 30 s before their interval."""
+
+    @pytest.fixture
+    def script(self) -> Script:
+        script = Script(prewarm_s=30.0)
+        script.ready("a", "b")
+        return script
+
+    def test_loaders_are_prepared_when_the_answer_is_there_and_jobs_start_at_the_interval(self, script):
+        (asked,) = plans(script.tick(90.0))
+        outcomes = script.answer(share("a", gpus=2), asked=asked)
+        (prewarmed,) = outcomes
+        assert isinstance(prewarmed, LoaderPrewarmed)
+        assert (prewarmed.order.job_id, prewarmed.node, prewarmed.starts_s) == ("a", "n0", 120.0)
+        assert script.tick(115.0) == []
+        outcomes = script.tick(120.0)
+        assert decided(outcomes) == ("applied", 1, 0)
+        assert changes(outcomes) == [("started", ("a",), 2)]
+
+    def test_no_loader_is_prepared_of_a_job_that_goes_on(self, script):
+        script.answer(share("a"), asked=plans(script.tick(90.0))[0])
+        script.tick(120.0)
+        outcomes = script.answer(share("a", gpus=2), share("b"), asked=plans(script.tick(210.0))[0])
+        assert [each.order.job_id for each in of(LoaderPrewarmed, outcomes)] == ["b"]
+
+    def test_an_answer_after_the_interval_is_carried_out_when_it_comes(self, script):
+        (asked,) = plans(script.tick(90.0))
+        assert plans(script.tick(120.0)) == []
+        outcomes = script.answer(share("a"), asked=asked)
+        assert of(LoaderPrewarmed, outcomes) == []
+        assert changes(outcomes) == [("started", ("a",), 1)]
+
+    def test_jobs_that_ended_since_are_left(self, script):
+        script.answer(share("a"), share("b"), asked=plans(script.tick(90.0))[0])
+        script.send(withdraw("a"))
+        outcomes = script.tick(120.0)
+        assert decided(outcomes) == ("applied", 1, 1)
+        assert changes(outcomes) == [("started", ("b",), 1)]
+
+    def test_an_empty_answer_keeps_the_last_plan_and_prepares_nothing(self, script):
+        (asked,) = plans(script.tick(90.0))
+        assert script.send(script.solved(asked, None)) == []
+        assert decided(script.tick(120.0)) == ("kept_last", 0, 0)
+
+    def test_an_answer_that_waits_takes_no_room_when_no_job_is_left(self, script):
+        script.answer(share("a"), share("b"), asked=plans(script.tick(90.0))[0])
+        script.send(withdraw("a"), withdraw("b"))
+        assert script.bench.zone._tasks._live.total == 0
+
+    def test_nor_does_one_that_comes_then(self, script):
+        (asked,) = plans(script.tick(90.0))
+        script.send(withdraw("a"), withdraw("b"))
+        assert decided(script.answer(share("a"), asked=asked)) == ("out_of_date", 0, 1)
+        assert script.bench.zone._tasks._live.total == 0
+
+
+def test_jobs_of_a_plan_share_a_node_where_they_fit():
+    script = Script(cell=merging_cell(3, 4, interval_s=120.0, idle_interval_s=None, prewarm_s=0.0))
+    script.ready("a", "b", "c")
+    outcomes = script.plan(share("a", gpus=8), share("b", gpus=3), share("c", gpus=1))
+    members = {each.job_ids[0]: {m.node: m.gpus for m in each.members} for each in of(TaskChanged, outcomes)}
+    assert members == {"a": {"n0": 4, "n1": 4}, "b": {"n2": 3}, "c": {"n2": 1}}
+    assert [each.node for each in of(TaskAssigned, outcomes)] == ["n0", "n1", "n2", "n2"]
+
+
+def test_of_two_equal_jobs_on_one_gpu_the_running_one_stays():
+    """The solver's own answers: nobody is done sooner if the two take turns."""
+    script = Script(1, 1, prewarm_s=0.0)
+    script.ready("a", "b", samples=80_000, sharing=False)
+    (first,) = of(TaskChanged, script.solve())
+    assert first.reason == "started"
+    for _ in range(5):
+        assert changes(script.solve()) == []

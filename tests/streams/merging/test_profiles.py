@@ -1,0 +1,170 @@
+"""Profile runs: what they are for, what becomes of a job whose profile is of no use, and who needs none."""
+
+import pytest
+
+from schemas.base import Outcome
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn
+from schemas.merging.commands import ProfileOrdered, TaskReleased
+from schemas.merging.outcomes import JobForetold, PlanDecided, TaskChanged
+from schemas.solves import SolveRequested
+from tests.support.merging import submit, withdraw
+from tests.support.merging_script import FALLING, Script, of, online, share, silent
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+def ordered(outcomes: list[Outcome]) -> list[tuple[str, int]]:
+    return [(each.order.job_id, each.gpus) for each in of(ProfileOrdered, outcomes)]
+
+
+def foretold(outcomes: list[Outcome]) -> list[tuple[str, str, str]]:
+    return [(each.job_id, each.reason, each.detail) for each in of(JobForetold, outcomes)]
+
+
+def parts(asked: SolveRequested) -> dict[str, str]:
+    """What each job may be in a merge."""
+    return {unit.job_ids[0]: unit.part for unit in asked.problem.units}
+
+
+def test_a_new_job_is_profiled_at_once_and_then_waits_for_a_plan(script):
+    assert ordered(script.send(submit("a"))) == [("a", 1)]
+    assert foretold(script.send(script.profile("a"))) == [("a", "profiled", "")]
+    assert foretold(script.tick(5.0)) == [("a", "estimated", "")]
+    assert parts(script.ask()) == {"a": "any"}
+
+
+def test_of_a_kind_one_job_is_profiled_and_the_others_wait_for_it(script):
+    assert ordered(script.send(submit("a"), submit("b"), submit("c", "ben"), submit("d", data="x"))) == [
+        ("a", 1),
+        ("d", 1),
+    ]
+    outcomes = script.send(script.profile("a"))
+    assert foretold(outcomes) == [("a", "profiled", ""), ("b", "kind_known", ""), ("c", "kind_known", "")]
+    assert ordered(outcomes) == []
+    outcomes = script.send(submit("e"))
+    (admitted,) = of(JobAdmitted, outcomes)
+    assert admitted.evidence.is_profiled
+    assert ordered(outcomes) == []
+
+
+def test_a_kind_is_remembered_when_all_of_its_jobs_are_over(script):
+    script.ready("a")
+    script.plan(share("a"))
+    assert of(JobCompleted, script.send(script.finished("a", 400)))
+    outcomes = script.send(submit("b", data="a", accuracy=None))
+    assert ordered(outcomes) == []
+    (told,) = of(JobForetold, outcomes)
+    assert (told.reason, told.iterations) == ("kind_finished", 400)
+
+
+def test_where_the_first_of_a_kind_is_withdrawn_the_next_is_profiled(script):
+    script.send(submit("a"), submit("b"))
+    outcomes = script.send(withdraw("a"))
+    (released,) = of(TaskReleased, outcomes)
+    assert (released.reason, released.job_ids) == ("withdrawn", ("a",))
+    assert of(JobWithdrawn, outcomes) == [], "its run has not ended yet"
+    assert ordered(script.tick(5.0)) == [("b", 1)]
+    assert [each.job_id for each in of(JobWithdrawn, script.end("a", iterations=0))] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"losses": tuple(reversed(FALLING))}, "losses: the mean of the last third"),
+        ({"losses": (1.0,) * 12}, "losses: the mean of the last third"),
+        ({"losses": (2.0, 1.0)}, "losses: has 2 values, a curve needs 3"),
+        ({"embedding": (1.0, 2.0)}, "embedding: has 2 values, those of other jobs have 3"),
+        ({"embedding": (0.0, 0.0, 0.0)}, "embedding: is zero throughout"),
+    ],
+)
+def test_a_job_with_a_profile_of_no_use_is_told_the_field_and_runs_unmerged(script, changes, field):
+    script.ready("other")
+    script.send(submit("a", accuracy=None), submit("b", accuracy=None))
+    outcomes = script.send(script.profile("a", **changes))
+    (job_id, reason, detail), (twin, known, _) = foretold(outcomes)
+    assert (job_id, reason, detail[: len(field)]) == ("a", "unusable_profile", field)
+    assert (twin, known) == ("b", "kind_known")
+    asked = script.ask()
+    assert parts(asked) == {"other": "any", "a": "none", "b": "none"}
+    (decided,) = of(PlanDecided, script.answer(share("other", "a"), share("b"), asked=asked))
+    assert decided.dropped == 1
+    assert script.job("a").task is None, "whatever a plan says"
+    script.plan(share("a"))
+    assert of(JobCompleted, script.send(script.finished("a", 1_000)))
+
+
+def test_a_job_without_the_features_that_similarity_is_judged_by_runs_unmerged():
+    script = Script(transferability="task2feat")
+    script.send(submit("a"))
+    ((_, reason, detail),) = foretold(script.send(script.profile("a")))
+    assert (reason, detail) == ("unusable_profile", "features: are missing, and similarity is judged by them")
+
+
+def test_a_curve_that_the_solver_cannot_fit_is_told_by_field(script):
+    script.curve_fault = "losses: do not fall"
+    script.send(submit("a"))
+    script.send(script.profile("a"))
+    assert foretold(script.tick(5.0)) == [("a", "unusable_profile", "losses: do not fall")]
+    assert parts(script.ask()) == {"a": "none"}
+
+
+def test_a_job_whose_profile_run_fails_three_times_runs_unmerged(script):
+    script.send(submit("a", accuracy=None))
+    for _ in range(2):
+        assert ordered(script.send(script.failed("a"))) == [("a", 1)]
+    assert foretold(script.send(script.failed("a"))) == [("a", "profile_failed", "out of memory")]
+    asked = script.ask()
+    assert parts(asked) == {"a": "none"}
+    script.answer(share("a"), asked=asked)
+    assert of(JobCompleted, script.send(script.finished("a", 1_000)))
+
+
+def test_the_next_job_of_a_kind_is_profiled_where_the_first_one_could_not_be(script):
+    script.send(submit("a"), submit("b"))
+    for _ in range(2):
+        script.send(script.failed("a"))
+    assert ordered(script.send(script.failed("a"))) == [("b", 1)]
+
+
+def test_a_job_that_can_be_profiled_nowhere_is_refunded(script):
+    script.send(submit("a"))
+    (refunded,) = of(JobRefunded, script.send(script.failed("a", permanent=True)))
+    assert (refunded.reason, refunded.detail) == ("run_failed", "out of memory")
+    assert "a" not in script.bench.zone._tasks.jobs
+
+
+def test_a_profile_run_whose_node_is_lost_is_begun_anew_and_counts_for_no_failure():
+    script = Script(2, 1)
+    script.send(submit("a"))
+    for _ in range(4):
+        (node,) = script.job("a").profiled_on
+        assert ordered(script.send(silent(node))) == [("a", 1)]
+        script.send(online(node))
+    assert script.job("a").failures == 0
+
+
+def test_a_pipeline_is_profiled_on_four_gpus_of_one_node():
+    script = Script(2, 4)
+    script.send(submit("a"), submit("b", data="b"))
+    script.send(submit("p", data="p", pipeline=True))
+    assert script.job("p").profiled_on == {"n1": 4}
+    script.send(script.profile("p"))
+    assert [unit.part for unit in script.ask().problem.units] == ["none"]
+
+
+def test_a_pipeline_that_finds_no_node_for_its_profile_run_for_an_interval_has_one_vacated():
+    script = Script(2, 4)
+    small = [f"s{number}" for number in range(9)]
+    script.ready(*small)
+    script.plan(*(share(job_id) for job_id in small[:8]))
+    assert ordered(script.send(submit("p", data="p", pipeline=True))) == []
+    script.send(script.finished("s5", 1_000))
+    assert ordered(script.tick(script.time_s + 115.0)) == []
+    outcomes = script.tick(script.time_s + 5.0)
+    assert ordered(outcomes) == [("p", 4)]
+    preempted = [each for each in of(TaskChanged, outcomes) if each.reason == "preempted"]
+    assert {each.detail for each in preempted} == {"job p is profiled on node n1"}
+    assert len(preempted) == 3

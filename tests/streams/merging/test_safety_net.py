@@ -1,0 +1,134 @@
+"""A merge in which a job does not gain is undone, and neither job merges again."""
+
+import pytest
+
+from schemas.base import Outcome
+from schemas.decisions import JobCompleted
+from schemas.merging.commands import TaskAssigned, TaskReleased
+from schemas.merging.outcomes import MergeJudged, PlanDecided, TaskChanged
+from tests.support.merging_script import Script, of, share
+
+
+@pytest.fixture
+def script() -> Script:
+    """Before training jobs have an accuracy of 0.1."""
+    script = Script()
+    script.ready("a", "b")
+    return script
+
+
+def undone(outcomes: list[Outcome]) -> list[tuple[str, tuple[str, ...]]]:
+    """Of nodes: what they are told to undo, and of whom."""
+    return [(each.reason, each.job_ids) for each in of(TaskReleased, outcomes)]
+
+
+def reasons(outcomes: list[Outcome]) -> list[tuple[str, str]]:
+    changes = [(each.reason, ",".join(each.job_ids)) for each in of(TaskChanged, outcomes)]
+    return changes + [(each.reason, each.job_id) for each in of(MergeJudged, outcomes)]
+
+
+def resumed(outcomes: list[Outcome]) -> dict[str, int]:
+    return {
+        order.job_id: order.resume_iterations for each in of(TaskAssigned, outcomes) for order in each.orders
+    }
+
+
+def is_refused(script: Script, *job_ids: str) -> bool:
+    """Whether the jobs are not merged even where a plan says so."""
+    asked = script.ask()
+    assert {unit.part for unit in asked.problem.units} == {"none"}
+    (decided,) = of(PlanDecided, script.answer(share(*job_ids), asked=asked))
+    return decided.dropped == 1
+
+
+def test_a_receiver_that_learns_nothing_from_its_donor_is_parted_and_the_donor_keeps_its_progress(script):
+    script.plan(share("a", "b"))
+    donor = [script.evaluated("a", 1.0, 0.3), script.evaluated("b", 1.0, 0.1, phase="donor")]
+    assert reasons(script.send(*donor)) == []
+    script.send(script.evaluated("a", 2.0, 0.5))
+    outcomes = script.send(script.evaluated("b", 2.0, 0.09, phase="donor"))
+    assert reasons(outcomes) == [("undone", "a,b"), ("undone", "b")]
+    assert undone(outcomes) == [("undone", ("b",))]
+    (change,) = of(TaskChanged, outcomes)
+    assert change.detail == "after 2 epochs the accuracy of job b is 0.1 at best, and it was 0.1 before"
+    script.end("a", iterations=210)
+    assert is_refused(script, "a", "b")
+    assert resumed(script.plan(share("a"), share("b"))) == {"a": 210, "b": 0}
+    outcomes = script.send(script.finished("a", 1_000), script.finished("b", 900))
+    assert [each.job_id for each in of(JobCompleted, outcomes)] == ["a", "b"]
+    assert of(MergeJudged, outcomes) == [], "both have run alone"
+
+
+def test_a_receiver_that_has_gained_from_its_donor_by_then_stays(script):
+    script.plan(share("a", "b"))
+    for epochs, accuracy in ((1.0, 0.11), (2.0, 0.05), (3.0, 0.0)):
+        assert reasons(script.send(script.evaluated("b", epochs, accuracy, phase="donor"))) == []
+
+
+def test_a_receiver_that_is_no_better_in_its_own_epochs_than_jobs_alone_begins_anew(script):
+    script.ready("c", data="b")
+    script.plan(share("c"))
+    script.send(script.evaluated("c", 2.0, 0.6))  # what is usual
+    script.plan(share("a", "b"), share("c"))
+    script.send(script.evaluated("b", 2.0, 0.3, phase="donor"), script.finished("a", 1_000))
+    assert reasons(script.send(script.evaluated("b", 1.0, 0.5))) == []
+    outcomes = script.send(script.evaluated("b", 2.0, 0.55))
+    assert reasons(outcomes) == [("undone", "b"), ("undone", "b")]
+    assert undone(outcomes) == [("undone", ("b",))]
+    (change,) = of(TaskChanged, outcomes)
+    assert change.detail == (
+        "after 2 epochs the accuracy of job b is 0.55 at best, "
+        "and jobs of its kind reach 0.6 in as many alone"
+    )
+    assert script.job("b").iterations == 0
+    script.end("b", iterations=0)
+    assert resumed(script.plan(share("b"), share("c"))) == {"b": 0}
+
+
+def test_of_a_spatial_merge_that_is_undone_both_begin_anew_and_neither_merges_again(script):
+    script.plan(share("a", "b", mode="spatial"))
+    script.send(script.evaluated("a", 2.0, 0.4))
+    outcomes = script.send(script.evaluated("b", 2.0, 0.1))
+    assert reasons(outcomes) == [("undone", "a,b"), ("undone", "a"), ("undone", "b")]
+    assert undone(outcomes) == [("undone", ("a", "b"))]
+    script.end("a", "b", iterations=0)
+    assert is_refused(script, "a", "b")
+    assert resumed(script.plan(share("a"), share("b"))) == {"a": 0, "b": 0}
+
+
+def test_what_a_run_had_on_disk_before_it_heard_of_the_undo_is_not_gone_on_with(script):
+    script.plan(share("a", "b", mode="spatial"))
+    run = script.job("a").run_id
+    script.send(script.evaluated("b", 2.0, 0.1))
+    script.send(script.progressed("a", 240, run=run))
+    assert script.job("a").iterations == 0
+
+
+def test_what_was_undone_is_learned_of_the_job_that_did_not_gain_alone(script):
+    script.plan(share("a", "b", mode="spatial"))
+    script.send(script.evaluated("b", 2.0, 0.1))
+    (past,) = script.bench.zone._knowledge.outcomes
+    assert (past.receiver, past.epochs) == (
+        script.bench.zone._knowledge.kinds[script.job("b").kind].task,
+        None,
+    )
+
+
+@pytest.mark.parametrize("watched", [1, 3])
+def test_the_number_of_epochs_is_a_setting(watched):
+    script = Script(watched_epochs=watched)
+    script.ready("a", "b")
+    (assigned,) = of(TaskAssigned, script.plan(share("a", "b")))
+    assert assigned.watched_epochs == watched
+    for epochs in range(1, watched):
+        assert reasons(script.send(script.evaluated("b", epochs, 0.0, phase="donor"))) == []
+    assert reasons(script.send(script.evaluated("b", watched, 0.0, phase="donor")))
+
+
+def test_a_job_that_does_not_share_is_in_no_merge_that_a_plan_wants():
+    script = Script()
+    script.ready("a", "b", sharing=False)
+    assert is_refused(script, "a", "b")
+    script.ready("c")
+    (decided,) = of(PlanDecided, script.plan(share("c", "a"), share("b", "c", mode="spatial")))
+    assert (decided.reason, decided.dropped) == ("out_of_date", 2)
