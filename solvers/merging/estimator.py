@@ -50,7 +50,7 @@ _CAUTION = 2.0
 """While merges of a mode have lost on the whole, a further one must be foretold to save this times as much as
 they have lost in the mean: what is foretold has been wrong by that, and what is lost to waiting for the other
 job and to switches does not show in iterations."""
-_TO_FIND_OUT = 2
+_TO_FIND_OUT = 8
 """So many results that have neither saved nor lost are taken for granted."""
 _PRIOR_OUTCOMES = 4.0
 """What embeddings alone suggest counts as much as so many outcomes."""
