@@ -119,10 +119,6 @@ class VirtualTuner:
         self._warm.update(nodes)
         self._prewarmed.discard((nodes[0], first.job_id))
         task = _Running(command, time_s, [])
-        ids = {order.job_id for order in command.orders}
-        # A job is in one task at a time: another one that trains it is on a node that the cell has lost.
-        for lost in [lost for lost in self._tasks.values() if not ids.isdisjoint(lost.jobs)]:
-            del self._tasks[lost.command.task_id]
         self._tasks[command.task_id] = task
         if command.mode == "spatial":
             for order, other in ((orders[0], orders[1]), (orders[1], orders[0])):
