@@ -16,7 +16,6 @@ from executors.tuner.messages import (
     TaskPart,
     Told,
     Unfit,
-    Verdict,
 )
 
 
@@ -33,7 +32,7 @@ class Inbox:
         self._connection = connection
         self._on_task = on_task
         self._parts: deque[TaskPart | ProfilePart] = deque()
-        self._halts: dict[int, Verdict] = {}
+        self._halted: set[int] = set()
         self._changed = threading.Condition()
         self._sending = threading.Lock()
 
@@ -48,15 +47,15 @@ class Inbox:
                 self._changed.wait()
             return self._parts.popleft()
 
-    def verdict(self, part: int) -> Verdict | None:
-        """How a part is to end; None if it may go on."""
+    def is_halted(self, part: int) -> bool:
+        """Whether a part is to end."""
         with self._changed:
-            return self._halts.get(part)
+            return part in self._halted
 
     def forget(self, part: int) -> None:
         """A part is over."""
         with self._changed:
-            self._halts.pop(part, None)
+            self._halted.discard(part)
 
     def tell(self, word: Ready | Unfit | Told | Switched | Over) -> None:
         """Say something to the node."""
@@ -73,7 +72,7 @@ class Inbox:
                 self._on_task(directive)
             with self._changed:
                 if isinstance(directive, Halt):
-                    self._halts[directive.part] = directive.verdict
+                    self._halted.add(directive.part)
                 else:
                     self._parts.append(directive)
                 self._changed.notify_all()

@@ -12,8 +12,6 @@ from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned
 
 Outcome = Literal["finished", "stopped", "failed"]
 """`stopped`: the workers of the task were told to end it, here or on another node."""
-Verdict = Literal["keep", "drop"]
-"""`keep`: the jobs are checkpointed. `drop`: nothing of what was trained is written any more."""
 
 
 class Place(Record):
@@ -71,11 +69,10 @@ def meeting_of(command: TaskAssigned | ProfileOrdered) -> str:
 
 
 class Halt(Record):
-    """A part ends at the next boundary of a step, or before it begins."""
+    """A part ends at the next boundary of a step, checkpointed, or before it begins."""
 
     kind: Literal["halt"] = "halt"
     part: int
-    verdict: Verdict
 
 
 class Prewarm(Record):

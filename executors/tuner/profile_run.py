@@ -99,7 +99,7 @@ class ProfileRun:
         self._tell(RunFailed, {"error": described(error), "permanent": permanent})
 
     def _is_halted(self) -> bool:
-        return self._around.inbox.verdict(self._part.part) is not None
+        return self._around.inbox.is_halted(self._part.part)
 
     def _raise_if_halted(self) -> None:
         if self._is_halted():

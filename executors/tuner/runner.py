@@ -217,7 +217,7 @@ class TunerRunner:
             assignment.ending = ending
         if assignment.workers_left is None:
             assignment.workers_left = 0
-        self._workers.halt(Halt(part=assignment.part, verdict="keep"))
+        self._workers.halt(Halt(part=assignment.part))
 
     # Workers
 
@@ -323,7 +323,7 @@ class TunerRunner:
             # The others see that it is gone, and read here why.
             folder = JobFolder(self._files.meeting_place(assignment.meeting))
             folder.write_failure(assignment.meeting_generation, error, permanent=False)
-            self._workers.halt(Halt(part=part, verdict="keep"))
+            self._workers.halt(Halt(part=part))
         for order in list(assignment.left()):
             if assignment.leads:
                 self._fail(assignment, order, error, permanent=False)

@@ -15,7 +15,7 @@ from executors.tuner.evaluating import Evaluations
 from executors.tuner.faults import DivergedError, JobError, cannot_succeed_elsewhere, described
 from executors.tuner.gathering import TaskFailedError, come_together, why_peer_was_lost
 from executors.tuner.keeper import TaskKeeper
-from executors.tuner.messages import Outcome, Over, Switched, TaskPart, Verdict
+from executors.tuner.messages import Outcome, Over, Switched, TaskPart
 from executors.tuner.opening import Job
 from executors.tuner.openings import Opening
 from executors.tuner.reports import TaskReports
@@ -79,8 +79,7 @@ class TaskRun:
         try:
             self._run()
         except HaltedError:
-            if self._around.inbox.verdict(self._part.part) == "keep":
-                self._save_what_remains()
+            self._save_what_remains()
         except Exception as error:
             self._fail(error)
         finally:
@@ -88,7 +87,7 @@ class TaskRun:
 
     def _run(self) -> None:
         self._has_taken_over = self._opening.is_open and self._opening.result().is_joined
-        if self._around.inbox.verdict(self._part.part) is not None and not self._has_taken_over:
+        if self._around.inbox.is_halted(self._part.part) and not self._has_taken_over:
             return  # workers that were taken over are together already, and end it so
         self._opened_team = team = self._opening.result()
         self._saves.begin(team.jobs)
@@ -166,14 +165,11 @@ class TaskRun:
                 self._leave_to_successor(active)
                 return False
             step = self._step(active)
-            halted, (wants_evaluation, wants_checkpoint) = self._verdict_of(step), step.signals[2:4]
-            if halted is None or halted == "keep":
-                accuracies = self._measured.measure(active, watched, wanted=bool(wants_evaluation))
-                if self._finish_those_done(active, accuracies):
-                    return True
-            if halted == "drop":
-                return False
-            if halted == "keep" and self._team.succession == "none":
+            is_halted, wants_evaluation, wants_checkpoint = step.signals
+            accuracies = self._measured.measure(active, watched, wanted=bool(wants_evaluation))
+            if self._finish_those_done(active, accuracies):
+                return True
+            if is_halted and self._team.succession == "none":
                 self._save_at_last(active)
                 return False
             if wants_checkpoint:
@@ -184,11 +180,9 @@ class TaskRun:
     def _step(self, active: Sequence[Job]) -> Step:
         around = self._around
         counts = self._team.upcoming()
-        verdict = around.inbox.verdict(self._part.part)
         is_checkpoint_due = time.monotonic() - self._saves.saved_s >= self._settings.checkpoint_s
         signals = (
-            verdict == "keep",
-            verdict == "drop",
+            around.inbox.is_halted(self._part.part),
             self.leads and self._measured.may_be_wanted(active, counts),
             self.leads and is_checkpoint_due,
         )
@@ -222,13 +216,6 @@ class TaskRun:
             self._saves.save_at_last(active, last.state)
         else:
             self._keeper.soon(last.wait)
-
-    @staticmethod
-    def _verdict_of(step: Step) -> Verdict | None:
-        keep, drop, *_ = step.signals
-        if drop:
-            return "drop"
-        return "keep" if keep else None
 
     @property
     def _measured(self) -> Evaluations:
@@ -348,7 +335,7 @@ class TaskRun:
     # What ends it
 
     def _raise_if_halted(self) -> None:
-        if self._around.inbox.verdict(self._part.part) is not None:
+        if self._around.inbox.is_halted(self._part.part):
             raise HaltedError
 
     def _raise_if_not_kept(self) -> None:

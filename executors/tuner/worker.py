@@ -102,7 +102,7 @@ class Worker:
             part,
             Opening(
                 lambda: self._crews.for_task(part, lambda: self._successor(part)),
-                lambda: self._inbox.verdict(part.part) is not None,
+                lambda: self._inbox.is_halted(part.part),
             ),
         )
 

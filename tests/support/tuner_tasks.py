@@ -18,7 +18,7 @@ from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
 from executors.tuner.files import JobFiles
 from executors.tuner.inbox import Inbox
 from executors.tuner.keeper import Keeper
-from executors.tuner.messages import WORDS, ProfilePart, TaskPart, Told, Verdict
+from executors.tuner.messages import WORDS, ProfilePart, TaskPart, Told
 from executors.tuner.openings import Opening
 from executors.tuner.profiling import Profile, profile
 from executors.tuner.runner import _REPORTS
@@ -37,16 +37,15 @@ from tests.support.tuner_nodes import CELL
 class _Inbox(Inbox):
     """Ends a task after so many steps: it is asked once before the first and at each of them."""
 
-    def __init__(self, connection, steps: int | None, verdict: Verdict) -> None:
+    def __init__(self, connection, steps: int | None) -> None:
         super().__init__(connection, lambda part: None)
         self._left = None if steps is None else steps
-        self._last = verdict
 
-    def verdict(self, part: int) -> Verdict | None:
+    def is_halted(self, part: int) -> bool:
         if self._left is None:
-            return None
+            return False
         self._left -= 1
-        return self._last if self._left < 0 else None
+        return self._left < 0
 
 
 @dataclass
@@ -66,9 +65,7 @@ class LoneWorker:
         self.keeper = Keeper()
         self._parts = 0
 
-    def run(
-        self, command: TaskAssigned, steps: int | None = None, verdict: Verdict = "keep", settle: bool = True
-    ) -> list[RunReport]:
+    def run(self, command: TaskAssigned, steps: int | None = None, settle: bool = True) -> list[RunReport]:
         """Run a task to its end, or for so many steps, and return what it has reported.
 
         Args:
@@ -76,7 +73,7 @@ class LoneWorker:
         """
         ours, theirs = Pipe()
         self._parts += 1
-        inbox = _Inbox(theirs, steps, verdict)
+        inbox = _Inbox(theirs, steps)
         around = self.around(inbox)
         part = TaskPart(
             part=self._parts, command=command, membership=Membership(generation=1, rank=0, world=1)
