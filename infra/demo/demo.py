@@ -17,6 +17,7 @@ from infra.broker import watched_broker
 from infra.demo.loans import HASTE, LoanScene, default_model
 from infra.demo.market import Market, Show
 from infra.demo.merging import SETTINGS, MergingScene, write_tasks
+from infra.demo.stage import running_stage
 from infra.deployment.deployment import Deployment, Layout, principals, sole_user
 from infra.deployment.folders import Folders
 from infra.kafka.settings import broker_settings
@@ -262,28 +263,20 @@ def _trade(
 
 def _lend(layout: Layout, targets: Mapping[Role, Target], dataset: Dataset, show: Show) -> list[str]:
     """Play the second scene, and say what is missing of it."""
-    deployment = Deployment(layout, show.say)
     with (
         default_model(layout.folders.models) as has_model,
-        EventPublisher(targets["users"], "millrace/demo") as users,
         EventPublisher(targets["inference"], "millrace/demo") as inference,
-        deployment.running(),
-        BoardFollower(targets["auditor"]) as follower,
+        running_stage(layout, targets, show) as stage,
     ):
-        scene = LoanScene(deployment, follower, users, inference, show, dataset)
+        scene = LoanScene(stage, inference, dataset)
         scene.play(NODES_READY_S, has_model)
     return scene.shortcomings
 
 
 def _merge(layout: Layout, targets: Mapping[Role, Target], show: Show) -> MergingScene:
     """Play the third scene."""
-    deployment = Deployment(layout, show.say)
-    with (
-        EventPublisher(targets["users"], "millrace/demo") as users,
-        deployment.running(),
-        BoardFollower(targets["auditor"]) as follower,
-    ):
-        scene = MergingScene(deployment, follower, users, show)
+    with running_stage(layout, targets, show) as stage:
+        scene = MergingScene(stage)
         scene.play(NODES_READY_S)
     return scene
 

@@ -9,18 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.demo.market import Show
-from infra.deployment.deployment import Deployment
+from infra.demo.stage import Stage
 from infra.errors import CommandError
 from infra.log.publisher import EventPublisher
-from infra.log.reader import BoardFollower
-from schemas.cells import CellConfigured
 from schemas.codec import Decision, Envelope
 from schemas.decisions import JobCompleted
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters
 from schemas.fleet import NodeOnline, RunStarted
 from schemas.inference import InferenceLoadReported
-from schemas.jobs import JobSubmitted
 from schemas.loans import LoanChanged, ReclaimEnded
 from schemas.lora import Dataset
 
@@ -42,7 +38,6 @@ _BUSY, _QUIET = 0.9, 0.0
 _WORK_SAMPLES = 2_000
 _TOGETHER_S = 4.0
 """So long two workers train before the load rises."""
-_POLL_S = 0.2
 _REPORT_S = 0.25
 _MODEL_S = 120.0
 
@@ -75,11 +70,8 @@ def default_model(folder: Path) -> Iterator[Callable[[], None]]:
 class LoanScene:
     """Plays the inference side of a cell, submits a job, and notes what becomes of both."""
 
-    deployment: Deployment
-    follower: BoardFollower
-    users: EventPublisher
+    stage: Stage
     inference: EventPublisher
-    show: Show
     dataset: Dataset
     has_spread: bool = False
     """Whether the job's workers on the lent server have trained."""
@@ -115,32 +107,27 @@ class LoanScene:
             PublishError: the broker does not take an event.
             ReadError: the log cannot be read.
         """
-        self._note(self.follower.catch_up())
+        self._note(self.stage.follower.catch_up())
         has_model()
-        servers = {node.id for zone in self._cell.zones for node in zone.nodes}
+        servers = {node.id for zone in self.stage.cell.zones for node in zone.nodes}
         if not self._until(lambda: self._online >= servers, time.monotonic() + ready_s):
             raise CommandError(f"not online within {ready_s:g} s: {', '.join(servers - self._online)}")
         end_s = time.monotonic() + SCENE_LIMIT_S
-        self.show.say(f"*** {_JOB} is submitted: it can use one server or two, and there is one")
+        self.stage.show.say(f"*** {_JOB} is submitted: it can use one server or two, and there is one")
         self._submit()
         self._until(lambda: bool(self._members), end_s)
-        self.show.say("*** the inference load falls")
+        self.stage.show.say("*** the inference load falls")
         self._load = _QUIET
         self._until(lambda: self._lent in self._members, end_s)
         together_s = min(time.monotonic() + _TOGETHER_S, end_s)
         self._until(lambda: self.completed is not None, together_s)
         self.has_spread = self._lent in self._members
-        self.show.say("*** the inference load rises")
+        self.stage.show.say("*** the inference load rises")
         self._load = _BUSY
         self._until(lambda: self.reclaim is not None and self.completed is not None, end_s)
 
-    @property
-    def _cell(self) -> CellConfigured:
-        (cell,) = self.deployment.cells
-        return cell
-
     def _submit(self) -> None:
-        training, _ = self._cell.zones
+        training, _ = self.stage.cell.zones
         workload = ElasticWorkload(
             work_samples=_WORK_SAMPLES,
             model=_MODEL,
@@ -152,35 +139,25 @@ class LoanScene:
             samples_per_s=80.0,
             heterogeneous=True,
         )
-        self.users.publish(
-            JobSubmitted(
-                cell=self._cell.cell,
-                zone=training.id,
-                user="demo",
-                job_id=_JOB,
-                workload=workload,
-                terms=ElasticTerms(),
-            )
-        )
+        self.stage.submit(training.id, _JOB, workload, ElasticTerms())
 
     def _until(self, condition: Callable[[], bool], deadline_s: float) -> bool:
         """Report the load and take in what happens until something is so; False if it is not in time."""
-        while not condition():
-            if time.monotonic() >= deadline_s:
-                return False
+
+        def is_so() -> bool:
+            if condition():
+                return True
             self._report()
-            self.deployment.keep_running()
-            records = self.follower.poll(_POLL_S)
-            self._note(records)
-            self.show.update(self.follower.boards.get(self._cell.cell), records)
-        return True
+            return False
+
+        return self.stage.until(is_so, self._note, deadline_s)
 
     def _report(self) -> None:
         if time.monotonic() < self._next_report_s:
             return
         self._next_report_s = time.monotonic() + _REPORT_S
-        _, serving = self._cell.zones
-        cell = self._cell.cell
+        _, serving = self.stage.cell.zones
+        cell = self.stage.cell.cell
         self.inference.publish(
             InferenceLoadReported(cell=cell, zone=serving.id, time_s=time.time(), load=self._load)
         )

@@ -1,21 +1,16 @@
 """The demo's third scene: four fine-tuning jobs, of which one learns from another and is done sooner."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from infra.demo.library import pieces, write_task
-from infra.demo.market import Show
-from infra.deployment.deployment import Deployment
+from infra.demo.stage import Stage
 from infra.errors import CommandError
-from infra.log.publisher import EventPublisher
-from infra.log.reader import BoardFollower
-from schemas.cells import CellConfigured
 from schemas.codec import Decision, Envelope
 from schemas.decisions import JobCompleted
 from schemas.fleet import NodeOnline
-from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset
 from schemas.merging.outcomes import MergeJudged
 from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
@@ -24,7 +19,6 @@ SCENE_LIMIT_S = 90.0
 SETTINGS: Mapping[str, str] = {"MILLRACE_GPUS": "1", "MILLRACE_CHECKPOINT_S": "2"}
 """Of the executor, for whom seconds are what minutes are to real ones."""
 
-_POLL_S = 0.2
 _TABLES = ("encodings/cp*.py", "encodings/iso8859*.py")
 _PROGRAMS = ("asyncio/*.py", "unittest/*.py")
 _VALIDATION_RECORDS = 60
@@ -87,10 +81,7 @@ _WORKLOADS = {
 class MergingScene:
     """Submits the four jobs, and notes what becomes of them."""
 
-    deployment: Deployment
-    follower: BoardFollower
-    users: EventPublisher
-    show: Show
+    stage: Stage
     judged: MergeJudged | None = None
     """How the merge of the job that learns has ended."""
     completed: dict[str, JobCompleted] = field(default_factory=dict)
@@ -130,46 +121,20 @@ class MergingScene:
             PublishError: the broker does not take an event.
             ReadError: the log cannot be read.
         """
-        self._note(self.follower.catch_up())
-        if not self._until(lambda: self._online, time.monotonic() + ready_s):
+        stage = self.stage
+        (zone,) = stage.cell.zones
+        self._note(stage.follower.catch_up())
+        if not stage.until(lambda: self._online, self._note, time.monotonic() + ready_s):
             raise CommandError(f"the executor is not online within {ready_s:g} s")
-        self.show.say(f"*** {len(_WORKLOADS)} jobs are submitted; {_ALONE} does not share")
+        stage.show.say(f"*** {len(_WORKLOADS)} jobs are submitted; {_ALONE} does not share")
         for job_id, workload in _WORKLOADS.items():
-            self._submit(job_id, workload)
-        self._until(lambda: len(self.completed) == len(_WORKLOADS), time.monotonic() + SCENE_LIMIT_S)
-        self.show.say(f"*** {self.told}")
-
-    @property
-    def _cell(self) -> CellConfigured:
-        (cell,) = self.deployment.cells
-        return cell
-
-    def _submit(self, job_id: str, workload: TuningWorkload) -> None:
-        (zone,) = self._cell.zones
-        self.users.publish(
-            JobSubmitted(
-                cell=self._cell.cell,
-                zone=zone.id,
-                user="demo",
-                job_id=job_id,
-                workload=workload,
-                terms=MergingTerms(),
-            )
-        )
-
-    def _until(self, condition: Callable[[], bool], deadline_s: float) -> bool:
-        """Take in what happens until something is so; False if it is not in time."""
-        while not condition():
-            if time.monotonic() >= deadline_s:
-                return False
-            self.deployment.keep_running()
-            records = self.follower.poll(_POLL_S)
-            self._note(records)
-            self.show.update(self.follower.boards.get(self._cell.cell), records)
-        return True
+            stage.submit(zone.id, job_id, workload, MergingTerms())
+        end_s = time.monotonic() + SCENE_LIMIT_S
+        stage.until(lambda: len(self.completed) == len(_WORKLOADS), self._note, end_s)
+        stage.show.say(f"*** {self.told}")
 
     def _note(self, records: Sequence[Envelope | Decision]) -> None:
-        cell = self._cell.cell
+        cell = self.stage.cell.cell
         for record in records:
             match record.outcome if isinstance(record, Decision) else record.event:
                 case NodeOnline(cell=where) if where == cell:
