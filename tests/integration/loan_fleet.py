@@ -10,22 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from executors.lora.default_base import default_base_directory
-from infra.broker import LocalKafka
 from infra.demo.demo import write_datasets
 from infra.demo.loans import HASTE
-from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
 from infra.log.publisher import EventPublisher
-from infra.log.target import Target
 from schemas.elastic.outcomes import JobResized
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload
 from schemas.fleet import RunProgressed, RunStarted
 from schemas.inference import InferenceLoadReported
 from schemas.jobs import JobSubmitted
-from schemas.kafka_connection import KafkaConnection
 from schemas.loans import LoanChanged
 from tests.integration.deployment import ROOT, until
-from tests.integration.watched_deployment import READY_S, WatchedDeployment
+from tests.integration.watched_deployment import READY_S, WatchedDeployment, watched
 
 CELL, TRAINING, SERVING = "loans", "training", "serving"
 OWN = "train-0"
@@ -131,14 +127,5 @@ def running_fleet(root: Path) -> Iterator[Fleet]:
     folders.create()
     write_datasets(folders.datasets, seed=1)
     shutil.copytree(default_base_directory(), folders.models / "tiny-llama")
-    with LocalKafka(root / "broker") as broker:
-        target = Target(KafkaConnection(bootstrap_servers=broker.bootstrap_servers), "millrace")
-        deployment = Deployment(Layout(CELLS, folders, target, settings=HASTE), print)
-        with deployment.running():
-            fleet = Fleet(deployment)
-            fleet.begin()
-            try:
-                fleet.until(lambda: len(fleet.online()) == 3, "the executors of all servers")
-                yield fleet
-            finally:
-                fleet.end()
+    with watched(Fleet, CELLS, folders, HASTE, executors=3) as fleet:
+        yield fleet

@@ -1,7 +1,6 @@
 """Real fine-tuning through Kafka: jobs that are profiled, merged, and parted where that does not help."""
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -12,19 +11,15 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from executors.lora.default_base import default_base_directory
-from infra.broker import LocalKafka
 from infra.demo.merging import SETTINGS, tuning_workload, write_tasks
-from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
-from infra.log.target import Target
 from schemas.jobs import JobSubmitted
-from schemas.kafka_connection import KafkaConnection
 from schemas.merging.commands import TaskAssigned
 from schemas.merging.outcomes import MergeJudged, TaskChanged
 from schemas.merging.reports import ProfileReported, TaskEvaluated
 from schemas.merging.workload import MergingTerms, TuningWorkload
 from tests.integration.deployment import ROOT
-from tests.integration.watched_deployment import READY_S, WatchedDeployment
+from tests.integration.watched_deployment import READY_S, WatchedDeployment, watched
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -34,22 +29,11 @@ CELLS = ROOT / "infra" / "cells" / "tuning.yaml"
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedDeployment]:
-    root = tmp_path_factory.mktemp("merging")
-    folders = Folders(root)
+    folders = Folders(tmp_path_factory.mktemp("merging"))
     folders.create()
     write_tasks(folders.datasets)
-    shutil.copytree(default_base_directory(), folders.models / "tiny-llama")
-    with LocalKafka(root / "broker") as broker:
-        target = Target(KafkaConnection(bootstrap_servers=broker.bootstrap_servers), "millrace")
-        deployment = Deployment(Layout(CELLS, folders, target, settings=SETTINGS), print)
-        with deployment.running():
-            fleet = WatchedDeployment(deployment)
-            fleet.begin()
-            try:
-                fleet.until(fleet.online, "the executor")
-                yield fleet
-            finally:
-                fleet.end()
+    with watched(WatchedDeployment, CELLS, folders, SETTINGS, executors=1) as fleet:
+        yield fleet
 
 
 def submitted(job_id: str, workload: TuningWorkload) -> JobSubmitted:

@@ -1,10 +1,13 @@
 """A deployment that a test watches through its log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
-from infra.deployment.deployment import Deployment
+from infra.broker import LocalKafka
+from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
@@ -12,6 +15,7 @@ from schemas.base import Event, Outcome
 from schemas.codec import decode_decision, decode_event
 from schemas.decisions import JobCompleted
 from schemas.fleet import NodeOnline
+from schemas.kafka_connection import KafkaConnection
 from schemas.topics import DECISIONS, LEDGER
 from streams.kafka.reader import KafkaReader
 from streams.kafka.records import ReadRecord
@@ -106,3 +110,24 @@ class WatchedDeployment:
             return verdict.ok and verdict.awaited == 0
 
         _until(verified, "the log is what the rules demand")
+
+
+Watched = TypeVar("Watched", bound=WatchedDeployment)
+
+
+@contextmanager
+def watched(
+    kind: type[Watched], cells: Path, folders: Folders, settings: Mapping[str, str], executors: int
+) -> Iterator[Watched]:
+    """A deployment on a broker of its own, with so many executors, all of which are online."""
+    with LocalKafka(folders.broker) as broker:
+        target = Target(KafkaConnection(bootstrap_servers=broker.bootstrap_servers), "millrace")
+        deployment = Deployment(Layout(cells, folders, target, settings=settings), print)
+        with deployment.running():
+            fleet = kind(deployment)
+            fleet.begin()
+            try:
+                fleet.until(lambda: len(fleet.online()) == executors, "all executors")
+                yield fleet
+            finally:
+                fleet.end()
