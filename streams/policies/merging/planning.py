@@ -75,8 +75,7 @@ class Planning:
             else:
                 yield from self._ask(time_s, is_early=False)
         elif self._is_idle_time(time_s):
-            self.hold(None)
-            yield from self._ask(time_s, is_early=False)
+            yield from self._ask_in_between(time_s)
         elif time_s >= self._next_s - self._policy.prewarm_s and self._ready is None:
             yield from self._ask(time_s, is_early=True)
 
@@ -89,6 +88,8 @@ class Planning:
                 self.has_changed = True
             else:
                 self.knows_more = True
+            if self._is_idle_time(self._tasks.time_s):
+                yield from self._ask_in_between(self._tasks.time_s)
         elif answer.request_id != self._plan_request:
             yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
         elif self._tasks.time_s < self._due_s and self._tasks.jobs:
@@ -144,6 +145,10 @@ class Planning:
         waiting = len(self._tasks.ready())
         used = sum(task.gpus for task in self._tasks.all.values() if not self._asking.is_kept(task))
         return self._asking.available() > used or 0 < waiting <= self._tasks.gpus.total // _FEW_WAIT
+
+    def _ask_in_between(self, time_s: float) -> Iterator[Outcome]:
+        self.hold(None)
+        yield from self._ask(time_s, is_early=False)
 
     def _give_up_waiting(self, time_s: float) -> None:
         """Ask anew where an answer does not come."""

@@ -59,7 +59,9 @@ def test_an_undone_merge_is_counted_and_has_no_gain() -> None:
 
 
 def test_tasks_that_help_each_other_in_one_run_are_both_donor_and_receiver() -> None:
-    jobs = [(1.0, submit("zero", "a")), (2.0, submit("one", "b"))]
+    # They need all of their iterations, so that they are not merged.
+    whole = {"accuracy": None, "most_iterations": 1_000}
+    jobs = [(1.0, submit("zero", "a", target=whole)), (2.0, submit("one", "b", target=whole))]
     pairs = found(simulated(merging_cell(), jobs))
     spatial = {pair[1:] for pair in pairs if pair[0] == "spatial"}
     assert {("a.jsonl", "b.jsonl"), ("b.jsonl", "a.jsonl")} <= spatial
