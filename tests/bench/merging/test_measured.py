@@ -171,7 +171,11 @@ def test_malformed_curves_are_refused_with_their_place(tmp_path, curves, says):
         read_learning_curves(tmp_path, "tiny")
 
 
-@pytest.mark.parametrize("content", [b"not gzipped", gzip.compress(b"{"), gzip.compress(b"{}")[:-9]])
+@pytest.mark.parametrize(
+    "content",
+    [b"not gzipped", gzip.compress(b"{", mtime=0), gzip.compress(b"{}", mtime=0)[:-9]],
+    ids=["not gzipped", "not JSON", "cut short"],
+)
 def test_a_file_that_is_no_gzipped_json_is_refused(tmp_path, content):
     (write_profiles(tmp_path) / "learning_tiny.json.gz").write_bytes(content)
     with pytest.raises(ValueError, match="no gzipped JSON"):
