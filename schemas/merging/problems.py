@@ -41,7 +41,7 @@ class Unit(Record):
     iterations: Annotated[float, Field(gt=0)]
     """That are left, as estimated (K_i)."""
     waited_s: Annotated[float, Field(ge=0)]
-    """How long it has had no GPUs."""
+    """How long it has had no GPUs, in all; of two jobs, their mean."""
     part: Literal["none", "donor", "any"]
     """What it may be in a new merge: a donor of a temporal one whatever its progress, anything with none
     (erratum Y6)."""

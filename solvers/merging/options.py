@@ -5,12 +5,12 @@ minimised here is the sum of slowdowns T_a / T_fair. A unit that waits has a slo
 interval more, and then ran on the fewest GPUs that it may have. So it is always above that of running, and
 the units with the least to do come first.
 
-What a unit has waited is added as far as it exceeds all that the unit has to do, on the fewest GPUs: so its
-slowdown grows until it gets its turn, and nobody starves. The part below that does not count. Of two units
-that need as long, the one that waits would otherwise soon look better than the one that runs, and they would
-take turns interval by interval, each time for two switches, to the good of neither. A unit that runs and is
-put off pays for its next start, and one that waits for its first, so that a plan that hardly gains is not
-worth it.
+What a unit has waited in all is added as far as it exceeds what the unit has left to do, on the fewest GPUs:
+so its slowdown grows until it gets its turn, and nobody starves. The part below that does not count. Of two
+units that need as long, the one that waits would otherwise soon look better than the one that runs, and they
+would take turns interval by interval, each time for two switches, to the good of neither. For the same reason
+it counts while the unit runs too, and is not forgotten when its turn comes. A unit that runs and is put off
+pays for its next start, and one that waits for its first, so that a plan that hardly gains is not worth it.
 """
 
 import math

@@ -158,7 +158,7 @@ class Asking:
             job_ids=task.job_ids,
             kind=kind,
             iterations=self._joint_steps(jobs),
-            waited_s=0.0,
+            waited_s=sum(job.waited_s for job in jobs) / len(jobs),
             part="none",
             gpus=task.gpus,
         )
@@ -175,7 +175,7 @@ class Asking:
 
     def _unit(self, job: TuningJob, task: Task | None, kind: int) -> Unit:
         is_active = task is not None and job.job_id in task.active_job_ids
-        waited_s = 0.0 if is_active else max(self.tasks.time_s - job.waits_since_s, 0.0)
+        waited_s = job.waited_s + (0.0 if is_active else self.tasks.time_s - job.waits_since_s)
         return Unit(
             job_ids=(job.job_id,),
             kind=kind,

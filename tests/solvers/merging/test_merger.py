@@ -384,7 +384,7 @@ def served(lengths_s: Sequence[float], interval_s: float, switch_s: float) -> li
         (runs,) = (int(job_id) for job_id in share.job_ids)
         ran.append(runs)
         left_s[runs] -= interval_s - (0.0 if ran[-2:-1] == [runs] else min(switch_s, interval_s / 2))
-        waited_s = {job: 0.0 if job == runs else waited_s[job] + interval_s for job in left_s}
+        waited_s = {job: waited_s[job] + (0.0 if job == runs else interval_s) for job in left_s}
         if left_s[runs] <= 0:
             del left_s[runs]
     return ran
@@ -392,6 +392,10 @@ def served(lengths_s: Sequence[float], interval_s: float, switch_s: float) -> li
 
 def starts(ran: Sequence[int]) -> int:
     return sum(before != after for before, after in zip([-1, *ran], ran, strict=False))
+
+
+def test_many_equal_jobs_take_no_turns_however_long_they_have_waited() -> None:
+    assert starts(served([600.0] * 12, interval_s=120.0, switch_s=3.0)) == 12
 
 
 def test_two_equal_jobs_on_one_gpu_run_one_after_the_other() -> None:

@@ -65,12 +65,22 @@ def test_what_is_asked_tells_how_jobs_are(script):
     assert problem.gpus == 4
 
 
-def test_who_waits_is_said_to_have_waited_since_it_last_had_gpus(script):
+def test_what_a_job_has_waited_counts_when_it_runs_too(script):
+    """Else those that wait would soon look more urgent than whoever has just got its turn after a long wait."""
     script.plan(share("a"))
     script.plan(share("b"))
     script.end("a", iterations=100)
     units = {unit.job_ids[0]: unit.waited_s for unit in script.ask().problem.units}
-    assert units == {"a": 120.0, "b": 0.0}
+    assert units == {"a": 240.0, "b": 240.0}
+
+
+def test_of_two_that_are_trained_together_what_each_has_waited_counts_half(script):
+    script.plan(share("a"))
+    script.ready("c", "d")
+    script.plan(share("a"))
+    script.plan(share("a"), share("c", "d", mode="spatial"))
+    (unit,) = (unit for unit in script.ask().problem.units if len(unit.job_ids) == 2)
+    assert unit.waited_s == (script.job("c").waited_s + script.job("d").waited_s) / 2 > 0
 
 
 @pytest.mark.parametrize("scheme", ["srtf", "tiresias", "optimus", "pollux", "themis", "titan"])
