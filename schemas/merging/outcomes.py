@@ -49,9 +49,10 @@ class JobForetold(Outcome):
     zone: Identifier
     job_id: Identifier
     reason: ForetoldReason
-    """`profiled`: nobody has looked at its loss curve yet, and it is taken to need all iterations that it may
-    have. `estimated`: a solver has. `unusable_profile`: it was refused for what `detail` says, and the job
-    runs unmerged; likewise `profile_failed`."""
+    """`profiled`: no solver has looked at the profile yet, and it is taken to need all iterations that it may
+    have. `estimated`: a solver has, and tells by what its kind, or else others, have needed until their
+    targets. `unusable_profile`: it was refused for what `detail` says, and the job runs unmerged; likewise
+    `profile_failed`."""
     iterations: Amount
     """Until its target (K_i), of all that it may have."""
     step_s: float

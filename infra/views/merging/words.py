@@ -57,7 +57,7 @@ def foretold_words(told: JobForetold) -> Iterator[str]:
         case "profiled":
             yield f"profiled; not yet estimated, it is taken to need {iterations}"
         case "estimated":
-            yield f"estimated from its loss curve: {iterations} until its target"
+            yield f"estimated: {iterations} until its target"
         case "kind_known":
             yield f"jobs of equal data and hyperparameters were profiled: {iterations} until its target"
         case "kind_finished":

@@ -94,7 +94,7 @@ def test_a_watcher_hears_of_profiles_plans_and_merges() -> None:
     for line in (
         "zero queued: jobs that wait beside it: 0; it is profiled first",
         "zero: profiled; not yet estimated, it is taken to need 1000 iterations",
-        "zero: estimated from its loss curve: 1000 iterations until its target",
+        "zero: estimated: 1000 iterations until its target",
         "zone z: a solver is asked to share 1 GPU among 2 jobs; 1 pair of kinds may merge",
         "zone z: a plan gives GPUs to 1 task",
         "zero: started with 1 GPU on n0 x1",

@@ -23,7 +23,7 @@ def test_a_job_is_told_with_its_target_and_what_its_profile_run_has_shown() -> N
         "a step takes 1 s with 1 GPU, micro-batch 8 x 1",
         "accuracy 0.1000 untrained; data loader 0.5 s, 800 records; 2 GiB; embedding of 3 values",
         "profiled; not yet estimated, it is taken to need 1000 iterations",
-        "estimated from its loss curve: 1000 iterations until its target",
+        "estimated: 1000 iterations until its target",
         "a step takes 1 s with the fewest GPUs, its data loader 0.5 s, and it needs 2 GiB beside the base "
         "model",
     ):
