@@ -1,24 +1,20 @@
-"""Allocation: when a solver is asked, and how its answer becomes tasks.
+"""When solvers are asked, and when their answers are carried out.
 
 Each interval the plan is asked for ahead of time, so that data loaders can be prepared before it is carried
 out. Where GPUs idle and jobs wait, another is asked for in between, and carried out at once.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from schemas.base import Outcome
 from schemas.decisions import EventIgnored
-from schemas.merging.commands import LoaderPrewarmed, TransferMode
-from schemas.merging.estimates import EstimateProblem, EstimateSolution, MergeMode
-from schemas.merging.outcomes import MergeForetold, PlanDecided, TaskChangeReason
-from schemas.merging.problems import MergeSolution, Share
+from schemas.merging.estimates import EstimateProblem, EstimateSolution
 from schemas.merging.settings import MergingPolicy
 from schemas.solves import SolveFinished, SolveRequested
+from streams.policies.merging.allocation import Allocation
 from streams.policies.merging.asking import Asking
-from streams.policies.merging.job import Merge, TuningJob
-from streams.policies.merging.task import Task
 from streams.policies.merging.tasks import Tasks
 
 _ESTIMATE_LIMIT_S = 30.0
@@ -33,6 +29,7 @@ class Planning:
 
     def __init__(self, asking: Asking, epoch_s: float) -> None:
         self._asking = asking
+        self._allocation = Allocation(asking)
         self._next_s = epoch_s
         """When the plan of the next interval is carried out."""
         self._requests = 0
@@ -71,7 +68,7 @@ class Planning:
             self.hold(None)
             self._next_s = (math.floor(time_s / interval_s) + 1) * interval_s
             if ready is not None:
-                yield from self._apply(ready)
+                yield from self._carry_out(ready)
             else:
                 yield from self._ask(time_s, is_early=False)
         elif self._is_idle_time(time_s):
@@ -95,10 +92,10 @@ class Planning:
         elif self._tasks.time_s < self._due_s and self._tasks.jobs:
             self._plan_request = None
             self.hold(answer)
-            yield from self._prewarm(answer)
+            yield from self._allocation.prewarm(answer, self._next_s)
         else:
             self._plan_request = None
-            yield from self._apply(answer)
+            yield from self._carry_out(answer)
 
     def hold(self, answer: SolveFinished | None) -> None:
         """Keep an answer until it is carried out, in place of any other. It is as long as there are jobs."""
@@ -145,6 +142,10 @@ class Planning:
         waiting = len(self._tasks.ready())
         used = sum(task.gpus for task in self._tasks.all.values() if not self._asking.is_kept(task))
         return self._asking.available() > used or 0 < waiting <= self._tasks.gpus.total // _FEW_WAIT
+
+    def _carry_out(self, answer: SolveFinished) -> Iterator[Outcome]:
+        fits = yield from self._allocation.apply(answer, self._asked_s)
+        self.has_changed = self.has_changed or not fits
 
     def _ask_in_between(self, time_s: float) -> Iterator[Outcome]:
         self.hold(None)
@@ -199,213 +200,3 @@ class Planning:
             fault = news[job.kind]
             job.never_merges = job.never_merges or bool(fault)
             yield self._asking.foretold(job, "unusable_profile" if fault else "estimated", fault)
-
-    def _apply(self, answer: SolveFinished) -> Iterator[Outcome]:
-        """Carry a plan out, as far as it still fits."""
-        if not isinstance(answer.solution, MergeSolution):
-            yield self._decided(answer, "kept_last", 0, 0)
-            self.has_changed = True
-            return
-        solution = answer.solution
-        wanted = {share.job_ids: share for share in solution.shares if self._is_valid(share)}
-        unfit = {
-            job_id for share in solution.shares if share.job_ids not in wanted for job_id in share.job_ids
-        }
-        self.has_changed = self.has_changed or bool(unfit)
-        kept: set[tuple[str, ...]] = set()
-        stopped: dict[str, Task] = {}
-        changes: list[Outcome] = []
-        for task in list(self._tasks.all.values()):
-            share = wanted.get(task.job_ids)
-            stays = share is not None and share.gpus == task.gpus and _goes_on(task, share)
-            if stays or self._asking.is_kept(task):
-                kept.add(task.job_ids)
-                continue
-            if task.since_s > self._asked_s or not unfit.isdisjoint(task.job_ids):
-                # The plan was asked for before it was so, or has something for it that cannot be any more.
-                kept.add(task.job_ids)
-                continue
-            changes += self._stop(task, wanted)
-            stopped.update(dict.fromkeys(task.job_ids, task))
-        begun, dropped = 0, len(solution.shares) - len(wanted)
-        for share in sorted(wanted.values(), key=lambda share: (-share.gpus, share.job_ids)):
-            if share.job_ids in kept:
-                continue
-            started = list(self._begin(share, stopped))
-            begun, dropped = begun + bool(started), dropped + (not started)
-            changes += started
-        changes += self._without_gpus(stopped.values(), wanted)
-        yield self._decided(answer, "applied" if wanted else "out_of_date", len(wanted), dropped)
-        yield from changes
-
-    def _is_valid(self, share: Share) -> bool:
-        """Whether what the plan gives can still be given."""
-        jobs = [self._tasks.jobs.get(job_id) for job_id in share.job_ids]
-        if any(job is None or job.stage != "ready" or job.is_ending for job in jobs):
-            return False
-        tasks = [self._tasks.task_of(job) for job in jobs if job is not None]
-        if any(task is not None and self._asking.is_kept(task) for task in tasks):
-            return False
-        if len(jobs) == 1:
-            # A job that is trained with another goes on with it.
-            (task,) = tasks
-            return task is None or task.mode != "spatial" or len(task.job_ids) == 1
-        if tasks[0] is not None and _goes_on(tasks[0], share):
-            return True
-        fresh = [job for job in jobs if job is not None and job.iterations == 0]
-        needed = 2 if share.mode == "spatial" else 1
-        may = all(
-            job is not None
-            and job.workload.sharing
-            and not job.never_merges
-            and (job.merge is None or job.merge.is_donor or job in fresh)
-            for job in jobs
-        )
-        return may and len(fresh) >= needed and (needed == 2 or jobs[1] in fresh)
-
-    def _stop(self, task: Task, wanted: dict[tuple[str, ...], Share]) -> Iterator[Outcome]:
-        """Take a task's GPUs away, for others or for another form of it."""
-        share = next((share for ids, share in wanted.items() if task.job_ids[0] in ids), None)
-        yield from self._tasks.stop(task, "preempted" if share is None else "reallocated")
-        goes_on = share is not None and _goes_on(task, share)
-        if not goes_on:
-            self._tasks.part(task)
-        if share is None:
-            yield self._tasks.changed(task, "preempted", task.gpus, 0.0)
-        elif task.follower is not None and not goes_on:
-            yield self._tasks.changed(task, "separated", task.gpus, 0.0)
-
-    def _without_gpus(
-        self, stopped: Iterable[Task], wanted: dict[tuple[str, ...], Share]
-    ) -> Iterator[Outcome]:
-        """Tell of tasks that were to go on with other GPUs, and found none."""
-        for task in {task.task_id: task for task in stopped}.values():
-            first = task.job_ids[0]
-            was_to_go_on = any(first in job_ids for job_ids in wanted)
-            if was_to_go_on and self._tasks.jobs[first].task is None and task.task_id not in self._tasks.all:
-                self._tasks.part(task)
-                yield self._tasks.changed(task, "preempted", task.gpus, 0.0)
-
-    def _begin(self, share: Share, stopped: dict[str, Task]) -> Iterator[Outcome]:
-        jobs = [self._tasks.jobs[job_id] for job_id in share.job_ids]
-        if any(job.task is not None for job in jobs) or self._tasks.gpus.idle() < share.gpus:
-            return
-        before = stopped.get(share.job_ids[0])
-        if before is not None and before.task_id in self._tasks.all:
-            before = None
-        foretold: list[MergeForetold] = []
-        if len(jobs) == 2 and (before is None or not _goes_on(before, share)):
-            foretold = self._merge(share.mode, jobs)
-            if not foretold:
-                return
-        yield from self._tasks.begin(
-            share.mode,
-            jobs,
-            share.gpus,
-            self._reason(share, before, jobs[0]),
-            self._asking.remaining_s(share.job_ids, share.mode, share.gpus),
-            self._policy.watched_epochs,
-            foretold,
-            before,
-        )
-
-    @staticmethod
-    def _reason(share: Share, before: Task | None, first: TuningJob) -> TaskChangeReason:
-        if before is not None and not _goes_on(before, share):
-            if len(share.job_ids) == 2:
-                return "merged"
-            return "reallocated" if before.job_ids[0] == share.job_ids[0] else "started"
-        if before is not None:
-            return "reallocated"
-        if len(share.job_ids) == 2:
-            return "merged"
-        return "resumed" if first.restarts else "started"
-
-    def _merge(self, mode: TransferMode, jobs: Sequence[TuningJob]) -> list[MergeForetold]:
-        """Note a merge in its jobs, and say what it is taken to bring; empty if nothing is known of it any
-        more."""
-        assert mode != "normal"
-        donor, receiver = jobs
-        known = self._asking.knowledge.transfer(mode, donor.kind, receiver.kind)
-        if known is None:
-            return []
-        donor.merge = self._noted(mode, donor, receiver, known.score, known.donor_gain, known.donor_ratio)
-        donor.merge.is_donor = mode == "temporal"
-        receiver.merge = self._noted(
-            mode, receiver, donor, known.score, known.receiver_gain, known.receiver_ratio
-        )
-        return [
-            MergeForetold(
-                job_id=job.job_id,
-                partner=job.merge.partner,
-                gain=job.merge.gain,
-                iterations=job.merge.iterations,
-                iterations_alone=job.merge.iterations_alone,
-            )
-            for job in jobs
-            if job.merge is not None
-        ]
-
-    def _noted(
-        self, mode: MergeMode, job: TuningJob, partner: TuningJob, score: float, gain: float, ratio: float
-    ) -> Merge:
-        job.merge = None
-        alone = self._asking.knowledge.expected_iterations(job)
-        kinds = self._asking.knowledge.kinds
-        return Merge(
-            mode=mode,
-            partner=partner.job_id,
-            partner_task=kinds[partner.kind].task,
-            partner_samples=kinds[partner.kind].dataset_samples,
-            is_donor=False,
-            score=score,
-            gain=gain,
-            iterations=max(math.ceil(alone * ratio), 1),
-            iterations_alone=alone,
-            accuracy_before=kinds[job.kind].accuracy_before,
-        )
-
-    def _prewarm(self, answer: SolveFinished) -> Iterator[Outcome]:
-        """Have the loaders prepared of jobs that a plan lets start, on the nodes that are likely theirs."""
-        if not isinstance(answer.solution, MergeSolution):
-            return
-        leaving = [task for task in self._tasks.all.values() if not self._stays(task, answer.solution)]
-        nodes = [
-            *(task.leader for task in leaving),
-            *(n for n, idle in self._tasks.gpus.free().items() if idle),
-        ]
-        starting = [share for share in answer.solution.shares if self._starts(share)]
-        for share, node in zip(starting, nodes, strict=False):
-            job = self._tasks.jobs[share.job_ids[0]]
-            yield LoaderPrewarmed(
-                zone=self._tasks.zone,
-                node=node,
-                order=job.order(f"prewarm/{job.job_id}"),
-                starts_s=self._next_s,
-            )
-
-    @staticmethod
-    def _stays(task: Task, solution: MergeSolution) -> bool:
-        return any(share.gpus == task.gpus and _goes_on(task, share) for share in solution.shares)
-
-    def _starts(self, share: Share) -> bool:
-        first = self._tasks.jobs.get(share.job_ids[0])
-        return first is not None and first.task is None and self._is_valid(share)
-
-    def _decided(self, answer: SolveFinished, reason: Any, jobs: int, dropped: int) -> PlanDecided:
-        solution = answer.solution if isinstance(answer.solution, MergeSolution) else None
-        return PlanDecided(
-            zone=self._tasks.zone,
-            reason=reason,
-            request_id=answer.request_id,
-            objective=None if solution is None else solution.objective,
-            bound=None if solution is None else solution.bound,
-            jobs=jobs,
-            dropped=dropped,
-            solve_s=answer.solve_s,
-        )
-
-
-def _goes_on(task: Task, share: Share) -> bool:
-    """Whether a plan has the jobs of a task go on as they are, perhaps with other GPUs."""
-    return task.job_ids == share.job_ids and (len(share.job_ids) == 1 or task.mode == share.mode)

@@ -5,10 +5,9 @@ from typing import Any, cast
 
 from schemas.base import Event, Outcome
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
-from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from schemas.fleet import RunReport
 from schemas.jobs import JobQuoteRequested
-from schemas.merging.outcomes import ForetoldReason, QueuedTask
-from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.outcomes import QueuedTask
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from schemas.merging.workload import TuningWorkload
 from schemas.solves import SolveFinished
@@ -18,9 +17,9 @@ from streams.policies.merging.asking import Asking
 from streams.policies.merging.gpus import Gpus
 from streams.policies.merging.invariants import broken_invariants
 from streams.policies.merging.job import TuningJob
-from streams.policies.merging.judging import JudgedReason, fault_of_merge, judged, note_evaluation
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.planning import Planning
+from streams.policies.merging.runs import Runs
 from streams.policies.merging.speeds import Speeds
 from streams.policies.merging.standing import Standing
 from streams.policies.merging.task import Task
@@ -40,6 +39,7 @@ class MergingZone:
         self._asking = Asking(policy, self._tasks, self._knowledge, Speeds(policy))
         self._planning = Planning(self._asking, context.cell.epoch_s)
         self._standing = Standing(context.cell.epoch_s)
+        self._runs = Runs(self._asking, self._planning, self._standing)
         self._arrivals = 0
         self._wanted: dict[str, None] = {}
         """Nodes that are to leave."""
@@ -73,8 +73,8 @@ class MergingZone:
         self._tasks.add(entry)
         if kind.is_profiled:
             yield self._asking.foretold(entry, "kind_finished" if kind.finished else "kind_known")
-        self._has_changed()
-        yield from self._profile()
+        self._planning.has_changed = True
+        yield from self._runs.profile()
 
     def withdrawn(self, job: Job) -> Iterator[Outcome]:
         entry = self._tasks.jobs[job.job_id]
@@ -82,24 +82,13 @@ class MergingZone:
             yield EventIgnored(reason="job_ending", detail=f"job {job.job_id} is ending already")
             return
         entry.given_up = ""
-        yield from self._let_go(entry)
+        yield from self._runs.let_go(entry)
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         raise AssertionError(f"quote {request.quote_id}: the policy quotes nothing")
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
-        entry = self._tasks.jobs[job.job_id]
-        if entry.stopping.get(report.run_id) == report.node:
-            yield from self._ending(entry, report)
-            return
-        is_leader = report.node in (*entry.profiled_on, *self._leaders(entry))
-        if entry.run_id != report.run_id or not is_leader:
-            detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
-            yield EventIgnored(reason="stale_report", detail=detail)
-        elif entry.stage == "profiling":
-            yield from self._profiling(entry, report)
-        else:
-            yield from self._running(entry, self._tasks.all[cast(str, entry.task)], report)
+        yield from self._runs.reported(self._tasks.jobs[job.job_id], report)
 
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
         match change.status:
@@ -112,12 +101,12 @@ class MergingZone:
                 self._gpus.close(change.node, change.status)
         if change.status == "leaving":
             self._wanted[change.node] = None
-        self._has_changed()
+        self._planning.has_changed = True
         if change.status in ("down", "restarted"):
-            yield from self._lose(change.node, f"node {change.node} is {change.status}")
+            yield from self._runs.lose(change.node, f"node {change.node} is {change.status}")
         elif change.status == "leaving":
-            yield from self._vacate(change.node, f"node {change.node} is to leave")
-        yield from self._profile()
+            yield from self._runs.vacate(change.node, f"node {change.node} is to leave")
+        yield from self._runs.profile()
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return sorted(servers, key=lambda node: (len(self._gpus.holders(node)), node))[:count]
@@ -142,7 +131,7 @@ class MergingZone:
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         self._configure(context)
-        self._has_changed()
+        self._planning.has_changed = True
         self._planning.knows_more = True
         # A node that has joined may be down, which is told next: nothing is begun before the clock moves on.
         yield from ()
@@ -161,7 +150,7 @@ class MergingZone:
 
     def wake(self, time_s: float) -> Iterator[Outcome]:
         self._tasks.time_s = time_s
-        yield from self._profile()
+        yield from self._runs.profile()
         yield from self._planning.wake(time_s)
         told = self._standing.due(time_s, self._tasks, self._asking.policy.interval_s)
         if told is not None:
@@ -216,245 +205,9 @@ class MergingZone:
             )
         return None
 
-    def _leaders(self, job: TuningJob) -> list[str]:
-        task = self._tasks.task_of(job)
-        return [] if task is None else [task.leader]
-
-    def _profile(self) -> Iterator[Outcome]:
-        """Have new jobs profiled, one of each kind at a time."""
-        busy = {job.kind for job in self._tasks.jobs.values() if job.stage == "profiling"}
-        for job in list(self._tasks.jobs.values()):
-            if job.stage == "new" and job.kind not in busy and not job.is_ending and not job.stopping:
-                busy.add(job.kind)
-                if job.workload.pipeline:
-                    yield from self._make_room(job)
-                yield from self._tasks.profile(job, self._asking.policy)
-
-    def _make_room(self, job: TuningJob) -> Iterator[Outcome]:
-        """Vacate a node for the profile run of a pipeline-parallel job that has found none for an interval:
-        plans leave GPUs idle for profile runs, but hardly as many on one node."""
-        if self._tasks.time_s - job.waits_since_s < self._asking.policy.interval_s:
-            return
-        room = {
-            node: idle + sum(task.members.get(node, 0) for task in self._tasks.all.values())
-            for node, idle in self._gpus.free().items()
-        }
-        fitting = [node for node, gpus in room.items() if gpus >= STAGES_PER_PIPELINE]
-        if fitting:
-            idle = self._gpus.free()
-            node = max(fitting, key=lambda node: idle[node])
-            if idle[node] < STAGES_PER_PIPELINE:
-                yield from self._vacate(node, f"job {job.job_id} is profiled on node {node}")
-
-    def _profiling(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
-        """A report about a job's profile run."""
-        match report:
-            case ProfileReported():
-                fault = self._knowledge.profiled(job.kind, report)
-                for step in report.steps:
-                    self._asking.speeds.observe(self._knowledge.kinds[job.kind], step)
-                self._tasks.end_profile(job, "ready")
-                reason: ForetoldReason = "profiled" if fault is None else "unusable_profile"
-                yield self._asking.foretold(job, reason, fault or "")
-                yield from self._all_ready(job.kind)
-                self._planning.knows_more = True
-            case RunFailed():
-                self._tasks.fail(job, report)
-                self._tasks.end_profile(job, "new")
-                if job.is_ending and not report.permanent:
-                    # Its data may be sound, and only the profile run not: it runs unmerged.
-                    job.given_up, job.failures, job.stage, job.never_merges = None, 0, "ready", True
-                    self._tasks.recount(job)
-                    yield self._asking.foretold(job, "profile_failed", report.error)
-                yield from self._settle(job)
-            case RunProgressed(complete=True) | RunFinished():
-                self._tasks.end_profile(job, "new")
-            case _:
-                return
-        self._has_changed()
-        yield from self._profile()
-
-    def _all_ready(self, kind: str) -> Iterator[Outcome]:
-        """Jobs of a kind that was profiled need no profile run."""
-        known = self._knowledge.kinds[kind]
-        for job in self._tasks.jobs.values():
-            if job.kind == kind and not job.is_ending and job.stage == "ready":
-                job.never_merges = job.never_merges or not known.is_usable
-            if job.kind == kind and job.stage == "new":
-                job.stage, job.never_merges = "ready", not known.is_usable
-                yield self._asking.foretold(job, "kind_known")
-
-    def _running(self, job: TuningJob, task: Task, report: RunReport) -> Iterator[Outcome]:
-        """A report about a job's run in its task."""
-        match report:
-            case TaskEvaluated():
-                yield from self._evaluated(job, task, report)
-            case RunStarted():
-                pass
-            case RunProgressed(complete=False):
-                self._tasks.progress(job, report.samples_done)
-            case RunFinished():
-                yield from self._complete(job, report)
-            case RunFailed():
-                self._tasks.fail(job, report)
-                yield from self._break_up(task, job, "run_failed", report.error)
-            case RunProgressed(complete=True):
-                self._tasks.progress(job, report.samples_done)
-                yield from self._break_up(task, job, "run_failed", f"node {report.node} has ended its run")
-
-    def _ending(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
-        """A report about a run that was told to end."""
-        match report:
-            case RunFinished() if job.given_up is None:
-                yield from self._complete(job, report)
-                return
-            case RunProgressed(complete=False):
-                return  # it will say what is left of it
-            case RunProgressed() | RunFinished():
-                if not job.is_ending:
-                    self._tasks.progress(job, report.samples_done)
-            case RunFailed() if not job.is_ending:
-                self._tasks.fail(job, report)
-            case RunFailed() | ProfileReported():
-                pass
-            case _:
-                return
-        yield from self._tasks.cleared(job, report.run_id)
-        task = self._tasks.task_of(job)
-        if job.is_ending and task is not None:
-            yield from self._break_up(task, job, "run_failed", job.given_up or "")
-        yield from self._settle(job)
-        self._has_changed()
-        yield from self._profile()
-
-    def _complete(self, job: TuningJob, report: RunFinished) -> Iterator[Outcome]:
-        """A job is done; another of its task goes on with the GPUs."""
-        task = self._tasks.task_of(job)
-        self._tasks.complete(job, report)
-        if task is not None and task.job_ids:
-            yield self._changed(task, "job_over")
-            yield from self._tasks.settle(task)
-        yield from self._settle(job)
-        self._has_changed()
-        yield from self._profile()
-
-    def _evaluated(self, job: TuningJob, task: Task, report: TaskEvaluated) -> Iterator[Outcome]:
-        kind = self._knowledge.kinds[job.kind]
-        compares = note_evaluation(job, kind, task, report)
-        if report.phase == "own":
-            batch = job.workload.hyperparameters.batch_size
-            self._tasks.progress(job, max(job.job.samples_done, report.iterations * batch))
-        if report.step is not None and len(task.active_job_ids) == 1:
-            self._asking.speeds.observe(kind, report.step)
-        fault = fault_of_merge(job, kind, task, report, compares)
-        if fault is None:
-            return
-        jobs = [self._tasks.jobs[job_id] for job_id in task.job_ids]
-        # A donor was trained as if it were alone.
-        learners = [each for each in jobs if each.merge is not None and not each.merge.is_donor]
-        yield from self._tasks.stop(task, "undone", about=[each.job_id for each in learners])
-        yield self._changed(task, "undone", task.gpus, fault)
-        for each in jobs:
-            each.never_merges = True
-            # Of two that learn from each other, the other may gain: nothing is learned of it.
-            yield from self._judge(each, "undone", learns=each is job)
-            if each in learners:
-                each.job.samples_done, each.is_compared = 0, False  # nothing of the merge is kept
-            each.merge = None
-        self._has_changed()
-
-    def _break_up(self, task: Task, job: TuningJob, reason: Any, detail: str) -> Iterator[Outcome]:
-        """A task ends because of one of its jobs, whose run is over already; the other waits for GPUs."""
-        gpus, run_id = task.gpus, job.run_id
-        if job.is_ending:
-            yield from self._tasks.stop(task, "failed", about=(job.job_id,))
-        else:
-            yield from self._tasks.stop(task, "reallocated")
-        if run_id is not None:
-            job.stopping.pop(run_id, None)
-            self._tasks.recount(job)
-        self._tasks.part(task)
-        yield self._changed(task, reason, gpus, detail)
-        yield from self._settle(job)
-        self._has_changed()
-        yield from self._profile()
-
-    def _let_go(self, job: TuningJob) -> Iterator[Outcome]:
-        """A user withdraws a job: it ends wherever it is."""
-        task = self._tasks.task_of(job)
-        if task is not None:
-            yield from self._tasks.stop(task, "withdrawn", about=(job.job_id,))
-            yield self._changed(task, "withdrawn", task.gpus, "")
-            self._tasks.part(task)
-        elif job.stage == "profiling":
-            yield from self._tasks.abort_profile(job)
-        self._has_changed()
-        yield from self._settle(job)
-
-    def _lose(self, node: str, why: str) -> Iterator[Outcome]:
-        """What ran on a node is over, and what is left of it elsewhere ends."""
-        for job in list(self._tasks.jobs.values()):
-            for run_id in [run for run, leader in job.stopping.items() if leader == node]:
-                yield from self._tasks.cleared(job, run_id)
-                yield from self._settle(job)
-            if node in job.profiled_on:
-                self._tasks.end_profile(job, "new")
-        for task in [task for task in self._tasks.all.values() if node in task.members]:
-            yield from self._tasks.stop(task, "node_lost", without=(node,))
-            self._tasks.part(task)
-            yield self._changed(task, "node_lost", task.gpus, why)
-
-    def _vacate(self, node: str, why: str) -> Iterator[Outcome]:
-        """Have the tasks of a node go elsewhere."""
-        for task in [task for task in self._tasks.all.values() if node in task.members]:
-            yield from self._tasks.stop(task, "reallocated")
-            self._tasks.part(task)
-            yield self._changed(task, "preempted", task.gpus, why)
-        self._has_changed()
-
     def _is_awaited(self, node: str) -> bool:
         """Whether a run that was told to end there has not said that it did."""
         return any(node in job.stopping.values() for job in self._tasks.jobs.values())
-
-    def _settle(self, job: TuningJob) -> Iterator[Outcome]:
-        """End a job that is ending, and learn from it."""
-        ended = list(self._tasks.settle_end(job))
-        if not ended:
-            return
-        if job.merge is not None:
-            yield from self._judge(job, "finished" if job.finished is not None else "ended_early")
-        is_alone = job.merge is None or job.merge.is_donor
-        if job.finished is not None and is_alone and job.iterations > 0:
-            kind = self._knowledge.kinds[job.kind]
-            if kind.expected_iterations is not None:
-                self._standing.note_alone(kind.expected_iterations, job.iterations)
-            kind.note_finished(job.iterations, job.best_accuracy)
-            self._planning.knows_more = True
-        self._knowledge.leave(job.kind)
-        self._asking.speeds.forget(job.kind)
-        if not self._tasks.jobs:
-            self._planning.hold(None)
-        yield from ended
-
-    def _judge(self, job: TuningJob, reason: JudgedReason, learns: bool = True) -> Iterator[Outcome]:
-        merge = job.merge
-        if merge is None or merge.is_donor:
-            return
-        told, remembered = judged(self._asking, job, merge, reason)
-        self._standing.note(told)
-        if learns:
-            self._knowledge.learn(remembered)
-            self._planning.knows_more = True
-        yield told
-
-    def _changed(self, task: Task, reason: Any, gpus_before: int | None = None, detail: str = "") -> Outcome:
-        is_there = task.task_id in self._tasks.all
-        remaining_s = self._asking.remaining_s(task.job_ids, task.mode, task.gpus) if is_there else 0.0
-        before = task.gpus if gpus_before is None else gpus_before
-        return self._tasks.changed(task, reason, before, remaining_s, detail=detail)
-
-    def _has_changed(self) -> None:
-        self._planning.has_changed = True
 
     def _configure(self, context: ZoneContext) -> None:
         self._zone = context.zone

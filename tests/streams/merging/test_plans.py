@@ -66,7 +66,7 @@ def test_what_is_asked_tells_how_jobs_are(script):
 
 
 def test_what_a_job_has_waited_counts_when_it_runs_too(script):
-    """Else those that wait would soon look more urgent than whoever has just got its turn after a long wait."""
+    """Else those that wait would soon look more urgent than one that has just got its turn."""
     script.plan(share("a"))
     script.plan(share("b"))
     script.end("a", iterations=100)

@@ -1,0 +1,272 @@
+"""The runs of a zone's jobs: profile runs begin, nodes report, and jobs and merges end."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from schemas.base import Outcome
+from schemas.decisions import EventIgnored
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from schemas.merging.outcomes import ForetoldReason
+from schemas.merging.reports import ProfileReported, TaskEvaluated
+from schemas.merging.settings import STAGES_PER_PIPELINE
+from streams.policies.merging.asking import Asking
+from streams.policies.merging.job import TuningJob
+from streams.policies.merging.judging import JudgedReason, fault_of_merge, judged, note_evaluation
+from streams.policies.merging.planning import Planning
+from streams.policies.merging.standing import Standing
+from streams.policies.merging.task import Task
+
+
+class Runs:
+    """Of one zone."""
+
+    def __init__(self, asking: Asking, planning: Planning, standing: Standing) -> None:
+        self._asking = asking
+        self._tasks = asking.tasks
+        self._knowledge = asking.knowledge
+        self._planning = planning
+        self._standing = standing
+
+    def profile(self) -> Iterator[Outcome]:
+        """Have new jobs profiled, one of each kind at a time."""
+        busy = {job.kind for job in self._tasks.jobs.values() if job.stage == "profiling"}
+        for job in list(self._tasks.jobs.values()):
+            if job.stage == "new" and job.kind not in busy and not job.is_ending and not job.stopping:
+                busy.add(job.kind)
+                if job.workload.pipeline:
+                    yield from self._make_room(job)
+                yield from self._tasks.profile(job, self._asking.policy)
+
+    def reported(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
+        """A node reports about a run of a job."""
+        if job.stopping.get(report.run_id) == report.node:
+            yield from self._ending(job, report)
+            return
+        task = self._tasks.task_of(job)
+        is_its_node = report.node in job.profiled_on if task is None else report.node == task.leader
+        if job.run_id != report.run_id or not is_its_node:
+            detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
+            yield EventIgnored(reason="stale_report", detail=detail)
+        elif task is None:
+            yield from self._profiling(job, report)
+        else:
+            yield from self._running(job, task, report)
+
+    def let_go(self, job: TuningJob) -> Iterator[Outcome]:
+        """A user withdraws a job: it ends wherever it is."""
+        task = self._tasks.task_of(job)
+        if task is not None:
+            yield from self._tasks.stop(task, "withdrawn", about=(job.job_id,))
+            yield self._changed(task, "withdrawn", task.gpus, "")
+            self._tasks.part(task)
+        elif job.stage == "profiling":
+            yield from self._tasks.abort_profile(job)
+        self._planning.has_changed = True
+        yield from self._settle(job)
+
+    def lose(self, node: str, why: str) -> Iterator[Outcome]:
+        """What ran on a node is over, and what is left of it elsewhere ends."""
+        for job in list(self._tasks.jobs.values()):
+            for run_id in [run for run, leader in job.stopping.items() if leader == node]:
+                yield from self._tasks.cleared(job, run_id)
+                yield from self._settle(job)
+            if node in job.profiled_on:
+                self._tasks.end_profile(job, "new")
+        for task in [task for task in self._tasks.all.values() if node in task.members]:
+            yield from self._tasks.stop(task, "node_lost", without=(node,))
+            self._tasks.part(task)
+            yield self._changed(task, "node_lost", task.gpus, why)
+
+    def vacate(self, node: str, why: str) -> Iterator[Outcome]:
+        """Have the tasks of a node go elsewhere."""
+        for task in [task for task in self._tasks.all.values() if node in task.members]:
+            yield from self._tasks.stop(task, "reallocated")
+            self._tasks.part(task)
+            yield self._changed(task, "preempted", task.gpus, why)
+        self._planning.has_changed = True
+
+    def _make_room(self, job: TuningJob) -> Iterator[Outcome]:
+        """Vacate a node for the profile run of a pipeline-parallel job that has found none for an interval:
+        plans leave GPUs idle for profile runs, but hardly as many on one node."""
+        if self._tasks.time_s - job.waits_since_s < self._asking.policy.interval_s:
+            return
+        room = {
+            node: idle + sum(task.members.get(node, 0) for task in self._tasks.all.values())
+            for node, idle in self._tasks.gpus.free().items()
+        }
+        fitting = [node for node, gpus in room.items() if gpus >= STAGES_PER_PIPELINE]
+        if fitting:
+            idle = self._tasks.gpus.free()
+            node = max(fitting, key=lambda node: idle[node])
+            if idle[node] < STAGES_PER_PIPELINE:
+                yield from self.vacate(node, f"job {job.job_id} is profiled on node {node}")
+
+    def _profiling(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
+        """A report about a job's profile run."""
+        match report:
+            case ProfileReported():
+                fault = self._knowledge.profiled(job.kind, report)
+                for step in report.steps:
+                    self._asking.speeds.observe(self._knowledge.kinds[job.kind], step)
+                self._tasks.end_profile(job, "ready")
+                reason: ForetoldReason = "profiled" if fault is None else "unusable_profile"
+                yield self._asking.foretold(job, reason, fault or "")
+                yield from self._all_ready(job.kind)
+                self._planning.knows_more = True
+            case RunFailed():
+                self._tasks.fail(job, report)
+                self._tasks.end_profile(job, "new")
+                if job.is_ending and not report.permanent:
+                    # Its data may be sound, and only the profile run not: it runs unmerged.
+                    job.given_up, job.failures, job.stage, job.never_merges = None, 0, "ready", True
+                    self._tasks.recount(job)
+                    yield self._asking.foretold(job, "profile_failed", report.error)
+                yield from self._settle(job)
+            case RunProgressed(complete=True) | RunFinished():
+                self._tasks.end_profile(job, "new")
+            case _:
+                return
+        self._planning.has_changed = True
+        yield from self.profile()
+
+    def _all_ready(self, kind: str) -> Iterator[Outcome]:
+        """Jobs of a kind that was profiled need no profile run."""
+        known = self._knowledge.kinds[kind]
+        for job in self._tasks.jobs.values():
+            if job.kind == kind and not job.is_ending and job.stage == "ready":
+                job.never_merges = job.never_merges or not known.is_usable
+            if job.kind == kind and job.stage == "new":
+                job.stage, job.never_merges = "ready", not known.is_usable
+                yield self._asking.foretold(job, "kind_known")
+
+    def _running(self, job: TuningJob, task: Task, report: RunReport) -> Iterator[Outcome]:
+        """A report about a job's run in its task."""
+        match report:
+            case TaskEvaluated():
+                yield from self._evaluated(job, task, report)
+            case RunStarted():
+                pass
+            case RunProgressed(complete=False):
+                self._tasks.progress(job, report.samples_done)
+            case RunFinished():
+                yield from self._complete(job, report)
+            case RunFailed():
+                self._tasks.fail(job, report)
+                yield from self._break_up(task, job, "run_failed", report.error)
+            case RunProgressed(complete=True):
+                self._tasks.progress(job, report.samples_done)
+                yield from self._break_up(task, job, "run_failed", f"node {report.node} has ended its run")
+
+    def _ending(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
+        """A report about a run that was told to end."""
+        match report:
+            case RunFinished() if job.given_up is None:
+                yield from self._complete(job, report)
+                return
+            case RunProgressed(complete=False):
+                return  # it will say what is left of it
+            case RunProgressed() | RunFinished():
+                if not job.is_ending:
+                    self._tasks.progress(job, report.samples_done)
+            case RunFailed() if not job.is_ending:
+                self._tasks.fail(job, report)
+            case RunFailed() | ProfileReported():
+                pass
+            case _:
+                return
+        yield from self._tasks.cleared(job, report.run_id)
+        task = self._tasks.task_of(job)
+        if job.is_ending and task is not None:
+            yield from self._break_up(task, job, "run_failed", job.given_up or "")
+        yield from self._settle(job)
+        self._planning.has_changed = True
+        yield from self.profile()
+
+    def _evaluated(self, job: TuningJob, task: Task, report: TaskEvaluated) -> Iterator[Outcome]:
+        kind = self._knowledge.kinds[job.kind]
+        compares = note_evaluation(job, kind, task, report)
+        if report.phase == "own":
+            batch = job.workload.hyperparameters.batch_size
+            self._tasks.progress(job, max(job.job.samples_done, report.iterations * batch))
+        if report.step is not None and len(task.active_job_ids) == 1:
+            self._asking.speeds.observe(kind, report.step)
+        fault = fault_of_merge(job, kind, task, report, compares)
+        if fault is None:
+            return
+        jobs = [self._tasks.jobs[job_id] for job_id in task.job_ids]
+        # A donor was trained as if it were alone.
+        learners = [each for each in jobs if each.merge is not None and not each.merge.is_donor]
+        yield from self._tasks.stop(task, "undone", about=[each.job_id for each in learners])
+        yield self._changed(task, "undone", task.gpus, fault)
+        for each in jobs:
+            each.never_merges = True
+            # Of two that learn from each other, the other may gain: nothing is learned of it.
+            yield from self._judge(each, "undone", learns=each is job)
+            if each in learners:
+                each.job.samples_done, each.is_compared = 0, False  # nothing of the merge is kept
+            each.merge = None
+        self._planning.has_changed = True
+
+    def _complete(self, job: TuningJob, report: RunFinished) -> Iterator[Outcome]:
+        """A job is done; another of its task goes on with the GPUs."""
+        task = self._tasks.task_of(job)
+        self._tasks.complete(job, report)
+        if task is not None and task.job_ids:
+            yield self._changed(task, "job_over")
+            yield from self._tasks.settle(task)
+        yield from self._settle(job)
+        self._planning.has_changed = True
+        yield from self.profile()
+
+    def _break_up(self, task: Task, job: TuningJob, reason: Any, detail: str) -> Iterator[Outcome]:
+        """A task ends because of one of its jobs, whose run is over already; the other waits for GPUs."""
+        gpus, run_id = task.gpus, job.run_id
+        if job.is_ending:
+            yield from self._tasks.stop(task, "failed", about=(job.job_id,))
+        else:
+            yield from self._tasks.stop(task, "reallocated")
+        if run_id is not None:
+            job.stopping.pop(run_id, None)
+            self._tasks.recount(job)
+        self._tasks.part(task)
+        yield self._changed(task, reason, gpus, detail)
+        yield from self._settle(job)
+        self._planning.has_changed = True
+        yield from self.profile()
+
+    def _settle(self, job: TuningJob) -> Iterator[Outcome]:
+        """End a job that is ending, and learn from it."""
+        ended = list(self._tasks.settle_end(job))
+        if not ended:
+            return
+        if job.merge is not None:
+            yield from self._judge(job, "finished" if job.finished is not None else "ended_early")
+        is_alone = job.merge is None or job.merge.is_donor
+        if job.finished is not None and is_alone and job.iterations > 0:
+            kind = self._knowledge.kinds[job.kind]
+            if kind.expected_iterations is not None:
+                self._standing.note_alone(kind.expected_iterations, job.iterations)
+            kind.note_finished(job.iterations, job.best_accuracy)
+            self._planning.knows_more = True
+        self._knowledge.leave(job.kind)
+        self._asking.speeds.forget(job.kind)
+        if not self._tasks.jobs:
+            self._planning.hold(None)
+        yield from ended
+
+    def _judge(self, job: TuningJob, reason: JudgedReason, learns: bool = True) -> Iterator[Outcome]:
+        merge = job.merge
+        if merge is None or merge.is_donor:
+            return
+        told, remembered = judged(self._asking, job, merge, reason)
+        self._standing.note(told)
+        if learns:
+            self._knowledge.learn(remembered)
+            self._planning.knows_more = True
+        yield told
+
+    def _changed(self, task: Task, reason: Any, gpus_before: int | None = None, detail: str = "") -> Outcome:
+        is_there = task.task_id in self._tasks.all
+        remaining_s = self._asking.remaining_s(task.job_ids, task.mode, task.gpus) if is_there else 0.0
+        before = task.gpus if gpus_before is None else gpus_before
+        return self._tasks.changed(task, reason, before, remaining_s, detail=detail)
