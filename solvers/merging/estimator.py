@@ -16,6 +16,7 @@ It fits curves and regressions, so it runs in a solver process, and is a pure fu
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import fsum
 
 from schemas.merging.estimates import (
@@ -56,6 +57,8 @@ _PRIOR_OUTCOMES = 4.0
 """What embeddings alone suggest counts as much as so many outcomes."""
 _RATIO_OF_EQUALS = 0.3
 _RATIO_OF_STRANGERS = 1.3
+_REMEMBERED_FIT: CurveFit = lru_cache(256)(fit_loss_curve)
+"""A zone asks about the same kinds again and again, and their profiles do not change."""
 _SETTING = "own"
 """Any two kinds of a task differ in their settings: so there is no need to tell these apart."""
 
@@ -72,7 +75,7 @@ class YmirEstimator:
     """With its parts."""
 
     gains: GainModel = field(default_factory=PairEffects)
-    fit: CurveFit = fit_loss_curve
+    fit: CurveFit = _REMEMBERED_FIT
     targets: TargetModel = foretell_targets
     prior: Prior = ratio_by_similarity
 

@@ -91,6 +91,7 @@ def fit_loss_curve(losses: Sequence[float]) -> FittedCurve | UnusableTrace:
     fit = least_squares(
         lambda c: _curve(c, parts) - trace,
         start,
+        jac=lambda c: _slopes(c, parts),
         bounds=(0.0, np.inf),
         loss="soft_l1",
         f_scale=_OUTLIER,
@@ -147,6 +148,13 @@ def _curve(coefficients: Array, parts: Array) -> Array:
     quadratic, linear, constant, floor = coefficients
     result: Array = 1.0 / ((quadratic * parts + linear) * parts + constant) + floor
     return result
+
+
+def _slopes(coefficients: Array, parts: Array) -> Array:
+    """(parts, coefficients) derivatives of the curve."""
+    quadratic, linear, constant, _ = coefficients
+    above = 1.0 / ((quadratic * parts + linear) * parts + constant)
+    return np.stack((-((above * parts) ** 2), -(above**2) * parts, -(above**2), np.ones_like(parts)), axis=1)
 
 
 def _cost(coefficients: Array, trace: Array, parts: Array) -> float:
