@@ -24,7 +24,8 @@ from threadpoolctl import threadpool_limits
 MergeMode = Literal["temporal", "spatial"]
 
 MOST_OUTCOMES: Final = 400
-"""The fit takes time with their cube: 0.5 s for so many."""
+"""The fit takes time with the cube of their number, or of that of effects if there are fewer: 0.5 s for so
+many."""
 
 _TYPICAL_LOG_SAMPLES: Final = 10.0
 _LOG_SAMPLES_SCALE: Final = 2.0
@@ -78,8 +79,7 @@ def regress(outcomes: Sequence[tuple[Candidate, float]], asked: Sequence[Candida
 
     Args:
         outcomes: oldest first, of the order of 1. Repeated ones of a pair count as often as they are there.
-        The
-            latest `MOST_OUTCOMES` are used.
+            The latest `MOST_OUTCOMES` are used.
         asked: in any order; thousands take milliseconds.
 
     Returns:
@@ -99,7 +99,8 @@ def regress(outcomes: Sequence[tuple[Candidate, float]], asked: Sequence[Candida
             raise ValueError(f"an outcome, a score or a target is not finite: {candidate}")
     # Matrices so small are no work for several threads: on a busy machine those wait for each other.
     with threadpool_limits(limits=1):
-        variances, noise = _most_likely(past, groups, values)
+        past, values, rest = _condensed(past, values)
+        variances, noise = _most_likely(past, groups, values, rest)
         scaled = future * variances[groups]
         explained = scaled @ past.T
         covariance = (past * variances[groups]) @ past.T + noise * np.eye(len(past))
@@ -169,7 +170,28 @@ def _matrix(rows: Sequence[Features]) -> tuple[Array, NDArray[np.int64]]:
     return matrix, np.array([groups[group] for group, _ in columns], dtype=np.int64)
 
 
-def _most_likely(effects: Array, groups: NDArray[np.int64], values: Array) -> tuple[Array, float]:
+class _Rest(NamedTuple):
+    """Of the outcomes, what no effect can explain."""
+
+    dimensions: int
+    squares: float
+    """The sum of its squares."""
+
+
+def _condensed(effects: Array, values: Array) -> tuple[Array, Array, _Rest]:
+    """The same outcomes in as many dimensions as there are effects, where there are fewer of these."""
+    outcomes, columns = effects.shape
+    if outcomes <= columns:
+        return effects, values, _Rest(0, 0.0)
+    basis, triangle = np.linalg.qr(effects)
+    within = basis.T @ values
+    outside = values - basis @ within
+    return triangle, within, _Rest(outcomes - columns, float(outside @ outside))
+
+
+def _most_likely(
+    effects: Array, groups: NDArray[np.int64], values: Array, rest: _Rest
+) -> tuple[Array, float]:
     """The variance of each group of effects and of the noise, by the likelihood of the outcomes."""
     count = int(groups.max()) + 1
     identity = np.eye(len(values))
@@ -185,8 +207,11 @@ def _most_likely(effects: Array, groups: NDArray[np.int64], values: Array) -> tu
         weights = whole.T @ root
         off = (logs - _USUAL_LOG_VARIANCE) / _LOG_VARIANCE_SPREAD
         total = 0.5 * (root @ root + off @ off) + np.log(np.diag(lower)).sum()
+        total += 0.5 * (rest.squares / variances[-1] + rest.dimensions * logs[-1])
         slack = (effects.T @ weights) ** 2 - np.einsum("ij,ij->j", halves, halves)
-        slacks = np.append(np.bincount(groups, slack, count), weights @ weights - np.vdot(whole, whole))
+        noise_slack = weights @ weights - np.vdot(whole, whole)
+        noise_slack += rest.squares / variances[-1] ** 2 - rest.dimensions / variances[-1]
+        slacks = np.append(np.bincount(groups, slack, count), noise_slack)
         return float(total), -0.5 * variances * slacks + off / _LOG_VARIANCE_SPREAD
 
     logs = np.full(count + 1, _USUAL_LOG_VARIANCE)

@@ -1,10 +1,12 @@
 """Gains foretold from the outcomes of other pairs, and what merges are worth."""
 
 import math
+import random
 
 import numpy as np
 import pytest
 
+from solvers.merging import pairs
 from solvers.merging.gain import ForetoldGain, GainOutcome, PairEffects, ScoreRegression
 from solvers.merging.merged_target import MergeQuestion, MergeResult, foretell_targets
 from solvers.merging.pairs import MOST_OUTCOMES, Belief, Candidate, regress
@@ -170,3 +172,14 @@ def test_results_that_cannot_be_are_refused(target, epochs, own):
     seen = [MergeResult(pair("a", "b"), target, 0.9, epochs, own)]
     with pytest.raises(ValueError, match="above 0"):
         foretell_targets(seen, [MergeQuestion(pair("a", "b"), 5)])
+
+
+def test_many_outcomes_of_few_tasks_say_the_same_in_as_many_dimensions_as_there_are_effects(monkeypatch):
+    rng = random.Random(7)
+    seen = [(pair(rng.choice("abc"), rng.choice("abc")), rng.gauss(0.0, 1.0)) for _ in range(60)]
+    asked = [pair(donor, receiver) for donor in "abcd" for receiver in "abcd"]
+    condensed = regress(seen, asked)
+    assert pairs._condensed(np.ones((60, 4)), np.ones(60))[0].shape == (4, 4)
+    monkeypatch.setattr(pairs, "_condensed", lambda effects, values: (effects, values, pairs._Rest(0, 0.0)))
+    for one, other in zip(condensed, regress(seen, asked), strict=True):
+        assert one == pytest.approx(other, abs=1e-9)
