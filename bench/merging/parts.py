@@ -76,6 +76,12 @@ class MergingBench:
             ("estimates", "estimates", "estimates", (profiles, models)),
             ("interpolation", "interpolation", "interpolation", (profiles,)),
             ("switching", "switching", "measure_switching", (is_quick, self._conditions.seed)),
+            (
+                "transferability",
+                "transferability",
+                "measure_transferability",
+                (is_quick, self._conditions.seed),
+            ),
         )
         for title, module, name, arguments in wanted:
             if find_spec(f"bench.merging.{module}") is not None:

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.base_model import SharedBase
-from executors.lora.batch import TokenSequence, pack
+from executors.lora.batch import PackedBatch, TokenSequence, pack
 from executors.tuner.training import InUse, Trainer
 from schemas.merging.reports import MAX_EMBEDDING
 
@@ -93,12 +93,7 @@ def embed(base: SharedBase, sequences: Sequence[TokenSequence], deadline_s: floa
         for sequence in sequences:
             batch = pack([[sequence]], device)
             with precision(device):
-                hidden = base.model.base_model(
-                    input_ids=batch.input_ids,
-                    position_ids=batch.position_ids,
-                    sequence_runs=batch.sequence_runs,
-                    use_cache=False,
-                ).last_hidden_state[0]
+                hidden = _last_outputs(base, batch)
                 head = base.model.get_output_embeddings()
                 logits = head(hidden[batch.loss_rows])
             cross_entropy(logits.float(), batch.labels).backward()
@@ -110,6 +105,34 @@ def embed(base: SharedBase, sequences: Sequence[TokenSequence], deadline_s: floa
         fisher = sums.squares / (sums.counts * used)
     assert features is not None, "there is a record"
     return Embeddings(tuple(fisher.tolist()), tuple(_shortened(features / used).tolist()), used)
+
+
+def mean_features(base: SharedBase, sequences: Sequence[TokenSequence]) -> tuple[float, ...]:
+    """The features of `embed` alone, without the gradients that the Fisher information needs: what Task2Feat
+    costs where nothing else is wanted.
+
+    Args:
+        sequences: at least one.
+    """
+    device = next(base.model.parameters()).device
+    total: Tensor | None = None
+    for sequence in sequences:
+        with torch.no_grad(), precision(device):
+            mean = _last_outputs(base, pack([[sequence]], device)).double().mean(0)
+        total = mean if total is None else total + mean
+    assert total is not None, "there is a record"
+    return tuple(_shortened(total / len(sequences)).tolist())
+
+
+def _last_outputs(base: SharedBase, batch: PackedBatch) -> Tensor:
+    """What goes into the head: the last layer's outputs, `[tokens, features]`."""
+    outputs: Tensor = base.model.base_model(
+        input_ids=batch.input_ids,
+        position_ids=batch.position_ids,
+        sequence_runs=batch.sequence_runs,
+        use_cache=False,
+    ).last_hidden_state[0]
+    return outputs
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from executors.lora.base_model import SharedBase
-from executors.tuner.embedding import Groups, dummy_distribution, embed, source_predictions
+from executors.tuner.embedding import Groups, dummy_distribution, embed, mean_features, source_predictions
 from schemas.fleet import RunStarted
 from schemas.merging.reports import MAX_EMBEDDING, ProfileReported
 from tests.support.tuner_nodes import Fleet, order, profile_of, workload
@@ -92,6 +92,11 @@ def test_all_jobs_of_a_base_have_embeddings_of_one_length(base: SharedBase, work
     assert Groups.of(base).length <= MAX_EMBEDDING
     assert {len(each.features) for each in found} == {32}
     assert found[0].fisher != found[1].fisher
+
+
+def test_features_without_gradients_are_those_of_the_embedding(base: SharedBase, worker: LoneWorker) -> None:
+    sample = sequences(worker)
+    assert mean_features(base, sample) == embed(base, sample, time.monotonic() + 60.0).features
 
 
 def test_a_deadline_leaves_one_record_at_least(base: SharedBase, worker: LoneWorker) -> None:

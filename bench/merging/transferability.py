@@ -1,0 +1,185 @@
+"""Table 7: what each score of transferability is worth as the one that chooses donors, found out by training.
+
+For each task the donor that the score ranks best is taken, whatever it does: also one that hurts, and without
+the safety net of a zone. Every pair is trained, so that the best donor in hindsight and a random one are the
+ends of the scale. No score has seen an outcome of any pair, nor validation data.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from scipy.stats import spearmanr
+
+from bench.charts import Bars
+from bench.figures import Measurement, Result, Table, Value
+from bench.merging.transfers import FULL, METRICS, QUICK, Extent, Pair, Transfers, measure_transfers
+
+PUBLISHED: Sequence[tuple[str, str, float, float]] = (
+    ("task2vec", "ViT-Base", 1.30, 24.63),
+    ("task2feat", "ViT-Base", 1.26, 5.87),
+    ("leep", "ViT-Base", 0.85, 30.50),
+    ("task2vec", "RoBERTa-Base", 1.57, 75.64),
+    ("task2feat", "RoBERTa-Base", 1.12, 923.46),
+    ("leep", "RoBERTa-Base", 0.74, 202.46),
+    ("task2vec", "Vicuna-7B", 1.72, 102.85),
+    ("task2feat", "Vicuna-7B", 0.99, 838.03),
+)
+"""Table 7: metric, model, speedup of the job completion time, and maximal profiling overhead in seconds."""
+HINDSIGHT, RANDOM = "best in hindsight", "random"
+
+Donors = Mapping[str, Sequence[str]]
+"""By receiver, those that it may get, each as likely as the others."""
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What comes of a choice of donors."""
+
+    speedup: float
+    """Iterations alone over those after the donor, the mean over receivers."""
+    saved_pct: float
+    """Of the iterations that all receivers need alone. Negative where the choice costs some."""
+    hurt_pct: float
+    """Receivers that need more than alone."""
+
+
+def measure_transferability(quick: bool, seed: int) -> Result:
+    """`task2vec_speedup`, `task2vec_vs_random`, `task2vec_vs_best_rival`, and Table 7."""
+    extent = QUICK if quick else FULL
+    return transferability(measure_transfers(extent, seed), extent)
+
+
+def best_donors(scores: Mapping[Pair, float]) -> dict[str, str]:
+    """By receiver, the donor of the largest score; of equals, the first by name."""
+    found: dict[str, str] = {}
+    for donor, receiver in sorted(scores):
+        present = found.get(receiver)
+        if present is None or scores[donor, receiver] > scores[present, receiver]:
+            found[receiver] = donor
+    return found
+
+
+def donors_by_choice(transfers: Transfers) -> dict[str, Donors]:
+    """What each metric takes, the best in hindsight, and a random one."""
+    saved = {pair: -float(iterations) for pair, iterations in transfers.merged.items()}
+    by_score = {metric: scores.of for metric, scores in transfers.scores.items()} | {HINDSIGHT: saved}
+    chosen: dict[str, Donors] = {
+        choice: {receiver: (donor,) for receiver, donor in best_donors(scores).items()}
+        for choice, scores in by_score.items()
+    }
+    every = {
+        receiver: tuple(donor for donor, other in transfers.merged if other == receiver)
+        for receiver in transfers.alone
+    }
+    return chosen | {RANDOM: every}
+
+
+def worth(transfers: Transfers, donors: Donors) -> Worth:
+    """Of a choice, as expected where several donors are left to chance."""
+    alone, merged = transfers.alone, transfers.merged
+    after = {receiver: [merged[donor, receiver] for donor in some] for receiver, some in donors.items()}
+    return Worth(
+        speedup=mean(mean(alone[receiver] / each for each in some) for receiver, some in after.items()),
+        saved_pct=100.0 * (1.0 - sum(mean(some) for some in after.values()) / sum(alone[r] for r in after)),
+        hurt_pct=100.0 * mean(mean(each > alone[r] for each in some) for r, some in after.items()),
+    )
+
+
+def rank_correlation(transfers: Transfers, scores: Mapping[Pair, float]) -> float:
+    """Spearman's, of the scores with the share of its iterations that each pair's receiver saves."""
+    pairs = sorted(scores)
+    saved = [1.0 - transfers.merged[pair] / transfers.alone[pair[1]] for pair in pairs]
+    of = [scores[pair] for pair in pairs]
+    if len(set(saved)) < 2 or len(set(of)) < 2:
+        return 0.0  # what does not vary tells nothing
+    return float(spearmanr(of, saved).statistic)
+
+
+def rank_correlation_by_receiver(transfers: Transfers, scores: Mapping[Pair, float]) -> float:
+    """Likewise over the donors of one receiver, which is what the choice of its donor goes by; the mean over
+    receivers."""
+    return mean(
+        rank_correlation(transfers, {pair: score for pair, score in scores.items() if pair[1] == receiver})
+        for receiver in transfers.alone
+    )
+
+
+def transferability(transfers: Transfers, extent: Extent) -> Result:
+    """The figures and tables of what was measured."""
+    choices = donors_by_choice(transfers)
+    worths = {choice: worth(transfers, donors) for choice, donors in choices.items()}
+    rival = max((metric for metric in METRICS if metric != "task2vec"), key=lambda of: worths[of].speedup)
+    ours, best, random = worths["task2vec"], worths[HINDSIGHT], worths[RANDOM]
+    trained = (
+        f"{len(transfers.merged)} pairs of {len(transfers.alone)} tasks trained, {extent.iterations} "
+        "iterations of each alone"
+    )
+    receivers = len(transfers.alone)
+    measurements = (
+        Measurement(
+            "task2vec_speedup",
+            ours.speedup,
+            f"{trained}; best donor in hindsight {best.speedup:.2f}, a random one {random.speedup:.2f}",
+            receivers,
+        ),
+        Measurement(
+            "task2vec_vs_random",
+            ours.speedup / random.speedup,
+            f"{trained}; {ours.speedup:.2f} over {random.speedup:.2f}",
+            receivers,
+        ),
+        Measurement(
+            "task2vec_vs_best_rival",
+            ours.speedup / worths[rival].speedup,
+            f"{trained}; {ours.speedup:.2f} over {worths[rival].speedup:.2f} of {rival}",
+            receivers,
+        ),
+    )
+    return Result(measurements, (_table_7(transfers, worths), _pairs(transfers)))
+
+
+def _table_7(transfers: Transfers, worths: Mapping[str, Worth]) -> Table:
+    rows: list[tuple[Value, ...]] = []
+    for choice, found in worths.items():
+        row: tuple[Value, ...] = (choice, "trained here", found.speedup, found.saved_pct, found.hurt_pct)
+        scores = transfers.scores.get(choice)
+        if scores is None:
+            rows.append((*row, None, None, None, None))
+            continue
+        correlations = (
+            rank_correlation_by_receiver(transfers, scores.of),
+            rank_correlation(transfers, scores.of),
+        )
+        rows.append((*row, *correlations, scores.longest_s, scores.donor_training_s))
+    rows += [
+        (metric, f"{model}, published", speedup, None, None, None, None, longest_s, None)
+        for metric, model, speedup, longest_s in PUBLISHED
+    ]
+    columns = (
+        "donor_by",
+        "model",
+        "speedup",
+        "saved_pct",
+        "hurt_pct",
+        "rank_correlation",
+        "rank_correlation_of_all",
+        "longest_s",
+        "donor_training_s",
+    )
+    return Table("table_7", columns, rows, Bars("donor_by", "model", "speedup", None, "speedup by merging"))
+
+
+def _pairs(transfers: Transfers) -> Table:
+    rows: list[tuple[Value, ...]] = [
+        (
+            donor,
+            receiver,
+            transfers.alone[receiver],
+            merged,
+            *(transfers.scores[metric].of[donor, receiver] for metric in METRICS),
+            transfers.alone[receiver] / merged,
+        )
+        for (donor, receiver), merged in transfers.merged.items()
+    ]
+    return Table("transfers", ("donor", "receiver", "alone", "merged", *METRICS, "speedup"), rows)

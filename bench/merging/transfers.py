@@ -1,0 +1,279 @@
+"""Who helps whom, found out by training: tasks of real text on the default base, alone and after each other.
+
+The tasks are cut from packages of Python's standard library, which the base model was not trained on (its
+text is of the modules outside of packages). What is trained, and what is measured of it, is the tuner's own
+code; a merge is temporal, so that the receiver starts from the weights with which the donor has met its
+target, with a new optimizer.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import TypeVar
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from executors.lora.adapted_pass import adapters_placed, loss_logits
+from executors.lora.base_model import SharedBase, load_base
+from executors.lora.batch import TokenSequence, pack
+from executors.lora.dataset import DatasetRoot
+from executors.lora.task import AdapterState
+from executors.tuner.data import PreparedLoaders, SharedTokenizer
+from executors.tuner.embedding import embed, mean_features, source_predictions
+from executors.tuner.opening import Job, adapter_for, fresh_from, open_job
+from executors.tuner.settings import TunerSettings
+from executors.tuner.training import InUse, Sample, Trainer
+from infra.demo.library import pieces, write_task
+from schemas.lora import Dataset
+from schemas.merging.commands import JobOrder
+from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload
+from solvers.merging.transferability import Task2Feat, Task2Vec, leep
+
+TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "code pages": ("encodings/cp*.py",),
+        "more code pages": ("encodings/iso8859*.py", "encodings/mac_*.py"),
+        "asyncio": ("asyncio/*.py",),
+        "multiprocessing": ("multiprocessing/*.py",),
+        "email": ("email/*.py",),
+        "web": ("http/*.py", "urllib/*.py"),
+        "entities": ("html/entities.py",),
+        "help topics": ("pydoc_data/topics.py",),
+        "importlib": ("importlib/*.py",),
+    }
+)
+"""Modules of each task: two tables of character sets, two pairs of related programs, and three that are like
+no other one."""
+METRICS = ("task2vec", "task2feat", "leep")
+MOST_OF_ALONE = 2
+"""A merged job is given up after so many times the iterations that all have alone; it counts with those."""
+_ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_CPU = torch.device("cpu")
+
+Pair = tuple[str, str]
+"""Donor and receiver."""
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is trained and measured."""
+
+    tasks: tuple[str, ...]
+    """Of `TEXTS`."""
+    records: int
+    """Of each task, to train on."""
+    validation_records: int
+    iterations: int
+    """Each task has so many alone; the lowest validation loss that it comes to is its target."""
+    interval: int
+    """Iterations from one measurement of the validation loss to the next."""
+    scored_records: int
+    """That a task's embedding is computed on, and a donor's predictions: a zone's `fisher_samples`."""
+    batch_size: int = 8
+    sequence_length: int = 64
+
+
+FULL = Extent(
+    tasks=tuple(TEXTS), records=240, validation_records=40, iterations=40, interval=4, scored_records=128
+)
+QUICK = Extent(
+    tasks=("code pages", "more code pages", "asyncio", "multiprocessing"),
+    records=80,
+    validation_records=16,
+    iterations=8,
+    interval=2,
+    scored_records=16,
+    batch_size=4,
+    sequence_length=48,
+)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of one metric."""
+
+    of: Mapping[Pair, float]
+    """Larger where the donor is expected to help more."""
+    longest_s: float
+    """The greatest time that it took: for a task's embedding, or for a pair if it is computed by pair."""
+    donor_training_s: float = 0.0
+    """The greatest time that a donor must be trained before, to have a score at all."""
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """What was measured of some tasks."""
+
+    alone: Mapping[str, int]
+    """Iterations that each task needs for its target."""
+    merged: Mapping[Pair, int]
+    """Iterations that the receiver needs for the same after the donor, of its own."""
+    scores: Mapping[str, Scores]
+    """By metric, of the same pairs."""
+
+
+@dataclass(frozen=True)
+class _Donor:
+    """A task that was trained alone, at its target."""
+
+    iterations: int
+    loss: float
+    state: AdapterState
+    training_s: float
+
+
+def measure_transfers(extent: Extent, seed: int) -> Transfers:
+    """Train each task alone and each pair of them, and score each pair, on one thread of the CPU.
+
+    The same seed gives the same iterations and scores on the same machine.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with TemporaryDirectory() as name:
+            return _Bench(Path(name), extent, seed).transfers()
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Bench:
+    def __init__(self, folder: Path, extent: Extent, seed: int) -> None:
+        self._extent = extent
+        self._base = load_base()
+        settings = TunerSettings(dataset_root=folder)
+        loaders = PreparedLoaders(DatasetRoot(folder), SharedTokenizer(self._base.tokenizer), settings)
+        self._jobs = {name: _open(name, folder, extent, seed, self._base, loaders) for name in extent.tasks}
+
+    def transfers(self) -> Transfers:
+        try:
+            donors = {name: self._trained_alone(job) for name, job in self._jobs.items()}
+            pairs = list(permutations(self._jobs, 2))
+            merged = {(a, b): self._iterations_after(donors[a], b, donors[b].loss) for a, b in pairs}
+            scores = {**self._by_embeddings(pairs), "leep": self._by_predictions(pairs, donors)}
+            return Transfers({name: donor.iterations for name, donor in donors.items()}, merged, scores)
+        finally:
+            for job in self._jobs.values():
+                job.loader.close()
+
+    def _trained_alone(self, job: Job) -> _Donor:
+        best: _Donor | None = None
+        trainer, training_s = _trainer(job, None), 0.0
+        for done in range(0, self._extent.iterations, self._extent.interval):
+            started_s = time.monotonic()
+            self._train(job, trainer, done)
+            training_s += time.monotonic() - started_s
+            loss = self._validation_loss(job, trainer)
+            if best is None or loss < best.loss:
+                iterations = done + self._extent.interval
+                best = _Donor(iterations, loss, trainer.adapter.state(), training_s)
+        assert best is not None, "there is an interval"
+        return best
+
+    def _iterations_after(self, donor: _Donor, receiver: str, target: float) -> int:
+        job = self._jobs[receiver]
+        trainer = _trainer(job, fresh_from(donor.state))
+        most, interval = MOST_OF_ALONE * self._extent.iterations, self._extent.interval
+        for done in range(0, most, interval):
+            self._train(job, trainer, done)
+            if self._validation_loss(job, trainer) <= target:
+                return done + interval
+        return most
+
+    def _train(self, job: Job, trainer: Trainer, done: int) -> None:
+        """For one interval."""
+        for number in range(done, done + self._extent.interval):
+            records = job.loader.stream.take(number * job.batch_size, job.batch_size)
+            batch = [Sample(place, 0, job.loader.training[record]) for place, record in enumerate(records)]
+            trainer.step(batch, number, 1, (), lambda _: None)
+
+    def _validation_loss(self, job: Job, trainer: Trainer) -> float:
+        """The mean of a token. An accuracy of so small a model moves in steps too large for a target."""
+        validation = job.loader.validation
+        assert validation is not None, "each task has some"
+        loss, tokens = 0.0, 0
+        for start in range(0, len(validation), job.batch_size):
+            some = [validation[i] for i in range(start, min(start + job.batch_size, len(validation)))]
+            batch = pack([some], trainer.device)
+            with torch.no_grad(), adapters_placed(trainer.base, [InUse(trainer.adapter)], batch):
+                logits = loss_logits(trainer.base, batch).float()
+                loss += float(cross_entropy(logits, batch.labels, reduction="sum"))
+            tokens += len(batch.labels)
+        return loss / tokens
+
+    # Scores
+
+    def _scored(self, name: str) -> list[TokenSequence]:
+        """The records of a task that scores are computed on, as a profile run takes them."""
+        loader = self._jobs[name].loader
+        return [loader.training[i] for i in loader.stream.take(0, self._extent.scored_records)]
+
+    def _by_embeddings(self, pairs: Sequence[Pair]) -> dict[str, Scores]:
+        records = {name: self._scored(name) for name in self._jobs}
+        fisher, fisher_s = _timed(records, lambda some: embed(self._base, some, float("inf")).fisher)
+        features, features_s = _timed(records, lambda some: mean_features(self._base, some))
+        task2vec, task2feat = Task2Vec(), Task2Feat()
+        return {
+            "task2vec": Scores({(a, b): task2vec.score(fisher[a], fisher[b]) for a, b in pairs}, fisher_s),
+            "task2feat": Scores(
+                {(a, b): task2feat.score(features[a], features[b]) for a, b in pairs}, features_s
+            ),
+        }
+
+    def _by_predictions(self, pairs: Sequence[Pair], donors: Mapping[str, _Donor]) -> Scores:
+        records = {name: self._scored(name) for name in self._jobs}
+        trained = {name: _trainer(self._jobs[name], donor.state) for name, donor in donors.items()}
+
+        def score(pair: Pair) -> float:
+            probabilities, labels = source_predictions(trained[pair[0]], records[pair[1]])
+            return leep(probabilities.numpy(), labels.numpy())
+
+        scores, longest_s = _timed({pair: pair for pair in pairs}, score)
+        return Scores(scores, longest_s, max(donor.training_s for donor in donors.values()))
+
+
+def _timed(inputs: Mapping[K, V], compute: Callable[[V], T]) -> tuple[dict[K, T], float]:
+    """What comes of each, and the longest time that one took, in seconds."""
+    found, longest_s = {}, 0.0
+    for key, value in inputs.items():
+        started_s = time.monotonic()
+        found[key] = compute(value)
+        longest_s = max(longest_s, time.monotonic() - started_s)
+    return found, longest_s
+
+
+def _open(
+    name: str, folder: Path, extent: Extent, seed: int, base: SharedBase, loaders: PreparedLoaders
+) -> Job:
+    """Write a task's data, and open the job that is to learn it."""
+    file = name.replace(" ", "-")
+    texts = pieces(TEXTS[name], seed)[: extent.records + extent.validation_records]
+    write_task(folder, file, texts, extent.validation_records)
+    workload = TuningWorkload(
+        model="base",
+        dataset=Dataset(path=f"{file}.jsonl", samples=extent.records),
+        validation_path=f"{file}-validation.jsonl",
+        hyperparameters=TuningHyperparameters(
+            # High, and on every layer: in so few iterations a task shall be seen to learn.
+            target_modules=_ADAPTED,
+            learning_rate=5e-3,
+            batch_size=extent.batch_size,
+            sequence_length=extent.sequence_length,
+            seed=seed,
+        ),
+        target=Target(most_iterations=MOST_OF_ALONE * extent.iterations),
+    )
+    order = JobOrder(run_id=f"{file}/1", job_id=file, user="u", workload=workload, resume_iterations=0)
+    return open_job(order, base, loaders)
+
+
+def _trainer(job: Job, state: AdapterState | None) -> Trainer:
+    """Of a job, from a state or from a new adapter; its micro-batch is the whole batch."""
+    return Trainer(job.base, adapter_for("normal", [job], state, _CPU), _CPU, job.batch_size)

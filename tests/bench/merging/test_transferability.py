@@ -1,0 +1,138 @@
+"""What a score is worth as the one that chooses donors: out of counts, and out of real training."""
+
+import pytest
+
+from bench.charts import Curves
+from bench.merging.transferability import (
+    PUBLISHED,
+    best_donors,
+    donors_by_choice,
+    rank_correlation,
+    rank_correlation_by_receiver,
+    transferability,
+    worth,
+)
+from bench.merging.transfers import METRICS, MOST_OF_ALONE, Extent, Scores, Transfers, measure_transfers
+
+MERGED = {
+    ("b", "a"): 5,
+    ("c", "a"): 20,
+    ("a", "b"): 5,
+    ("c", "b"): 10,
+    ("a", "c"): 40,
+    ("b", "c"): 25,
+}
+RIGHT = {pair: -float(iterations) for pair, iterations in MERGED.items()}
+WRONG = {pair: float(iterations) for pair, iterations in MERGED.items()}
+EQUAL = dict.fromkeys(MERGED, 0.5)
+
+
+def transfers(**scores: dict[tuple[str, str], float]) -> Transfers:
+    """Of three tasks; `a` helps `b` and `b` helps `a`, and everything hurts `c`."""
+    return Transfers(
+        alone={"a": 10, "b": 10, "c": 20},
+        merged=MERGED,
+        scores={metric: Scores(of, longest_s=1.0) for metric, of in scores.items()},
+    )
+
+
+def test_each_receiver_gets_the_donor_of_the_largest_score():
+    assert best_donors(RIGHT) == {"a": "b", "b": "a", "c": "b"}
+    assert best_donors(WRONG) == {"a": "c", "b": "c", "c": "a"}
+
+
+def test_of_equal_scores_the_first_donor_by_name_is_taken_in_any_order_of_the_pairs():
+    assert best_donors(EQUAL) == best_donors(dict(reversed(EQUAL.items()))) == {"a": "b", "b": "a", "c": "a"}
+
+
+def test_donors_that_hurt_count_in_full():
+    found = worth(transfers(), {"a": ["c"], "b": ["c"], "c": ["a"]})
+    assert found.speedup == pytest.approx((10 / 20 + 10 / 10 + 20 / 40) / 3)
+    assert found.saved_pct == pytest.approx(100 * (1 - 70 / 40))
+    assert found.hurt_pct == pytest.approx(100 * 2 / 3)
+
+
+def test_a_random_donor_is_the_mean_over_all_donors_of_each_receiver():
+    choices = donors_by_choice(transfers())
+    assert choices["random"] == {"a": ("b", "c"), "b": ("a", "c"), "c": ("a", "b")}
+    found = worth(transfers(), choices["random"])
+    assert found.speedup == pytest.approx(sum([2, 0.5, 2, 1, 0.5, 0.8]) / 6)
+    assert found.saved_pct == pytest.approx(100 * (1 - (12.5 + 7.5 + 32.5) / 40))
+    assert found.hurt_pct == pytest.approx(100 * 3 / 6)
+
+
+def test_no_choice_of_one_donor_is_better_than_the_best_in_hindsight():
+    seen = transfers(task2vec=RIGHT, task2feat=EQUAL, leep=WRONG)
+    worths = {choice: worth(seen, donors).speedup for choice, donors in donors_by_choice(seen).items()}
+    assert worths["task2vec"] == worths["best in hindsight"] == max(worths.values())
+    assert worths["leep"] == min(worths.values())
+
+
+def test_the_rank_correlation_is_with_the_share_that_a_merge_saves():
+    seen = transfers()
+    saved = {pair: 1 - MERGED[pair] / seen.alone[pair[1]] for pair in MERGED}
+    assert rank_correlation(seen, saved) == pytest.approx(1.0)
+    assert rank_correlation(seen, {pair: -share for pair, share in saved.items()}) == pytest.approx(-1.0)
+    assert rank_correlation(seen, EQUAL) == 0.0
+
+
+def test_by_receiver_only_the_order_of_its_own_donors_matters():
+    seen = transfers()
+    shifted = {pair: RIGHT[pair] + {"a": 0, "b": 500, "c": 90_000}[pair[1]] for pair in MERGED}
+    assert rank_correlation_by_receiver(seen, shifted) == pytest.approx(1.0)
+    assert rank_correlation(seen, shifted) < 1.0
+
+
+TINY = Extent(
+    tasks=("code pages", "more code pages", "asyncio"),
+    records=24,
+    validation_records=6,
+    iterations=4,
+    interval=2,
+    scored_records=4,
+    batch_size=2,
+    sequence_length=32,
+)
+
+
+@pytest.fixture(scope="module")
+def trained() -> Transfers:
+    return measure_transfers(TINY, seed=3)
+
+
+def test_every_pair_is_trained_and_scored(trained: Transfers):
+    pairs = {(a, b) for a in TINY.tasks for b in TINY.tasks if a != b}
+    assert set(trained.alone) == set(TINY.tasks)
+    assert set(trained.merged) == pairs
+    assert set(trained.alone.values()) <= {2, 4}
+    assert set(trained.merged.values()) <= set(range(2, MOST_OF_ALONE * 4 + 1, 2))
+    assert set(trained.scores) == set(METRICS)
+    for scores in trained.scores.values():
+        assert set(scores.of) == pairs
+        assert scores.longest_s > 0
+    assert trained.scores["leep"].donor_training_s > 0
+
+
+def test_a_seed_gives_the_same_again_and_another_one_other_tasks(trained: Transfers):
+    again, other = measure_transfers(TINY, seed=3), measure_transfers(TINY, seed=4)
+    assert (again.alone, again.merged) == (trained.alone, trained.merged)
+    for metric in METRICS:
+        assert again.scores[metric].of == trained.scores[metric].of
+        assert other.scores[metric].of != trained.scores[metric].of
+
+
+def test_the_table_has_what_was_trained_beside_the_published_values(trained: Transfers):
+    result = transferability(trained, TINY)
+    table_7, pairs = result.tables
+    rows = [dict(zip(table_7.columns, row, strict=True)) for row in table_7.rows]
+    own = {row["donor_by"]: row for row in rows if row["model"] == "trained here"}
+    assert list(own) == [*METRICS, "best in hindsight", "random"]
+    assert len(rows) == len(own) + len(PUBLISHED)
+    assert all(own["best in hindsight"]["speedup"] >= row["speedup"] for row in own.values())
+    assert len(pairs.rows) == 6
+    assert isinstance(pairs.chart, Curves)
+    figures = {measured.name: measured.value for measured in result.measurements}
+    assert figures["task2vec_speedup"] == own["task2vec"]["speedup"]
+    assert figures["task2vec_vs_random"] == pytest.approx(
+        own["task2vec"]["speedup"] / own["random"]["speedup"]
+    )
