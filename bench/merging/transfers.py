@@ -32,7 +32,7 @@ from infra.demo.library import pieces, write_task
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder
 from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload
-from solvers.merging.transferability import Task2Feat, Task2Vec, leep
+from solvers.merging.transferability import Embedding, Task2Feat, Task2Vec, Transferability, leep
 
 TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -102,10 +102,10 @@ class Scores:
 
     of: Mapping[Pair, float]
     """Larger where the donor is expected to help more."""
-    longest_s: float
+    scoring_s: float
     """The greatest time that it took: for a task's embedding, or for a pair if it is computed by pair."""
-    donor_training_s: float = 0.0
-    """The greatest time that a donor must be trained before, to have a score at all."""
+    profiling_s: float
+    """Likewise from the base model on: with the time in which the donor is trained, if it must be."""
 
 
 @dataclass(frozen=True)
@@ -219,12 +219,13 @@ class _Bench:
         records = {name: self._scored(name) for name in self._jobs}
         fisher, fisher_s = _timed(records, lambda some: embed(self._base, some, float("inf")).fisher)
         features, features_s = _timed(records, lambda some: mean_features(self._base, some))
-        task2vec, task2feat = Task2Vec(), Task2Feat()
+        ways: dict[str, tuple[Transferability, Mapping[str, Embedding], float]] = {
+            "task2vec": (Task2Vec(), fisher, max(fisher_s.values())),
+            "task2feat": (Task2Feat(), features, max(features_s.values())),
+        }
         return {
-            "task2vec": Scores({(a, b): task2vec.score(fisher[a], fisher[b]) for a, b in pairs}, fisher_s),
-            "task2feat": Scores(
-                {(a, b): task2feat.score(features[a], features[b]) for a, b in pairs}, features_s
-            ),
+            name: Scores({(a, b): metric.score(of[a], of[b]) for a, b in pairs}, longest_s, longest_s)
+            for name, (metric, of, longest_s) in ways.items()
         }
 
     def _by_predictions(self, pairs: Sequence[Pair], donors: Mapping[str, _Donor]) -> Scores:
@@ -235,18 +236,19 @@ class _Bench:
             probabilities, labels = source_predictions(trained[pair[0]], records[pair[1]])
             return leep(probabilities.numpy(), labels.numpy())
 
-        scores, longest_s = _timed({pair: pair for pair in pairs}, score)
-        return Scores(scores, longest_s, max(donor.training_s for donor in donors.values()))
+        scores, took_s = _timed({pair: pair for pair in pairs}, score)
+        with_training_s = (donors[pair[0]].training_s + each for pair, each in took_s.items())
+        return Scores(scores, max(took_s.values()), max(with_training_s))
 
 
-def _timed(inputs: Mapping[K, V], compute: Callable[[V], T]) -> tuple[dict[K, T], float]:
-    """What comes of each, and the longest time that one took, in seconds."""
-    found, longest_s = {}, 0.0
+def _timed(inputs: Mapping[K, V], compute: Callable[[V], T]) -> tuple[dict[K, T], dict[K, float]]:
+    """What comes of each, and how long each took, in seconds."""
+    found, took_s = {}, {}
     for key, value in inputs.items():
         started_s = time.monotonic()
         found[key] = compute(value)
-        longest_s = max(longest_s, time.monotonic() - started_s)
-    return found, longest_s
+        took_s[key] = time.monotonic() - started_s
+    return found, took_s
 
 
 def _open(

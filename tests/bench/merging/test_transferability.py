@@ -32,7 +32,7 @@ def transfers(**scores: dict[tuple[str, str], float]) -> Transfers:
     return Transfers(
         alone={"a": 10, "b": 10, "c": 20},
         merged=MERGED,
-        scores={metric: Scores(of, longest_s=1.0) for metric, of in scores.items()},
+        scores={metric: Scores(of, scoring_s=1.0, profiling_s=1.0) for metric, of in scores.items()},
     )
 
 
@@ -109,8 +109,12 @@ def test_every_pair_is_trained_and_scored(trained: Transfers):
     assert set(trained.scores) == set(METRICS)
     for scores in trained.scores.values():
         assert set(scores.of) == pairs
-        assert scores.longest_s > 0
-    assert trained.scores["leep"].donor_training_s > 0
+        assert 0 < scores.scoring_s <= scores.profiling_s
+
+
+def test_leep_alone_needs_a_trained_donor(trained: Transfers):
+    needing = [name for name, scores in trained.scores.items() if scores.profiling_s > scores.scoring_s]
+    assert needing == ["leep"]
 
 
 def test_a_seed_gives_the_same_again_and_another_one_other_tasks(trained: Transfers):
