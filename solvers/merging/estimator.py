@@ -47,10 +47,6 @@ Prior = Callable[[float], float]
 """Of a score, the part of its iterations that a receiver needs."""
 
 _LEAST_RATIO = 0.02
-_CAUTION = 2.0
-"""While merges of a mode have lost on the whole, a further one must be foretold to save this times as much as
-they have lost in the mean: what is foretold has been wrong by that, and what is lost to waiting for the other
-job and to switches does not show in iterations."""
 _TO_FIND_OUT = 8
 """So many results that have neither saved nor lost are taken for granted."""
 _PRIOR_OUTCOMES = 4.0
@@ -168,13 +164,14 @@ class YmirEstimator:
             ratio = 1.0 - target.saved_epochs / target.own_epochs
             if candidate.score is not None:
                 ratio = trust * ratio + (1.0 - trust) * self.prior(candidate.score)
-            ratios[pair] = max(ratio + _CAUTION * losses[candidate.mode], _LEAST_RATIO)
+            ratios[pair] = max(ratio + losses[candidate.mode], _LEAST_RATIO)
         return ratios
 
 
 def _loss_shown(results: Sequence[MergeResult]) -> float:
     """What merges of a mode have cost so far on the whole, as a part of the iterations of their receivers; 0
-    where they have saved some, and little after the first few, which are made to find out."""
+    where they have saved some, and little after the first few, which are made to find out. What is foretold
+    of a further one has been wrong by as much."""
     lost = fsum(_needed(result) - 1.0 for result in results)
     return max(lost / (len(results) + _TO_FIND_OUT), 0.0)
 
