@@ -101,15 +101,11 @@ def refuse_unfit_merge(mode: TransferMode, orders: Sequence[JobOrder]) -> None:
     """
     if mode == "normal":
         return
-    first, second = (order.workload.hyperparameters for order in orders)
-    shape = ("rank", "alpha", "target_modules", "frozen_layers")
-    for field in shape if mode == "temporal" else (*shape, "gradient_checkpointing"):
-        one, other = getattr(first, field), getattr(second, field)
-        if isinstance(one, tuple):
-            one, other = sorted(one), sorted(other)
-        if one != other:
+    first, second = (order.workload.hyperparameters.needed_alike(mode) for order in orders)
+    for field, one in first.items():
+        if one != second[field]:
             raise UnfitMergeError(
-                f"hyperparameters.{field}", f"{one} and {other}: jobs that are merged need the same"
+                f"hyperparameters.{field}", f"{one} and {second[field]}: jobs that are merged need the same"
             )
 
 

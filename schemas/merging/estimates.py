@@ -15,6 +15,7 @@ MAX_KINDS = 32
 MAX_OUTCOMES = 512
 MAX_FINISHED = 256
 MergeMode = Literal["temporal", "spatial"]
+MERGE_MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
 TaskName = Annotated[str, Field(min_length=1, max_length=64)]
 """Digest of what makes a task: its training and validation data."""
 

@@ -1,6 +1,6 @@
 """The workload of a fine-tuning job that may be merged with another, and its terms (Ymir, Table 1)."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,6 +28,19 @@ class TuningHyperparameters(LoraHyperparameters):
     """So many of the first layers get no adapter (l)."""
     gradient_checkpointing: bool = False
     """Whether activations are computed again in the backward pass rather than kept (ckpt)."""
+
+    def needed_alike(self, mode: Literal["temporal", "spatial"]) -> dict[str, Any]:
+        """Fields that jobs which are merged must have in common, since they share an adapter; in a shared run
+        (`spatial`), how it is computed too. The order of modules makes no difference."""
+        alike: dict[str, Any] = {
+            "rank": self.rank,
+            "alpha": self.alpha,
+            "target_modules": sorted(self.target_modules),
+            "frozen_layers": self.frozen_layers,
+        }
+        if mode == "spatial":
+            alike["gradient_checkpointing"] = self.gradient_checkpointing
+        return alike
 
 
 class Target(Record):

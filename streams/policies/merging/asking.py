@@ -75,7 +75,12 @@ class Asking:
         profiling = sum(gpus.held_in_open(job.profiled_on) for job in jobs)
         new = len({job.kind for job in jobs if job.stage == "new"})
         kept = sum(gpus.held_in_open(task.members) for task in self.tasks.all.values() if self.is_kept(task))
-        return gpus.open - profiling - kept - min(new, gpus.open // _FOR_PROFILES)
+        return gpus.open - profiling - kept - min(new, self.most_for_profiles)
+
+    @property
+    def most_for_profiles(self) -> int:
+        """How many GPUs plans leave idle at most, for new jobs that are to be profiled."""
+        return self.tasks.gpus.open // _FOR_PROFILES
 
     def is_kept(self, task: Task) -> bool:
         """Whether a task keeps its GPUs whatever is decided: some are of a node where nothing else may begin;

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from schemas.merging.estimates import KindFacts
+from schemas.merging.estimates import MERGE_MODES, KindFacts, MergeMode
 from schemas.merging.reports import ProfileReported
 from schemas.merging.workload import TuningWorkload
 from solvers.merging.lookup_table import Configuration
@@ -72,6 +72,8 @@ class KindOfJobs:
     target_accuracy: float | None
     configuration: Configuration
     """What makes its steps faster or slower, beside its batch."""
+    forms: dict[MergeMode, str]
+    """By mode, a digest of what jobs that are merged so must have in common."""
     jobs: int = 0
     """That are not over."""
     most_iterations: int = 1
@@ -117,6 +119,7 @@ class KindOfJobs:
                 workload.hyperparameters.gradient_checkpointing,
                 workload.pipeline,
             ),
+            {mode: _digest([workload.hyperparameters.needed_alike(mode)]) for mode in MERGE_MODES},
         )
 
     @property

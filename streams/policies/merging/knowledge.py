@@ -178,7 +178,7 @@ class Knowledge:
             if max(one.donor, one.receiver) >= len(self._asked):
                 continue
             donor, receiver = self._asked[one.donor], self._asked[one.receiver]
-            if self._is_usable(donor) and self._is_usable(receiver):
+            if self._may_merge(one.mode, donor, receiver):
                 score = self._score(donor, receiver)
                 if one.mode == "spatial":
                     score = (score + self._score(receiver, donor)) / 2
@@ -237,9 +237,15 @@ class Knowledge:
             self._scores[donor, receiver] = self._metric.score(*embeddings)
         return self._scores[donor, receiver]
 
-    def _is_usable(self, key: str) -> bool:
-        """Since it was asked about, a kind may have been forgotten."""
-        return key in self.kinds and self.kinds[key].is_usable
+    def _may_merge(self, mode: MergeMode, donor: str, receiver: str) -> bool:
+        """Whether their adapters are of one form, and their profiles of use: since they were asked about, a
+        kind may have been forgotten."""
+        kinds = [self.kinds[key] for key in (donor, receiver) if key in self.kinds]
+        return (
+            len(kinds) == 2
+            and all(kind.is_usable for kind in kinds)
+            and kinds[0].forms[mode] == kinds[1].forms[mode]
+        )
 
     def _make_room_beside(self, newest: KindOfJobs) -> None:
         """Profiles are kept of so many kinds, those with the most live jobs, and of these the ones that were

@@ -16,6 +16,8 @@ from streams.policies.merging.planning import Planning
 from streams.policies.merging.standing import Standing
 from streams.policies.merging.task import Task
 
+_TURN_BYTES = 16
+
 
 class Runs:
     """Of one zone."""
@@ -26,16 +28,46 @@ class Runs:
         self._knowledge = asking.knowledge
         self._planning = planning
         self._standing = standing
+        self._turns: dict[str, int] = {}
+        """By user with live jobs, how many turns there were when the latest of theirs was profiled."""
 
     def profile(self) -> Iterator[Outcome]:
-        """Have new jobs profiled, one of each kind at a time."""
+        """Have new jobs profiled, one of each kind at a time. Users take turns, so that nobody waits for all
+        that one of them has new."""
         busy = {job.kind for job in self._tasks.jobs.values() if job.stage == "profiling"}
-        for job in list(self._tasks.jobs.values()):
+        new: list[TuningJob] = []
+        for job in self._tasks.jobs.values():
             if job.stage == "new" and job.kind not in busy and not job.is_ending and not job.stopping:
                 busy.add(job.kind)
-                if job.workload.pipeline:
-                    yield from self._make_room(job)
-                yield from self._tasks.profile(job, self._asking.policy)
+                new.append(job)
+        while new:
+            job = min(new, key=lambda job: self._turns.get(job.job.user, 0))
+            new.remove(job)
+            if not self._tasks.gpus.idle() or job.workload.pipeline:
+                yield from self._make_room(job)
+            if not self._tasks.gpus.idle():
+                return
+            yield from self._tasks.profile(job, self._asking.policy)
+            if job.stage == "profiling":
+                self._take_turn(job.job.user)
+
+    def state(self) -> dict[str, int]:
+        """Of types that msgpack writes."""
+        return dict(self._turns)
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Take a state."""
+        self._set_turns(state)
+
+    def _take_turn(self, user: str) -> None:
+        live = {job.job.user for job in self._tasks.jobs.values()}
+        turns = {other: turn for other, turn in self._turns.items() if other in live}
+        self._set_turns({**turns, user: 1 + max(turns.values(), default=0)})
+
+    def _set_turns(self, turns: dict[str, int]) -> None:
+        before = sum(map(_turn_bytes, self._turns))
+        self._turns = dict(turns)
+        self._tasks.count(sum(map(_turn_bytes, self._turns)) - before)
 
     def reported(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
         """A node reports about a run of a job."""
@@ -86,19 +118,29 @@ class Runs:
         self._planning.has_changed = True
 
     def _make_room(self, job: TuningJob) -> Iterator[Outcome]:
-        """Vacate a node for the profile run of a pipeline-parallel job that has found none for an interval:
-        plans leave GPUs idle for profile runs, but hardly as many on one node."""
+        """Vacate a node for the profile run of a job that has found none for an interval, if no other such
+        run is under way: of a pipeline-parallel one, since plans hardly leave as many GPUs idle on one node;
+        of others only where there are so few GPUs that plans leave none."""
+        is_pipeline = job.workload.pipeline
+        if not is_pipeline and self._asking.most_for_profiles:
+            return
         if self._tasks.time_s - job.waits_since_s < self._asking.policy.interval_s:
             return
+        if any(
+            other.stage == "profiling" and other.workload.pipeline == is_pipeline
+            for other in self._tasks.jobs.values()
+        ):
+            return
+        needed = STAGES_PER_PIPELINE if is_pipeline else 1
         room = {
             node: idle + sum(task.members.get(node, 0) for task in self._tasks.all.values())
             for node, idle in self._tasks.gpus.free().items()
         }
-        fitting = [node for node, gpus in room.items() if gpus >= STAGES_PER_PIPELINE]
+        fitting = [node for node, gpus in room.items() if gpus >= needed]
         if fitting:
             idle = self._tasks.gpus.free()
             node = max(fitting, key=lambda node: idle[node])
-            if idle[node] < STAGES_PER_PIPELINE:
+            if idle[node] < needed:
                 yield from self.vacate(node, f"job {job.job_id} is profiled on node {node}")
 
     def _profiling(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
@@ -151,7 +193,12 @@ class Runs:
             case RunFinished():
                 yield from self._complete(job, report)
             case RunFailed():
-                self._tasks.fail(job, report)
+                if len(task.job_ids) == 1 or report.permanent:
+                    self._tasks.fail(job, report)
+                else:
+                    # It may be for the merge, so that neither job is at fault: each goes on alone.
+                    for each in task.job_ids:
+                        self._tasks.jobs[each].never_merges = True
                 yield from self._break_up(task, job, "run_failed", report.error)
             case RunProgressed(complete=True):
                 self._tasks.progress(job, report.samples_done)
@@ -252,6 +299,7 @@ class Runs:
         self._asking.speeds.forget(job.kind)
         if not self._tasks.jobs:
             self._planning.hold(None)
+            self._set_turns({})
         yield from ended
 
     def _judge(self, job: TuningJob, reason: JudgedReason, learns: bool = True) -> Iterator[Outcome]:
@@ -270,3 +318,8 @@ class Runs:
         remaining_s = self._asking.remaining_s(task.job_ids, task.mode, task.gpus) if is_there else 0.0
         before = task.gpus if gpus_before is None else gpus_before
         return self._tasks.changed(task, reason, before, remaining_s, detail=detail)
+
+
+def _turn_bytes(user: str) -> int:
+    """What a user's turn takes of a snapshot."""
+    return len(user.encode()) + _TURN_BYTES

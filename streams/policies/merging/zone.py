@@ -175,6 +175,7 @@ class MergingZone:
             "speeds": self._asking.speeds.state(),
             "planning": self._planning.state(),
             "standing": self._standing.state(),
+            "turns": self._runs.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -189,6 +190,7 @@ class MergingZone:
         self._asking.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
         self._standing.restore(state["standing"])
+        self._runs.restore(state["turns"])
 
     @property
     def _waiting(self) -> int:

@@ -5,6 +5,7 @@ import pytest
 from schemas.decisions import JobCompleted
 from schemas.merging.commands import TaskAssigned, TaskReleased
 from schemas.merging.outcomes import MergeJudged, PlanDecided, TaskChanged
+from schemas.merging.workload import TuningHyperparameters
 from tests.support.merging import withdraw
 from tests.support.merging_script import BATCH, Script, of, online, share, silent
 
@@ -212,3 +213,42 @@ def test_what_a_run_reports_on_its_way_to_its_end_changes_nothing(script):
     assert script.job("a").iterations == 0
     script.send(script.progressed("a", 60, complete=True, run=run))
     assert script.job("a").job.samples_done == 60 * BATCH
+
+
+def transfers_with(mode: str, **fields: object) -> int:
+    """How many transfers there are between a job and one whose hyperparameters differ in these fields."""
+    script = Script(modes=(mode,))
+    script.ready("a")
+    script.ready("b", hyperparameters=TuningHyperparameters(batch_size=BATCH, **fields))
+    between = [each for each in script.ask().problem.transfers if each.donor != each.receiver]
+    return len(between)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"rank": 4}, {"alpha": 32.0}, {"target_modules": ("q_proj",)}, {"frozen_layers": 1}],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_jobs_whose_adapters_are_of_other_forms_are_not_merged(fields):
+    assert transfers_with("temporal", **fields) == transfers_with("spatial", **fields) == 0
+
+
+def test_jobs_that_compute_their_adapters_in_other_ways_are_not_trained_in_one_run():
+    assert transfers_with("spatial", gradient_checkpointing=True) == 0
+    assert transfers_with("temporal", gradient_checkpointing=True) == 2
+    assert transfers_with("spatial", learning_rate=0.01) == 1
+
+
+def test_the_order_of_target_modules_makes_no_other_form():
+    both = TuningHyperparameters(target_modules=("q_proj", "v_proj")).needed_alike("temporal")
+    assert both == TuningHyperparameters(target_modules=("v_proj", "q_proj")).needed_alike("temporal")
+
+
+@pytest.mark.parametrize("mode", ["temporal", "spatial"])
+def test_a_merge_that_fails_is_no_failure_of_its_jobs_which_go_on_alone(script, mode):
+    script.plan(share("a", "b", mode=mode))
+    script.send(script.failed("a"))
+    script.end("a", "b", iterations=0)
+    assert (script.job("a").failures, script.job("b").failures) == (0, 0)
+    units = script.ask().problem.units
+    assert [(unit.job_ids, unit.part) for unit in units] == [(("a",), "none"), (("b",), "none")]

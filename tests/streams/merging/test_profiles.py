@@ -7,7 +7,7 @@ from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobWithdra
 from schemas.merging.commands import ProfileOrdered, TaskReleased
 from schemas.merging.outcomes import JobForetold, PlanDecided, TaskChanged
 from schemas.solves import SolveRequested
-from tests.support.merging import submit, withdraw
+from tests.support.merging import answer, submit, withdraw
 from tests.support.merging_script import FALLING, Script, of, online, share, silent
 
 
@@ -168,3 +168,30 @@ def test_a_pipeline_that_finds_no_node_for_its_profile_run_for_an_interval_has_o
     preempted = [each for each in of(TaskChanged, outcomes) if each.reason == "preempted"]
     assert {each.detail for each in preempted} == {"job p is profiled on node n1"}
     assert len(preempted) == 3
+
+
+@pytest.mark.parametrize(("gpus", "waits_s"), [(1, 120.0), (3, 120.0), (4, 125.0)])
+def test_a_new_job_is_profiled_after_an_interval_however_few_gpus_there_are(gpus, waits_s):
+    script = Script(gpus=gpus)
+    script.ready(*(f"long{number}" for number in range(gpus)))
+    script.plan(*(share(f"long{number}") for number in range(gpus)))
+    began_s = script.time_s
+    script.send(submit("new", data="new"))
+    while script.job("new").stage == "new":
+        script.tick(script.time_s + 5.0)
+        if script.asked is not None:
+            script.send(answer(script.asked))
+            script.asked = None
+    assert script.time_s - began_s <= waits_s
+
+
+def test_one_users_many_new_kinds_keep_nobody_from_a_profile_run():
+    script = Script(gpus=1)
+    script.send(*(submit(f"flood{number}", "eve", data=f"flood{number}") for number in range(50)))
+    script.send(submit("b", "ben", data="b"))
+    profiled = []
+    while "b" not in profiled:
+        (job_id,) = (job.job_id for job in script.bench.zone._tasks.jobs.values() if job.stage == "profiling")
+        profiled.append(job_id)
+        script.send(script.profile(job_id))
+    assert profiled == ["flood0", "b"]
