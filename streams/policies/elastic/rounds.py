@@ -89,8 +89,7 @@ class Rounds:
                 if has_room:
                     self._turns.end(turn)
                     return placing
-            if not self._turns.hold(turn, self.patience_s):
-                self._turns.end(turn)
+        self._turns.hold(turn, self.patience_s)
         return None
 
     def _decide(self, jobs: Sequence[ElasticJob], resizable: Sequence[ElasticJob]) -> Placing:

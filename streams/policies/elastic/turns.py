@@ -4,8 +4,9 @@ Shortest first (thesis, section 3.5.2) has no aging: whoever submits shorter job
 one waiting for ever, and smaller jobs fill the room that a wide one needs. The thesis leaves that open.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from itertools import takewhile
 from typing import Any
 
 from streams.policies.elastic.job import ElasticJob
@@ -44,9 +45,8 @@ class Turns:
 
     def __init__(self, workforce: Workforce) -> None:
         self._workforce = workforce
-        self._latest: dict[str, int] = {}
-        """The number of the latest turn of each user who has jobs."""
-        self._given = 0
+        self._latest_s: dict[str, float] = {}
+        """When the latest turn of each user was over; only users who have jobs."""
         self.all: list[Turn] = []
 
     @property
@@ -64,42 +64,34 @@ class Turns:
 
     def are_due(self, patience_s: float) -> bool:
         """Whether a round would give a turn, or might hold other servers for one."""
-        now_s = self._workforce.time_s
-        if now_s is None:
-            return False
-        if any(now_s >= turn.review_s for turn in self.all):
+        if any(self._now_s >= turn.review_s for turn in self.all):
             return True
-        return self._is_next_due(now_s, patience_s) and bool(
-            self._candidates(self._workforce.waiting, now_s, patience_s)
-        )
+        return self._is_next_due(patience_s) and bool(self._candidates(self._workforce.waiting, patience_s))
 
     def renew(self, waiting: Sequence[ElasticJob]) -> None:
         """End the turns of jobs that wait no more, or that could not start at present even alone."""
         able = {job.job.job_id for job in self._able([job for job in waiting if self.has(job.job.job_id)])}
-        self.all = [turn for turn in self.all if turn.job_id in able]
+        for turn in [turn for turn in self.all if turn.job_id not in able]:
+            self.end(turn)
 
     def give(self, waiting: Sequence[ElasticJob], patience_s: float) -> None:
-        """Give another turn, if it is time for one: to a job of the user whose latest turn was longest ago,
-        so that one user's many jobs do not keep others waiting; ties go by arrival.
+        """Give another turn, if it is time for one: to the job whose claim is the oldest; ties go by arrival.
 
         Passed over are jobs that could not start now even if they were alone on the open servers.
         """
-        now_s = self._workforce.time_s
-        if now_s is None or not self._is_next_due(now_s, patience_s):
+        if not self._is_next_due(patience_s):
             return
-        candidates = self._candidates(waiting, now_s, patience_s)
-        if not candidates:
-            return
-        job = min(candidates, key=lambda job: (self._latest.get(job.job.user, 0), job.arrival))
-        users = {each.job.user for each in self._workforce.jobs.values()}
-        self._given += 1
-        self._latest = {user: number for user, number in self._latest.items() if user in users}
-        self._latest[job.job.user] = self._given
-        self.all.append(Turn(job.job.job_id, job.job.user))
+        candidates = self._candidates(waiting, patience_s)
+        if candidates:
+            job = min(candidates, key=lambda job: (self._claim_s(job), job.arrival))
+            self.all.append(Turn(job.job.job_id, job.job.user))
 
     def end(self, turn: Turn) -> None:
-        """Its job starts, or no servers can be held for it."""
+        """Its job starts, or cannot."""
         self.all.remove(turn)
+        users = {each.job.user for each in self._workforce.jobs.values()}
+        self._latest_s[turn.user] = self._now_s
+        self._latest_s = {user: latest_s for user, latest_s in self._latest_s.items() if user in users}
 
     def forget(self, servers: Collection[str]) -> None:
         """Servers leave the zone, or return to it as others."""
@@ -109,65 +101,89 @@ class Turns:
     def barred(self, turn: Turn) -> list[str]:
         """Servers that are held for earlier turns, and on which its job would not be over in time."""
         job, barred = self._workforce.jobs[turn.job_id], dict[str, None]()
-        for earlier in self.all:
-            if earlier is turn:
-                break
+        for earlier in self._before(turn):
             if not self.is_over_by(job, earlier.by_s):
                 barred.update(dict.fromkeys(earlier.held))
         return list(barred)
 
     def is_over_by(self, job: ElasticJob, time_s: float) -> bool:
         """Whether a job that starts now is over by then with its base demand."""
-        now_s = self._workforce.time_s
-        return now_s is not None and now_s + self._workforce.base_left_s(job) <= time_s
+        return self._now_s + self._workforce.base_left_s(job) <= time_s
 
-    def hold(self, turn: Turn, patience_s: float) -> bool:
-        """Hold open servers for a job that has no room: those that will have room first. Whether there are
-        enough.
+    def hold(self, turn: Turn, patience_s: float) -> None:
+        """Hold open servers for a job that has no room: those that will have room first. Servers that are
+        held for earlier turns have it once the jobs of these are over, so a job that needs many servers
+        comes after turns that hold some of them, and not after all that are given later.
 
         Once chosen, servers are given up only for others that have room no later than promised, or if they
         are late for long: for `patience_s`, and twice as long each time, for whoever flees from servers again
         and again, where the jobs run longer than declared, never sees any become idle.
         """
-        job, now_s = self._workforce.jobs[turn.job_id], self._workforce.time_s
-        if now_s is None:
-            return False
-        places = sorted(self._places(job.workload.gpus_per_worker))[: job.workload.min_workers]
-        if len(places) < job.workload.min_workers:
-            return False
+        job, now_s, cluster = self._workforce.jobs[turn.job_id], self._now_s, self._workforce.cluster
+        places = sorted(self._places(job, self._reserved(turn)))[: job.workload.min_workers]
         servers = tuple(dict.fromkeys(server for _, server in places))
-        by_s, cluster = now_s + places[-1][0], self._workforce.cluster
+        by_s, _ = places[-1]
         is_kept = bool(turn.held) and all(cluster.server(server).is_open for server in turn.held)
         if is_kept and by_s > turn.by_s and now_s < turn.review_s:
-            return True
+            return
         if is_kept and now_s >= turn.review_s:
             turn.reviews += 1
         turn.held, turn.by_s = servers, by_s
         turn.review_s = by_s + patience_s * 2**turn.reviews
-        return True
 
     def state(self) -> list[Any]:
         """Everything, of types that msgpack writes."""
-        return [[astuple(turn) for turn in self.all], self._latest, self._given]
+        return [[astuple(turn) for turn in self.all], self._latest_s]
 
     def restore(self, state: Sequence[Any]) -> None:
         """Take the state of another."""
-        turns, self._latest, self._given = state
+        turns, self._latest_s = state
         self.all = [Turn(job_id, user, tuple(held), *rest) for job_id, user, held, *rest in turns]
 
-    def _is_next_due(self, now_s: float, patience_s: float) -> bool:
+    @property
+    def _now_s(self) -> float:
+        """Rounds follow ticks, so there is a time."""
+        return self._workforce.time_s or 0.0
+
+    def _is_next_due(self, patience_s: float) -> bool:
         """Whether no turn that there is should be over soon."""
-        soon = (now_s <= turn.by_s <= now_s + patience_s for turn in self.all)
+        soon = (self._now_s <= turn.by_s <= self._now_s + patience_s for turn in self.all)
         return len(self.all) < MOST_TURNS and not any(soon)
 
-    def _candidates(
-        self, waiting: Sequence[ElasticJob], now_s: float, patience_s: float
-    ) -> Sequence[ElasticJob]:
+    def _candidates(self, waiting: Sequence[ElasticJob], patience_s: float) -> Sequence[ElasticJob]:
         """The jobs that have waited for so long, of users who have no turn."""
         users = {turn.user for turn in self.all}
         return self._able(
-            [job for job in waiting if now_s - job.waits_since_s >= patience_s and job.job.user not in users]
+            [
+                job
+                for job in waiting
+                if self._now_s - job.waits_since_s >= patience_s and job.job.user not in users
+            ]
         )
+
+    def _claim_s(self, job: ElasticJob) -> float:
+        """Since when a job waits and its user has had no turn.
+
+        A user whose turn is over comes after all claims that are older than that. So before a job with a
+        claim each other user has one turn at most, whatever jobs they submit, and users who submit later
+        have none.
+        """
+        return max(job.waits_since_s, self._latest_s.get(job.job.user, job.waits_since_s))
+
+    def _before(self, turn: Turn) -> Iterator[Turn]:
+        """The turns that were given before one."""
+        return takewhile(lambda each: each is not turn, self.all)
+
+    def _reserved(self, turn: Turn) -> dict[str, list[tuple[float, float]]]:
+        """By server that is held for earlier turns: when their jobs should start, and when they are expected
+        to be over. A turn that is late counts as much longer as it is late."""
+        reserved: dict[str, list[tuple[float, float]]] = {}
+        for earlier in self._before(turn):
+            start_s = self._now_s + abs(earlier.by_s - self._now_s)
+            end_s = start_s + self._workforce.base_left_s(self._workforce.jobs[earlier.job_id])
+            for server in earlier.held:
+                reserved.setdefault(server, []).append((earlier.by_s, end_s))
+        return reserved
 
     def _able(self, jobs: Sequence[ElasticJob]) -> list[ElasticJob]:
         """Those for which the open training servers have room at least if they are alone there."""
@@ -179,9 +195,24 @@ class Turns:
         rooms = {size: sum(each // size for each in gpus) for size in sizes}
         return [job for job in jobs if rooms[job.workload.gpus_per_worker] >= job.workload.min_workers]
 
-    def _places(self, gpus_per_worker: int) -> Iterator[tuple[float, str]]:
-        """For each worker that the open training servers could hold: in how many seconds, and where. Jobs
-        there end as they do with their base demand, and flexible workers make way."""
+    def _places(
+        self, job: ElasticJob, reserved: Mapping[str, Sequence[tuple[float, float]]]
+    ) -> Iterator[tuple[float, str]]:
+        """For each worker of a job that the open training servers could hold: when, and where.
+
+        Args:
+            reserved: see `_reserved`; the job is over before such a time, or begins after it.
+        """
+        own_s = self._workforce.base_left_s(job)
+        for time_s, server_id in self._vacancies(job.workload.gpus_per_worker):
+            for start_s, end_s in reserved.get(server_id, ()):
+                if time_s + own_s > start_s:
+                    time_s = max(time_s, end_s)
+            yield time_s, server_id
+
+    def _vacancies(self, gpus_per_worker: int) -> Iterator[tuple[float, str]]:
+        """For each worker that the open training servers could hold: when, and where. Jobs there end as they
+        do with their base demand, and flexible workers make way."""
         cluster, jobs = self._workforce.cluster, self._workforce.jobs
         for server_id in cluster.servers("training"):
             server = cluster.server(server_id)
@@ -194,9 +225,9 @@ class Turns:
                     for kind, part in cluster.parts_of(job_id).items()
                     if kind != "flexible"
                 )
-                ends.append((self._workforce.base_left_s(jobs[job_id]), firm))
+                ends.append((self._now_s + self._workforce.base_left_s(jobs[job_id]), firm))
             free = server.gpus - sum(firm for _, firm in ends)
-            yield from [(0.0, server_id)] * (free // gpus_per_worker)
+            yield from [(self._now_s, server_id)] * (free // gpus_per_worker)
             for end_s, firm in sorted(ends):
                 more = (free + firm) // gpus_per_worker - free // gpus_per_worker
                 yield from [(end_s, server_id)] * more
