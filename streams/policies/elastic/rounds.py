@@ -65,14 +65,22 @@ class Rounds:
             placing = self._decide(self._without_turn(), resizable)
         yield from self._carry_out(placing)
         for by_s in sorted(set(held.values())):
-            brief = [job for job in self._without_turn() if turns.is_over_by(job, by_s)]
             with _closed(cluster, [server for server in cluster.servers() if held.get(server) != by_s]):
-                placing = self._decide(brief, [])
+                fitting = self._fitting(self._without_turn())
+                placing = self._decide([job for job in fitting if turns.is_over_by(job, by_s)], [])
             yield from self._carry_out(placing)
 
     def _without_turn(self) -> list[ElasticJob]:
         """The jobs that wait for what the others leave."""
         return [job for job in self._workforce.waiting if not self._turns.has(job.job.job_id)]
+
+    def _fitting(self, jobs: Sequence[ElasticJob]) -> list[ElasticJob]:
+        """Those for which there might be room on the open servers, though none make way. Mostly few servers
+        that are held have any, so that most jobs need not be looked at further."""
+        cluster = self._workforce.cluster
+        sizes = {job.workload.gpus_per_worker for job in jobs}
+        rooms = {size: max(cluster.room(size, pool) for pool in POOLS) for size in sizes}
+        return [job for job in jobs if rooms[job.workload.gpus_per_worker] >= job.workload.min_workers]
 
     def _serve(self, turn: Turn, resizable: Sequence[ElasticJob]) -> Placing | None:
         """Place the base demand of a job that has a turn, where flexible workers make way for it; or hold

@@ -41,6 +41,18 @@ class Turns:
     ends, and other jobs that are over before may use them (backfilling with reservations, Lifka 1995).
     Another turn is given only while no other is to be over within `patience_s`: a job for which servers
     become free in a month must not keep those of others waiting, nor should shortest first be given up.
+
+    However many jobs of whatever lengths come, each that waits starts, if its servers stay. Let no job run
+    for longer than R, nor declare more than D, and let k be the least number with 2^k patience_s >= R.
+
+    - A turn before which there is no other starts within T = (k + 1) max(D, R) + 2^(k + 1) patience_s. It is
+      promised servers by `by_s`, at most max(D, R) from when they are chosen: what runs there is over by
+      then as declared, or is late, and counts as much longer, less than R. From `by_s` to `review_s` nothing
+      starts there, so once these are R apart, all servers that are held become idle. They are patience_s
+      apart at first, and twice as much after each review, so that k reviews are enough.
+    - A turn behind n others, at most MOST_TURNS - 1, starts within (n + 1) T: jobs of those are among what
+      runs on its servers, and no turn that is given later may use these after `by_s`.
+    - Before a job with a claim, each user who has had one for longer is given one turn; see `_claim_s`.
     """
 
     def __init__(self, workforce: Workforce) -> None:
@@ -69,10 +81,13 @@ class Turns:
         return self._is_next_due(patience_s) and bool(self._candidates(self._workforce.waiting, patience_s))
 
     def renew(self, waiting: Sequence[ElasticJob]) -> None:
-        """End the turns of jobs that wait no more, or that could not start at present even alone."""
-        able = {job.job.job_id for job in self._able([job for job in waiting if self.has(job.job.job_id)])}
-        for turn in [turn for turn in self.all if turn.job_id not in able]:
+        """End the turns of jobs that wait no more, or that could not start at present even alone. The latter
+        keep their claims."""
+        jobs = {job.job.job_id: job for job in waiting if self.has(job.job.job_id)}
+        for turn in [turn for turn in self.all if turn.job_id not in jobs]:
             self.end(turn)
+        able = {job.job.job_id for job in self._able(list(jobs.values()))}
+        self.all = [turn for turn in self.all if turn.job_id in able]
 
     def give(self, waiting: Sequence[ElasticJob], patience_s: float) -> None:
         """Give another turn, if it is time for one: to the job whose claim is the oldest; ties go by arrival.
@@ -87,7 +102,7 @@ class Turns:
             self.all.append(Turn(job.job.job_id, job.job.user))
 
     def end(self, turn: Turn) -> None:
-        """Its job starts, or cannot."""
+        """Its job starts, or waits no more."""
         self.all.remove(turn)
         users = {each.job.user for each in self._workforce.jobs.values()}
         self._latest_s[turn.user] = self._now_s
