@@ -10,6 +10,8 @@ from schemas.lora import Dataset, LoraHyperparameters
 
 MAX_ITERATIONS = 10_000_000
 MAX_GPUS = 1_024
+LEAST_ACCURACY = 1e-3
+"""Of a target: less is met by chance."""
 
 Iterations = Annotated[int, Field(ge=0, le=MAX_ITERATIONS)]
 """Optimizer steps of a job."""
@@ -46,7 +48,7 @@ class TuningHyperparameters(LoraHyperparameters):
 class Target(Record):
     """When a job is done: at an accuracy, or after so many iterations, whichever comes first."""
 
-    accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    accuracy: Annotated[float, Field(ge=LEAST_ACCURACY, le=1)] | None = None
     """On the validation data, see `Accuracy`; None where only iterations count."""
     most_iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)]
 

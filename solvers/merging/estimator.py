@@ -55,6 +55,15 @@ _RATIO_OF_EQUALS = 0.3
 _RATIO_OF_STRANGERS = 1.3
 _REMEMBERED_FIT: CurveFit = lru_cache(256)(fit_loss_curve)
 """A zone asks about the same kinds again and again, and their profiles do not change."""
+_MOST_SCORE = 100.0
+_GAINS = (-0.999, 100.0)
+_LEAST_TARGET = 1e-3
+_EPOCHS = (1e-6, 1e9)
+"""What is beyond says nothing: it counts as the nearest that does, so that no outcome, by chance or on
+purpose, keeps a zone from all answers."""
+_MOST_NEEDED = 3.0
+"""Of its iterations: what a merge cost that failed, of a job that would have needed one epoch alone. One of
+still shorter jobs shows no more, or a single one would end all merging."""
 _SETTING = "own"
 """Any two kinds of a task differ in their settings: so there is no need to tell these apart."""
 
@@ -106,7 +115,7 @@ class YmirEstimator:
         self, problem: EstimateProblem, kinds: Sequence[KindEstimate], sound: Sequence[int]
     ) -> list[TransferEstimate]:
         """Every pair, in every mode that is asked about."""
-        scores = {(pair.donor, pair.receiver): pair.score for pair in problem.scores}
+        scores = {(pair.donor, pair.receiver): _clipped(pair.score) for pair in problem.scores}
         pairs: list[Pair] = []
         for mode in problem.modes:
             pairs += [(mode, a, b) for a in sound for b in sound if mode == "temporal" or a <= b]
@@ -128,7 +137,9 @@ class YmirEstimator:
 
     def _gains(self, problem: EstimateProblem, candidates: Mapping[Pair, Candidate]) -> dict[Pair, float]:
         gained = [
-            GainOutcome(_merge_of(past), past.gain) for past in problem.outcomes if past.gain is not None
+            GainOutcome(_merge_of(past), _within(past.gain, _GAINS))
+            for past in problem.outcomes
+            if past.gain is not None
         ]
         foretold = self.gains.foretell(gained, list(candidates.values()))
         return {pair: gain.gain for pair, gain in zip(candidates, foretold, strict=True)}
@@ -141,13 +152,20 @@ class YmirEstimator:
     ) -> dict[Pair, float]:
         """The part of its iterations that each receiver is expected to need, merges that fail counted."""
         results = [
-            MergeResult(_merge_of(past), past.target, past.best, past.epochs, past.own_epochs)
+            MergeResult(
+                _merge_of(past),
+                max(past.target, _LEAST_TARGET),
+                past.best,
+                None if past.epochs is None else _within(past.epochs, _EPOCHS),
+                _within(past.own_epochs, _EPOCHS),
+            )
             for past in problem.outcomes
             if past.target is not None
         ]
         questions = [
             MergeQuestion(
-                candidate, kinds[receiver].iterations / problem.kinds[receiver].iterations_per_epoch
+                candidate,
+                _within(kinds[receiver].iterations / problem.kinds[receiver].iterations_per_epoch, _EPOCHS),
             )
             for (_, _, receiver), candidate in candidates.items()
         ]
@@ -178,9 +196,8 @@ def _loss_shown(results: Sequence[MergeResult]) -> float:
 
 def _needed(result: MergeResult) -> float:
     """The part of its iterations; of a merge that failed, those until it was undone come on top of all."""
-    if result.epochs is None:
-        return 1.0 + WATCHED_EPOCHS / result.own_epochs
-    return result.epochs / result.own_epochs
+    epochs = result.own_epochs + WATCHED_EPOCHS if result.epochs is None else result.epochs
+    return min(epochs / result.own_epochs, _MOST_NEEDED)
 
 
 def _candidate(problem: EstimateProblem, pair: Pair, scores: Mapping[tuple[int, int], float]) -> Candidate:
@@ -194,6 +211,14 @@ def _candidate(problem: EstimateProblem, pair: Pair, scores: Mapping[tuple[int, 
 
 
 def _merge_of(past: PastMerge) -> Candidate:
-    return Candidate(
-        past.donor, past.receiver, past.mode, past.donor_samples, past.receiver_samples, past.score
-    )
+    score = None if past.score is None else _clipped(past.score)
+    return Candidate(past.donor, past.receiver, past.mode, past.donor_samples, past.receiver_samples, score)
+
+
+def _clipped(score: float) -> float:
+    return _within(score, (-_MOST_SCORE, _MOST_SCORE))
+
+
+def _within(value: float, bounds: tuple[float, float]) -> float:
+    least, most = bounds
+    return min(max(value, least), most)

@@ -37,7 +37,11 @@ TUNED = "    hyperparameters: {rank: 8, batch_size: 32, learning_rate: 0.0004}\n
 VALIDATION = "    validation_path: reviews/validation.jsonl\n"
 FAULTS = {
     "an accuracy above 1": ("accuracy: 0.95", "accuracy: 1.5", "target.accuracy: Input should be less than"),
-    "an accuracy of 0": ("accuracy: 0.95", "accuracy: 0", "target.accuracy: Input should be greater than 0"),
+    "an accuracy of 0": (
+        "accuracy: 0.95",
+        "accuracy: 0",
+        "target.accuracy: Input should be greater than or equal to 0.001",
+    ),
     "an accuracy that is no number": (
         "accuracy: 0.95",
         "accuracy: .nan",

@@ -44,6 +44,8 @@ class Planning:
         self._estimate_request: str | None = None
         self._estimated_s = 0.0
         """When the last estimate was asked for."""
+        self._estimate_failed = False
+        """Whether it came to nothing."""
         self.has_changed = False
         """Whether anything has happened since the last plan was asked for that could change it."""
         self.knows_more = False
@@ -60,7 +62,7 @@ class Planning:
     def wake(self, time_s: float) -> Iterator[Outcome]:
         """It is `time_s` now: carry out what is due, and ask for what is needed next."""
         self._give_up_waiting(time_s)
-        if self.knows_more and self._estimate_request is None:
+        if self._is_time_for_estimates(time_s):
             yield from self._ask_for_estimates()
         interval_s = self._policy.interval_s
         if time_s >= self._next_s:
@@ -80,6 +82,7 @@ class Planning:
         """A solver's answer."""
         if answer.request_id == self._estimate_request:
             self._estimate_request = None
+            self._estimate_failed = not isinstance(answer.solution, EstimateSolution)
             if isinstance(answer.solution, EstimateSolution):
                 yield from self._estimated(self._asking.knowledge.take(answer.solution))
                 self.has_changed = True
@@ -115,6 +118,7 @@ class Planning:
             "ready": self._ready_json,
             "estimate_request": self._estimate_request,
             "estimated_s": self._estimated_s,
+            "estimate_failed": self._estimate_failed,
             "has_changed": self.has_changed,
             "knows_more": self.knows_more,
         }
@@ -125,6 +129,7 @@ class Planning:
         self._plan_request, self._asked_s = state["plan_request"], state["asked_s"]
         self._due_s = state["due_s"]
         self._estimate_request, self._estimated_s = state["estimate_request"], state["estimated_s"]
+        self._estimate_failed = state["estimate_failed"]
         ready = state["ready"]
         self.hold(None if ready is None else SolveFinished.model_validate_json(ready))
         self.has_changed, self.knows_more = state["has_changed"], state["knows_more"]
@@ -142,6 +147,13 @@ class Planning:
         waiting = len(self._tasks.ready())
         used = sum(task.gpus for task in self._tasks.all.values() if not self._asking.is_kept(task))
         return self._asking.available() > used or 0 < waiting <= self._tasks.gpus.total // _FEW_WAIT
+
+    def _is_time_for_estimates(self, time_s: float) -> bool:
+        """Whether there is something to ask about; after an answer that came to nothing, not within an
+        interval, since the next would hardly be another."""
+        if not self.knows_more or self._estimate_request is not None:
+            return False
+        return not self._estimate_failed or time_s >= self._estimated_s + self._policy.interval_s
 
     def _carry_out(self, answer: SolveFinished) -> Iterator[Outcome]:
         fits = yield from self._allocation.apply(answer, self._asked_s)

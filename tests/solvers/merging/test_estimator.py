@@ -1,8 +1,11 @@
 """YmirEstimator: what a zone is told of its kinds of jobs and of their merges."""
 
+import math
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from schemas.merging.estimates import (
     EstimateProblem,
@@ -183,3 +186,31 @@ def test_each_part_can_be_replaced() -> None:
 def test_without_embeddings_results_alone_tell() -> None:
     solution = estimate(asked(facts(), facts("blue"), score=None), 1.0)
     assert transfer(solution, 0, 1).receiver_ratio > 1.0, "even chances of nothing are not worth a merge"
+
+
+POSITIVE = st.floats(min_value=5e-324, allow_infinity=False)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+OUTCOMES = st.fixed_dictionaries(
+    {
+        "score": FINITE | st.none(),
+        "gain": st.floats(min_value=-1, exclude_min=True, allow_infinity=False) | st.none(),
+        "target": st.floats(min_value=5e-324, max_value=1.0),
+        "best": st.floats(0, 1),
+        "own_epochs": POSITIVE,
+    }
+)
+
+
+@given(st.lists(st.tuples(OUTCOMES, POSITIVE | st.none()), max_size=6), FINITE)
+@settings(deadline=None)
+def test_no_outcome_and_no_score_keeps_a_zone_from_an_answer(merges, score) -> None:
+    outcomes = [past("red", "blue", epochs, **fields) for fields, epochs in merges]
+    told = estimate(asked(facts(), facts("blue"), score=score, outcomes=outcomes), 1.0)
+    assert len(told.transfers) == 4
+    assert all(math.isfinite(each.receiver_gain) and each.receiver_ratio > 0 for each in told.transfers)
+
+
+def test_one_short_job_does_not_end_all_merging() -> None:
+    kinds = (facts(), facts("blue"))
+    lost = estimate(asked(*kinds, outcomes=[past("red", "blue", None, own_epochs=0.001)]), 1.0)
+    assert transfer(lost, 1, 0).receiver_ratio < 1

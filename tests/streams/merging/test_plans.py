@@ -4,10 +4,11 @@ import pytest
 
 from schemas.base import Outcome
 from schemas.merging.commands import LoaderPrewarmed, TaskAssigned
+from schemas.merging.estimates import EstimateProblem
 from schemas.merging.outcomes import PlanDecided, TaskChanged
 from schemas.merging.problems import MergeProblem, RivalProblem
 from schemas.solves import SolveRequested
-from tests.support.merging import merging_cell, withdraw
+from tests.support.merging import merging_cell, submit, tick, withdraw
 from tests.support.merging_script import Script, of, share
 
 
@@ -226,3 +227,20 @@ def test_of_two_equal_jobs_on_one_gpu_the_running_one_stays():
     assert first.reason == "started"
     for _ in range(5):
         assert changes(script.solve()) == []
+
+
+def test_an_estimate_that_comes_to_nothing_is_asked_for_again_after_an_interval():
+    script = Script()
+    script.bench.send(submit("a", data="a"))
+    asked = []
+
+    def ask(time_s: float) -> None:
+        for request in of(SolveRequested, script.bench.send(tick(time_s))):
+            if isinstance(request.problem, EstimateProblem):
+                asked.append(time_s)
+                script.bench.send(script.solved(request, None))
+
+    script.bench.send(script.profile("a"))
+    for number in range(1, 51):
+        ask(5.0 * number)
+    assert asked == [5.0, 125.0, 245.0]
