@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from schemas.merging.reports import MeasuredStep
-from solvers.merging.step_times import Step, StepTimes
+from solvers.merging.step_times import Step, StepTimes, is_possible
 
 MOST_CONFIGURATIONS: Final = 256
 
@@ -30,8 +30,15 @@ class LookupTable:
     def __init__(self) -> None:
         self._by_configuration: dict[Configuration, StepTimes] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was counted yet."""
+        return not self._by_configuration
+
     def observe(self, configuration: Configuration, measured: MeasuredStep) -> None:
-        """Count a measurement: offline rows first, then what is reported."""
+        """Count a measurement, offline rows first, then what is reported, unless it cannot be."""
+        if not is_possible(measured):
+            return
         rows = self._by_configuration.get(configuration)
         if rows is None:
             if len(self._by_configuration) >= MOST_CONFIGURATIONS:
@@ -75,15 +82,16 @@ class LookupTable:
 
     def scale_of(self, configuration: Configuration, measured: Sequence[MeasuredStep]) -> float:
         """How much slower the steps of a job are than the table says: the median over its measurements. For
-        jobs whose configuration has no row; 1 for all others.
+        jobs whose configuration has no row; 1 for all others. Measurements that cannot be are passed over.
 
         Raises:
             LookupError: the table is empty.
         """
         rows, own = self._rows(configuration)
-        if own or not measured:
+        possible = [one for one in measured if is_possible(one)]
+        if own or not possible:
             return 1.0
-        return statistics.median(one.step_s / rows.measured_step_s(one) for one in measured)
+        return statistics.median(one.step_s / rows.measured_step_s(one) for one in possible)
 
     def state(self) -> list[Any]:
         """Lists of plain values."""

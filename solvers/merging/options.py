@@ -29,6 +29,9 @@ _MOST_CELLS = 6_000_000
 """Merges that differ in what they cost, times numbers of GPUs: half a second for so many."""
 _MOST_MERGES = 1_000_000
 _LARGEST_SLOWDOWN = 1e6
+_LEAST_FAIR_S = 0.01
+"""What takes less is taken to take so long: or what a start costs would be a slowdown above the largest, and
+a job with next to nothing left would wait for ever."""
 """Above this, who has waited longer makes no difference: HiGHS's tolerances are relative to such numbers."""
 
 
@@ -102,7 +105,7 @@ def _at_share(times_s: Floats, gpus: Ints, share: int) -> Floats:
     last = gpus.size - 1 - np.argmax(within[:, ::-1], axis=1)
     first = np.argmax(np.isfinite(times_s), axis=1)
     chosen = np.where(within.any(axis=1), last, first)
-    return np.asarray(times_s[np.arange(len(times_s)), chosen])
+    return np.asarray(np.maximum(times_s[np.arange(len(times_s)), chosen], _LEAST_FAIR_S))
 
 
 def _alone(

@@ -23,6 +23,8 @@ from schemas.merging.settings import MAX_SPEEDS
 MOST_ROWS: Final = MAX_SPEEDS
 """Beyond, the row that was measured least lately is forgotten."""
 MOST_CACHED: Final = 65_536
+LEAST_PASS_S: Final = 1e-6
+"""No pass takes less: to launch a single kernel takes longer."""
 WINDOW: Final = 32
 """A mean follows about so many of the latest measurements."""
 
@@ -36,6 +38,11 @@ class Step(NamedTuple):
     step_s: float
     micro_batch_size: int
     accumulation_steps: int
+
+
+def is_possible(measured: MeasuredStep) -> bool:
+    """Whether steps can take so long: the exchange of gradients must leave time for the passes."""
+    return _pass_s(measured) >= LEAST_PASS_S
 
 
 class StepTimes:
@@ -55,13 +62,12 @@ class StepTimes:
         self._index()
 
     def add(self, measured: MeasuredStep) -> None:
-        # step = s pass + exchange.
-        exchange_s = min(measured.exchange_s, measured.step_s)
-        pass_s = (measured.step_s - exchange_s) / measured.accumulation_steps
+        """Count a measurement that `is_possible`."""
+        pass_s = _pass_s(measured)
         place = (measured.gpus, measured.nodes)
         self._passes.add((*place, measured.micro_batch_size), pass_s)
         self._pass_by_size.add((measured.micro_batch_size,), pass_s)
-        self._exchanges.add(place, exchange_s)
+        self._exchanges.add(place, measured.exchange_s)
         self._sizes = []
         self._cache = {}
 
@@ -182,6 +188,11 @@ class RunningMeans(Generic[K]):
 
     def state(self) -> list[list[Any]]:
         return [[*key, mean, count] for key, (mean, count) in self._means.items()]
+
+
+def _pass_s(measured: MeasuredStep) -> float:
+    """Of a step = s pass + exchange."""
+    return (measured.step_s - measured.exchange_s) / measured.accumulation_steps
 
 
 def _exchange_between(gpus: int, points: Sequence[tuple[int, float]]) -> float:

@@ -12,6 +12,9 @@ from streams.policies.merging.task import Task
 
 JudgedReason = Literal["finished", "undone", "ended_early"]
 
+_LEAST_GAIN, _MOST_GAIN = -0.999, 999.0
+"""Beyond, one of both accuracies is next to nothing, and their quotient says no more."""
+
 
 def note_evaluation(job: TuningJob, kind: KindOfJobs, task: Task, report: TaskEvaluated) -> bool:
     """Keep how well a job does, and how well jobs of its kind do alone after the first epochs.
@@ -61,7 +64,9 @@ def judged(
     kind = asking.knowledge.kinds[job.kind]
     alone = max(round(kind.finished_iterations) if kind.finished else merge.iterations_alone, 1)
     best, reference = merge.best_accuracy, kind.finished_accuracy
-    gain = (best - reference) / reference if best and kind.finished_accuracies and reference > 0 else None
+    gain = None
+    if best and kind.finished_accuracies and reference > 0:
+        gain = min(max((best - reference) / reference, _LEAST_GAIN), _MOST_GAIN)
     saved = alone - job.iterations if reason == "finished" else -job.iterations
     told = MergeJudged(
         zone=asking.tasks.zone,

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from schemas.merging.estimates import MERGE_MODES, KindFacts, MergeMode
 from schemas.merging.reports import ProfileReported
@@ -41,16 +41,22 @@ def _digest(parts: Sequence[Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def fault_of(report: ProfileReported, embedding_length: int | None) -> str | None:
+def fault_of(
+    report: ProfileReported, compared: Literal["embedding", "features"], length: int | None
+) -> str | None:
     """Why a profile is of no use, with the field's name; None if it is of some.
 
     Args:
-        embedding_length: of the profiles before; None before the first.
+        compared: the field by which similarity is judged.
+        length: of that field in the profiles before; None before the first.
     """
-    if embedding_length is not None and len(report.embedding) != embedding_length:
-        return f"embedding: has {len(report.embedding)} values, those of other jobs have {embedding_length}"
-    if not any(report.embedding):
-        return "embedding: is zero throughout"
+    values = getattr(report, compared)
+    if not values:
+        return f"{compared}: are missing, and similarity is judged by them"
+    if length is not None and len(values) != length:
+        return f"{compared}: has {len(values)} values, those of other jobs have {length}"
+    if not any(values):
+        return f"{compared}: is zero throughout"
     third = len(report.losses) // 3
     if len(report.losses) < _FALLS_FROM:
         return f"losses: has {len(report.losses)} values, a curve needs {_FALLS_FROM}"

@@ -55,6 +55,7 @@ class Knowledge:
         self.outcomes: list[PastMerge] = list(policy.outcomes)
         """The latest, oldest first."""
         self.embedding_length: int | None = None
+        """Of what similarity is judged by."""
         self._scores: dict[tuple[str, str], float] = {}
         """S(A, B) by the keys of the kinds; follows from their embeddings."""
         self._asked: tuple[str, ...] = ()
@@ -98,16 +99,14 @@ class Knowledge:
     def profiled(self, key: str, report: ProfileReported) -> str | None:
         """Keep what a profile run has shown; why it is of no use, if it is of none."""
         kind = self.kinds[key]
-        embedding = report.embedding
-        fault = fault_of(report, self.embedding_length)
-        if fault is None and self._policy.transferability == "task2feat":
-            embedding = report.features
-            if not embedding:
-                fault = "features: are missing, and similarity is judged by them"
+        if self._policy.transferability == "task2feat":
+            fault, embedding = fault_of(report, "features", self.embedding_length), report.features
+        else:
+            fault, embedding = fault_of(report, "embedding", self.embedding_length), report.embedding
         if fault is not None:
             kind.note_profile(report)
             return fault
-        self.embedding_length = len(report.embedding)
+        self.embedding_length = len(embedding)
         kind.take(report, embedding)
         self._forget_scores(key)
         self._make_room_beside(kind)

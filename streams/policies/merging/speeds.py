@@ -8,6 +8,7 @@ from schemas.merging.problems import StepTime
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from solvers.merging.lookup_table import Configuration, LookupTable
+from solvers.merging.step_times import is_possible
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 
 _USUAL = Configuration()
@@ -23,7 +24,6 @@ class Speeds:
         self._table = LookupTable()
         for row in policy.speeds:
             self._table.observe(_USUAL, row)
-        self._is_empty = not policy.speeds
         self._cached: dict[str, tuple[StepTime, ...]] = {}
         self._gpus = self._per_node = 0
         self._fitting: list[tuple[float, int]] = []
@@ -39,12 +39,11 @@ class Speeds:
 
     def observe(self, kind: KindOfJobs, step: MeasuredStep) -> None:
         """A job of a kind has taken such steps. Of unusual configurations only how much slower they are is
-        kept, since few numbers of GPUs are ever measured of them."""
-        if kind.configuration == _USUAL or self._is_empty:
+        kept, since few numbers of GPUs are ever measured of them. Steps that cannot be are passed over."""
+        if kind.configuration == _USUAL or self._table.is_empty:
             self._table.observe(_USUAL, step)
-            self._is_empty = False
             self._cached.clear()
-        else:
+        elif is_possible(step):
             kind.scale = self._table.scale_of(kind.configuration, [step])
             self._cached.pop(kind.key, None)
 
@@ -66,16 +65,15 @@ class Speeds:
 
     def state(self) -> list[Any]:
         """Of types that msgpack writes."""
-        return [self._is_empty, self._table.state()]
+        return self._table.state()
 
     def restore(self, state: list[Any]) -> None:
         """Take a state."""
-        self._is_empty = state[0]
-        self._table.restore(state[1])
+        self._table.restore(state)
         self._cached.clear()
 
     def _step_s(self, kind: KindOfJobs, gpus: int) -> float:
-        if self._is_empty:
+        if self._table.is_empty:
             return _UNKNOWN_STEP_S / gpus
         nodes = -(-gpus // self._per_node)
         micro_batch = self._most_micro_batch(kind.batch_size)

@@ -275,7 +275,8 @@ class Tasks:
         self.recount(job)
 
     def progress(self, job: TuningJob, samples_done: int) -> None:
-        """So far a job is now."""
+        """So far a job is now; no report has it done more than its work."""
+        samples_done = min(samples_done, job.workload.total_samples)
         if samples_done > job.furthest_samples:
             job.failures, job.furthest_samples = 0, samples_done
         job.job.samples_done = samples_done

@@ -428,3 +428,10 @@ def test_a_job_whose_only_sizes_are_more_than_there_is_waits() -> None:
     wide = problem(3, [kind({4: 1.0}), kind({1: 1.0})], [unit("wide", 0), unit("small", 1)])
     (share,) = solved(wide).shares
     assert share.job_ids == ("small",)
+
+
+@pytest.mark.parametrize("step_s", [5e-324, 1e-9, 1e-3])
+def test_a_job_with_next_to_nothing_left_starts_some_time(step_s: float) -> None:
+    left = unit("a", iterations=1.0, waited_s=1e6)
+    (share,) = solved(problem(1, [kind({1: step_s})], [left], switch_s=3_600.0)).shares
+    assert share.job_ids == ("a",)

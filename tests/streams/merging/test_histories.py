@@ -5,6 +5,7 @@ from a snapshot decides the same.
 """
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,13 +29,14 @@ SCHEMES: tuple[SchemeName, ...] = ("ymir", "ymir", "ymir", "srtf", "tiresias", "
 class History:
     """One history, and what it takes to go on with it."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, **policy: Any) -> None:
         self.rng = rng
         self.policy = {
             "scheme": rng.choice(SCHEMES),
             "idle_interval_s": rng.choice([None, 5.0]),
             "watched_epochs": rng.choice([1, 2]),
             "profile_iterations": 4,
+            **policy,
         }
         self.world = World(merging_cell(3, **self.policy), answers=self._answers)
         self.jobs = 0
@@ -181,10 +183,15 @@ def check(seed: int) -> None:
     for _ in range(STEPS):
         history.step()
     history.settle()
+    check_end(history)
+    check_commands(history)
+
+
+def check_end(history: History) -> None:
+    """Nothing is left of the jobs."""
     assert sorted(history.ended) == sorted(f"j{number + 1}" for number in range(history.jobs))
     assert not history.world.bench.zone._tasks.gpus.used
     assert not history.world.bench.zone._tasks._live.total
-    check_commands(history)
 
 
 def check_commands(history: History) -> None:
