@@ -70,7 +70,7 @@ class JobCheckpoints:
             ValueError: what is there is of another job, base model or format.
         """
         store, job_id = self._files.present, order.job_id
-        newest = store.newest(job_id)
+        newest = self._files.newest(order)
         wanted = order.resume_iterations * order.workload.hyperparameters.batch_size
         deadline_s = time.monotonic() + wait_s
         while (
@@ -80,13 +80,14 @@ class JobCheckpoints:
             and not store.is_concluded(job_id)
         ):
             time.sleep(_POLL_S)
-            newest = store.newest(job_id)
+            newest = self._files.newest(order)
         if newest is not None and newest.token > generation:
             raise StaleWriterError(f"{job_id}: generation {generation} was replaced by {newest.token}")
-        if newest is None:
-            return None
-        if newest.token < generation and order.resume_iterations == 0:
+        before = store.newest(job_id) if order.resume_iterations == 0 else None
+        if before is not None and before.token < generation:
             store.remove(job_id)
+            return None
+        if newest is None:
             return None
         if FINISHED_JOB in newest.files:
             return self._finished(newest, order)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from executors.node.checkpoints import Checkpoint, CheckpointStore
 from schemas.base import Identifier
 from schemas.fleet import Loss
+from schemas.merging.commands import JobOrder
 from schemas.merging.workload import TuningWorkload
 
 PROGRESS = "tuning.json"
@@ -88,9 +89,14 @@ class JobFiles:
         """Where the workers of a task find each other."""
         return self._meetings / task_id
 
-    def kept_samples(self, job_id: str) -> int:
+    def newest(self, order: JobOrder) -> Checkpoint | None:
+        """What a job goes on from, never from what a merge has left that was undone; None if it begins anew."""
+        newest = self.present.newest(order.job_id)
+        return None if newest is None or newest.token < order.oldest_generation else newest
+
+    def kept_samples(self, order: JobOrder) -> int:
         """What is left of a job if nothing of it runs."""
-        newest = self.present.newest(job_id)
+        newest = self.newest(order)
         return 0 if newest is None else newest.samples_done
 
     def undo(self, job_id: str, generation: int) -> int:

@@ -359,7 +359,7 @@ class TunerRunner:
         elif ending.undoes(job_id):
             samples_done = self._files.undo(job_id, assignment.generation)
         else:
-            samples_done = self._files.kept_samples(job_id)
+            samples_done = self._files.kept_samples(order)
         if order.run_id not in assignment.over:
             assignment.over.add(order.run_id)
             self._context.report(RunProgressed(**self._about(order, samples_done), node_s=0.0, complete=True))
@@ -370,7 +370,7 @@ class TunerRunner:
 
     def _fail(self, assignment: Assignment, order: JobOrder, error: str, permanent: bool) -> None:
         assignment.over.add(order.run_id)
-        samples_done = self._files.kept_samples(order.job_id)
+        samples_done = self._files.kept_samples(order)
         about = self._about(order, samples_done)
         self._context.report(RunFailed(**about, error=error[:MAX_TEXT_LENGTH], permanent=permanent))
         _log.warning("run failed job=%s run=%s error=%r", order.job_id, order.run_id, error)

@@ -42,6 +42,8 @@ class JobOrder(Record):
     resume_iterations: Iterations
     """What the cell knows to be done: a checkpoint of this job at least this far is expected. With 0 it
     starts anew, whatever lies there."""
+    oldest_generation: Annotated[int, Field(ge=1)] = 1
+    """Checkpoints of generations before this one are of a merge that was undone: no run goes on from them."""
 
 
 class ProfileOrdered(Command):

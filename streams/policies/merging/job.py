@@ -64,6 +64,8 @@ class TuningJob:
     """The task that it is part of."""
     generation: int = 0
     """Of the last task that its nodes were told to run it in."""
+    undone_generation: int = 0
+    """Of the last merge of it that was undone: nothing is kept of that one, and of those before."""
     waited_s: float = 0.0
     waits_since_s: float = 0.0
     """When it last had GPUs, or was submitted. Says nothing of a job that has some."""
@@ -98,6 +100,11 @@ class TuningJob:
         return self.finished is not None or self.given_up is not None
 
     @property
+    def is_undone(self) -> bool:
+        """Whether its last task was a merge that was undone: what its runs still say is of no use."""
+        return 0 < self.generation == self.undone_generation
+
+    @property
     def iterations(self) -> int:
         """Optimizer steps of it that are done."""
         return self.job.samples_done // self.workload.hyperparameters.batch_size
@@ -117,7 +124,13 @@ class TuningJob:
             user=self.job.user,
             workload=self.workload,
             resume_iterations=self.iterations,
+            oldest_generation=self.undone_generation + 1,
         )
+
+    def undo(self) -> None:
+        """Keep nothing of the merge that it is in: it begins anew."""
+        self.job.samples_done, self.best_accuracy, self.is_compared = 0, None, False
+        self.undone_generation = self.generation
 
     def to_state(self) -> list[Any]:
         """Everything that the register has not, of types that msgpack writes."""
@@ -133,6 +146,7 @@ class TuningJob:
             self.profiled_on,
             self.task,
             self.generation,
+            self.undone_generation,
             self.waited_s,
             self.waits_since_s,
             self.running_s,
@@ -162,10 +176,10 @@ class TuningJob:
             profiled_on,
             task,
             generation,
-            waited_s,
-            waits_since_s,
+            undone_generation,
             *rest,
         ) = state
+        waited_s, waits_since_s, *rest = rest
         running_s, attained_gpu_s, restarts, failures, *rest = rest
         furthest_samples, best_accuracy, is_compared, merge, never_merges, finished, given_up = rest
         return cls(
@@ -179,6 +193,7 @@ class TuningJob:
             profiled_on,
             task,
             generation,
+            undone_generation,
             waited_s,
             waits_since_s,
             running_s,

@@ -213,7 +213,8 @@ class Runs:
             case RunProgressed(complete=False):
                 return  # it will say what is left of it
             case RunProgressed() | RunFinished():
-                if not job.is_ending:
+                # A node that stopped before it heard that the merge is undone has kept its weights.
+                if not job.is_ending and not job.is_undone:
                     self._tasks.progress(job, report.samples_done)
             case RunFailed() if not job.is_ending:
                 self._tasks.fail(job, report)
@@ -250,7 +251,7 @@ class Runs:
             # Of two that learn from each other, the other may gain: nothing is learned of it.
             yield from self._judge(each, "undone", learns=each is job)
             if each in learners:
-                each.job.samples_done, each.is_compared = 0, False  # nothing of the merge is kept
+                each.undo()
             each.merge = None
         self._planning.has_changed = True
 
@@ -288,7 +289,7 @@ class Runs:
             return
         if job.merge is not None:
             yield from self._judge(job, "finished" if job.finished is not None else "ended_early")
-        is_alone = job.merge is None or job.merge.is_donor
+        is_alone = (job.merge is None or job.merge.is_donor) and not job.is_undone
         if job.finished is not None and is_alone and job.iterations > 0:
             kind = self._knowledge.kinds[job.kind]
             if kind.expected_iterations is not None:

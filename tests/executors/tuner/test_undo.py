@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.fleet import RunFailed, RunFinished, RunProgressed
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.merging.commands import TransferMode
 from schemas.merging.reports import TaskEvaluated
 from tests.support.tuner_nodes import Fleet, assigned, order, released, workload
@@ -47,11 +47,24 @@ def test_the_donor_of_a_merge_that_is_undone_keeps_what_it_has_and_the_receiver_
 def test_who_has_learned_in_a_merge_begins_anew(worker: LoneWorker, mode: TransferMode) -> None:
     orders = order("a", workload(20)), order("b", workload(20, dataset="other.jsonl"))
     worker.run(assigned("n1", *orders, mode=mode), 30 if mode == "temporal" else 10)
-    assert worker.files.kept_samples("b") == 60
+    assert worker.files.kept_samples(orders[1]) == 60
     assert worker.files.undo("b", 1) == 0
-    assert worker.files.kept_samples("b") == 0
+    assert worker.files.kept_samples(orders[1]) == 0
     # Again, as after a crash in between.
     assert worker.files.undo("b", 1) == 0
+
+
+@pytest.mark.parametrize("resume_iterations", [0, 5])
+def test_no_run_goes_on_from_what_a_node_has_kept_of_a_merge_that_was_undone(
+    worker: LoneWorker, resume_iterations: int
+) -> None:
+    worker.run(assigned("n1", order("a"), order("b"), mode="spatial"), 10)
+    anew = order("b", generation=2, resume_iterations=resume_iterations)
+    anew = anew.model_copy(update={"oldest_generation": 2})
+    assert worker.files.kept_samples(anew) == 0
+    reports = worker.run(assigned("n1", anew, generation=2), 3)
+    assert [each.samples_done for each in reports_of(reports, RunStarted, "b")] == [0]
+    assert worker.files.kept_samples(anew) == 18
 
 
 @pytest.mark.parametrize(("mode", "job"), [("temporal", "b"), ("spatial", "a"), ("spatial", "b")])
@@ -62,7 +75,7 @@ def test_who_has_progress_does_not_learn_in_a_merge(worker: LoneWorker, mode: Tr
     reports = worker.run(assigned("n1", *orders, mode=mode, generation=2), 4)
     (failed,) = reports_of(reports, RunFailed, job)
     assert "mode: who learns in a merge has no progress before it, this job has 5 iterations" in failed.error
-    assert worker.files.kept_samples(job) == 30
+    assert worker.files.kept_samples(order(job)) == 30
 
 
 def test_what_a_later_generation_has_trained_is_not_undone(worker: LoneWorker) -> None:

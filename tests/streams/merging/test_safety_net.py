@@ -104,6 +104,37 @@ def test_what_a_run_had_on_disk_before_it_heard_of_the_undo_is_not_gone_on_with(
     assert script.job("a").iterations == 0
 
 
+def test_what_a_node_has_kept_of_an_undone_merge_is_not_gone_on_with(script):
+    script.plan(share("a", "b"))
+    script.send(script.finished("a", 900), script.evaluated("b", 2.0, 0.06))
+    script.end("b", iterations=210)  # it stopped in an orderly way, before it was told of the undo
+    assert script.job("b").iterations == 0
+    (assigned,) = of(TaskAssigned, script.plan(share("b")))
+    (order,) = assigned.orders
+    assert (order.resume_iterations, order.oldest_generation) == (0, assigned.generation)
+    script.send(script.progressed("b", 50))
+    assert resumed(script.plan(share("b", gpus=2))) == {}
+    (again,) = of(TaskAssigned, script.end("b", iterations=60))
+    assert (again.orders[0].resume_iterations, again.orders[0].oldest_generation) == (60, assigned.generation)
+
+
+def test_a_donor_goes_on_from_what_it_had_whatever_becomes_of_its_receiver(script):
+    script.plan(share("a", "b"))
+    script.send(script.evaluated("b", 2.0, 0.09, phase="donor"))
+    script.end("a", iterations=210)
+    (assigned,) = of(TaskAssigned, script.plan(share("a")))
+    assert (assigned.orders[0].resume_iterations, assigned.orders[0].oldest_generation) == (210, 1)
+
+
+def test_a_job_that_was_done_before_its_node_heard_of_the_undo_tells_nothing_of_jobs_alone(script):
+    script.plan(share("a", "b"))
+    script.send(script.finished("a", 900), script.evaluated("b", 2.0, 0.06))
+    (run,) = script.job("b").stopping
+    kind = script.bench.zone._knowledge.kinds[script.job("b").kind]
+    assert of(JobCompleted, script.send(script.finished("b", 210, run=run)))
+    assert kind.finished == 0
+
+
 def test_what_was_undone_is_learned_of_the_job_that_did_not_gain_alone(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.evaluated("b", 2.0, 0.1))
