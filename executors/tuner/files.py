@@ -90,7 +90,7 @@ class JobFiles:
         return self._meetings / task_id
 
     def newest(self, order: JobOrder) -> Checkpoint | None:
-        """What a job goes on from, never from what a merge has left that was undone; None if it begins anew."""
+        """What a job goes on from, never what an undone merge has left; None if it begins anew."""
         newest = self.present.newest(order.job_id)
         return None if newest is None or newest.token < order.oldest_generation else newest
 

@@ -127,9 +127,15 @@ class TuningJob:
             oldest_generation=self.undone_generation + 1,
         )
 
-    def undo(self) -> None:
-        """Keep nothing of the merge that it is in: it begins anew."""
+    def lose(self) -> None:
+        """Nothing of what it has learned is left: it begins anew."""
         self.job.samples_done, self.best_accuracy, self.is_compared = 0, None, False
+        if self.merge is not None:
+            self.merge.best_accuracy = None
+
+    def undo(self) -> None:
+        """Keep nothing of the merge that it is in."""
+        self.lose()
         self.undone_generation = self.generation
 
     def to_state(self) -> list[Any]:

@@ -187,7 +187,10 @@ class Runs:
             case TaskEvaluated():
                 yield from self._evaluated(job, task, report)
             case RunStarted():
-                pass
+                before = job.iterations
+                self._tasks.start(job, task, report.samples_done)
+                if job.iterations < before:
+                    self._planning.has_changed = True
             case RunProgressed(complete=False):
                 self._tasks.progress(job, report.samples_done)
             case RunFinished():

@@ -281,6 +281,18 @@ class Tasks:
             job.failures, job.furthest_samples = 0, samples_done
         job.job.samples_done = samples_done
 
+    def start(self, job: TuningJob, task: Task, samples_done: int) -> None:
+        """A run of a job begins, from what is left of it: less than was evaluated where no checkpoint was
+        written since. With nothing left, and without its partner, a job has learned nothing in its merge."""
+        had_begun = job.iterations > 0
+        self.progress(job, samples_done)
+        if job.iterations > 0:
+            return
+        if had_begun:
+            job.lose()
+        if task.mode == "normal" and job.merge is not None and not job.merge.is_donor:
+            job.merge = None
+
     def cleared(self, job: TuningJob, run_id: str) -> Iterator[Outcome]:
         """A run that was told to end has done so."""
         job.stopping.pop(run_id, None)

@@ -3,6 +3,7 @@
 import pytest
 
 from schemas.decisions import JobCompleted
+from schemas.fleet import RunStarted
 from schemas.merging.commands import TaskAssigned, TaskReleased
 from schemas.merging.outcomes import MergeJudged, PlanDecided, TaskChanged
 from schemas.merging.workload import TuningHyperparameters
@@ -193,6 +194,61 @@ def test_a_spatial_merge_that_lost_its_gpus_at_once_counts_as_one_if_it_had_trai
     script.end("b", iterations=0)
     assert script.job("a").merge is not None
     assert script.job("b").merge is None
+
+
+def started(script: Script, job_id: str, iterations: int) -> RunStarted:
+    progressed = script.progressed(job_id, iterations)
+    return RunStarted(**progressed.model_dump(include={*RunStarted.model_fields} - {"dataset_samples"}))
+
+
+def lost_in_a_spatial_merge(script: Script) -> None:
+    """Both jobs were evaluated, and a worker process dies before their first checkpoint."""
+    script.plan(share("a", "b", mode="spatial"))
+    script.send(script.evaluated("a", 1.0, 0.7), script.evaluated("b", 1.0, 0.7))
+    script.send(script.failed("a"))
+    script.send(script.failed("b", run=next(iter(script.job("b").stopping))))
+
+
+def test_a_merge_of_which_a_job_has_no_weights_left_is_none(script):
+    lost_in_a_spatial_merge(script)
+    assert assigned(script.plan(share("a"), share("b"))) == [
+        ("normal", [("a", 100)]),
+        ("normal", [("b", 100)]),
+    ]
+    script.send(started(script, "a", 100), started(script, "b", 0))
+    assert script.job("a").merge is not None, "a checkpoint was there"
+    assert (script.job("b").merge, script.job("b").iterations) == (None, 0)
+    outcomes = script.send(script.evaluated("b", 2.0, 0.5), script.finished("b", 500))
+    assert of(MergeJudged, outcomes) == []
+    kind = script.bench.zone._knowledge.kinds[script.job("a").kind]
+    assert kind.finished == 0
+    kind = next(each for each in script.bench.zone._knowledge.kinds.values() if each.finished)
+    assert (kind.finished_iterations, kind.finished_accuracy) == (500, 0.5), "what it had before is lost"
+
+
+def test_a_run_of_both_that_begins_anew_is_the_same_merge_watched_from_its_beginning(script):
+    script.plan(share("a", "b", mode="spatial"))
+    script.send(script.evaluated("b", 2.0, 0.7))
+    assert script.job("b").is_compared
+    script.send(started(script, "b", 0))  # its node's processes have begun anew
+    assert script.job("b").merge is not None
+    assert (script.job("b").is_compared, script.job("b").merge.best_accuracy) == (False, None)
+
+
+def test_the_start_of_a_receivers_run_is_the_beginning_of_its_merge(script):
+    script.plan(share("a", "b"))
+    script.send(started(script, "a", 0), started(script, "b", 0))
+    script.send(script.evaluated("b", 1.0, 0.3, phase="donor"), script.finished("a", 1_000))
+    script.send(started(script, "b", 0))
+    assert script.job("b").merge.best_accuracy == 0.3
+
+
+def test_a_job_is_as_far_as_its_run_says_when_it_starts(script):
+    script.plan(share("a"))
+    script.send(script.evaluated("a", 1.0, 0.3), script.failed("a"))
+    script.plan(share("a"))
+    script.send(started(script, "a", 60))
+    assert script.job("a").iterations == 60
 
 
 def test_both_go_on_where_a_run_of_one_fails(script):
