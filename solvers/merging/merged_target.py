@@ -18,6 +18,8 @@ from solvers.merging.pairs import Candidate, regress
 
 WATCHED_EPOCHS: Final = 2.0
 """After so many without a gain a merge is undone."""
+_LARGEST_LOG: Final = 20.0
+"""Of epochs merged over those alone: beyond, extrapolated effects mean nothing."""
 
 
 class MergeResult(NamedTuple):
@@ -80,7 +82,11 @@ def foretell_targets(results: Sequence[MergeResult], asked: Sequence[MergeQuesti
     margins = [(r.merge, math.asinh((r.best - r.target) / r.target / SCALE)) for r in results]
     ratios = [(r.merge, math.log(r.epochs / r.own_epochs)) for r in results if r.epochs is not None]
     return [
-        ForetoldTarget(margin.positive, question.own_epochs * math.exp(ratio.mean), question.own_epochs)
+        ForetoldTarget(
+            margin.positive,
+            question.own_epochs * math.exp(min(max(ratio.mean, -_LARGEST_LOG), _LARGEST_LOG)),
+            question.own_epochs,
+        )
         for margin, ratio, question in zip(
             regress(margins, merges), regress(ratios, merges), asked, strict=True
         )
