@@ -37,7 +37,8 @@ _PART_FOR_HIGHS = 0.6
 _LEAST_S = 0.05
 """Less time than that is not worth building a program for."""
 RELATIVE_GAP = 1e-3
-"""Of what a plan saves beside waiting: one that is better by no more is not looked for."""
+"""Of what a plan saves beside waiting, and of what it costs: one that is better by no more is not looked
+for."""
 _ROUNDING = 1e-12
 
 
@@ -59,7 +60,8 @@ def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
     all_wait = math.fsum(options.waiting.tolist())
     left_s = start_s + time_limit_s - time.perf_counter()
     if left_s >= _LEAST_S and not _is_optimal(all_wait, bound, columns, chosen):
-        chosen, most = _improved(columns, problem.gpus, chosen, relaxed, _PART_FOR_HIGHS * left_s)
+        time_for_highs_s = _PART_FOR_HIGHS * left_s
+        chosen, most = _improved(columns, problem.gpus, all_wait, chosen, relaxed, time_for_highs_s)
         if offers.is_all:
             bound = max(bound, all_wait - most)
     objective = all_wait - _saved(columns, chosen)
@@ -116,6 +118,7 @@ def _columns(
 def _improved(
     columns: Sequence[Column],
     gpus: int,
+    all_wait: float,
     chosen: tuple[int, ...],
     relaxed: Relaxed | None,
     time_limit_s: float,
@@ -123,14 +126,16 @@ def _improved(
     """The best choice that HiGHS finds, and what none of these columns saves more than."""
     saved = _saved(columns, chosen)
     most = math.inf if relaxed is None else relaxed.saving
-    if most - saved <= RELATIVE_GAP * saved:
+    gap = _gap(all_wait, saved)
+    if most - saved <= gap:
         return chosen, most
     # With a column that lacks more than what could be won, no choice is better.
     kept = [
         index for index in range(len(columns)) if relaxed is None or relaxed.lacking[index] <= most - saved
     ]
     start = [place for place, index in enumerate(kept) if index in set(chosen)]
-    solved = choose([columns[index] for index in kept], gpus, start, time_limit_s, RELATIVE_GAP)
+    relative_gap = gap / saved if saved > 0 else RELATIVE_GAP
+    solved = choose([columns[index] for index in kept], gpus, start, time_limit_s, relative_gap)
     if solved is None:
         return chosen, most
     found = tuple(kept[place] for place in solved.columns)
@@ -142,9 +147,15 @@ def _saved(columns: Sequence[Column], chosen: Sequence[int]) -> float:
 
 
 def _is_optimal(all_wait: float, bound: float, columns: Sequence[Column], chosen: Sequence[int]) -> bool:
-    """Whether no plan saves more by over `RELATIVE_GAP`. Rounding is relative to the whole objective."""
+    """Whether no plan is better by more than the gap. Rounding is relative to the whole objective."""
     saved = _saved(columns, chosen)
-    return all_wait - bound - saved <= RELATIVE_GAP * saved + _ROUNDING * all_wait
+    return all_wait - bound - saved <= _gap(all_wait, saved) + _ROUNDING * all_wait
+
+
+def _gap(all_wait: float, saved: float) -> float:
+    """What a better plan would have to save more, to be worth looking for. One job that has waited for very
+    long makes what is saved so large that a thousandth of it is more than all other jobs cost."""
+    return RELATIVE_GAP * min(saved, max(all_wait - saved, 0.0))
 
 
 def _share(problem: MergeProblem, column: Column, mode: TransferMode) -> Share:
