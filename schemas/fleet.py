@@ -4,7 +4,17 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from schemas.base import Event, Identifier, PositiveSamples, RelativePath, RunId, Samples, Text, distinct
+from schemas.base import (
+    Event,
+    Identifier,
+    PositiveSamples,
+    Record,
+    RelativePath,
+    RunId,
+    Samples,
+    Text,
+    distinct,
+)
 from schemas.kind import InputTopic
 
 FLEET = InputTopic(
@@ -80,10 +90,18 @@ class NodeSilent(FleetEvent):
     out."""
 
 
+MAX_REFUSED_RUNS = 128
 RefusalReason = Literal["unknown_type", "runner_missing", "runner_failed", "malformed", "impossible"]
 """`unknown_type`: the node knows no commands of this type. `runner_missing`: it knows them, and lacks the
 runner. `runner_failed`: the runner is out of order until the executor is started again. `malformed`: the
 fields are not those of the type. `impossible`: the runner knows that no cell sends such a command."""
+
+
+class RefusedRun(Record):
+    """A run that a node does not begin."""
+
+    run_id: RunId
+    job_id: Identifier
 
 
 class CommandRefused(FleetEvent):
@@ -97,6 +115,8 @@ class CommandRefused(FleetEvent):
     """Who is to obey it; None where the node does not know commands of its type."""
     reason: RefusalReason
     detail: Text
+    runs: Annotated[tuple[RefusedRun, ...], Field(max_length=MAX_REFUSED_RUNS)] = ()
+    """Those that the command was to begin, as far as the node could read it. They have failed there."""
 
 
 class RunReport(FleetEvent):

@@ -2,14 +2,19 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from pydantic import ValidationError
 
 from executors.node.commands import CommandRecord
 from executors.node.journal import Journal
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.codec import DecisionRecord, InvalidRecordError, decode_data, decode_decision_record
 from schemas.commands import Command
-from schemas.fleet import CommandRefused, RefusalReason
+from schemas.fleet import MAX_REFUSED_RUNS, CommandRefused, RefusalReason, RefusedRun
 from schemas.registry import DECISION_TYPES
 from schemas.topics import INPUT_MAX_MESSAGE_BYTES
 
@@ -68,8 +73,10 @@ class Acceptance:
             ):
                 yield accepted.command
 
-    def refusal(self, id: str, runner: str | None, reason: RefusalReason, detail: str) -> CommandRefused:
-        """What the cell is told of a command that this node does not obey."""
+    def refusal(
+        self, id: str, runner: str | None, reason: RefusalReason, detail: str, data: Mapping[str, Any]
+    ) -> CommandRefused:
+        """What the cell is told of a command that this node does not obey, of which this is the data."""
         return CommandRefused(
             cell=self._cell,
             node=self._node,
@@ -77,6 +84,7 @@ class Acceptance:
             runner=runner,
             reason=reason,
             detail=detail[:MAX_TEXT_LENGTH],
+            runs=tuple(islice(_runs_in(data), MAX_REFUSED_RUNS)),
         )
 
     def _read(self, value: bytes | None) -> AcceptedCommand | CommandRefused | None:
@@ -103,7 +111,7 @@ class Acceptance:
         try:
             command = decode_data(decision, model)
         except InvalidRecordError as error:
-            return self.refusal(decision.id, model.RUNNER, "malformed", str(error))
+            return self.refusal(decision.id, model.RUNNER, "malformed", str(error), decision.data)
         return AcceptedCommand(decision.id, f"{decision.id} {decision.chain[:_KEY_DIGITS]}", command)
 
     def _unknown(self, decision: DecisionRecord) -> CommandRefused:
@@ -111,6 +119,16 @@ class Acceptance:
         known = DECISION_TYPES.get(decision.type)
         if known is not None and issubclass(known, Command):
             detail = f"{decision.type} is for runner {known.RUNNER}, the node has {runners}"
-            return self.refusal(decision.id, known.RUNNER, "runner_missing", detail)
+            return self.refusal(decision.id, known.RUNNER, "runner_missing", detail, decision.data)
         detail = f"no command of type {decision.type!r} is known here, the node has {runners}"
-        return self.refusal(decision.id, None, "unknown_type", detail)
+        return self.refusal(decision.id, None, "unknown_type", detail, decision.data)
+
+
+def _runs_in(data: Mapping[str, Any]) -> Iterator[RefusedRun]:
+    """The runs that a command names: itself, in one of its fields, or in a list of them. It may be malformed
+    or of an unknown type, so what is no name is passed over."""
+    for part in (data, *data.values()):
+        for each in part if isinstance(part, list | tuple) else (part,):
+            if isinstance(each, Mapping) and "run_id" in each:
+                with suppress(ValidationError):
+                    yield RefusedRun.model_validate({"run_id": each["run_id"], "job_id": each.get("job_id")})

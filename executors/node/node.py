@@ -250,7 +250,8 @@ class Node:
         if objection is None:
             return True
         if objection.kind == "impossible":
-            self._refuse(self._acceptance.refusal(accepted.id, name, "impossible", objection.detail))
+            data = accepted.command.model_dump(mode="json")
+            self._refuse(self._acceptance.refusal(accepted.id, name, "impossible", objection.detail, data))
         else:
             _log.info("command skipped id=%s reason=%s", accepted.id, objection.detail)
         return False
@@ -263,7 +264,8 @@ class Node:
     def _refuse_for_failure(self, accepted: AcceptedCommand) -> None:
         name = accepted.command.RUNNER
         detail = f"runner {name} has failed since the executor was started"
-        self._refuse(self._acceptance.refusal(accepted.id, name, "runner_failed", detail))
+        data = accepted.command.model_dump(mode="json")
+        self._refuse(self._acceptance.refusal(accepted.id, name, "runner_failed", detail, data))
 
     def _refuse(self, refused: CommandRefused) -> None:
         """Tell the operator, and the cell unless it considers the node offline."""

@@ -8,7 +8,15 @@ from schemas.changes import CellChange, ZoneConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.decisions import EventIgnored, JobQuoted, JobRejected, RejectionReason
-from schemas.fleet import CommandRefused, FleetEvent, NodeOffline, NodeSilent, RunReport, SignOfLife
+from schemas.fleet import (
+    CommandRefused,
+    FleetEvent,
+    NodeOffline,
+    NodeSilent,
+    RunFailed,
+    RunReport,
+    SignOfLife,
+)
 from schemas.inference import InferenceEvent
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.registry import writer_of
@@ -204,6 +212,7 @@ class ConfiguredCell:
         if isinstance(event, CommandRefused):
             detail = f"node {event.node} refuses command {event.command_id}, {event.reason}: {event.detail}"
             yield EventIgnored(reason="command_refused", detail=detail)
+            yield from self._decided(self._refused_runs(event))
         elif isinstance(event, RunReport):
             job = self.jobs.live.get(event.job_id)
             if job is None:
@@ -212,6 +221,21 @@ class ConfiguredCell:
                 yield from self._decided(self.zones[job.zone].run_changed(job, event))
         elif not isinstance(event, SignOfLife | NodeOffline | NodeSilent):
             yield from self._pass_on(event)
+
+    def _refused_runs(self, event: CommandRefused) -> Iterator[Outcome]:
+        for run in event.runs:
+            job = self.jobs.live.get(run.job_id)
+            if job is not None:
+                failed = RunFailed(
+                    cell=event.cell,
+                    node=event.node,
+                    run_id=run.run_id,
+                    job_id=job.job_id,
+                    samples_done=job.samples_done,
+                    error=event.detail or event.reason,
+                    permanent=False,
+                )
+                yield from self.zones[job.zone].run_refused(job, failed)
 
     def _solved(self, event: SolveFinished) -> Iterator[Outcome]:
         zone = self.zones.get(event.zone)

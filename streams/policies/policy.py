@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured, Zone
-from schemas.fleet import RunReport
+from schemas.fleet import RunFailed, RunReport
 from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
@@ -51,6 +51,10 @@ class ZonePolicy(Protocol):
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
         """A report about a run of a live job."""
+
+    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
+        """A node has refused the command to begin a run of a live job, which has failed there. Any node says
+        so that was to have a part of the run, not only the one that reports for all."""
 
     def broken_promises(self, context: ZoneContext) -> Iterator[str]:
         """What was promised to admitted jobs and could not be kept if the zone were configured so, a line for

@@ -119,6 +119,9 @@ class RoundRobinZone:
                 self._queue.append(job.job_id)
         yield from self._assign()
 
+    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
+        yield from self.run_changed(job, failed)
+
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
         reasons = self._closed.setdefault(change.node, [])
         match change.status:

@@ -147,6 +147,9 @@ class ElasticZone:
                 yield from self._workforce.clear(entry, report)
         self._changed = True
 
+    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
+        yield from self.run_changed(job, failed)
+
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
         reasons = self._closed.setdefault(change.node, {})
         match change.status:

@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas.base import Event, Outcome
 from schemas.decisions import EventIgnored
-from schemas.fleet import RunReport
+from schemas.fleet import RunFailed, RunReport
 from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
@@ -29,6 +29,9 @@ class InferenceZone:
         raise AssertionError(f"{request.quote_id}: the policy registers no terms to quote on")
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:  # noqa: ARG002
+        raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
+
+    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:  # noqa: ARG002
         raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
 
     def broken_promises(self, context: ZoneContext) -> Iterator[str]:  # noqa: ARG002

@@ -77,12 +77,26 @@ class Runs:
         task = self._tasks.task_of(job)
         is_its_node = report.node in job.profiled_on if task is None else report.node == task.leader
         if job.run_id != report.run_id or not is_its_node:
-            detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
-            yield EventIgnored(reason="stale_report", detail=detail)
+            yield _stale(job, report)
         elif task is None:
             yield from self._profiling(job, report)
         else:
             yield from self._running(job, task, report)
+
+    def refused(self, job: TuningJob, failed: RunFailed) -> Iterator[Outcome]:
+        """A node does not begin its part of a run."""
+        if job.stopping.get(failed.run_id) == failed.node:
+            # Its task has ended, perhaps by the refusal of another node, or of its partner's run.
+            yield from self._ended(job, failed.run_id)
+            return
+        task = self._tasks.task_of(job)
+        nodes = job.profiled_on if task is None else task.members
+        if job.run_id != failed.run_id or failed.node not in nodes:
+            yield _stale(job, failed)
+        elif task is None:
+            yield from self._profiling(job, failed)
+        else:
+            yield from self._failed(job, task, failed)
 
     def let_go(self, job: TuningJob) -> Iterator[Outcome]:
         """A user withdraws a job: it ends wherever it is."""
@@ -196,16 +210,20 @@ class Runs:
             case RunFinished():
                 yield from self._complete(job, report)
             case RunFailed():
-                if len(task.job_ids) == 1 or report.permanent:
-                    self._tasks.fail(job, report)
-                else:
-                    # It may be for the merge, so that neither job is at fault: each goes on alone.
-                    for each in task.job_ids:
-                        self._tasks.jobs[each].never_merges = True
-                yield from self._break_up(task, job, "run_failed", report.error)
+                yield from self._failed(job, task, report)
             case RunProgressed(complete=True):
                 self._tasks.progress(job, report.samples_done)
                 yield from self._break_up(task, job, "run_failed", f"node {report.node} has ended its run")
+
+    def _failed(self, job: TuningJob, task: Task, report: RunFailed) -> Iterator[Outcome]:
+        """A job's run in its task has failed on a node, which need not be the one that reports for all."""
+        if len(task.job_ids) == 1 or report.permanent:
+            self._tasks.fail(job, report)
+        else:
+            # It may be for the merge, so that neither job is at fault: each goes on alone.
+            for each in task.job_ids:
+                self._tasks.jobs[each].never_merges = True
+        yield from self._break_up(task, job, "run_failed", report.error, report.node)
 
     def _ending(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
         """A report about a run that was told to end."""
@@ -225,7 +243,11 @@ class Runs:
                 pass
             case _:
                 return
-        yield from self._tasks.cleared(job, report.run_id)
+        yield from self._ended(job, report.run_id)
+
+    def _ended(self, job: TuningJob, run_id: str) -> Iterator[Outcome]:
+        """A run that was told to end is over."""
+        yield from self._tasks.cleared(job, run_id)
         task = self._tasks.task_of(job)
         if job.is_ending and task is not None:
             yield from self._break_up(task, job, "run_failed", job.given_up or "")
@@ -269,14 +291,21 @@ class Runs:
         self._planning.has_changed = True
         yield from self.profile()
 
-    def _break_up(self, task: Task, job: TuningJob, reason: Any, detail: str) -> Iterator[Outcome]:
-        """A task ends because of one of its jobs, whose run is over already; the other waits for GPUs."""
+    def _break_up(
+        self, task: Task, job: TuningJob, reason: Any, detail: str, node: str | None = None
+    ) -> Iterator[Outcome]:
+        """A task ends because of one of its jobs, whose run is over already; the other waits for GPUs.
+
+        Args:
+            node: where the run is over. Its leader still says when it has ended it, if that is another one;
+                None where it is over everywhere.
+        """
         gpus, run_id = task.gpus, job.run_id
         if job.is_ending:
             yield from self._tasks.stop(task, "failed", about=(job.job_id,))
         else:
             yield from self._tasks.stop(task, "reallocated")
-        if run_id is not None:
+        if run_id is not None and node in (None, task.leader):
             job.stopping.pop(run_id, None)
             self._tasks.recount(job)
         self._tasks.part(task)
@@ -327,3 +356,8 @@ class Runs:
 def _turn_bytes(user: str) -> int:
     """What a user's turn takes of a snapshot."""
     return len(user.encode()) + _TURN_BYTES
+
+
+def _stale(job: TuningJob, report: RunReport) -> EventIgnored:
+    detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
+    return EventIgnored(reason="stale_report", detail=detail)

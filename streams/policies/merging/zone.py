@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from schemas.base import Event, Outcome
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
-from schemas.fleet import RunReport
+from schemas.fleet import RunFailed, RunReport
 from schemas.jobs import JobQuoteRequested
 from schemas.merging.outcomes import QueuedTask
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
@@ -89,6 +89,9 @@ class MergingZone:
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
         yield from self._runs.reported(self._tasks.jobs[job.job_id], report)
+
+    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
+        yield from self._runs.refused(self._tasks.jobs[job.job_id], failed)
 
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
         match change.status:

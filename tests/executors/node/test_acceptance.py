@@ -91,9 +91,29 @@ REFUSED = {
 
 @pytest.mark.parametrize(("refused", "runner", "reason", "detail"), REFUSED.values(), ids=REFUSED.keys())
 def test_it_refuses(refused: CommandRecord, runner: str | None, reason: str, detail: str) -> None:
-    assert read(refused) == CommandRefused(
+    told = read(refused)
+    assert isinstance(told, CommandRefused)
+    assert told.model_copy(update={"runs": ()}) == CommandRefused(
         cell=CELL, node="n1", command_id="c-7-0", runner=runner, reason=reason, detail=detail
     )
+    assert len(told.runs) == (reason != "malformed")  # where a run is named
+
+
+RUN = {"run_id": "3/j", "job_id": "j"}
+NAMED = {
+    "its one run": (RUN, [("3/j", "j")]),
+    "the run of a field": ({"order": RUN}, [("3/j", "j")]),
+    "the runs of a list": ({"orders": [RUN, {"run_id": "3/k", "job_id": "k"}]}, [("3/j", "j"), ("3/k", "k")]),
+    "what names none": ({"runs": [1, None, {}, [RUN]], "run_id": 7, "job_id": "j"}, []),
+    "half a name": ({"order": {"run_id": "3/j"}}, []),
+    "as many as fit": ({"runs": [RUN] * 200}, [("3/j", "j")] * 128),
+}
+
+
+@pytest.mark.parametrize(("data", "runs"), NAMED.values(), ids=NAMED.keys())
+def test_a_refusal_names_the_runs_that_do_not_begin(data: dict, runs: list[tuple[str, str]]) -> None:
+    told = Acceptance(CELL, "n1", TYPES).refusal("c-7-0", "counting", "malformed", "", data)
+    assert [(run.run_id, run.job_id) for run in told.runs] == runs
 
 
 def test_what_a_batch_of_records_takes_back_here_is_known_before_any_is_applied() -> None:

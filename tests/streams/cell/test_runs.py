@@ -6,6 +6,7 @@ from infra.views.words import happening
 from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.codec import Decision
 from schemas.decisions import EventIgnored, JobCompleted, JobRefunded, NodeStatusChanged
+from schemas.fleet import RefusedRun
 from schemas.lora_commands import RunCancelled, SlotAssigned
 from tests.support.cells import (
     EPOCH_S,
@@ -226,9 +227,10 @@ def test_a_report_of_a_run_that_the_zone_never_ordered_is_stale(bench, run_id: s
     assert ignored.reason == "stale_report"
 
 
-def test_a_command_that_a_node_refuses_is_on_record_and_changes_nothing(bench) -> None:
-    bench.send(tick(0), online("a1"))
-    assert bench.send(refused("a1")) == [
+def test_a_command_that_a_node_refuses_is_on_record_and_changes_nothing_in_its_slot(bench) -> None:
+    bench.send(bid(), tick(0), online("a1"))
+    runs = (RefusedRun(run_id="1/j", job_id="j"), RefusedRun(run_id="1/k", job_id="nobody"))
+    assert bench.send(refused("a1").model_copy(update={"runs": runs})) == [
         EventIgnored(
             reason="command_refused",
             detail="node a1 refuses command c-7-0, runner_missing: it has lora",

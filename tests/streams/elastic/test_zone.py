@@ -19,7 +19,7 @@ from schemas.decisions import (
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.elastic.outcomes import JobResized
 from schemas.elastic.workload import ElasticTerms
-from schemas.fleet import NodeOffline, NodeOnline, NodeSilent
+from schemas.fleet import CommandRefused, NodeOffline, NodeOnline, NodeSilent, RefusedRun
 from schemas.jobs import JobQuoteRequested
 from streams.cell.cell import Cell
 from tests.support.elastic import (
@@ -325,6 +325,24 @@ class TestEnding:
         for attempt, time_s in enumerate((60.0, 120.0, 180.0)):
             (order,) = run(bench, bench.send(tick(time_s)))
             outcomes = bench.send(failed(order))
+            if attempt < 2:
+                assert resized(outcomes) == [("j", "run_failed", 0)]
+        assert isinstance(outcomes[-1], JobRefunded)
+
+    def test_workers_that_a_node_refuses_have_failed_and_hold_no_gpus(self, bench):
+        bench.send(submit("j"))
+        for attempt, time_s in enumerate((60.0, 120.0, 180.0)):
+            (order,) = assigned(bench.send(tick(time_s)))
+            refused = CommandRefused(
+                cell=CELL,
+                node=order.node,
+                command_id="c-7-0",
+                runner="elastic",
+                reason="impossible",
+                detail="6 workers are more than the node has GPUs",
+                runs=(RefusedRun(run_id=order.run_id, job_id="j"),),
+            )
+            outcomes = bench.send(refused)
             if attempt < 2:
                 assert resized(outcomes) == [("j", "run_failed", 0)]
         assert isinstance(outcomes[-1], JobRefunded)

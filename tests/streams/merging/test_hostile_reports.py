@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from schemas.fleet import (
+    CommandRefused,
+    RefusedRun,
+    RunFailed,
+    RunFinished,
+    RunProgressed,
+    RunReport,
+    RunStarted,
+)
 from schemas.merging.commands import TaskAssigned
 from schemas.merging.outcomes import JobForetold, MergeJudged
 from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
@@ -48,8 +56,11 @@ class HostileHistory(History):
         jobs = list(self.world.bench.zone._tasks.jobs.values())
         if jobs and self.rng.random() < 0.5:
             job = self.rng.choice(jobs)
-            report = self.rng.choice(self._reports)(job, self._place(job))
-            self.send(report)
+            place = self._place(job)
+            if self.rng.random() < 0.1:
+                self.send(self._refused(place))
+            else:
+                self.send(self.rng.choice(self._reports)(job, place))
         else:
             super().step()
 
@@ -68,6 +79,18 @@ class HostileHistory(History):
             "job_id": job.job_id,
             "samples_done": rng.choice(samples),
         }
+
+    @staticmethod
+    def _refused(place: dict[str, Any]) -> CommandRefused:
+        return CommandRefused(
+            cell=CELL,
+            node=place["node"],
+            command_id="c-7-0",
+            runner="tuner",
+            reason="malformed",
+            detail="",
+            runs=(RefusedRun(run_id=place["run_id"], job_id=place["job_id"]),),
+        )
 
     def _measured(self) -> MeasuredStep:
         rng, step_s = self.rng, self.rng.choice(SECONDS)

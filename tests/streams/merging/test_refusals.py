@@ -1,0 +1,108 @@
+"""A node refuses a command: the runs that were to begin have failed there, and hold nothing."""
+
+import pytest
+
+from schemas.base import Outcome
+from schemas.decisions import EventIgnored, JobRefunded
+from schemas.fleet import CommandRefused, RefusedRun
+from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
+from schemas.merging.outcomes import JobForetold, TaskChanged
+from tests.support.merging import CELL, submit
+from tests.support.merging_script import Script, of, share
+
+DETAIL = "the task needs 4 GPUs here, the node has 1"
+
+
+def refused(command: TaskAssigned | ProfileOrdered | LoaderPrewarmed) -> CommandRefused:
+    orders = command.orders if isinstance(command, TaskAssigned) else (command.order,)
+    return CommandRefused(
+        cell=CELL,
+        node=command.node,
+        command_id="c-7-0",
+        runner="tuner",
+        reason="impossible",
+        detail=DETAIL,
+        runs=tuple(RefusedRun(run_id=order.run_id, job_id=order.job_id) for order in orders),
+    )
+
+
+def changes(outcomes: list[Outcome]) -> list[tuple[str, tuple[str, ...], int]]:
+    return [(each.reason, each.job_ids, each.gpus) for each in of(TaskChanged, outcomes)]
+
+
+def used(script: Script) -> int:
+    return script.bench.zone._tasks.gpus.used
+
+
+def test_a_task_that_its_node_refuses_has_failed_and_its_job_waits_for_another_plan() -> None:
+    script = Script()
+    script.ready("a")
+    (command,) = of(TaskAssigned, script.plan(share("a", gpus=4)))
+    ignored, *outcomes = script.send(refused(command))
+    assert isinstance(ignored, EventIgnored)
+    assert ignored.reason == "command_refused"
+    assert changes(outcomes) == [("run_failed", ("a",), 0)]
+    assert of(TaskChanged, outcomes)[0].detail == DETAIL
+    assert (used(script), script.job("a").stopping, script.job("a").failures) == (0, {}, 1)
+    assert of(TaskAssigned, script.plan(share("a", gpus=1)))
+
+
+def test_a_job_that_is_refused_three_times_ends() -> None:
+    script = Script()
+    script.ready("a")
+    for _ in range(2):
+        (command,) = of(TaskAssigned, script.plan(share("a", gpus=4)))
+        script.send(refused(command))
+    (command,) = of(TaskAssigned, script.plan(share("a", gpus=4)))
+    (refunded,) = of(JobRefunded, script.send(refused(command)))
+    assert (refunded.reason, refunded.detail) == ("run_failed", DETAIL)
+    assert used(script) == 0
+
+
+@pytest.mark.parametrize("refusing", [0, 1])
+def test_a_task_on_two_nodes_ends_where_one_of_them_refuses_it(refusing: int) -> None:
+    script = Script(2, 2)
+    script.ready("a")
+    commands = of(TaskAssigned, script.plan(share("a", gpus=4)))
+    leader = commands[0].node
+    outcomes = script.send(refused(commands[refusing]))
+    assert [each.node for each in of(TaskReleased, outcomes)] == [each.node for each in commands]
+    waits = [] if refusing == 0 else [leader]
+    assert list(script.job("a").stopping.values()) == waits, "the one that leads it says when it has ended"
+    script.send(refused(commands[1 - refusing]))
+    assert (script.job("a").stopping, script.job("a").failures) == ({}, 1)
+
+
+@pytest.mark.parametrize("mode", ["temporal", "spatial"])
+def test_of_a_merge_that_a_node_refuses_nothing_is_left(mode) -> None:
+    script = Script()
+    script.ready("a", "b")
+    (command,) = of(TaskAssigned, script.plan(share("a", "b", mode=mode)))
+    assert changes(script.send(refused(command))) == [("run_failed", ("a", "b"), 0)]
+    for job_id in ("a", "b"):
+        job = script.job(job_id)
+        assert (job.task, job.run_id, job.stopping, job.merge) == (None, None, {}, None)
+        assert (job.failures, job.never_merges) == (0, True), "it may be for the merge"
+
+
+def test_a_profile_run_that_is_refused_three_times_leaves_a_job_that_runs_unmerged() -> None:
+    script = Script()
+    (command,) = of(ProfileOrdered, script.send(submit("a", accuracy=None)))
+    for _ in range(2):
+        (command,) = of(ProfileOrdered, script.send(refused(command)))
+    (told,) = of(JobForetold, script.send(refused(command)))
+    assert (told.reason, told.detail) == ("profile_failed", DETAIL)
+    assert used(script) == 0
+
+
+def test_a_refusal_of_what_is_over_changes_nothing() -> None:
+    script = Script()
+    script.ready("a")
+    (command,) = of(TaskAssigned, script.plan(share("a")))
+    script.send(script.failed("a"))
+    assert [type(each) for each in script.send(refused(command))] == [EventIgnored, EventIgnored]
+    prewarmed = LoaderPrewarmed(
+        zone=command.zone, node="n0", order=script.job("a").order("prewarm/a"), starts_s=script.time_s
+    )
+    script.send(refused(prewarmed))
+    assert script.job("a").failures == 1
