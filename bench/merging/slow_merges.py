@@ -74,7 +74,7 @@ def measure_merger(quick: bool, seed: int, settings: Sequence[Setting]) -> Resul
                 worst.took_s,
                 f"of {len(mixes)} measured mixes and {tries} synthetic instances sought for slowness "
                 f"(all have a plan; of the slowest {len(slowest)}, {limited} are not proven to be the best "
-                f"to a thousandth of what they save): {worst.label}; {size}",
+                f"to a thousandth): {worst.label}; {size}",
                 len(mixes) + tries,
             ),
         ),

@@ -151,6 +151,7 @@ class MergeSolution(Solution):
     columns: Annotated[int, Field(ge=0)] = 0
     """Variables of the program."""
     search: Literal["optimal", "limited"] | None = None
-    """`optimal`: no plan saves more than this one by over a thousandth of what it saves beside waiting.
+    """`optimal`: no plan is better than this one by over a thousandth of the slowdowns of the units that run
+    in it, nor by over a thousandth of what it saves beside waiting.
     `limited`: time, or that only the most promising choices were looked at, leaves that open; `bound` says
     how far off it can be. None of schemes without an objective."""

@@ -37,8 +37,9 @@ _PART_FOR_HIGHS = 0.6
 _LEAST_S = 0.05
 """Less time than that is not worth building a program for."""
 RELATIVE_GAP = 1e-3
-"""Of what a plan saves beside waiting, and of what it costs: one that is better by no more is not looked
-for."""
+"""Of the slowdowns of the units that run in a plan, and of what it saves beside waiting: one that is better
+by no more than the smaller of both is not looked for. One unit that has waited long can make up nearly all
+that is saved, or that those cost who wait, whatever becomes of the others."""
 _ROUNDING = 1e-12
 
 
@@ -59,9 +60,8 @@ def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
     chosen = incumbent(columns, problem.gpus, likely)
     all_wait = math.fsum(options.waiting.tolist())
     left_s = start_s + time_limit_s - time.perf_counter()
-    if left_s >= _LEAST_S and not _is_optimal(all_wait, bound, columns, chosen):
-        time_for_highs_s = _PART_FOR_HIGHS * left_s
-        chosen, most = _improved(columns, problem.gpus, all_wait, chosen, relaxed, time_for_highs_s)
+    if left_s >= _LEAST_S and not _is_optimal(options, bound, columns, chosen):
+        chosen, most = _improved(options, problem.gpus, columns, chosen, relaxed, _PART_FOR_HIGHS * left_s)
         if offers.is_all:
             bound = max(bound, all_wait - most)
     objective = all_wait - _saved(columns, chosen)
@@ -70,7 +70,7 @@ def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
         objective=objective,
         bound=min(bound, objective),
         columns=len(columns),
-        search="optimal" if _is_optimal(all_wait, bound, columns, chosen) else "limited",
+        search="optimal" if _is_optimal(options, bound, columns, chosen) else "limited",
     )
 
 
@@ -106,7 +106,7 @@ def _columns(
             return offers, None, bound
         prices = Prices(relaxed.gpu, options.waiting - relaxed.units)
         bound = max(bound, bound_at(options, problem, prices))
-        is_better = last is None or relaxed.saving > (1 + RELATIVE_GAP) * last.saving
+        is_better = last is None or relaxed.saving - last.saving > _allowed_in_parts(options, offers, relaxed)
         is_time = time.perf_counter() - start_s < _PART_FOR_COLUMNS * time_limit_s
         if offers.is_all or round_ == _ROUNDS - 1 or not is_better or not is_time:
             break
@@ -116,26 +116,24 @@ def _columns(
 
 
 def _improved(
-    columns: Sequence[Column],
+    options: Options,
     gpus: int,
-    all_wait: float,
+    columns: Sequence[Column],
     chosen: tuple[int, ...],
     relaxed: Relaxed | None,
     time_limit_s: float,
 ) -> tuple[tuple[int, ...], float]:
     """The best choice that HiGHS finds, and what none of these columns saves more than."""
-    saved = _saved(columns, chosen)
+    saved, allowed = _saved(columns, chosen), _allowed(options, columns, chosen)
     most = math.inf if relaxed is None else relaxed.saving
-    gap = _gap(all_wait, saved)
-    if most - saved <= gap:
+    if most - saved <= allowed:
         return chosen, most
     # With a column that lacks more than what could be won, no choice is better.
     kept = [
         index for index in range(len(columns)) if relaxed is None or relaxed.lacking[index] <= most - saved
     ]
     start = [place for place, index in enumerate(kept) if index in set(chosen)]
-    relative_gap = gap / saved if saved > 0 else RELATIVE_GAP
-    solved = choose([columns[index] for index in kept], gpus, start, time_limit_s, relative_gap)
+    solved = choose([columns[index] for index in kept], gpus, start, time_limit_s, allowed)
     if solved is None:
         return chosen, most
     found = tuple(kept[place] for place in solved.columns)
@@ -146,16 +144,24 @@ def _saved(columns: Sequence[Column], chosen: Sequence[int]) -> float:
     return math.fsum(columns[index].saving for index in chosen)
 
 
-def _is_optimal(all_wait: float, bound: float, columns: Sequence[Column], chosen: Sequence[int]) -> bool:
-    """Whether no plan is better by more than the gap. Rounding is relative to the whole objective."""
+def _allowed(options: Options, columns: Sequence[Column], chosen: Sequence[int]) -> float:
+    """How much more than this plan another may save."""
     saved = _saved(columns, chosen)
-    return all_wait - bound - saved <= _gap(all_wait, saved) + _ROUNDING * all_wait
+    if_waited = math.fsum(options.waiting[unit] for index in chosen for unit in columns[index].units)
+    return RELATIVE_GAP * min(saved, if_waited - saved)
 
 
-def _gap(all_wait: float, saved: float) -> float:
-    """What a better plan would have to save more, to be worth looking for. One job that has waited for very
-    long makes what is saved so large that a thousandth of it is more than all other jobs cost."""
-    return RELATIVE_GAP * min(saved, max(all_wait - saved, 0.0))
+def _allowed_in_parts(options: Options, offers: Offers, relaxed: Relaxed) -> float:
+    """The same of the relaxed plan."""
+    if_waited = float(relaxed.parts @ offers.if_waited(options.waiting))
+    return RELATIVE_GAP * min(relaxed.saving, if_waited - relaxed.saving)
+
+
+def _is_optimal(options: Options, bound: float, columns: Sequence[Column], chosen: Sequence[int]) -> bool:
+    """Whether no plan saves more than is allowed. Rounding is relative to the whole objective."""
+    all_wait = math.fsum(options.waiting.tolist())
+    lacks = all_wait - bound - _saved(columns, chosen)
+    return lacks <= _allowed(options, columns, chosen) + _ROUNDING * all_wait
 
 
 def _share(problem: MergeProblem, column: Column, mode: TransferMode) -> Share:

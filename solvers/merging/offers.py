@@ -80,6 +80,10 @@ class Offers:
         _, first = np.unique(rows[["first", "second", "gpus", "is_spatial"]], return_index=True)
         return Offers(rows[np.sort(first)], others.is_all)
 
+    def if_waited(self, waiting: Floats) -> Floats:
+        """(offers,) what it costs together that the units of each wait."""
+        return np.asarray(waiting[self.rows["first"]] + np.r_[waiting, 0.0][self.rows["second"]])
+
     def columns(self) -> list[Column]:
         """As the program takes them."""
         return [
@@ -103,11 +107,12 @@ def _offers(first: Ints, second: Ints, gpus: Ints, saving: Floats, reduced: Floa
 
 def offers_of(problem: MergeProblem, options: Options, prices: Prices, count: int) -> Offers:
     """What is better than waiting: of all such offers at least the `count` of the smallest reduced costs."""
-    merges, partners = _pairs(problem, options, prices, count)
+    possible = _possible_pairs(problem, options)
+    merges, partners = _pairs(problem, options, prices, count, is_every=possible <= count)
     is_offered = _offered_alone(problem, options, prices)
     alone = _alone(problem, options, prices, is_offered)
     merged = _merged(problem, options, prices, merges, partners)
-    is_all = not options.merges.left_out and merges.size == _possible_pairs(problem, options)
+    is_all = not options.merges.left_out and merges.size == possible
     is_all &= np.count_nonzero(is_offered) == np.count_nonzero(options.alone < options.waiting[:, None])
     return Offers(np.concatenate([alone, merged]), bool(is_all))
 
@@ -189,9 +194,12 @@ def _followers(problem: MergeProblem) -> Ints:
     return np.array([numbers.get(unit.follower or "", _NOBODY) for unit in problem.units], np.int64)
 
 
-def _pairs(problem: MergeProblem, options: Options, prices: Prices, count: int) -> tuple[Ints, Ints]:
-    """(pairs,) merges, and receivers for them: those that are now, and those of the smallest reduced costs
-    with the best number of GPUs. As many as offers are wanted are enough: each has one offer at least."""
+def _pairs(
+    problem: MergeProblem, options: Options, prices: Prices, count: int, is_every: bool
+) -> tuple[Ints, Ints]:
+    """(pairs,) merges, and receivers for them: every one, or those that are now, and those of the smallest
+    reduced costs with the best number of GPUs. As many as offers are wanted are enough: each has one offer at
+    least."""
     merges = options.merges
     if not merges.donor.size:
         return merges.donor, merges.donor
@@ -199,6 +207,8 @@ def _pairs(problem: MergeProblem, options: Options, prices: Prices, count: int) 
     least = by_row[merges.row] - prices.units[merges.donor]
     fresh, starts = _fresh_by_kind(problem, prices)
     receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[merges.transfer]
+    if is_every:
+        return _all_pairs(merges.donor, receivers, fresh, starts)
     rank = _ranks(merges.transfer, least)
     chosen = np.flatnonzero(rank < problem.gpus)
     if chosen.size > count:
@@ -220,6 +230,16 @@ def _pairs(problem: MergeProblem, options: Options, prices: Prices, count: int) 
     now, followers = _present(problem, options, receivers)
     pairs = np.unique(np.array([np.append(offered, now), np.append(partners, followers)]), axis=1)
     return pairs[0], pairs[1]
+
+
+def _all_pairs(donors: Ints, receivers: Ints, fresh: Ints, starts: Ints) -> tuple[Ints, Ints]:
+    """(pairs,) merges, each with every job that may be its receiver."""
+    counts = starts[receivers + 1] - starts[receivers]
+    merges = np.repeat(np.arange(donors.size), counts)
+    places = np.arange(merges.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    partners = fresh[starts[receivers[merges]] + places]
+    is_other = partners != donors[merges]
+    return merges[is_other], partners[is_other]
 
 
 def _present(problem: MergeProblem, options: Options, receivers: Ints) -> tuple[Ints, Ints]:

@@ -39,7 +39,7 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    columns: Sequence[Column], gpus: int, start: Sequence[int], time_limit_s: float, relative_gap: float
+    columns: Sequence[Column], gpus: int, start: Sequence[int], time_limit_s: float, gap: float
 ) -> Chosen | None:
     """The columns that save most together; None where HiGHS has found nothing in time, `start` included.
 
@@ -47,7 +47,7 @@ def choose(
         columns: one at least.
         gpus: that there are (R, Eq. 11).
         start: indices of columns that can be chosen together. HiGHS starts from it.
-        relative_gap: of bound - saving to saving, at which to stop.
+        gap: of bound - saving, at which to stop.
     """
     model = pyo.ConcreteModel()
     model.x = pyo.Var(range(len(columns)), domain=pyo.Binary)
@@ -71,10 +71,10 @@ def choose(
     model.saving = pyo.Objective(expr=saved, sense=pyo.maximize)
     solver = Highs()
     solver.config.time_limit = time_limit_s
-    solver.config.mip_gap = relative_gap
+    solver.config.mip_gap = 0.0
     solver.config.warmstart = True
     solver.config.load_solution = False
-    solver.highs_options = {"threads": 1}
+    solver.highs_options = {"threads": 1, "mip_abs_gap": gap}
     solver.config.stream_solver = False
     results = solver.solve(model)
     if results.best_feasible_objective is None or not math.isfinite(results.best_feasible_objective):
