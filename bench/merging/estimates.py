@@ -1,8 +1,9 @@
 """How well the estimator foretells what was measured: Table 2 on held-back pairs, and what its forecasts
 are worth.
 
-The learning curves have no losses and no embeddings, so what a profile run would show is taken from their
-beginning, and all else from outcomes of other pairs and from jobs that have finished (`held_back`, `known`).
+The learning curves have no losses and no embeddings, so merges are foretold from outcomes of other pairs
+alone (`held_back`, `known`). What jobs need alone is what a zone foretells that has profiled them, the
+beginning of their curves for losses (`asked_zone`).
 
 What is tuned, and on what: the variances of the estimator's effects are found by each fit from what it may
 see. Its list of effects and its scale of gains are among the best two of 48 forms on one half of the pairs,
@@ -12,45 +13,52 @@ drawn up with all pairs in view, so even the other half is not wholly unseen.
 
 import hashlib
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.figures import Measurement, Result, Table
-from bench.merging.curves import read_learning_curves
+from bench.merging.asked_zone import AskedZone, in_setting
+from bench.merging.curves import Curve
 from bench.merging.held_back import SPLITS, Split, foretold_gains, foretold_targets
 from bench.merging.known import KnownMerge, KnownTask, known_merges, known_tasks
-from bench.merging.measured import MOST_EPOCHS, read_profiles, read_workload
-from solvers.merging.accuracy_target import Evaluation, ForetoldEpochs, TargetedJob, epochs_to_target
+from bench.merging.measured import MOST_EPOCHS, Profiles, WorkloadJob, read_profiles, read_workload
+from schemas.merging.settings import MergingPolicy
 from solvers.merging.errors import GainErrors, GainFigures, IterationErrors
 from solvers.merging.gain import PairEffects
 from solvers.merging.iterations import iterations_to_converge
 from solvers.merging.loss_curve import FittedCurve, fit_loss_curve
 from solvers.merging.merged_target import WATCHED_EPOCHS, ForetoldTarget
 
-PROFILE_ITERATIONS = 100
-"""That a profile run is taken to have. It shows the metric after the first epoch where that is no longer, and
-never more."""
 CLEAR_GAIN = 0.005
 """Smaller ones are hardly beyond what a second run of the same merge would differ by."""
-_USUAL = "of the workload"
-"""The setting of a task."""
 
 
 @dataclass(frozen=True)
 class Backbone:
     """What is known of one base model."""
 
-    model: str
-    tasks: dict[str, KnownTask]
+    profiles: Profiles
+    jobs: Mapping[str, WorkloadJob]
+    """The first of the workload, by task."""
+    tasks: Mapping[str, KnownTask]
     merges: tuple[KnownMerge, ...]
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        return self.profiles.model
 
 
 def read_backbone(folder: Path, model: str) -> Backbone:
     """From a folder of profiles, with its workload `FM-1-<model>.csv`."""
     profiles = read_profiles(folder, model)
-    tasks = known_tasks(profiles, read_workload(folder / "workloads" / f"FM-1-{model}.csv"))
-    return Backbone(model, tasks, tuple(known_merges(profiles, tasks)))
+    jobs = read_workload(folder / "workloads" / f"FM-1-{model}.csv")
+    tasks = known_tasks(profiles, jobs)
+    by_task = {job.task: job for job in reversed(jobs)}
+    return Backbone(
+        profiles, {task: by_task[task] for task in tasks}, tasks, tuple(known_merges(profiles, tasks))
+    )
 
 
 def estimates(folder: Path, models: Sequence[str] = ("roberta-base", "vit")) -> Result:
@@ -129,7 +137,7 @@ def _gains(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
 
 
 def _alone(folder: Path, backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
-    """Epochs to the target of each task alone, by what is known of it."""
+    """Epochs to the target of each task alone, as a zone foretells them."""
     errors = {
         name: IterationErrors()
         for name in (
@@ -137,45 +145,51 @@ def _alone(folder: Path, backbones: Sequence[Backbone]) -> tuple[list[Measuremen
             "second job",
             "other setting",
             "profile, earlier target",
+            "profile, new zone",
             "Eq. 2 in hindsight",
         )
     }
     rows: list[tuple[float | str | None, ...]] = []
     for backbone in backbones:
-        curves = read_learning_curves(folder, backbone.model)
+        others = {task: list(_in_other_settings(backbone, task)) for task in backbone.tasks}
+        every = [*backbone.jobs.values(), *(job for of_task in others.values() for job, _ in of_task)]
+        zone = AskedZone(folder, backbone.profiles, every)
         for task in backbone.tasks.values():
-            others = [_finished(other) for other in backbone.tasks.values() if other is not task]
-            asked = _profiled(task, task.target)
-            told = {
-                "profile": epochs_to_target(asked, others),
-                "second job": epochs_to_target(asked, [*others, _finished(task)]),
-            }
+            job = backbone.jobs[task.name]
+            finished = [other for name, other in backbone.jobs.items() if name != task.name]
             # Half of the way from the first metric to the target.
             early = (task.curve.values[0] + task.target) / 2
-            truths = dict.fromkeys(told, task.epochs)
-            told["profile, earlier target"] = epochs_to_target(_profiled(task, early), others)
-            truths["profile, earlier target"] = task.curve.first_reaching(early) or MOST_EPOCHS
-            hindsight = _by_eq_2(task, 0.0)
-            if hindsight is not None:
-                told["Eq. 2 in hindsight"] = ForetoldEpochs(hindsight, "same_task")
-                truths["Eq. 2 in hindsight"] = task.epochs
-            for name, foretold in told.items():
-                errors[name].add(foretold.epochs, truths[name])
-                rows.append((backbone.model, task.name, name, foretold.epochs, truths[name], foretold.basis))
-            for setting, curve in curves.single[task.name].items():
-                # The job of the workload has finished before; each has its own curve's best as its target.
-                if curve.best < curve.values[0] + 0.01 or curve is task.curve:
-                    continue
-                job = TargetedJob(task.name, str(setting), curve.best, MOST_EPOCHS, ())
-                told_epochs = epochs_to_target(job, [_finished(task)]).epochs
+            asked = [
+                ("profile", job, finished, task.epochs),
+                ("second job", job, [*finished, job], task.epochs),
+                ("profile, new zone", job, [], task.epochs),
+                (
+                    "profile, earlier target",
+                    replace(job, target=early),
+                    finished,
+                    task.curve.first_reaching(early) or MOST_EPOCHS,
+                ),
+            ]
+            # The job of the workload has finished before; each has its own curve's best as its target.
+            for other, curve in others[task.name]:
                 truth = curve.first_reaching(curve.best)
                 assert truth is not None
-                errors["other setting"].add(told_epochs, truth)
-                label = f"other setting {setting.learning_rate}/{setting.accumulation_steps}"
-                rows.append((backbone.model, task.name, label, told_epochs, truth, "same_task"))
+                asked.append(("other setting", other, [job], truth))
+            for known, new, before, truth in asked:
+                told = zone.foretold(new, before)
+                errors[known].add(told.epochs, truth)
+                label = known
+                if known == "other setting":
+                    label += f" {new.setting.learning_rate}/{new.setting.accumulation_steps}"
+                rows.append((backbone.model, task.name, label, told.epochs, truth, told.accuracy_after_epoch))
+            hindsight = _by_eq_2(task, 0.0)
+            if hindsight is not None:
+                errors["Eq. 2 in hindsight"].add(hindsight, task.epochs)
+                rows.append((backbone.model, task.name, "Eq. 2 in hindsight", hindsight, task.epochs, None))
     figures = {name: count.figures() for name, count in errors.items()}
     profile = figures["profile"]
-    seen = f"first epoch seen if of at most {PROFILE_ITERATIONS} iterations; finished jobs of other tasks"
+    most = MergingPolicy().profile_iterations
+    seen = f"first epoch seen if of at most {most} iterations; finished jobs of other tasks"
     measured = [
         _figure(
             "iterations_error_pct",
@@ -184,6 +198,12 @@ def _alone(folder: Path, backbones: Sequence[Backbone]) -> tuple[list[Measuremen
             profile.jobs,
         ),
         _figure("iterations_error_max_pct", profile.max_ape_pct, f"the worst; {seen}", profile.jobs),
+        _figure(
+            "iterations_error_new_zone_pct",
+            figures["profile, new zone"].mean_ape_pct,
+            f"mean; first epoch seen if of at most {most} iterations; no job has finished",
+            figures["profile, new zone"].jobs,
+        ),
         _figure(
             "iterations_error_second_job_pct",
             figures["second job"].mean_ape_pct,
@@ -209,7 +229,9 @@ def _alone(folder: Path, backbones: Sequence[Backbone]) -> tuple[list[Measuremen
             figures["Eq. 2 in hindsight"].jobs,
         ),
     ]
-    return measured, Table("iterations", ("model", "task", "known", "foretold", "real", "basis"), rows)
+    return measured, Table(
+        "iterations", ("model", "task", "known", "foretold", "real", "accuracy_after_epoch"), rows
+    )
 
 
 def _merged(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
@@ -324,19 +346,12 @@ def _counted(errors: GainErrors, pairs: Iterable[tuple[float, float, KnownMerge]
     return errors
 
 
-def _finished(task: KnownTask) -> TargetedJob:
-    # Evaluations are rounded to six decimals, targets are not: what met a target has exactly met it.
-    seen = tuple(
-        Evaluation(float(epoch), max(value, task.target) if epoch == task.epochs else value)
-        for epoch, value in enumerate(task.curve.values, 1)
-    )
-    return TargetedJob(task.name, _USUAL, task.target, MOST_EPOCHS, seen)
-
-
-def _profiled(task: KnownTask, target: float) -> TargetedJob:
-    """A new job after its profile run."""
-    shown = _finished(task).evaluations[:1] if task.iterations_per_epoch <= PROFILE_ITERATIONS else ()
-    return TargetedJob(task.name, _USUAL, target, MOST_EPOCHS, shown)
+def _in_other_settings(backbone: Backbone, task: str) -> Iterator[tuple[WorkloadJob, Curve]]:
+    """Jobs of the task with another learning rate or accumulation, that have learned anything."""
+    usual = backbone.jobs[task]
+    for setting, curve in backbone.profiles.curves.single[task].items():
+        if setting != usual.setting and curve.best >= curve.values[0] + 0.01:
+            yield in_setting(usual, setting, curve.best), curve
 
 
 def _by_eq_2(task: KnownTask, gain: float) -> float | None:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -35,6 +35,7 @@ class Profile:
     embedding: tuple[float, ...]
     features: tuple[float, ...]
     accuracy: float | None
+    accuracy_after_epoch: float | None
     steps: tuple[MeasuredStep, ...]
     memory_gib: float
     loader_s: float
@@ -70,10 +71,10 @@ def profile(
     accuracy = accuracy_of(team, run.job, settings)
     until_s = time.monotonic() + _TRAINING_SHARE * max(deadline_s - time.monotonic(), 0.0)
     with _memory_watched(team, base, device) as peak_bytes:
-        losses, steps = run.train(until_s, deadline_s)
+        trained = run.train(until_s, deadline_s)
     if run.ends():
         return None
-    configurations = [run.measured(steps)]
+    configurations = [run.measured(trained.steps)]
     micro = team.micro_batch_size
     if micro > 1 and not run.ends(until_s):
         team.micro_batch_size = micro // 2
@@ -84,15 +85,25 @@ def profile(
     if leads:
         embeddings = _embed(base, loader, command.fisher_samples, deadline_s)
     return Profile(
-        losses=losses,
+        losses=tuple(trained.losses),
         embedding=embeddings.fisher,
         features=embeddings.features,
         accuracy=accuracy,
+        accuracy_after_epoch=trained.accuracy_after_epoch,
         steps=tuple(configurations),
         memory_gib=memory_bytes / BYTES_PER_GIB,
         loader_s=loader.prepared_s,
         dataset_samples=len(loader.training),
     )
+
+
+@dataclass
+class _Trained:
+    """What the training steps of a profile run have shown."""
+
+    losses: list[float] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    accuracy_after_epoch: float | None = None
 
 
 class _Run:
@@ -118,19 +129,25 @@ class _Run:
         told = self.team.gather([int(self._is_halted()), int(time.monotonic() >= until_s)])
         return any(is_halted for is_halted, _ in told) or bool(told[0][1])
 
-    def train(self, until_s: float, deadline_s: float) -> tuple[tuple[float, ...], list[Step]]:
-        """Take as many steps as are ordered, and as there is time for."""
-        losses: list[float] = []
-        steps: list[Step] = []
-        while len(losses) < self._command.iterations and not self.ends(until_s if losses else deadline_s):
-            step = self._step(len(losses))
+    def train(self, until_s: float, deadline_s: float) -> _Trained:
+        """Take as many steps as are ordered, and as there is time for; measure the accuracy when one has used
+        up the data."""
+        shown = _Trained()
+        job = self.job
+        epoch_steps = -(-len(job.loader.training) // job.batch_size)
+        while (taken := len(shown.steps)) < self._command.iterations:
+            if self.ends(until_s if taken else deadline_s):
+                break
+            step = self._step(taken)
             loss = reportable(step.losses[0])
             assert loss is not None, "a batch has tokens that bear loss"
-            losses.append(loss)
-            steps.append(step)
-        if not losses and not self.ends():
+            shown.losses.append(loss)
+            shown.steps.append(step)
+            if len(shown.steps) == epoch_steps:
+                shown.accuracy_after_epoch = accuracy_of(self.team, job, self._settings)
+        if not shown.steps and not self.ends():
             raise TimeoutError(f"limit_s: {self._command.limit_s:g} s were over before the first step")
-        return tuple(losses), steps
+        return shown
 
     def repeat(self, until_s: float) -> list[Step]:
         """Some steps more, of which only the time counts."""

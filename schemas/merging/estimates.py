@@ -31,6 +31,8 @@ class KindFacts(Record):
     most_iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)]
     accuracy_before: Accuracy | None
     """Before the first iteration."""
+    accuracy_after_epoch: Accuracy | None = None
+    """After the first epoch; None where the profile run was over before."""
     target_accuracy: Accuracy | None
     finished_iterations: float | None
     """Mean of its jobs that ran alone to their target; None before the first."""

@@ -50,6 +50,9 @@ class ProfileReported(RunReport):
     """Task2Feat: the mean of the penultimate layer's outputs over the same sample; empty if not measured."""
     accuracy: Accuracy | None
     """On the validation data before the first iteration; None without such data."""
+    accuracy_after_epoch: Accuracy | None = None
+    """The same once all of the training data was used, at the end of that iteration; None without validation
+    data, and where the run was over before."""
     steps: Annotated[tuple[MeasuredStep, ...], Field(min_length=1, max_length=16)]
     memory_gib: MeasuredGib
     """Most memory that one GPU needed beside the base model, with the micro-batch of the first of `steps`."""

@@ -92,8 +92,9 @@ class YmirEstimator:
 
     def _alone(self, facts: KindFacts, problem: EstimateProblem) -> KindEstimate:
         """How long a job of a kind takes: all that it is allowed where no accuracy is to be reached, for
-        nothing else ends it. Else as those before it did, or others in part of what they were allowed; while
-        nothing has ended, all that it is allowed, so that nothing unknown is promised to end early."""
+        nothing else ends it. Else as those before it did; an epoch, if its profile run met the target with
+        that; or others in part of what they were allowed. While nothing has ended, all that it is allowed, so
+        that nothing unknown is promised to end early."""
         curve = self.fit(facts.losses)
         fault = f"losses: {curve.detail}" if isinstance(curve, UnusableTrace) else ""
         if facts.target_accuracy is None:
@@ -102,7 +103,7 @@ class YmirEstimator:
             iterations = round(facts.finished_iterations)
         else:
             most = float(facts.most_iterations)
-            asked = TargetedJob(facts.task, _SETTING, facts.target_accuracy, most, ())
+            asked = TargetedJob(facts.task, _SETTING, facts.target_accuracy, most, _seen(facts))
             # What is known of others is at which part of the way they had met their targets.
             others = [
                 TargetedJob(other.task, "other", 1.0, 1.0, (Evaluation(other.share, 1.0),))
@@ -184,6 +185,13 @@ class YmirEstimator:
                 ratio = trust * ratio + (1.0 - trust) * self.prior(candidate.score)
             ratios[pair] = max(ratio + losses[candidate.mode], _LEAST_RATIO)
         return ratios
+
+
+def _seen(facts: KindFacts) -> tuple[Evaluation, ...]:
+    """What the profile run has measured on the way to the target, by iterations."""
+    if facts.accuracy_after_epoch is None:
+        return ()
+    return (Evaluation(facts.iterations_per_epoch, facts.accuracy_after_epoch),)
 
 
 def _loss_shown(results: Sequence[MergeResult]) -> float:

@@ -92,6 +92,7 @@ class VirtualTuner:
         self._warm.add(command.node)
         iterations = max(min(command.iterations, int(command.limit_s / step.step_s)), 1)
         shown = self._truth.profile(workload, iterations)
+        sees_epoch = workload.validation_path is not None and iterations >= workload.iterations_per_epoch
         yield (
             start_s + iterations * step.step_s,
             ProfileReported(
@@ -100,6 +101,7 @@ class VirtualTuner:
                 losses=shown.losses,
                 embedding=shown.embedding,
                 accuracy=shown.accuracy,
+                accuracy_after_epoch=_accuracy(self._truth.alone(workload)(1.0)) if sees_epoch else None,
                 steps=(step,),
                 memory_gib=shown.memory_gib,
                 loader_s=shown.loader_s,

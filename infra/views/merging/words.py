@@ -81,9 +81,13 @@ def profile_words(report: ProfileReported) -> Iterator[str]:
             f"a step takes {_seconds(step.step_s)} with {counted(step.gpus, 'GPU')}, micro-batch "
             f"{step.micro_batch_size} x {step.accumulation_steps}"
         )
-    before = "no validation data" if report.accuracy is None else f"accuracy {report.accuracy:.4f} untrained"
+    accuracy = (
+        "no validation data" if report.accuracy is None else f"accuracy {report.accuracy:.4f} untrained"
+    )
+    if report.accuracy_after_epoch is not None:
+        accuracy += f", {report.accuracy_after_epoch:.4f} after an epoch"
     yield (
-        f"{before}; data loader {_seconds(report.loader_s)}, {counted(report.dataset_samples, 'record')}; "
+        f"{accuracy}; data loader {_seconds(report.loader_s)}, {counted(report.dataset_samples, 'record')}; "
         f"{report.memory_gib:.3g} GiB; embedding of {len(report.embedding)} values"
     )
 

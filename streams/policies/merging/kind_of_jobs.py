@@ -90,6 +90,7 @@ class KindOfJobs:
     losses: tuple[float, ...] = ()
     embedding: tuple[float, ...] = ()
     accuracy_before: float | None = None
+    accuracy_after_epoch: float | None = None
     loader_s: float = 0.0
     memory_gib: float = 0.0
     iterations: int | None = None
@@ -148,7 +149,6 @@ class KindOfJobs:
         """Keep what a profile run has shown."""
         self.is_usable = True
         self.losses, self.embedding = report.losses, tuple(embedding)
-        self.accuracy_before = report.accuracy
         self.note_profile(report)
 
     def note_profile(self, report: ProfileReported) -> None:
@@ -156,6 +156,7 @@ class KindOfJobs:
         self.is_profiled = True
         self.loader_s, self.memory_gib = report.loader_s, report.memory_gib
         self.accuracy_before = report.accuracy
+        self.accuracy_after_epoch = report.accuracy_after_epoch
 
     def forget_profile(self) -> None:
         """Keep no more of the profile than its figures; jobs of this kind run unmerged."""
@@ -184,6 +185,7 @@ class KindOfJobs:
             iterations_per_epoch=self.iterations_per_epoch,
             most_iterations=self.most_iterations,
             accuracy_before=self.accuracy_before,
+            accuracy_after_epoch=self.accuracy_after_epoch,
             target_accuracy=self.target_accuracy,
             finished_iterations=self.finished_iterations if self.finished else None,
             finished_accuracy=self.finished_accuracy if self.finished_accuracies else None,
