@@ -8,9 +8,10 @@ import torch
 from executors.lora.base_model import SharedBase
 from executors.tuner.embedding import Groups, dummy_distribution, embed, mean_features, source_predictions
 from schemas.fleet import RunStarted
-from schemas.merging.reports import MAX_EMBEDDING, ProfileReported
-from tests.support.tuner_nodes import Fleet, order, profile_of, workload
-from tests.support.tuner_tasks import LoneWorker, open_trainer
+from schemas.lora import Dataset
+from schemas.merging.reports import MAX_EMBEDDING, ProfileReported, TaskEvaluated
+from tests.support.tuner_nodes import Fleet, assigned, order, profile_of, workload
+from tests.support.tuner_tasks import LoneWorker, open_trainer, reports_of
 
 
 def sequences(worker: LoneWorker, dataset: str = "pairs.jsonl", count: int = 8) -> list:
@@ -40,6 +41,46 @@ def test_a_profile_run_without_validation_data(fleet: Fleet) -> None:
     fleet.until_over("a/1")
     (report,) = fleet.reports(ProfileReported)
     assert report.accuracy is None
+
+
+def test_a_profile_run_that_uses_all_data_reports_the_accuracy_after_an_epoch(fleet: Fleet) -> None:
+    fleet.tell(profile_of("n1", order("a"), iterations=12))
+    fleet.until_over("a/1")
+    (report,) = fleet.reports(ProfileReported)
+    assert len(report.losses) == 12, "it goes on after its epoch of eight"
+    assert report.accuracy_after_epoch > report.accuracy
+
+
+@pytest.mark.parametrize(("dataset", "epoch"), [("pairs.jsonl", 8), ("other.jsonl", 5)])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_after_an_epoch_a_profile_run_is_where_the_job_itself_comes_to(
+    worker: LoneWorker, dataset: str, epoch: int, dropout: float
+) -> None:
+    work = workload(epoch, dataset=dataset, hyperparameters={"dropout": dropout})
+    shown = worker.profiled(profile_of("n1", order("a", work), iterations=epoch + 2), is_halted=False)
+    reports = worker.run(assigned("n1", order("a", work)))
+    last = reports_of(reports, TaskEvaluated)[-1]
+    assert (last.iterations, last.epochs) == (epoch, 1.0)
+    assert shown.accuracy_after_epoch == last.accuracy
+
+
+@pytest.mark.parametrize(
+    ("iterations", "validation", "is_measured"),
+    [(8, "held-back.jsonl", True), (7, "held-back.jsonl", False), (12, None, False)],
+)
+def test_a_shorter_run_or_one_without_validation_data_has_no_accuracy_after_an_epoch(
+    worker: LoneWorker, iterations: int, validation: str | None, is_measured: bool
+) -> None:
+    work = workload(validation=validation, sharing=False)
+    shown = worker.profiled(profile_of("n1", order("a", work), iterations=iterations), is_halted=False)
+    assert (shown.accuracy_after_epoch is not None) == is_measured
+
+
+def test_what_counts_is_how_many_records_there_are_not_how_many_were_declared(worker: LoneWorker) -> None:
+    declared = {"path": "pairs.jsonl", "samples": 1_000}
+    work = workload().model_copy(update={"dataset": Dataset.model_validate(declared)})
+    shown = worker.profiled(profile_of("n1", order("a", work), iterations=8), is_halted=False)
+    assert shown.accuracy_after_epoch is not None
 
 
 def test_the_embedding_is_the_mean_of_squared_gradients(base: SharedBase, worker: LoneWorker) -> None:

@@ -93,6 +93,33 @@ def test_own_jobs_tell_before_those_of_the_task_and_these_before_all_others() ->
     assert iterations(facts()) == 1_000
 
 
+def test_a_job_that_met_its_target_with_the_epoch_of_its_profile_run_needs_one():
+    other = FinishedKind(task="blue", share=0.9)
+    assert iterations(facts(accuracy_after_epoch=0.8), other) == 100
+    assert iterations(facts(accuracy_after_epoch=0.79), other) == 900
+    assert iterations(facts(accuracy_after_epoch=0.9, most_iterations=60), other) == 60
+    assert iterations(facts(accuracy_after_epoch=0.9, target_accuracy=None), other) == 1_000
+    assert iterations(facts(accuracy_after_epoch=0.9, finished_iterations=200.0), other) == 200
+
+
+def test_a_job_that_did_not_needs_more_than_that():
+    short = FinishedKind(task="blue", share=0.05)
+    assert iterations(facts(), short) == 50
+    assert iterations(facts(accuracy_after_epoch=0.79), short) == 100
+
+
+def test_a_merge_is_not_worth_it_to_a_job_that_needs_one_epoch():
+    """Three merges of other tasks have saved an epoch of ten."""
+    saved = [past(f"d{n}", f"r{n}", 9.0, own_epochs=10.0) for n in range(3)]
+    ratios = [
+        transfer(
+            estimate(asked(facts(), facts("blue", **seen), outcomes=saved, score=None), 1.0), 0, 1
+        ).receiver_ratio
+        for seen in ({}, {"accuracy_after_epoch": 0.8})
+    ]
+    assert ratios[0] < ratios[1]
+
+
 def test_a_task_with_many_kinds_counts_once_for_others() -> None:
     reds = [FinishedKind(task="red", share=share) for share in (0.1, 0.1, 0.1)]
     others = [FinishedKind(task="blue", share=0.5), FinishedKind(task="grey", share=0.9)]

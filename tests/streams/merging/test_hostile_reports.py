@@ -127,6 +127,7 @@ class HostileHistory(History):
             embedding=tuple(rng.choices(FISHER, k=rng.choice([1, 3, 3, 3]))),
             features=tuple(rng.choices(FEATURES, k=rng.choice([0, 1, 3, 3]))),
             accuracy=rng.choice([None, *ACCURACIES]),
+            accuracy_after_epoch=rng.choice([None, *ACCURACIES]),
             steps=tuple(self._measured() for _ in range(rng.choice([1, 2]))),
             memory_gib=rng.choice([0.0, 1e6]),
             loader_s=rng.choice([0.0, 1e6]),

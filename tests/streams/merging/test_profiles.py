@@ -5,6 +5,7 @@ import pytest
 from schemas.base import Outcome
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn
 from schemas.merging.commands import ProfileOrdered, TaskReleased
+from schemas.merging.estimates import EstimateProblem
 from schemas.merging.outcomes import JobForetold, PlanDecided, TaskChanged
 from schemas.solves import SolveRequested
 from tests.support.merging import answer, submit, withdraw
@@ -34,6 +35,33 @@ def test_a_new_job_is_profiled_at_once_and_then_waits_for_a_plan(script):
     assert foretold(script.send(script.profile("a"))) == [("a", "profiled", "")]
     assert foretold(script.tick(5.0)) == [("a", "estimated", "")]
     assert parts(script.ask()) == {"a": "any"}
+
+
+def asked_of(outcomes: list[Outcome]) -> EstimateProblem:
+    (problem,) = (
+        each.problem for each in of(SolveRequested, outcomes) if isinstance(each.problem, EstimateProblem)
+    )
+    return problem
+
+
+@pytest.mark.parametrize("accuracy", [0.9, None])
+def test_a_solver_is_asked_with_the_accuracies_that_the_profile_run_has_shown(script, accuracy):
+    script.send(submit("a"))
+    script.send(script.profile("a", accuracy=0.2, accuracy_after_epoch=accuracy))
+    (kind,) = asked_of(script.tick(5.0)).kinds
+    assert (kind.accuracy_before, kind.accuracy_after_epoch) == (0.2, accuracy)
+
+
+@pytest.mark.parametrize(("accuracy", "iterations"), [(0.85, 100), (0.75, 1_000), (None, 1_000)])
+def test_a_job_whose_profile_run_met_its_target_with_an_epoch_is_foretold_one(accuracy, iterations):
+    script = Script()
+    script.estimates = answer
+    script.send(submit("a"))
+    script.send(script.profile("a", accuracy_after_epoch=accuracy))
+    (told,) = of(JobForetold, script.tick(5.0))
+    assert (told.reason, told.iterations) == ("estimated", iterations)
+    (unit,) = script.ask().problem.units
+    assert unit.iterations == iterations
 
 
 def test_of_a_kind_one_job_is_profiled_and_the_others_wait_for_it(script):

@@ -49,6 +49,7 @@ def profile(embedding: int = MAX_EMBEDDING, losses: int = MAX_TRACE) -> ProfileR
         losses=tuple(3.0 - number / losses for number in range(losses)),
         embedding=tuple(1.0 + number / 7 for number in range(embedding)),
         accuracy=0.1,
+        accuracy_after_epoch=0.2,
         steps=(STEP,),
         memory_gib=1.0,
         loader_s=1.0,

@@ -59,11 +59,11 @@ def alone(job_id: str, base: SharedBase, settings: TunerSettings, folder: Path) 
 
 
 def test_a_job_is_profiled_on_four_workers(node: Fleet) -> None:
-    node.tell(profile_of("n1", job("p"), gpus=4))
+    node.tell(profile_of("n1", job("p"), gpus=4, iterations=9))
     node.until_over("p/1")
     assert len(node.reports(RunStarted, "p")) == 1
     (report,) = node.reports(ProfileReported, "p")
-    assert len(report.losses) == 5
+    assert len(report.losses) == 9
     assert report.losses[-1] < report.losses[0]
     assert 0 < report.accuracy < 1
     assert report.dataset_samples == 48
@@ -74,12 +74,13 @@ def test_a_job_is_profiled_on_four_workers(node: Fleet) -> None:
     assert report.loader_s > 0
     assert node.checkpoints("p") == []
     # The embedding is of the whole backbone, as for a job on one worker.
-    node.tell(profile_of("n1", order("q", workload(hyperparameters=_HYPERPARAMETERS))))
+    node.tell(profile_of("n1", order("q", workload(hyperparameters=_HYPERPARAMETERS)), iterations=9))
     node.until_over("q/1")
     (other,) = node.reports(ProfileReported, "q")
     assert other.embedding == pytest.approx(report.embedding)
     assert other.losses == pytest.approx(report.losses, rel=1e-4)
     assert other.accuracy == pytest.approx(report.accuracy)
+    assert other.accuracy_after_epoch == pytest.approx(report.accuracy_after_epoch)
 
 
 def test_an_adapter_is_the_one_that_a_process_alone_trains(

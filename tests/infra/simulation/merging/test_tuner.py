@@ -1,11 +1,21 @@
 """The simulated runner: commands in, reports out."""
 
+from typing import Any
+
 from infra.simulation.event_queue import EventQueue, Rank
+from infra.simulation.merging.truth import Truth
 from infra.simulation.merging.tuner import VirtualTuner
 from schemas.base import Event
 from schemas.fleet import RunFinished, RunProgressed, RunReport, RunStarted
-from schemas.merging.commands import JobOrder, TaskAssigned, TaskMember, TaskReleased, TransferMode
-from schemas.merging.reports import TaskEvaluated
+from schemas.merging.commands import (
+    JobOrder,
+    ProfileOrdered,
+    TaskAssigned,
+    TaskMember,
+    TaskReleased,
+    TransferMode,
+)
+from schemas.merging.reports import ProfileReported, TaskEvaluated
 from tests.support.merging import CELL, workload
 
 ZONE = "z"
@@ -82,6 +92,33 @@ def test_a_job_is_evaluated_after_each_epoch_and_done_after_the_last():
     assert evaluated(reports) == [("t1.1/a", 100), ("t1.1/a", 200), ("t1.1/a", 300)]
     assert isinstance(reports[0], RunStarted)
     assert isinstance(reports[-1], RunFinished)
+
+
+def profiled(
+    iterations: int, limit_s: float = 60.0, truth: Truth | None = None, **fields: Any
+) -> ProfileReported:
+    """Of a job with a hundred steps in an epoch."""
+    order = JobOrder(run_id="p1", job_id="a", user="ann", workload=workload(**fields), resume_iterations=0)
+    command = ProfileOrdered(
+        zone=ZONE, node="n0", order=order, gpus=1, iterations=iterations, limit_s=limit_s, fisher_samples=8
+    )
+    ((_, report),) = VirtualTuner(CELL, 1.0, truth).carry_out(command, 0.0)
+    assert isinstance(report, ProfileReported)
+    return report
+
+
+def test_a_profile_run_of_an_epoch_shows_the_accuracy_that_the_job_has_after_it():
+    nodes = Nodes()
+    nodes.tell(assigned("a"))
+    first = next(each for each in nodes.run(1_000.0) if isinstance(each, TaskEvaluated))
+    assert profiled(100, epochs=3, accuracy=None).accuracy_after_epoch == first.accuracy
+    assert profiled(150, epochs=3, accuracy=None).accuracy_after_epoch == first.accuracy
+
+
+def test_a_shorter_profile_run_does_not():
+    assert profiled(99).accuracy_after_epoch is None
+    assert profiled(100, limit_s=15.0).accuracy_after_epoch is None, "a step takes 0.2 s"
+    assert profiled(100, validation_path=None, accuracy=None, sharing=False).accuracy_after_epoch is None
 
 
 def test_a_task_trains_no_more_where_another_has_one_of_its_jobs():

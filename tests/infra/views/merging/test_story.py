@@ -2,6 +2,7 @@
 
 import pytest
 
+from schemas.lora import Dataset
 from tests.infra.simulation.merging.small import SmallTruth, merging_cell, simulated, submit
 from tests.infra.views.merging.logs import heard, merged_run, told
 
@@ -28,6 +29,14 @@ def test_a_job_is_told_with_its_target_and_what_its_profile_run_has_shown() -> N
         "model",
     ):
         assert line in said, line
+
+
+def test_a_profile_run_of_an_epoch_is_told_with_the_accuracy_after_it() -> None:
+    run = simulated(
+        merging_cell(), [(1.0, submit("short", dataset=Dataset(path="a.jsonl", samples=40)))], SmallTruth()
+    )
+    (line,) = (line for line in told(run, "short") if line.startswith("accuracy 0.1000 untrained"))
+    assert line.startswith("accuracy 0.1000 untrained, 0.1000 after an epoch; data loader 0.5 s, 40 records;")
 
 
 def test_a_merge_is_told_with_what_was_foretold_what_came_and_its_worth() -> None:

@@ -1,0 +1,98 @@
+"""What a zone is found to foretell of jobs alone is what it tells in a simulation."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.merging.asked_zone import AskedZone, ForetoldJob, in_setting
+from bench.merging.curves import Setting
+from bench.merging.fluid import Cluster
+from bench.merging.fluid_data import StepTimesByPlacement
+from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
+from bench.merging.measured_truth import MeasuredTruth, Switching
+from bench.merging.simulated import CELL, configuration, submissions
+from infra.simulation.merging.tuner import VirtualTuner
+from infra.simulation.simulator import Simulation, Step
+from schemas.merging.commands import TaskAssigned
+from schemas.merging.outcomes import JobForetold
+from schemas.merging.settings import MergingPolicy
+from tests.support.profiles import FILES, write_profiles
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Red is at 50, 70, 80 % after its epochs, blue at 60, 80 %; 13 steps are an epoch of either."""
+    write_profiles(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name.replace("X1", "V100")).write_text(text)
+    return tmp_path
+
+
+def read(folder: Path) -> tuple[Profiles, WorkloadJob, WorkloadJob]:
+    red, blue = read_workload(folder / "workload.csv")
+    return read_profiles(folder, "tiny"), red, blue
+
+
+def zone_of(folder: Path) -> tuple[AskedZone, WorkloadJob, WorkloadJob]:
+    profiles, red, blue = read(folder)
+    return AskedZone(folder, profiles, [red, blue]), red, blue
+
+
+def test_before_anything_has_ended_a_job_is_taken_to_need_all_that_it_may_have(folder: Path) -> None:
+    zone, red, _ = zone_of(folder)
+    assert zone.foretold(red, []) == ForetoldJob(10.0, 0.5)
+
+
+def test_a_job_that_meets_its_target_with_its_first_epoch_needs_one(folder: Path) -> None:
+    zone, red, blue = zone_of(folder)
+    assert zone.foretold(replace(red, target=0.5), [blue]) == ForetoldJob(1.0, 0.5)
+
+
+def test_an_epoch_that_no_profile_run_comes_to_the_end_of_shows_nothing(folder: Path) -> None:
+    longest = 8 * MergingPolicy().profile_iterations
+    (folder / "samples.csv").write_text(f"task,samples\nred,{longest}\nblue,200\n")
+    zone, red, blue = zone_of(folder)
+    assert zone.foretold(replace(red, target=0.5), [blue]) == ForetoldJob(1.0, 0.5)
+    (folder / "samples.csv").write_text(f"task,samples\nred,{longest + 1}\nblue,200\n")
+    zone, red, blue = zone_of(folder)
+    assert zone.foretold(replace(red, target=0.5), [blue]) == ForetoldJob(pytest.approx(2.0, abs=0.02), None)
+
+
+def test_else_jobs_that_have_ended_tell_first_those_of_the_kind(folder: Path) -> None:
+    zone, red, blue = zone_of(folder)
+    assert zone.foretold(red, [blue]).epochs == pytest.approx(2.0, abs=0.05)
+    assert zone.foretold(red, [blue, red]).epochs == 3.0
+
+
+def test_a_simulated_zone_tells_the_same(folder: Path) -> None:
+    profiles, red, blue = read(folder)
+    short = replace(red, name="short", target=0.5, submitted_s=20_000.0)
+    jobs = [blue, replace(red, submitted_s=10_000.0), short]
+    step_times = StepTimesByPlacement(folder, "tiny", Cluster(1, 4))
+    truth = MeasuredTruth(profiles, jobs, step_times, Switching(0.0, 0.0))
+    told: dict[str, int] = {}
+
+    def take(step: Step) -> None:
+        for decision in step.decisions:
+            if isinstance(decision.outcome, JobForetold) and decision.outcome.reason == "estimated":
+                told[decision.outcome.job_id] = decision.outcome.iterations
+
+    Simulation(
+        configuration(profiles, Cluster(1, 4), MergingPolicy()),
+        submissions(jobs, profiles),
+        runners={TaskAssigned.RUNNER: VirtualTuner(CELL, 1.0, truth)},
+    ).pass_on(take)
+    zone = AskedZone(folder, profiles, jobs)
+    assert told == {
+        "j0": round(13 * zone.foretold(blue, []).epochs),
+        "j1": round(13 * zone.foretold(red, [blue]).epochs),
+        "j2": 13,
+    }
+    assert zone.foretold(short, [blue, red]).epochs == 1.0
+
+
+def test_a_batch_grows_with_what_is_accumulated(folder: Path) -> None:
+    _, red, _ = read(folder)
+    other = in_setting(red, Setting("1e-3", 6), 0.6)
+    assert (other.batch_size, other.setting, other.target) == (24, Setting("1e-3", 6), 0.6)
