@@ -61,12 +61,18 @@ def read_backbone(folder: Path, model: str) -> Backbone:
     )
 
 
-def estimates(folder: Path, models: Sequence[str] = ("roberta-base", "vit")) -> Result:
-    """All figures of the estimator, over all these base models together; tables have them apart."""
+def estimates(
+    folder: Path, models: Sequence[str] = ("roberta-base", "vit"), splits: Sequence[Split] = SPLITS
+) -> Result:
+    """All figures of the estimator, over all these base models together; tables have them apart.
+
+    Args:
+        splits: of `SPLITS`, in its order. The figures with a goal are of the first.
+    """
     backbones = [read_backbone(folder, model) for model in models]
-    gains, gain_table = _gains(backbones)
+    gains, gain_table = _gains(backbones, splits)
     alone, alone_table = _alone(folder, backbones)
-    merged, merged_table = _merged(backbones)
+    merged, merged_table = _merged(backbones, splits)
     return Result((*gains, *alone, *merged), (gain_table, alone_table, merged_table))
 
 
@@ -76,11 +82,11 @@ def tuned_on(merge: KnownMerge) -> bool:
     return hashlib.blake2b(f"estimates/{names}".encode(), digest_size=8).digest()[0] % 2 == 0
 
 
-def _gains(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
+def _gains(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[list[Measurement], Table]:
     rows: list[tuple[float | str | None, ...]] = []
     pooled: dict[Split, GainFigures] = {}
     clear, other_half = GainErrors(), GainErrors()
-    for split in SPLITS:
+    for split in splits:
         every = GainErrors()
         for backbone in backbones:
             told = foretold_gains(backbone.merges, split, PairEffects())
@@ -127,7 +133,7 @@ def _gains(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
             "gain_sign_clear_pct", clear.figures().sign_pct, f"of |G| >= {CLEAR_GAIN}; {note}", clear.pairs
         ),
     ]
-    for split in SPLITS[1:]:
+    for split in splits[1:]:
         seen = (
             "no outcome with this receiver seen" if split == "receiver" else "neither task ever seen merged"
         )
@@ -234,15 +240,15 @@ def _alone(folder: Path, backbones: Sequence[Backbone]) -> tuple[list[Measuremen
     )
 
 
-def _merged(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
+def _merged(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[list[Measurement], Table]:
     """Epochs to the target of merged jobs, and what it is worth to merge by these forecasts."""
     rows: list[tuple[float | str | None, ...]] = []
     errors, apes, eq2 = IterationErrors(), [], IterationErrors()
-    worth: dict[Split, list[float]] = {split: [] for split in SPLITS}
+    worth: dict[Split, list[float]] = {split: [] for split in splits}
     best: list[float] = []
     met = 0
     both: dict[tuple[str, frozenset[str]], list[tuple[bool, bool]]] = {}
-    for split in SPLITS:
+    for split in splits:
         for backbone in backbones:
             told = foretold_targets(backbone.merges, split)
             gains = foretold_gains(backbone.merges, split, PairEffects()) if split == "pair" else ()
@@ -293,7 +299,7 @@ def _merged(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
             len(right),
         )
     )
-    for split in SPLITS:
+    for split in splits:
         name = "merges_worth_pct" if split == "pair" else f"merges_worth_{split}_pct"
         measured.append(
             _figure(

@@ -1,11 +1,12 @@
 """The parts of `millrace bench merging`: what each runs, and the figures that come of the results."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from bench.charts import Bars
 from bench.cores import jobs_at_once
@@ -19,6 +20,7 @@ from bench.merging.scope import FAIR_SCHEMES, Scope, full, quick, settings_of
 from bench.merging.simulated import Outcome
 from bench.merging.slow_merges import measure_merger
 from bench.merging.trial import Setting, Trial, rival
+from executors.tuner.processes import warm_up
 from infra.errors import CommandError
 
 _CHARGED = (
@@ -69,25 +71,16 @@ class MergingBench:
         yield "loads", self._loads
 
     def _others(self) -> Iterator[tuple[str, Part]]:
-        """Those that measure one thing each, without a simulated zone; left out where they are not there."""
-        profiles, is_quick = self._conditions.profiles, self._conditions.quick
+        """Those that measure one thing each, without a simulated zone."""
+        profiles, is_quick, seed = self._conditions.profiles, self._conditions.quick, self._conditions.seed
         models = tuple(setting.model for setting in self._scope.settings)
-        wanted: tuple[tuple[str, str, str, tuple[object, ...]], ...] = (
-            ("estimates", "estimates", "estimates", (profiles, models)),
-            ("interpolation", "interpolation", "interpolation", (profiles,)),
-            ("switching", "switching", "measure_switching", (is_quick, self._conditions.seed)),
-            (
-                "transferability",
-                "transferability",
-                "measure_transferability",
-                (is_quick, self._conditions.seed),
-            ),
-        )
-        for title, module, name, arguments in wanted:
-            if find_spec(f"bench.merging.{module}") is not None:
-                yield title, partial(_called, f"bench.merging.{module}", name, arguments)
-        if find_spec(_PIPELINE) is not None:
-            yield "pipeline switch", partial(_pipeline_switch, is_quick)
+        yield "estimates", partial(_called, "estimates", "estimates", profiles, models, self._scope.splits)
+        yield "interpolation", partial(_called, "interpolation", "interpolation", profiles)
+        switching = partial(_called, "switching", "measure_switching", is_quick, seed)
+        yield "switching", partial(_in_workers, "switching", switching)
+        transferability = partial(_called, "transferability", "measure_transferability", is_quick, seed)
+        yield "transferability", transferability
+        yield "pipeline switch", partial(_in_workers, "pipeline_switch", partial(_pipeline_switch, is_quick))
 
     def _schemes(self) -> Result:
         """What jobs' completion times are, beside those of all rivals and the published ones."""
@@ -335,13 +328,17 @@ def _without(runs: Mapping[Setting, Mapping[Trial, Outcome]], setting: Setting) 
     return runs[setting][Trial(setting, modes=())]
 
 
-_PIPELINE = "bench.merging.pipeline_switch"
 _STAGES = 4
 
 
-def _called(module: str, name: str, arguments: tuple[object, ...]) -> Result:
+def _module(name: str) -> ModuleType:
+    """One of this folder that loads what only its own part needs, such as torch."""
+    return import_module(f"bench.merging.{name}")
+
+
+def _called(module: str, name: str, *arguments: object) -> Result:
     try:
-        result = getattr(import_module(module), name)(*arguments)
+        result = getattr(_module(module), name)(*arguments)
     except FileNotFoundError as error:
         raise CommandError(str(error)) from error
     assert isinstance(result, Result)
@@ -349,11 +346,21 @@ def _called(module: str, name: str, arguments: tuple[object, ...]) -> Result:
     return Result(tuple(one for one in result.measurements if one.name in known), result.tables)
 
 
+def _in_workers(module: str, part: Part) -> Result:
+    """Run a part of this module, whose processes are forked from a server that has torch. The server loads it
+    while this process does, on another core."""
+    with ThreadPoolExecutor(1) as beside:
+        server = beside.submit(warm_up)
+        _module(module)
+        server.result()
+    return part()
+
+
 def _pipeline_switch(is_quick: bool) -> Result:
     """How long the stages of a pipeline idle between two jobs, forward and reverse, with and without
     overlap."""
-    measure = import_module(_PIPELINE).measure_pipeline_switch
-    seen = [asdict(one) for one in measure(2 if is_quick else _STAGES, switches=3 if is_quick else 10)]
+    measure = _module("pipeline_switch").measure_pipeline_switch
+    seen = [asdict(one) for one in measure(2 if is_quick else _STAGES, switches=2 if is_quick else 10)]
     rows = [
         (
             f"{one['second']} after forward",

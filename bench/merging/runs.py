@@ -1,8 +1,8 @@
-"""Makes the trials that have no result yet, in processes of their own, and keeps their results."""
+"""Makes the trials that have no result yet, beside each other if asked for, and keeps their results."""
 
 import json
 import multiprocessing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from hashlib import blake2b
@@ -126,16 +126,20 @@ class Outcomes:
 
 def run_missing(trials: Sequence[Trial], outcomes: Outcomes, jobs: int, console: Console) -> None:
     """Give every trial a result. Each is kept as it comes, so that what was stopped goes on from there."""
-    if not (left := outcomes.missing(trials)):
-        return
+    left = outcomes.missing(trials)
+    # A process loads its libraries for seconds: one run at a time needs none of its own.
+    made = _beside_each_other(left, jobs) if jobs > 1 and left else ((trial, run(trial)) for trial in left)
+    for done, (trial, outcome) in enumerate(made, 1):
+        outcomes.keep(trial, outcome)
+        console.print(f"{done} of {len(left)}, {outcome.cpu_s:.1f} s: {trial}", markup=False)
+
+
+def _beside_each_other(trials: Sequence[Trial], jobs: int) -> Iterator[tuple[Trial, Outcome]]:
+    """Results as they come, of so many processes."""
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running = {pool.submit(run, trial): trial for trial in left}
+        running = {pool.submit(run, trial): trial for trial in trials}
         try:
-            for done, future in enumerate(as_completed(running), 1):
-                outcome = future.result()
-                outcomes.keep(running[future], outcome)
-                console.print(
-                    f"{done} of {len(left)}, {outcome.cpu_s:.1f} s: {running[future]}", markup=False
-                )
+            for future in as_completed(running):
+                yield running[future], future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

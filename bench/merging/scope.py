@@ -4,6 +4,7 @@ that takes two minutes."""
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.merging.held_back import SPLITS, Split
 from bench.merging.trial import Setting, Trial, rival
 from schemas.merging.settings import SchemeName
 from solvers.merging.schemes import RIVALS
@@ -25,6 +26,8 @@ class Scope:
 
     settings: tuple[Setting, ...]
     """A workload of each model."""
+    splits: tuple[Split, ...]
+    """In which outcomes of merges are held back from the estimator."""
     rivals_of: tuple[str, ...]
     """Models that every rival is run on."""
     studied: tuple[Setting, ...]
@@ -66,6 +69,7 @@ def full(settings: tuple[Setting, ...]) -> Scope:
     """All that the measurements have."""
     return Scope(
         settings=settings,
+        splits=SPLITS,
         rivals_of=tuple(setting.model for setting in settings),
         studied=settings,
         loads=(1.0, 1.5, 2.0),
@@ -82,6 +86,7 @@ def quick(settings: tuple[Setting, ...]) -> Scope:
     """The first jobs of each workload, and a cluster of a tenth of the size."""
     return Scope(
         settings=settings,
+        splits=SPLITS[:1],
         rivals_of=("roberta-base",),
         studied=settings[:1],
         loads=(1.0,),

@@ -22,19 +22,28 @@ from solvers.merging.merger import merge
 
 UNITS = 3_000
 GPUS = 240
-MIXES = 20
-"""Instances of each measured mix."""
-QUICK_MIXES = 3
-TRIES = 150
-"""Instances that are sought."""
-QUICK_TRIES = 10
 _AT_ONCE = 25
 """Of them, between two restarts."""
 _DRAWN = 8
 """Of these, drawn anew; the others are neighbours of the slowest so far."""
-_TIMED = 5
 _TIMES = 3
 LIMIT_S = MergingPolicy().solve_limit_s
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How many instances are timed."""
+
+    mixes: int
+    """Of each measured mix."""
+    tries: int
+    """That are sought."""
+    slowest: int
+    """Of those sought, timed again."""
+
+
+FULL = Extent(mixes=20, tries=150, slowest=5)
+QUICK = Extent(mixes=3, tries=10, slowest=2)
 
 
 @dataclass(frozen=True)
@@ -49,12 +58,13 @@ class _Timed:
 
 def measure_merger(quick: bool, seed: int, settings: Sequence[Setting]) -> Result:
     """`merger_median_s` over the measured mixes, `merger_worst_s` over all instances."""
+    extent = QUICK if quick else FULL
     with on_one_core():
         merge(synthetic(Shape(units=50, gpus=8)), LIMIT_S)  # loads the libraries
-        mixes = list(_mixes(QUICK_MIXES if quick else MIXES, seed, settings))
-        tries = QUICK_TRIES if quick else TRIES
-        sought = sorted(climbed(random.Random(f"slow merges/{seed}"), tries), key=lambda found: -found[0])
-        slowest = [_again(shape) for _, shape in sought[:_TIMED]]
+        mixes = list(_mixes(extent.mixes, seed, settings))
+        found = climbed(random.Random(f"slow merges/{seed}"), extent.tries)
+        sought = sorted(found, key=lambda timed: -timed[0])
+        slowest = [_again(shape) for _, shape in sought[: extent.slowest]]
     worst = max((*mixes, *slowest), key=lambda timed: timed.took_s)
     usual = statistics.median(timed.took_s for timed in mixes)
     rows = [
@@ -72,10 +82,10 @@ def measure_merger(quick: bool, seed: int, settings: Sequence[Setting]) -> Resul
             Measurement(
                 "merger_worst_s",
                 worst.took_s,
-                f"of {len(mixes)} measured mixes and {tries} synthetic instances sought for slowness "
+                f"of {len(mixes)} measured mixes and {extent.tries} synthetic instances sought for slowness "
                 f"(all have a plan; of the slowest {len(slowest)}, {limited} are not proven to be the best "
                 f"to a thousandth): {worst.label}; {size}",
-                len(mixes) + tries,
+                len(mixes) + extent.tries,
             ),
         ),
         (Table("merger", ("instances", "instance", "gap_pct", "merges", "limited", "s"), rows),),
