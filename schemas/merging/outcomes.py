@@ -21,8 +21,8 @@ TaskChangeReason = Literal[
 ]
 """`started`, `resumed`: from waiting. `reallocated`: it has other GPUs. `merged`: two jobs that were apart
 are one task. `separated`: the plan has its jobs apart again, of a merge whose receiver has not begun.
-`undone`: a merge brings no gain. `preempted`: others have its GPUs. `job_over`: one of two is done or
-withdrawn, and the other goes on."""
+`undone`: a merge brings a job no gain, or has kept it from its target. `preempted`: others have its GPUs.
+`job_over`: one of two is done or withdrawn, and the other goes on."""
 
 
 ForetoldReason = Literal[

@@ -136,6 +136,7 @@ class TuningJob:
     def undo(self) -> None:
         """Keep nothing of the merge that it is in."""
         self.lose()
+        self.furthest_samples = 0
         self.undone_generation = self.generation
 
     def to_state(self) -> list[Any]:

@@ -57,6 +57,25 @@ def fault_of_merge(
     return f"{after}, and it was {merge.accuracy_before:g} before"
 
 
+def shortfall_of_merge(job: TuningJob, kind: KindOfJobs, iterations: int) -> str | None:
+    """Why a job that is done after so many iterations is to begin anew alone; None if it is over.
+
+    It has had all that it may have, in a merge, and has not met its target, which alone it may meet: a merge
+    costs no job its target. Where jobs of its kind have missed it alone too, the merge is not to blame.
+    """
+    merge, target = job.merge, job.workload.target.accuracy
+    if merge is None or merge.is_donor or target is None or merge.best_accuracy is None:
+        return None
+    if iterations < job.workload.target.most_iterations or merge.best_accuracy >= target:
+        return None
+    if kind.finished_accuracies and kind.finished_accuracy < target:
+        return None
+    return (
+        f"after all {iterations} iterations the accuracy of job {job.job_id} is {merge.best_accuracy:g} at "
+        f"best, and its target is {target:g}"
+    )
+
+
 def judged(
     asking: Asking, job: TuningJob, merge: Merge, reason: JudgedReason
 ) -> tuple[MergeJudged, PastMerge]:

@@ -11,7 +11,13 @@ from schemas.merging.reports import ProfileReported, TaskEvaluated
 from schemas.merging.settings import STAGES_PER_PIPELINE
 from streams.policies.merging.asking import Asking
 from streams.policies.merging.job import TuningJob
-from streams.policies.merging.judging import JudgedReason, fault_of_merge, judged, note_evaluation
+from streams.policies.merging.judging import (
+    JudgedReason,
+    fault_of_merge,
+    judged,
+    note_evaluation,
+    shortfall_of_merge,
+)
 from streams.policies.merging.planning import Planning
 from streams.policies.merging.standing import Standing
 from streams.policies.merging.task import Task
@@ -282,6 +288,11 @@ class Runs:
 
     def _complete(self, job: TuningJob, report: RunFinished) -> Iterator[Outcome]:
         """A job is done; another of its task goes on with the GPUs."""
+        iterations = report.samples_done // job.workload.hyperparameters.batch_size
+        shortfall = shortfall_of_merge(job, self._knowledge.kinds[job.kind], iterations)
+        if shortfall is not None:
+            yield from self._begin_anew(job, report, shortfall)
+            return
         task = self._tasks.task_of(job)
         self._tasks.complete(job, report)
         if task is not None and task.job_ids:
@@ -290,6 +301,19 @@ class Runs:
         yield from self._settle(job)
         self._planning.has_changed = True
         yield from self.profile()
+
+    def _begin_anew(self, job: TuningJob, report: RunFinished, shortfall: str) -> Iterator[Outcome]:
+        """A job has nothing left to do in a merge that has kept it from its target."""
+        self._tasks.progress(job, report.samples_done)
+        job.never_merges = True
+        task = self._tasks.task_of(job)
+        if task is not None:
+            yield from self._break_up(task, job, "undone", shortfall)
+        yield from self._judge(job, "undone")
+        job.undo()
+        job.merge = None
+        yield from self._tasks.cleared(job, report.run_id)
+        self._planning.has_changed = True
 
     def _break_up(
         self, task: Task, job: TuningJob, reason: Any, detail: str, node: str | None = None

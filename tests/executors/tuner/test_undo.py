@@ -93,6 +93,15 @@ def test_a_job_that_is_over_stays_over(worker: LoneWorker) -> None:
     assert worker.files.undo("b", 1) == 0
 
 
+def test_who_was_over_in_a_merge_begins_anew_where_a_later_generation_has_it_so(worker: LoneWorker) -> None:
+    orders = order("a", workload(4)), order("b", workload(20))
+    worker.run(assigned("n1", *orders, mode="spatial"), 10)
+    anew = order("a", workload(4), generation=2).model_copy(update={"oldest_generation": 2})
+    reports = worker.run(assigned("n1", anew, generation=2), 10)
+    assert [each.samples_done for each in reports_of(reports, RunStarted, "a")] == [0]
+    assert [each.samples_done for each in reports_of(reports, RunFinished, "a")] == [24]
+
+
 @pytest.mark.parametrize("reason", ["withdrawn", "failed"])
 def test_nothing_is_kept_of_a_job_that_is_withdrawn(fleet: Fleet, reason: str) -> None:
     fleet.assign(order("a", workload(_LONG)), order("b", workload(_LONG)), mode="spatial")

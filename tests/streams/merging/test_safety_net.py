@@ -145,6 +145,89 @@ def test_what_was_undone_is_learned_of_the_job_that_did_not_gain_alone(script):
     )
 
 
+@pytest.fixture
+def aiming() -> Script:
+    """Jobs with an accuracy as their target, 0.9, and 1,000 iterations to reach it."""
+    script = Script()
+    script.ready("a", "b", accuracy=0.9)
+    return script
+
+
+def used_up(script: Script, job_id: str, accuracy: float) -> list[Outcome]:
+    """A job has had all its iterations."""
+    return script.send(script.evaluated(job_id, 10.0, accuracy), script.finished(job_id, 1_000))
+
+
+def test_a_receiver_that_has_used_up_its_iterations_short_of_its_target_has_them_anew_alone(aiming):
+    aiming.plan(share("a", "b"))
+    aiming.send(aiming.evaluated("a", 3.0, 0.9), aiming.finished("a", 300))
+    outcomes = used_up(aiming, "b", 0.89)
+    assert reasons(outcomes) == [("undone", "b"), ("undone", "b")]
+    (change,) = of(TaskChanged, outcomes)
+    assert change.detail == (
+        "after all 1000 iterations the accuracy of job b is 0.89 at best, and its target is 0.9"
+    )
+    assert of(JobCompleted, outcomes) == []
+    (assigned,) = of(TaskAssigned, aiming.plan(share("b")))
+    (order,) = assigned.orders
+    assert (order.resume_iterations, order.oldest_generation) == (0, assigned.generation)
+    outcomes = used_up(aiming, "b", 0.88)
+    assert [each.job_id for each in of(JobCompleted, outcomes)] == ["b"], "alone it has had its chance"
+
+
+def test_of_a_spatial_merge_that_keeps_one_from_its_target_the_other_goes_on_from_where_it_is(aiming):
+    aiming.plan(share("a", "b", mode="spatial"))
+    aiming.send(aiming.evaluated("a", 10.0, 0.8))
+    outcomes = used_up(aiming, "b", 0.89)
+    assert reasons(outcomes) == [("undone", "a,b"), ("undone", "b")]
+    assert undone(outcomes) == [("reallocated", ("a", "b"))]
+    aiming.end("a", iterations=990)
+    assert is_refused(aiming, "a", "b")
+    assert resumed(aiming.plan(share("a"), share("b"))) == {"a": 990, "b": 0}
+
+
+def test_a_job_that_had_used_up_its_iterations_when_others_got_its_gpus_has_them_anew_too(aiming):
+    aiming.plan(share("a", "b", mode="spatial"))
+    aiming.send(aiming.evaluated("a", 9.0, 0.8), aiming.evaluated("b", 9.0, 0.89))
+    aiming.plan()
+    runs = {job_id: next(iter(aiming.job(job_id).stopping)) for job_id in ("a", "b")}
+    assert of(TaskAssigned, aiming.plan(share("a"), share("b"))) == [], "both runs have yet to end"
+    assert resumed(aiming.send(aiming.progressed("a", 990, complete=True, run=runs["a"]))) == {"a": 990}
+    outcomes = aiming.send(aiming.finished("b", 1_000, run=runs["b"]))
+    assert reasons(outcomes) == [("undone", "b"), ("undone", "b")]
+    assert resumed(aiming.plan(share("a"), share("b"))) == {"b": 0}
+
+
+@pytest.mark.parametrize(("alone", "anew"), [(0.9, True), (0.88, False)])
+def test_a_target_that_jobs_of_the_kind_miss_alone_too_is_not_missed_for_the_merge(aiming, alone, anew):
+    aiming.ready("c", data="b", accuracy=0.9)
+    aiming.plan(share("c"))
+    aiming.send(aiming.evaluated("c", 2.0, 0.5))
+    used_up(aiming, "c", alone)
+    aiming.plan(share("a", "b", mode="spatial"))
+    aiming.send(aiming.evaluated("b", 2.0, 0.6))
+    completed = of(JobCompleted, used_up(aiming, "b", 0.89))
+    assert [each.job_id for each in completed] == ([] if anew else ["b"])
+
+
+def test_a_job_that_begins_anew_may_fail_as_often_as_a_new_one(aiming):
+    aiming.plan(share("a", "b", mode="spatial"))
+    used_up(aiming, "b", 0.89)
+    aiming.end("a", iterations=990)
+    for iterations in (100, 200, 300):  # less than it has had in the merge
+        aiming.plan(share("b"))
+        aiming.send(aiming.progressed("b", iterations))
+        outcomes = aiming.send(aiming.failed("b"))
+        assert reasons(outcomes) == [("run_failed", "b")]
+    assert not aiming.job("b").is_ending
+
+
+def test_a_donor_and_a_job_that_has_met_its_target_are_over(aiming):
+    aiming.plan(share("a", "b"))
+    assert of(JobCompleted, used_up(aiming, "a", 0.8))
+    assert of(JobCompleted, used_up(aiming, "b", 0.9))
+
+
 @pytest.mark.parametrize("watched", [1, 3])
 def test_the_number_of_epochs_is_a_setting(watched):
     script = Script(watched_epochs=watched)
