@@ -187,11 +187,11 @@ def _alone(folder: Path, backbones: Sequence[Backbone]) -> tuple[list[Measuremen
                 label = known
                 if known == "other setting":
                     label += f" {new.setting.learning_rate}/{new.setting.accumulation_steps}"
-                rows.append((backbone.model, task.name, label, told.epochs, truth, told.accuracy_after_epoch))
+                rows.append((backbone.model, task.name, label, told.accuracy_after_epoch, told.epochs, truth))
             hindsight = _by_eq_2(task, 0.0)
             if hindsight is not None:
                 errors["Eq. 2 in hindsight"].add(hindsight, task.epochs)
-                rows.append((backbone.model, task.name, "Eq. 2 in hindsight", hindsight, task.epochs, None))
+                rows.append((backbone.model, task.name, "Eq. 2 in hindsight", None, hindsight, task.epochs))
     figures = {name: count.figures() for name, count in errors.items()}
     profile = figures["profile"]
     most = MergingPolicy().profile_iterations
@@ -236,7 +236,7 @@ def _alone(folder: Path, backbones: Sequence[Backbone]) -> tuple[list[Measuremen
         ),
     ]
     return measured, Table(
-        "iterations", ("model", "task", "known", "foretold", "real", "accuracy_after_epoch"), rows
+        "iterations", ("model", "task", "known", "accuracy_after_epoch", "foretold", "real"), rows
     )
 
 
