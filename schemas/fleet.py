@@ -90,7 +90,7 @@ class NodeSilent(FleetEvent):
     out."""
 
 
-MAX_REFUSED_RUNS = 128
+MAX_REFUSED_RUNS = 48
 RefusalReason = Literal["unknown_type", "runner_missing", "runner_failed", "malformed", "impossible"]
 """`unknown_type`: the node knows no commands of this type. `runner_missing`: it knows them, and lacks the
 runner. `runner_failed`: the runner is out of order until the executor is started again. `malformed`: the

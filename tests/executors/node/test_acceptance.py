@@ -106,7 +106,7 @@ NAMED = {
     "the runs of a list": ({"orders": [RUN, {"run_id": "3/k", "job_id": "k"}]}, [("3/j", "j"), ("3/k", "k")]),
     "what names none": ({"runs": [1, None, {}, [RUN]], "run_id": 7, "job_id": "j"}, []),
     "half a name": ({"order": {"run_id": "3/j"}}, []),
-    "as many as fit": ({"runs": [RUN] * 200}, [("3/j", "j")] * 128),
+    "as many as fit": ({"runs": [RUN] * 200}, [("3/j", "j")] * 48),
 }
 
 
