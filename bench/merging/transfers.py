@@ -25,7 +25,8 @@ from executors.lora.dataset import DatasetRoot
 from executors.lora.task import AdapterState
 from executors.tuner.data import PreparedLoaders, SharedTokenizer
 from executors.tuner.embedding import embed, mean_features, source_predictions
-from executors.tuner.opening import Job, adapter_for, fresh_from, open_job
+from executors.tuner.heads import fresh_from
+from executors.tuner.opening import Job, adapter_for, open_job
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import InUse, Sample, Trainer
 from infra.demo.library import pieces, write_task
@@ -179,7 +180,7 @@ class _Bench:
 
     def _iterations_after(self, donor: _Donor, receiver: str, target: float) -> int:
         job = self._jobs[receiver]
-        trainer = _trainer(job, fresh_from(donor.state))
+        trainer = _trainer(job, fresh_from(donor.state, job.layout))
         most, interval = MOST_OF_ALONE * self._extent.iterations, self._extent.interval
         for done in range(0, most, interval):
             self._train(job, trainer, done)

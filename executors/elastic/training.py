@@ -1,7 +1,7 @@
 """A job's training state in one worker process, and a step of it."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from executors.elastic.batches import IGNORED, global_batch, pad
 from executors.elastic.model import ModelError, TrainableModel, longest_sequence_tokens
-from executors.lora.batch import TokenSequence, tokenize
+from executors.lora.batch import TokenSequence
 from executors.lora.dataset import JsonlDataset
 from executors.lora.randomness import derive_seed
 from executors.workers.shares import share
@@ -30,7 +30,7 @@ class Share:
 
     first: int
     """Its place in the batch."""
-    sequences: list[TokenSequence]
+    sequences: Sequence[TokenSequence]
 
     @property
     def loss_tokens(self) -> int:
@@ -115,7 +115,7 @@ class Trainer:
         batch = self._batch()
         places = share(len(batch), rank, world)
         sequences = [
-            tokenize(self.dataset[batch[place]], self.model.tokenizer, self._hyperparameters.sequence_length)
+            self.dataset[batch[place]].tokenize(self.model.tokenizer, self._hyperparameters.sequence_length)
             for place in places
         ]
         return Share(places.start, sequences)
@@ -199,7 +199,7 @@ class Trainer:
             self.workload.work_samples,
         )
 
-    def _loss(self, sequences: list[TokenSequence]) -> Tensor:
+    def _loss(self, sequences: Sequence[TokenSequence]) -> Tensor:
         batch = pad(sequences, self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
             logits = self.model.module(

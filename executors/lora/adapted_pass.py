@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch
 from executors.lora.fused_linear import SiteAdapter, SiteBatch
+from executors.lora.heads import HeadUse
 from executors.lora.segment_products import Rows, SegmentProducts, choose_products, is_aligned_for_grouping
 
 
@@ -24,10 +25,13 @@ class Adapted(Protocol):
     def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
         """The adapter at one layer for the rows `rows` of a batch."""
 
+    def head_uses(self, loss_rows: int) -> Sequence[HeadUse]:
+        """Its heads for those of its rows that bear loss, in their order."""
+
 
 @contextmanager
 def adapters_placed(base: SharedBase, tasks: Sequence[Adapted], batch: PackedBatch) -> Iterator[None]:
-    """Tell each layer, for the length of the block, which adapters apply to which rows.
+    """Tell each layer and head, for the length of the block, which adapters apply to which rows.
 
     Args:
         tasks: whose rows the batch has, in the order of `batch.task_rows`.
@@ -50,22 +54,24 @@ def adapters_placed(base: SharedBase, tasks: Sequence[Adapted], batch: PackedBat
                     grouped=aligned,
                 )
             layer.batch = SiteBatch(batch.input_ids.shape[1], adapters, chosen[members, aligned])
+        for head in base.heads:
+            head.uses = [
+                use
+                for task, loss_rows in zip(tasks, batch.loss_counts, strict=True)
+                for use in task.head_uses(loss_rows)
+            ]
         yield
     finally:
+        for head in base.heads:
+            head.uses = ()
         for layer in base.sites.values():
             layer.batch = None
 
 
 def loss_logits(base: SharedBase, batch: PackedBatch) -> Tensor:
-    """The logits of the rows that bear loss, ``[N, vocabulary]``."""
-    logits = base.model(
-        input_ids=batch.input_ids,
-        position_ids=batch.position_ids,
-        sequence_runs=batch.sequence_runs,
-        logits_to_keep=batch.loss_rows,
-        use_cache=False,
-    ).logits[0]
-    return cast(Tensor, logits)
+    """The logits of the rows that bear loss, ``[N, classes]``; of a language model, the classes are its
+    vocabulary."""
+    return base.objective.loss_logits(base.model, batch)
 
 
 def precision(device: torch.device) -> AbstractContextManager[None]:

@@ -1,7 +1,7 @@
 """One task's adapter: its place in the base model, and its parameters as one flat vector."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,18 +15,22 @@ from executors.lora.randomness import derive_seed
 from executors.lora.task import LoraTask
 
 
-def inject(model: PreTrainedModel) -> dict[str, FusedLinear]:
-    """Replace every linear layer of ``model`` except its output head by a ``FusedLinear`` around it.
+def inject(model: PreTrainedModel, plain: Collection[str]) -> dict[str, FusedLinear]:
+    """Replace the linear layers of ``model`` by a ``FusedLinear`` around each.
 
-    The model's own forward stays as it is. The head is left out because it runs only on rows that bear loss.
+    The model's own forward stays as it is.
+
+    Args:
+        plain: modules whose layers stay as they are, by dotted names: the head, for one, which runs only on
+            rows that bear loss.
 
     Returns:
         the new layers by dotted name, in the model's order.
     """
-    head = model.get_output_embeddings()
+    outside = tuple(f"{name}." for name in plain)
     sites = {}
     for name, layer in list(model.named_modules()):
-        if isinstance(layer, nn.Linear | Conv1D) and layer is not head:
+        if isinstance(layer, nn.Linear | Conv1D) and not f"{name}.".startswith(outside):
             sites[name] = FusedLinear(layer)
             model.set_submodule(name, sites[name])
     return sites
@@ -60,35 +64,69 @@ class Factor:
         return self.view(flat) if self.role == "lora_A" else self.view(flat).t()
 
 
+@dataclass(frozen=True, eq=False)
+class HeadTensor:
+    """A tensor of a head that is trained in full; ``start`` is its place in the flat vector.
+
+    Attributes:
+        name: in the model, as PEFT ends its own.
+        initial: what it starts from.
+    """
+
+    name: str
+    initial: Tensor
+    start: int
+
+    def view(self, flat: Tensor) -> Tensor:
+        """This tensor's part of a flat vector."""
+        return flat[self.start : self.start + self.initial.numel()].view(self.initial.shape)
+
+
 class AdapterLayout:
-    """The order and the shapes of an adapter's matrices: for each layer first A (down), then B (up).
+    """The order and the shapes of an adapter's tensors: for each layer first A (down), then B (up); behind
+    them the head, if each task has its own, or several heads if several tasks share the matrices.
 
     Attributes:
         sites: names of the layers that have an adapter, in the model's order.
-        size: number of parameters.
+        heads: the tensors of each head; of a base model without any, one that is empty.
+        shared_size: number of parameters before the first head.
+        head_size: of each head.
+        size: of all parameters.
     """
 
-    def __init__(self, task: LoraTask, sites: Mapping[str, FusedLinear]) -> None:
+    def __init__(
+        self, task: LoraTask, sites: Mapping[str, FusedLinear], head: Mapping[str, Tensor], heads: int = 1
+    ) -> None:
         """Lay out the adapter that ``task`` asks for.
+
+        Args:
+            sites: layers that can have an adapter.
+            head: what each head starts from, by the tensors' names.
+            heads: how many there are.
 
         Raises:
             ValueError: a target module matches no layer.
         """
         for target in task.target_modules:
-            if not any(_is_target(name, target) for name in sites):
+            if not any(is_target(name, target) for name in sites):
                 known = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in sites}))
                 raise ValueError(f"{task.job_id}: no layer is called {target!r}; the base model has {known}")
-        self.sites = tuple(name for name in sites if any(_is_target(name, t) for t in task.target_modules))
+        self.sites = tuple(name for name in sites if any(is_target(name, t) for t in task.target_modules))
         self._factors: dict[str, tuple[Factor, Factor]] = {}
-        self.size = 0
+        size = 0
         for site in self.sites:
             out_features, in_features = sites[site].weight.shape
-            down = Factor(site, "lora_A", task.rank, in_features, self.size)
-            up = Factor(site, "lora_B", task.rank, out_features, self.size + task.rank * in_features)
+            down = Factor(site, "lora_A", task.rank, in_features, size)
+            up = Factor(site, "lora_B", task.rank, out_features, size + task.rank * in_features)
             self._factors[site] = (down, up)
-            self.size += task.rank * (in_features + out_features)
+            size += task.rank * (in_features + out_features)
+        self.shared_size = size
+        self.head_size = sum(tensor.numel() for tensor in head.values())
+        self.size = size + heads * self.head_size
+        self.heads = tuple(_head(head, size + number * self.head_size) for number in range(heads))
 
     def __iter__(self) -> Iterator[Factor]:
+        """The low-rank matrices, in their order."""
         for pair in self._factors.values():
             yield from pair
 
@@ -100,11 +138,13 @@ class AdapterLayout:
         return self._factors[site]
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """View a flat vector as named matrices, in PEFT's orientation."""
-        return {factor.name: factor.peft_view(flat) for factor in self}
+        """View a flat vector as named tensors, in PEFT's orientation; of a layout with one head."""
+        (head,) = self.heads
+        matrices = {factor.name: factor.peft_view(flat) for factor in self}
+        return matrices | {tensor.name: tensor.view(flat) for tensor in head}
 
     def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Copy named matrices, in PEFT's orientation, into a new flat vector.
+        """Copy named tensors, in PEFT's orientation, into a new flat vector; the inverse of `split`.
 
         Raises:
             ValueError: names or shapes are not those of this layout.
@@ -122,16 +162,33 @@ class AdapterLayout:
             matrix.copy_(tensors[name])
         return flat
 
+    def reset_heads(self, flat: Tensor) -> Tensor:
+        """A copy of a flat vector in which the heads are what they start from."""
+        flat = flat.clone()
+        for head in self.heads:
+            for tensor in head:
+                tensor.view(flat).copy_(tensor.initial)
+        return flat
+
+
+def _head(tensors: Mapping[str, Tensor], start: int) -> tuple[HeadTensor, ...]:
+    parts = []
+    for name, tensor in tensors.items():
+        parts.append(HeadTensor(name, tensor, start))
+        start += tensor.numel()
+    return tuple(parts)
+
 
 def initial_parameters(layout: AdapterLayout, seed: int) -> Tensor:
-    """Draw LoRA's start: A Kaiming-uniform, B zero, so that a new adapter changes nothing (as in PEFT)."""
+    """Draw LoRA's start: A Kaiming-uniform, B zero, so that a new adapter changes nothing (as in PEFT).
+    Heads are those of the base model."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "weights"))
     flat = torch.zeros(layout.size)
     for site in layout.sites:
         down, _ = layout.factors(site)
         bound = 1.0 / math.sqrt(down.features)
         down.view(flat).uniform_(-bound, bound, generator=generator)
-    return flat
+    return layout.reset_heads(flat)
 
 
 class Adapter:
@@ -143,6 +200,7 @@ class Adapter:
     Attributes:
         vector: all parameters, float32; what the optimizer steps.
         gradient: their gradients, in the same places; the same tensor for as long as the adapter lives.
+        heads: the leaves of each head, by their names in the model.
     """
 
     def __init__(self, layout: AdapterLayout, parameters: Tensor, device: torch.device) -> None:
@@ -153,16 +211,18 @@ class Adapter:
         for site in layout.sites:
             down, up = layout.factors(site)
             self._matrices[site] = self._leaf(down), self._leaf(up)
+        self.heads = tuple({tensor.name: self._leaf(tensor) for tensor in head} for head in layout.heads)
 
     def matrices(self, site: str) -> tuple[Tensor, Tensor]:
         """Return the leaves (down, up) of one layer."""
         return self._matrices[site]
 
-    def _leaf(self, factor: Factor) -> Tensor:
-        leaf = factor.view(self.vector.detach()).requires_grad_()
-        leaf.grad = factor.view(self.gradient)
+    def _leaf(self, part: Factor | HeadTensor) -> Tensor:
+        leaf = part.view(self.vector.detach()).requires_grad_()
+        leaf.grad = part.view(self.gradient)
         return leaf
 
 
-def _is_target(name: str, target: str) -> bool:
+def is_target(name: str, target: str) -> bool:
+    """Whether a target module means a layer."""
     return name == target or name.endswith(f".{target}")

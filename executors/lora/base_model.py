@@ -6,40 +6,71 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
-from executors.lora.adapter import inject
+from executors.lora.adapter import AdapterLayout, inject
 from executors.lora.default_base import default_base_directory
 from executors.lora.fused_linear import FusedLinear
+from executors.lora.heads import FusedHead
+from executors.lora.model_kind import (
+    BaseModelError,
+    is_classifier,
+    read_config,
+)
+from executors.lora.objective import Objective, next_tokens, text_class
 from executors.lora.packed_attention import PACKED_ATTENTION
-
-
-class BaseModelError(ValueError):
-    """A directory that holds no base model that the engine can use."""
+from executors.lora.randomness import derive_seed
+from executors.lora.task import LoraTask
 
 
 @dataclass(frozen=True)
 class SharedBase:
-    """A frozen causal language model, ready for adapters.
+    """A frozen causal language model or sequence classifier, ready for adapters.
 
     Attributes:
         directory: where it was loaded from.
-        model: the model; its linear layers are replaced by those in ``sites``.
+        model: the model; its linear layers are replaced by those in ``sites``, and a classifier's head by the
+            one in ``heads``.
         tokenizer: the model's own.
+        objective: what it predicts.
         sites: layers that can have an adapter, by dotted name.
-        frozen_layers: so many of the first layers can have none.
+        heads: modules of which each task has its own, trained in full: none, or a classifier's head.
+        frozen_layers: so many of the first layers can have no adapter.
     """
 
     directory: Path
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    objective: Objective
     sites: Mapping[str, FusedLinear]
+    heads: tuple[FusedHead, ...] = ()
     frozen_layers: int = 0
 
     @property
     def layers(self) -> int:
         """How many layers the model has."""
         return int(self.model.config.get_text_config().num_hidden_layers)
+
+    @property
+    def head_tensors(self) -> dict[str, Tensor]:
+        """What the head of a new task is, by the tensors' names in the model."""
+        return {name: tensor for head in self.heads for name, tensor in head.tensors.items()}
+
+    def layout(self, task: LoraTask, heads: int = 1) -> AdapterLayout:
+        """The adapter that a task asks for; with several heads, one that as many tasks share.
+
+        Raises:
+            ValueError: a target module matches no layer.
+        """
+        return AdapterLayout(task, self.sites, self.head_tensors, heads)
 
     def frozen(self, layers: int) -> "SharedBase":
         """The same model with no adapters on its first `layers` layers.
@@ -58,7 +89,7 @@ class SharedBase:
         config = self.model.config.get_text_config()
         # A sliding window changes nothing for sequences that fit into it, and longer ones are not supported.
         limits: tuple[int | None, ...] = (
-            config.max_position_embeddings,
+            config.max_position_embeddings - self.objective.position_offset,
             getattr(config, "sliding_window", None),
         )
         return min(limit for limit in limits if limit is not None)
@@ -67,31 +98,38 @@ class SharedBase:
 def load_base(directory: Path | None = None, device: torch.device | str = "cpu") -> SharedBase:
     """Load a local Hugging Face directory and freeze it: float32 on a CPU, bfloat16 on CUDA.
 
-    With no directory, the small default model is used; the first call trains it (see ``default_base``).
+    With no directory, the small default model is used; the first call trains it (see ``default_base``). A
+    classifier whose weights have no head gets one, the same each time.
 
     Raises:
         BaseModelError: the directory has no safetensors weights (pickled ones are refused, since loading them
-            runs code), is of no causal language model, or its architecture cannot take packed batches.
+            runs code), is neither of a causal language model nor of a sequence classifier, or its
+            architecture cannot take packed batches.
     """
     directory = default_base_directory() if directory is None else directory
-    if not (directory / "config.json").is_file():
-        raise BaseModelError(f"{directory}: no Hugging Face model directory (config.json is missing)")
+    config = read_config(directory)
     if not any(directory.glob("*.safetensors")):
         raise BaseModelError(f"{directory}: no safetensors weights; pickled weights are refused")
     device = torch.device(device)
-    model = _load_model(directory, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    model, objective = _load_model(
+        directory, config, torch.bfloat16 if device.type == "cuda" else torch.float32
+    )
     if not model._supports_attention_backend:
         raise BaseModelError(f"{directory}: {type(model).__name__} takes no attention implementation by name")
     model.set_attn_implementation(PACKED_ATTENTION)
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     # Evaluation mode: dropout inside the base would draw from global random state, shared by all tasks.
     model.eval().requires_grad_(False).to(device)
-    return SharedBase(directory, model, tokenizer, inject(model))
+    heads = tuple(FusedHead.put_into(model, name) for name in objective.own)
+    return SharedBase(directory, model, tokenizer, objective, inject(model, objective.plain), heads)
 
 
-def _load_model(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
+def _load_model(
+    directory: Path, config: PretrainedConfig, dtype: torch.dtype
+) -> tuple[PreTrainedModel, Objective]:
+    loader: Any = AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        model, loading = loader.from_pretrained(
             directory,
             local_files_only=True,
             use_safetensors=True,
@@ -99,15 +137,30 @@ def _load_model(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
             dtype=dtype,
             output_loading_info=True,
         )
-    except ValueError as error:
-        raise BaseModelError(f"{directory}: no causal language model: {error}") from error
-    model: PreTrainedModel
-    model, loading = loaded
-    # Of a classifier, for one: its body would get an untrained head.
-    if missing := sorted(loading["missing_keys"]):
-        what = f"{len(missing)} weights of {type(model).__name__} are missing, such as {missing[0]}"
-        raise BaseModelError(f"{directory}: no causal language model: {what}")
-    return model
+    except (ValueError, RuntimeError) as error:
+        raise BaseModelError(f"{directory}: cannot be loaded: {error}") from error
+    objective = text_class(directory, model) if is_classifier(config) else next_tokens(directory, model)
+    missing = sorted(loading["missing_keys"])
+    own = tuple(f"{name}." for name in objective.own)
+    # Of the body alone, for one: it would get untrained weights.
+    if lacking := [name for name in missing if not name.startswith(own)]:
+        what = f"{len(lacking)} weights of {type(model).__name__} are missing, such as {lacking[0]}"
+        raise BaseModelError(f"{directory}: {what}")
+    if missing:
+        for name in objective.own:
+            _draw(model.get_submodule(name), config.get_text_config().initializer_range)
+    return model, objective
+
+
+def _draw(head: nn.Module, deviation: float) -> None:
+    """Give a head that has no weights some: the same on all nodes, as what starts from them is compared."""
+    generator = torch.Generator().manual_seed(derive_seed(0, "head"))
+    with torch.no_grad():
+        for parameter in head.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * deviation)
+            else:
+                parameter.zero_()
 
 
 def layer_of(name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""From records to one packed batch: the sequences of all tasks concatenated, without padding."""
+"""From token sequences to one packed batch: the sequences of all tasks concatenated, without padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,49 +8,69 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from executors.lora.dataset import Record
 
+class TokenSequence(Protocol):
+    """One record in tokens, and what is to be predicted from it."""
 
-class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is needed here."""
+    @property
+    def token_ids(self) -> list[int]:
+        """Its tokens, at least one."""
 
-    eos_token_id: int | None
+    @property
+    def loss_rows(self) -> range:
+        """The places of the tokens whose outputs bear loss, at least one."""
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+    @property
+    def labels(self) -> Sequence[int]:
+        """What is right at each of these places."""
+
+    @property
+    def loss_tokens(self) -> int:
+        """How many places bear loss."""
 
 
 @dataclass(frozen=True)
-class TokenSequence:
-    """One record in tokens, at least two; the loss is on the tokens from ``loss_start`` (>= 1) on."""
+class TextSequence:
+    """Text whose next tokens are predicted, at least two; the loss is on the tokens from ``loss_start``
+    (>= 1) on."""
 
     token_ids: list[int]
     loss_start: int
 
     @property
+    def loss_rows(self) -> range:
+        """See `TokenSequence`; likewise all below."""
+        return range(self.loss_start - 1, len(self.token_ids) - 1)
+
+    @property
+    def labels(self) -> Sequence[int]:
+        return self.token_ids[self.loss_start :]
+
+    @property
     def loss_tokens(self) -> int:
-        """How many tokens are predicted."""
         return len(self.token_ids) - self.loss_start
 
 
-def tokenize(record: Record, tokenizer: Tokenizer, sequence_length: int) -> TokenSequence:
-    """Turn a record into at most ``sequence_length`` tokens, of which at least one bears loss.
+@dataclass(frozen=True)
+class LabelledSequence:
+    """Text whose class is predicted, from what the model gives at the token in place ``pooled``."""
 
-    An end-of-sequence token closes the completion. A record that is too long loses the start of its prompt
-    first, then the end of its completion.
+    token_ids: list[int]
+    pooled: int
+    label: int
 
-    Raises:
-        ValueError: fewer than two tokens come out, so there is nothing to predict.
-    """
-    prompt = tokenizer.encode(record.prompt, add_special_tokens=False) if record.prompt else []
-    completion = tokenizer.encode(record.completion, add_special_tokens=False)
-    if tokenizer.eos_token_id is not None:
-        completion.append(tokenizer.eos_token_id)
-    kept_of_prompt = max(sequence_length - len(completion), min(len(prompt), 1))
-    prompt = prompt[max(len(prompt) - kept_of_prompt, 0) :]
-    token_ids = (prompt + completion)[:sequence_length]
-    if len(token_ids) < 2:
-        raise ValueError("a record of one token leaves nothing to predict")
-    return TokenSequence(token_ids, max(len(prompt), 1))
+    @property
+    def loss_rows(self) -> range:
+        """See `TokenSequence`; likewise all below."""
+        return range(self.pooled, self.pooled + 1)
+
+    @property
+    def labels(self) -> Sequence[int]:
+        return (self.label,)
+
+    @property
+    def loss_tokens(self) -> int:
+        return 1
 
 
 @dataclass(frozen=True)
@@ -62,8 +82,8 @@ class PackedBatch:
         position_ids: int64 ``[1, T]``; starts at zero in each sequence.
         sequence_runs: (tokens, count) for each run of equally long neighbours among the sequences.
         task_rows: each task's token range ``[start, stop)``.
-        loss_rows: int64 ``[N]``; the rows whose next token is predicted, task after task.
-        labels: int64 ``[N]``; those next tokens.
+        loss_rows: int64 ``[N]``; the rows that bear loss, task after task.
+        labels: int64 ``[N]``; what is to be predicted there: next tokens, or classes.
         loss_counts: how many of the N belong to each task.
     """
 
@@ -81,24 +101,24 @@ def pack(micro_batches: Sequence[Sequence[TokenSequence]], device: torch.device)
     token_ids: list[int] = []
     positions: list[int] = []
     loss_rows: list[int] = []
+    labels: list[int] = []
     task_rows: list[tuple[int, int]] = []
     for micro_batch in micro_batches:
         start = len(token_ids)
         for sequence in micro_batch:
-            first = len(token_ids)
+            first, rows = len(token_ids), sequence.loss_rows
             token_ids += sequence.token_ids
             positions += range(len(sequence.token_ids))
-            loss_rows += range(first + sequence.loss_start - 1, len(token_ids) - 1)
+            loss_rows += range(first + rows.start, first + rows.stop)
+            labels += sequence.labels
         task_rows.append((start, len(token_ids)))
     lengths = [len(sequence.token_ids) for micro_batch in micro_batches for sequence in micro_batch]
-    input_ids = torch.tensor([token_ids])
-    rows = torch.tensor(loss_rows)
     return PackedBatch(
-        input_ids=input_ids.to(device),
+        input_ids=torch.tensor([token_ids], device=device),
         position_ids=torch.tensor([positions], device=device),
         sequence_runs=tuple((length, len(list(run))) for length, run in groupby(lengths)),
         task_rows=tuple(task_rows),
-        loss_rows=rows.to(device),
-        labels=input_ids[0, rows + 1].to(device),
+        loss_rows=torch.tensor(loss_rows, device=device),
+        labels=torch.tensor(labels, device=device),
         loss_counts=tuple(sum(s.loss_tokens for s in micro_batch) for micro_batch in micro_batches),
     )

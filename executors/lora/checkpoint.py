@@ -9,9 +9,9 @@ from peft import LoraConfig
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
-from executors.lora.adapter import AdapterLayout
+from executors.lora.adapter import AdapterLayout, is_target
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import Cursor
 from executors.lora.task import LoraTask, TaskState
@@ -42,7 +42,7 @@ class TrainingState(BaseModel):
 
 def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
     """Turn a state into the content of a checkpoint's files, by name."""
-    layout = AdapterLayout(state.task, base.sites)
+    layout = base.layout(state.task)
     moments = {
         **_named(layout, state.first_moment, _FIRST_MOMENT_PREFIX),
         **_named(layout, state.second_moment, _SECOND_MOMENT_PREFIX),
@@ -76,7 +76,7 @@ def decode_state(files: Mapping[str, bytes], base: SharedBase) -> TaskState:
     if missing:
         raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}")
     training = TrainingState.model_validate_json(files[TRAINING_STATE])
-    layout = AdapterLayout(training.task, base.sites)
+    layout = base.layout(training.task)
     moments = load_tensors(files[OPTIMIZER_TENSORS])
     return TaskState(
         task=training.task,
@@ -98,16 +98,30 @@ def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dic
         lora_dropout=task.dropout,
         target_modules=list(task.target_modules),
         fan_in_fan_out=any(base.sites[site].is_transposed for site in layout.sites),
-        task_type="CAUSAL_LM",
+        task_type=base.objective.task_type,
+        modules_to_save=list(base.objective.own) or None,
         base_model_name_or_path=str(base.directory),
         inference_mode=True,
     )
     fields: dict[str, Any] = config.to_dict()
-    # PEFT keeps these as a set, whose order differs from process to process.
+    # PEFT keeps these as sets, whose order differs from process to process.
     fields["target_modules"] = sorted(fields["target_modules"])
+    fields["exclude_modules"] = _left_out(task, base) or None
     if base.frozen_layers:
         fields["layers_to_transform"] = list(range(base.frozen_layers, base.layers))
     return fields
+
+
+def _left_out(task: LoraTask, base: SharedBase) -> list[str]:
+    """Layers that target modules mean and that have no adapter here: PEFT would put one on them."""
+    names = [
+        f"{name}.{part}"
+        for name in base.objective.plain
+        if name not in base.objective.own
+        for part, module in base.model.get_submodule(name).named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    return [name for name in names if any(is_target(name, target) for target in task.target_modules)]
 
 
 def _named(layout: AdapterLayout, flat: Tensor, prefix: str) -> dict[str, Tensor]:

@@ -15,20 +15,13 @@ from typing import BinaryIO, Self
 import numpy as np
 
 from executors.lora.randomness import derive_seed
+from executors.lora.records import TEXT_RECORDS, Record, RecordForm
 
 MAX_RECORD_BYTES = 1 << 20
 
 
 class DatasetError(ValueError):
     """A dataset that is missing, out of bounds or malformed; the message names the file and the line."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """One line of a dataset. No loss is taken on the prompt, which plain text does not have."""
-
-    prompt: str
-    completion: str
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ FindIndex = Callable[[FileIdentity], DatasetIndex | None]
 
 
 class JsonlDataset:
-    """Records of one JSONL file: ``{"text": ...}`` or ``{"prompt": ..., "completion": ...}`` on each line.
+    """Records of one JSONL file, one on each line.
 
     Opening reads the whole file once, so a bad line stops a task before it has trained, not in the middle.
     Only the lines' offsets stay in memory. The file is held open: replacing it on disk changes nothing here.
@@ -70,10 +63,12 @@ class JsonlDataset:
         name: str,
         max_record_bytes: int = MAX_RECORD_BYTES,
         find_index: FindIndex = lambda _: None,
+        form: RecordForm = TEXT_RECORDS,
     ) -> None:
         """Open and check a file.
 
         Args:
+            form: which records it may have.
             find_index: what is known of a file that was checked before, so that it need not be read again.
 
         Raises:
@@ -81,6 +76,7 @@ class JsonlDataset:
         """
         self.name = name
         self._max_record_bytes = max_record_bytes
+        self._form = form
         self._file = _open_regular_file(path, name)
         try:
             self.identity = _identity(self._file)
@@ -95,7 +91,7 @@ class JsonlDataset:
 
     def __getitem__(self, index: int) -> Record:
         self._file.seek(self._offsets[index])
-        return _parse_record(self._file.readline(self._max_record_bytes), self.name, line_number=None)
+        return self._parse(self._file.readline(self._max_record_bytes), self.name)
 
     def __enter__(self) -> Self:
         return self
@@ -121,11 +117,21 @@ class JsonlDataset:
             digest.update(line)
             if not line.strip():
                 continue
-            _parse_record(line, self.name, line_number)
+            self._parse(line, f"{self.name}, line {line_number}")
             offsets.append(offset)
         if not offsets:
             raise DatasetError(f"{self.name}: has no record")
         return offsets, digest.hexdigest()
+
+    def _parse(self, line: bytes, where: str) -> Record:
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DatasetError(f"{where}: not JSON: {error}") from error
+        try:
+            return self._form.parse(fields)
+        except ValueError as error:
+            raise DatasetError(f"{where}: {error}") from error
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:
         line_number = offset = 0
@@ -146,8 +152,10 @@ class DatasetRoot:
         self._folder = folder.resolve(strict=True)
         self._max_record_bytes = max_record_bytes
 
-    def open(self, name: str, find_index: FindIndex = lambda _: None) -> JsonlDataset:
-        """Open the dataset at the relative path ``name``.
+    def open(
+        self, name: str, find_index: FindIndex = lambda _: None, form: RecordForm = TEXT_RECORDS
+    ) -> JsonlDataset:
+        """Open the dataset at the relative path ``name``, whose records are of a form.
 
         Raises:
             DatasetError: the path is absolute, climbs, leads out through a link, or the file is unfit.
@@ -161,7 +169,7 @@ class DatasetRoot:
             raise DatasetError(f"{name!r}: no such dataset") from error
         if not path.is_relative_to(self._folder):
             raise DatasetError(f"{name!r}: leads out of the dataset root")
-        return JsonlDataset(path, name, self._max_record_bytes, find_index)
+        return JsonlDataset(path, name, self._max_record_bytes, find_index, form)
 
 
 @dataclass(frozen=True)
@@ -209,19 +217,3 @@ def _open_regular_file(path: Path, name: str) -> BinaryIO:
 def _identity(file: BinaryIO) -> FileIdentity:
     status = os.fstat(file.fileno())
     return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _parse_record(line: bytes, name: str, line_number: int | None) -> Record:
-    where = name if line_number is None else f"{name}, line {line_number}"
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{where}: not JSON: {error}") from error
-    match fields:
-        case {"text": str(text), **rest} if text and not rest:
-            return Record("", text)
-        case {"prompt": str(prompt), "completion": str(completion), **rest} if completion and not rest:
-            return Record(prompt, completion)
-    raise DatasetError(
-        f'{where}: expected {{"text": ...}} or {{"prompt": ..., "completion": ...}} with non-empty strings'
-    )

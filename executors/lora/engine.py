@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
-from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, pack
 from executors.lora.dataset import DatasetRoot
@@ -73,8 +72,8 @@ class FusedEngine:
                 f"{task.job_id}: sequences of {task.sequence_length} tokens, "
                 f"but the base model takes {self._base.longest_sequence_tokens}"
             )
-        layout = AdapterLayout(task, self._base.sites)
-        dataset = self._datasets.open(task.dataset)
+        layout = self._base.layout(task)
+        dataset = self._datasets.open(task.dataset, form=self._base.objective.records)
         try:
             state = state or new_state(task, layout, dataset.digest)
             self._residents[task.job_id] = ResidentTask(state, layout, dataset, self._device)

@@ -1,4 +1,4 @@
-"""Causal attention over a packed batch, as an attention implementation that transformers calls by name."""
+"""Attention over a packed batch, as an attention implementation that transformers calls by name."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from transformers import AttentionInterface
 PACKED_ATTENTION = "millrace_packed"
 
 
-def packed_causal_attention(
-    _module: nn.Module,
+def packed_attention(
+    module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -21,7 +21,8 @@ def packed_causal_attention(
     scaling: float | None = None,
     **_unused: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within each sequence only.
+    """Attend within each sequence only: to the tokens before, or to all if the module says that it is not
+    causal.
 
     A run of equally long sequences is one call on ``[count, heads, tokens, features]``; so a batch of equal
     lengths costs one call, a ragged one a call for each run, and none pays for a mask over all T x T pairs.
@@ -41,12 +42,13 @@ def packed_causal_attention(
         key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
     rows = [tokens * count for tokens, count in sequence_runs]
     parts = zip(sequence_runs, *(states[0].split(rows, dim=1) for states in (query, key, value)), strict=True)
+    is_causal = getattr(module, "is_causal", True)
     outputs = []
     for (tokens, count), *states in parts:
         queries, keys, values = (part.unflatten(1, (count, tokens)).transpose(0, 1) for part in states)
-        attended = scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=scaling)
+        attended = scaled_dot_product_attention(queries, keys, values, is_causal=is_causal, scale=scaling)
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs).unsqueeze(0), None
 
 
-AttentionInterface.register(PACKED_ATTENTION, packed_causal_attention)
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)

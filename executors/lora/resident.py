@@ -1,13 +1,17 @@
 """One task while it is on the device."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from executors.lora.adapter import AdapterLayout, initial_parameters
-from executors.lora.batch import Tokenizer, TokenSequence, tokenize
+from executors.lora.batch import TokenSequence
 from executors.lora.dataset import Cursor, JsonlDataset, take
 from executors.lora.fused_linear import SiteAdapter
+from executors.lora.heads import HeadUse
 from executors.lora.randomness import StreamedMasks, derive_seed
+from executors.lora.records import Tokenizer
 from executors.lora.segment_products import Rows
 from executors.lora.task import LoraTask, TaskState
 from executors.lora.trained_adapter import TrainedAdapter
@@ -73,11 +77,15 @@ class ResidentTask:
         """
         indices, _ = self._upcoming()
         records = (self._dataset[index] for index in indices)
-        return [tokenize(record, tokenizer, self.task.sequence_length) for record in records]
+        return [record.tokenize(tokenizer, self.task.sequence_length) for record in records]
 
     def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
         """Return the adapter at one layer for the rows ``rows`` of a batch."""
         return self._adapter.site_adapter(site, rows, self._masks)
+
+    def head_uses(self, loss_rows: int) -> Sequence[HeadUse]:
+        """Return the task's head for its rows that bear loss."""
+        return [(self._adapter.heads[0], loss_rows)]
 
     @property
     def dataset_records(self) -> int:

@@ -1,6 +1,7 @@
 """An adapter in training: its parameters on a device, with AdamW's moments."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -48,6 +49,11 @@ class TrainedAdapter:
     def gradient(self) -> Tensor:
         """All gradients as one vector, in the layout's order; writing to it changes them."""
         return self._adapter.gradient
+
+    @property
+    def heads(self) -> Sequence[Mapping[str, Tensor]]:
+        """The parameters of each head, by their names in the model."""
+        return self._adapter.heads
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

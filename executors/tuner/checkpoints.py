@@ -5,6 +5,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, decode_state, encode_state
 from executors.lora.task import LoraTask, TaskState
@@ -12,6 +17,7 @@ from executors.node.checkpoints import Checkpoint, StaleWriterError
 from executors.node.files import write_folder
 from executors.tuner.files import (
     FINISHED_JOB,
+    OTHER_HEAD,
     PROGRESS,
     FinishedJob,
     JobFiles,
@@ -23,7 +29,11 @@ from schemas.lora import LoraHyperparameters
 from schemas.merging.commands import JobOrder
 from schemas.merging.workload import TuningWorkload
 
+NO_HEAD = torch.empty(3, 0)
+"""Of a job that shares no run, or of a base model whose head is frozen."""
+
 _POLL_S = 0.1
+_HEAD = "parameters_and_moments"
 
 
 def lora_task(job_id: str, workload: TuningWorkload) -> LoraTask:
@@ -40,6 +50,8 @@ class SavedJob:
 
     state: TaskState
     progress: JobProgress
+    other_head: Tensor
+    """The head of the other job of a shared run, float32 `[3, head size]`; empty in any other."""
 
 
 class JobCheckpoints:
@@ -108,6 +120,8 @@ class JobCheckpoints:
             OSError: the store failed; the checkpoint before is still there.
         """
         files = encode_state(saved.state, self.base_of(saved.progress.workload))
+        if saved.other_head.numel():
+            files[OTHER_HEAD] = save_tensors({_HEAD: saved.other_head})
         files[PROGRESS] = saved.progress.model_dump_json().encode()
         samples_done = saved.state.samples_done
         self._files.present.save(saved.state.task.job_id, generation, samples_done, files)
@@ -142,7 +156,10 @@ class JobCheckpoints:
         progress = progress_of(checkpoint)
         if progress.workload != order.workload:
             raise ValueError(f"the checkpoint {checkpoint.path} is of another workload")
-        return SavedJob(decode_state(checkpoint.files, self.base_of(order.workload)), progress)
+        state = decode_state(checkpoint.files, self.base_of(order.workload))
+        if OTHER_HEAD not in checkpoint.files:
+            return SavedJob(state, progress, NO_HEAD)
+        return SavedJob(state, progress, load_tensors(checkpoint.files[OTHER_HEAD])[_HEAD])
 
     def _finished(self, checkpoint: Checkpoint, order: JobOrder) -> FinishedJob:
         finished = FinishedJob.model_validate_json(checkpoint.files[FINISHED_JOB])

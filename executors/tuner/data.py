@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from executors.lora.batch import Tokenizer, TokenSequence, tokenize
+from executors.lora.batch import TokenSequence
 from executors.lora.dataset import DatasetError, DatasetRoot, FindIndex, JsonlDataset
+from executors.lora.records import TEXT_RECORDS, RecordForm, Tokenizer
 from executors.tuner.faults import fault_in
 from executors.tuner.sampling import Stream
 from executors.tuner.settings import TunerSettings
@@ -21,10 +22,19 @@ class SharedTokenizer:
         self._lock = threading.Lock()
         self.eos_token_id = tokenizer.eos_token_id
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool,
+        truncation: bool = False,
+        max_length: int | None = None,
+    ) -> list[int]:
         """See `Tokenizer`."""
         with self._lock:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            return self._tokenizer.encode(
+                text, add_special_tokens=add_special_tokens, truncation=truncation, max_length=max_length
+            )
 
 
 class TokenizedFile:
@@ -51,7 +61,7 @@ class TokenizedFile:
         kept = self._kept.get(index)
         if kept is not None:
             return kept
-        sequence = tokenize(self.dataset[index], self._tokenizer, self._sequence_length)
+        sequence = self.dataset[index].tokenize(self._tokenizer, self._sequence_length)
         if len(sequence.token_ids) <= self._room:
             self._room -= len(sequence.token_ids)
             self._kept[index] = sequence
@@ -75,8 +85,12 @@ class Loader:
         tokenizer: Tokenizer,
         settings: TunerSettings,
         find_index: FindIndex = lambda _: None,
+        form: RecordForm = TEXT_RECORDS,
     ) -> None:
         """Open, check, count, and tokenise the first batches.
+
+        Args:
+            form: which records the base model can be trained on.
 
         Raises:
             DatasetError: a file is unfit. The message names the field.
@@ -86,6 +100,7 @@ class Loader:
         length = workload.hyperparameters.sequence_length
         self._files: list[JsonlDataset] = []
         self._find_index = find_index
+        self._form = form
         self.workload = workload
         try:
             with fault_in("dataset.path"):
@@ -118,7 +133,7 @@ class Loader:
     def _open(
         self, root: DatasetRoot, path: str, tokenizer: Tokenizer, length: int, settings: TunerSettings
     ) -> TokenizedFile:
-        dataset = root.open(path, self._find_index)
+        dataset = root.open(path, self._find_index, self._form)
         self._files.append(dataset)
         return TokenizedFile(dataset, tokenizer, length, settings.kept_tokens)
 
@@ -133,17 +148,20 @@ class PreparedLoaders:
         settings: TunerSettings,
         time_s: Callable[[], float] = time.time,
         find_index: FindIndex = lambda _: None,
+        form: RecordForm = TEXT_RECORDS,
     ) -> None:
         """Prepare nothing yet.
 
         Args:
             find_index: what is known of files that were checked before.
+            form: which records the base model can be trained on.
         """
         self._root = root
         self._tokenizer = tokenizer
         self._settings = settings
         self._time_s = time_s
         self._find_index = find_index
+        self._form = form
         self._preparing: dict[TuningWorkload, _Preparation] = {}
         self._lock = threading.Lock()
 
@@ -183,7 +201,7 @@ class PreparedLoaders:
             return len(self._preparing)
 
     def _load(self, workload: TuningWorkload) -> Loader:
-        return Loader(workload, self._root, self._tokenizer, self._settings, self._find_index)
+        return Loader(workload, self._root, self._tokenizer, self._settings, self._find_index, self._form)
 
     def _give_up(self) -> None:
         now_s = self._time_s()

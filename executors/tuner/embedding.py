@@ -17,7 +17,8 @@ from torch.nn.functional import cross_entropy
 
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.base_model import SharedBase
-from executors.lora.batch import PackedBatch, TokenSequence, pack
+from executors.lora.batch import TokenSequence, pack
+from executors.lora.objective import last_outputs
 from executors.tuner.training import InUse, Trainer
 from schemas.merging.reports import MAX_EMBEDDING
 
@@ -43,8 +44,10 @@ class Groups:
 
     @classmethod
     def of(cls, base: SharedBase) -> "Groups":
-        """Of a model; tied weights are there once."""
-        matrices = [parameter for parameter in base.model.parameters() if parameter.dim() >= 2]
+        """Of a model; tied weights are there once. A head that each job has of its own is no part of the
+        backbone."""
+        own = {id(tensor) for tensor in base.head_tensors.values()}
+        matrices = [each for each in base.model.parameters() if each.dim() >= 2 and id(each) not in own]
         blocks = max(1, min(_MOST_BLOCKS, MAX_EMBEDDING // len(matrices)))
         merged = math.ceil(len(matrices) / MAX_EMBEDDING)
         numbered = tuple(
@@ -77,7 +80,8 @@ def embed(base: SharedBase, sequences: Sequence[TokenSequence], deadline_s: floa
     The Fisher information is the empirical one, with the data's own labels: E[(d log p(y|x) / d w)^2], of the
     mean token loss of a record. Task2Vec draws labels from the model's prediction, after it has fitted a head
     to the task; a language model has one head for all tasks, so that only the labels in the data tell two
-    tasks on the same inputs apart.
+    tasks on the same inputs apart. A classifier's head is the base model's here, before any task has trained
+    its own.
 
     The backbone's weights take gradients for this pass only, and keep their values.
 
@@ -93,9 +97,8 @@ def embed(base: SharedBase, sequences: Sequence[TokenSequence], deadline_s: floa
         for sequence in sequences:
             batch = pack([[sequence]], device)
             with precision(device):
-                hidden = _last_outputs(base, batch)
-                head = base.model.get_output_embeddings()
-                logits = head(hidden[batch.loss_rows])
+                hidden = last_outputs(base.model, base.objective, batch)
+                logits = base.objective.logits(base.model, hidden[batch.loss_rows])
             cross_entropy(logits.float(), batch.labels).backward()
             mean = hidden.detach().double().mean(0)
             features = mean if features is None else features + mean
@@ -118,21 +121,11 @@ def mean_features(base: SharedBase, sequences: Sequence[TokenSequence]) -> tuple
     total: Tensor | None = None
     for sequence in sequences:
         with torch.no_grad(), precision(device):
-            mean = _last_outputs(base, pack([[sequence]], device)).double().mean(0)
+            hidden = last_outputs(base.model, base.objective, pack([[sequence]], device))
+        mean = hidden.double().mean(0)
         total = mean if total is None else total + mean
     assert total is not None, "there is a record"
     return tuple(_shortened(total / len(sequences)).tolist())
-
-
-def _last_outputs(base: SharedBase, batch: PackedBatch) -> Tensor:
-    """What goes into the head: the last layer's outputs, `[tokens, features]`."""
-    outputs: Tensor = base.model.base_model(
-        input_ids=batch.input_ids,
-        position_ids=batch.position_ids,
-        sequence_runs=batch.sequence_runs,
-        use_cache=False,
-    ).last_hidden_state[0]
-    return outputs
 
 
 @contextmanager
@@ -181,11 +174,12 @@ def _shortened(features: Tensor) -> Tensor:
 
 
 def source_predictions(trainer: Trainer, sequences: Sequence[TokenSequence]) -> tuple[Tensor, Tensor]:
-    """LEEP's ingredients: what a model trained on the source predicts for each token of the target's data.
+    """LEEP's ingredients: what a model trained on the source predicts for each row of the target's data that
+    bears loss.
 
     Returns:
-        probabilities of the source's labels, the vocabulary, `[N, vocabulary]`, and the target's labels,
-        int64 `[N]`.
+        probabilities of the source's labels, which of a language model are its vocabulary, `[N, classes]`,
+        and the target's labels, int64 `[N]`.
     """
     probabilities, labels = [], []
     for sequence in sequences:

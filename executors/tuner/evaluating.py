@@ -111,7 +111,7 @@ def accuracy_of(team: Team, job: Job, settings: TunerSettings) -> float | None:
     validation = job.loader.validation
     if validation is None:
         return None
-    right, total = team.count_right(validation, min(len(validation), settings.evaluation_samples))
+    right, total = team.count_right(job, min(len(validation), settings.evaluation_samples))
     return right / total
 
 

@@ -17,6 +17,8 @@ from schemas.merging.workload import TuningWorkload
 
 PROGRESS = "tuning.json"
 FINISHED_JOB = "finished.json"
+OTHER_HEAD = "other_head.safetensors"
+"""Of the other job of a shared run, as it was at the checkpoint."""
 
 _log = logging.getLogger(__name__)
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from executors.lora.dataset import DatasetError, DatasetIndex, DatasetRoot, FileIdentity
+from executors.lora.model_kind import BaseModelError, records_in
+from executors.lora.records import TEXT_RECORDS, RecordForm
 from executors.node.files import write_file
 from executors.tuner.messages import Place, Prewarm
 
@@ -28,10 +30,15 @@ _PREWARM: TypeAdapter[Prewarm] = TypeAdapter(Prewarm)
 
 
 class IndexFiles:
-    """The indices of a node, by the identity of the file that each is of."""
+    """The indices of a node, by the identity of the file that each is of.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        form: of the records that the files have.
+    """
+
+    def __init__(self, folder: Path, form: RecordForm = TEXT_RECORDS) -> None:
         """Keep them in `folder`, which is this machine's: identities mean nothing on another."""
+        self.form = form
         self._folder = folder
 
     def find(self, identity: FileIdentity) -> DatasetIndex | None:
@@ -63,7 +70,8 @@ class IndexFiles:
         self._path(identity).unlink(missing_ok=True)
 
     def _path(self, identity: FileIdentity) -> Path:
-        fields = identity.device, identity.inode, identity.size, identity.modified_ns
+        # What is sound for one base model may not be for the next.
+        fields = identity.device, identity.inode, identity.size, identity.modified_ns, self.form.key
         return self._folder / ("-".join(map(str, fields)) + ".index")
 
 
@@ -82,7 +90,7 @@ class Indexer:
             drop_s: when the index is given up, in Unix seconds.
         """
         try:
-            with self._root.open(name, self._files.find) as dataset:
+            with self._root.open(name, self._files.find, self._files.form) as dataset:
                 self._files.write(dataset.identity, dataset.index)
         except (DatasetError, OSError) as error:
             _log.info("data not prepared name=%s: %s", name, error)
@@ -109,8 +117,12 @@ def run_indexer(place_json: str, connection: "Connection[bytes, bytes]") -> None
     with suppress(OSError):
         os.nice(1)
     place = Place.model_validate_json(place_json)
-    root = DatasetRoot(place.tuner_settings().dataset_root)
-    indexer = Indexer(root, IndexFiles(index_folder(place)))
+    settings = place.tuner_settings()
+    try:
+        form = records_in(settings.base_model_dir)
+    except (BaseModelError, OSError):
+        return  # the workers say so, and the node does not start
+    indexer = Indexer(DatasetRoot(settings.dataset_root), IndexFiles(index_folder(place), form))
     while True:
         try:
             if connection.poll(_POLL_S):

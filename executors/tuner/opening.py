@@ -15,9 +15,10 @@ from executors.lora.resident import new_state
 from executors.lora.task import AdapterState, LoraTask, TaskState
 from executors.lora.trained_adapter import TrainedAdapter
 from executors.tuner.checkpoints import JobCheckpoints, SavedJob, lora_task
-from executors.tuner.data import Loader, PreparedLoaders
+from executors.tuner.data import Loader, PreparedLoaders, TokenizedFile
 from executors.tuner.faults import FieldError, UnfitMergeError, fault_in, fault_of
 from executors.tuner.files import FinishedJob, JobPosition
+from executors.tuner.heads import fresh_from, shared_state
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import new_adapter
 from schemas.merging.commands import JobOrder, TaskAssigned, TransferMode
@@ -32,6 +33,8 @@ class Job:
     base: SharedBase
     layout: AdapterLayout
     loader: Loader
+    head: int = 0
+    """Which of the heads of the task's adapter is its own."""
     iterations: int = 0
     drawn: int = 0
     merged_at: int = 0
@@ -46,6 +49,13 @@ class Job:
     def job_id(self) -> str:
         """Its id."""
         return self.order.job_id
+
+    @property
+    def validation(self) -> TokenizedFile:
+        """Its validation data, of a job that has some."""
+        data = self.loader.validation
+        assert data is not None, "only what there is is measured on"
+        return data
 
     @property
     def batch_size(self) -> int:
@@ -66,6 +76,12 @@ class Job:
     def merged_epochs(self) -> float:
         """How often its data was used since its merge began."""
         return (self.drawn - self.merged_at) / len(self.loader.training)
+
+    @property
+    def shows_donor(self) -> bool:
+        """Whether its accuracy with its donor's weights says anything: not before its own head, if it has
+        one, has been trained."""
+        return self.layout.head_size == 0
 
     @property
     def position(self) -> JobPosition:
@@ -125,10 +141,12 @@ def open_task(
         StaleWriterError: a later generation has taken the jobs over.
     """
     refuse_unfit_merge(command.mode, command.orders)
-    jobs = []
+    jobs: list[Job] = []
     for order in command.orders:
         with fault_of(order.job_id):
-            jobs.append(open_job(order, base, loaders))
+            job = open_job(order, base, loaders)
+            job.head = len(jobs) if command.mode == "spatial" else 0
+            jobs.append(job)
     saved: list[SavedJob | None] = [None] * len(jobs)
     if leads:
         for index, job in enumerate(jobs):
@@ -146,15 +164,19 @@ def adapter_for(
     Args:
         state: what it goes on from; None for a new one.
     """
-    job = trained_first(jobs)
-    own = jobs[0] if mode == "spatial" else job
+    own, heads = (jobs[0], len(jobs)) if mode == "spatial" else (trained_first(jobs), 1)
+    layout = own.base.layout(own.task, heads)
     if state is None:
-        state = new_state(own.task, own.layout, own.loader.digest)
-    return new_adapter(own.task, own.layout, state, device)
+        state = new_state(own.task, layout, own.loader.digest)
+    return new_adapter(own.task, layout, state, device)
 
 
 def task_state(job: Job, state: AdapterState, position: JobPosition) -> TaskState:
-    """The state of a job that is at a position, as the engine has it."""
+    """The state of a job that is at a position, as the engine has it.
+
+    Args:
+        state: of the job alone.
+    """
     return TaskState(
         task=job.task,
         parameters=state.parameters,
@@ -171,17 +193,6 @@ def task_state(job: Job, state: AdapterState, position: JobPosition) -> TaskStat
 def trained_first(jobs: Sequence[Job]) -> Job:
     """The first job that is not over; the last of all if all are."""
     return next((job for job in jobs if not job.is_over), jobs[-1])
-
-
-def fresh_from(donor: AdapterState) -> AdapterState:
-    """What the receiver of a temporal merge starts from: the donor's weights, and an optimizer that has seen
-    nothing."""
-    return AdapterState(
-        parameters=donor.parameters,
-        first_moment=torch.zeros_like(donor.first_moment),
-        second_moment=torch.zeros_like(donor.second_moment),
-        optimizer_steps=0,
-    )
 
 
 def open_job(order: JobOrder, base: SharedBase, loaders: PreparedLoaders) -> Job:
@@ -201,7 +212,7 @@ def open_job(order: JobOrder, base: SharedBase, loaders: PreparedLoaders) -> Job
         )
     task = lora_task(order.job_id, workload)
     with fault_in("hyperparameters.target_modules"):
-        layout = AdapterLayout(task, base.sites)
+        layout = base.layout(task)
     return Job(order, task, base, layout, loaders.take(workload))
 
 
@@ -250,7 +261,7 @@ def _state(
             donor = checkpoints.adapter_of(jobs[0].order)
             if donor is None:
                 raise OSError(f"the adapter of its donor {jobs[0].job_id} is not there any more")
-            return fresh_from(donor)
+            return fresh_from(donor, job.layout)
     return None
 
 
@@ -264,7 +275,8 @@ def _shared_state(jobs: Sequence[Job], saved: Sequence[SavedJob | None]) -> Adap
         beside = newest.progress.beside
         if not job.is_over and beside is not None and beside.job_id == job.job_id:
             job.move_to(_going_on(beside))
-    return newest.state
+    owner = next(job for job, each in zip(jobs, saved, strict=True) if each is newest)
+    return shared_state(owner.layout, newest.state, owner.head, newest.other_head)
 
 
 def _going_on(position: JobPosition) -> JobPosition:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from executors.lora.task import AdapterState
-from executors.tuner.data import TokenizedFile
+from executors.tuner.heads import fresh_from
 from executors.tuner.keeper import LastState
 from executors.tuner.memory import choose_micro_batch
-from executors.tuner.opening import Job, OpenTask, adapter_for, fresh_from, trained_first
+from executors.tuner.opening import Job, OpenTask, adapter_for, trained_first
 from executors.tuner.reports import measured_step
 from executors.tuner.sampling import annealing_exponent, draw_sources, shares
 from executors.tuner.settings import TunerSettings
@@ -81,7 +81,8 @@ class Replicas:
         if self._mode == "temporal" and self._adapter.task is not active[0].task:
             # The receiver starts from what its donor has left.
             donor = self._adapter.state()
-            self._adapter = adapter_for("temporal", self.jobs, fresh_from(donor), self._device)
+            start = fresh_from(donor, active[0].layout)
+            self._adapter = adapter_for("temporal", self.jobs, start, self._device)
             assert self._adapter.task is active[0].task, "the donor is over"
         self._active = active
         own = max(1, self._share_size)
@@ -90,6 +91,7 @@ class Replicas:
             self._adapter,
             self._device,
             own,
+            heads=[job.head for job in active],
             checkpoints_activations=active[0].order.workload.hyperparameters.gradient_checkpointing,
         )
         longest = max(
@@ -121,9 +123,10 @@ class Replicas:
         trainer.accumulate(self._own()[: trainer.micro_batch_size], 0, len(self._active))
         trainer.adapter.clear()
 
-    def count_right(self, data: TokenizedFile, count: int) -> tuple[int, int]:
+    def count_right(self, job: Job, count: int) -> tuple[int, int]:
         mine = share(count, self._membership.rank, self._membership.world)
-        counts = self._present_trainer.count_right([data[index] for index in mine])
+        sequences = [job.validation[index] for index in mine]
+        counts = self._present_trainer.count_right(sequences, job.head)
         sums = torch.tensor(counts, dtype=torch.float64).to(self._device)
         self._add_up(sums)
         right, total = sums.tolist()

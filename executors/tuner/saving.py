@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from executors.lora.task import AdapterState
-from executors.tuner.checkpoints import SavedJob
+from executors.tuner.checkpoints import NO_HEAD, SavedJob
 from executors.tuner.files import JobProgress
+from executors.tuner.heads import head_of, own_state
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.opening import Job, task_state
 from executors.tuner.reports import TaskReports, reportable
@@ -58,8 +59,8 @@ class TaskSaves:
         progress, loss = self._progress(job), reportable(job.loss)
 
         def publish() -> None:
-            saved = SavedJob(task_state(job, state(), progress.position), progress)
             self._keeper.needed_bytes = _BYTES_PER_PARAMETER * job.layout.size
+            saved = self._saved(job, state(), progress)
             finished = self._checkpoints.finish(saved, job.order.user, loss, self._command.generation)
             self.samples.pop(job.job_id, None)
             self._reports.finished(job, finished)
@@ -71,8 +72,7 @@ class TaskSaves:
 
         def write() -> None:
             self._keeper.needed_bytes = _BYTES_PER_PARAMETER * job.layout.size
-            saved = SavedJob(task_state(job, state(), progress.position), progress)
-            self._checkpoints.save(saved, self._command.generation)
+            self._checkpoints.save(self._saved(job, state(), progress), self._command.generation)
             self.samples[job.job_id] = samples_done
 
         self._keeper.soon(write)
@@ -80,6 +80,11 @@ class TaskSaves:
     def _report(self, job: Job, node_s: float) -> None:
         order, samples_done, loss = job.order, job.samples_done, job.loss
         self._keeper.soon(lambda: self._reports.progressed(order, samples_done, loss, node_s))
+
+    def _saved(self, job: Job, state: AdapterState, progress: JobProgress) -> SavedJob:
+        own = task_state(job, own_state(job.layout, state, job.head), progress.position)
+        is_shared = self._command.mode == "spatial"
+        return SavedJob(own, progress, head_of(job.layout, state, 1 - job.head) if is_shared else NO_HEAD)
 
     def _progress(self, job: Job) -> JobProgress:
         other = next((each for each in self._jobs if each is not job), None)

@@ -148,7 +148,8 @@ class TaskRun:
     def _train(self) -> None:
         """Go through what is left of the task's phases."""
         while active := self._in_training():
-            watched = next((job for job in self._jobs if not job.is_over and job not in active), None)
+            waiting = (job for job in self._jobs if not job.is_over and job not in active)
+            watched = next((job for job in waiting if job.shows_donor), None)
             self._team.begin(active)
             if not self._train_phase(active, watched):
                 return

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from executors.lora.task import AdapterState
-from executors.tuner.data import TokenizedFile
 from executors.tuner.faults import FieldError, JobError
 from executors.tuner.opening import Job
 from executors.tuner.training import Step
@@ -93,9 +92,9 @@ class Team(Protocol):
     def rehearse(self) -> None:
         """Compute the gradient of a batch, or of as much of it as needs most memory, and forget it."""
 
-    def count_right(self, data: TokenizedFile, count: int) -> tuple[int, int]:
-        """How many of the tokens that bear loss in the first `count` records are predicted right, and how
-        many there are."""
+    def count_right(self, job: Job, count: int) -> tuple[int, int]:
+        """How many of the labels that bear loss in the first `count` records of a job's validation data are
+        predicted right, and how many there are."""
 
     def measured(self, steps: Sequence[Step]) -> MeasuredStep:
         """What the present configuration was seen to take."""

@@ -22,6 +22,7 @@ from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, TokenSequence, pack
 from executors.lora.fused_linear import SiteAdapter
+from executors.lora.heads import HeadUse
 from executors.lora.randomness import SequenceMasks, derive_seed
 from executors.lora.segment_products import Rows
 from executors.lora.task import AdapterState, LoraTask
@@ -63,10 +64,16 @@ class InTraining:
     step: int
     sequences: tuple[tuple[int, int], ...]
     """(place in the step's global batch, tokens) of those in the pass."""
+    loss_rows: tuple[tuple[int, int], ...]
+    """(head, rows that bear loss): which of the adapter's heads they go through, in their order."""
 
     @property
     def layout(self) -> AdapterLayout:
         return self.adapter.layout
+
+    def head_uses(self, loss_rows: int) -> Sequence[HeadUse]:
+        assert sum(rows for _, rows in self.loss_rows) == loss_rows, "the rows are those of the pass"
+        return [(self.adapter.heads[head], rows) for head, rows in self.loss_rows]
 
     def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
         seed = derive_seed(self.adapter.task.seed, "dropout", self.step, site)
@@ -75,13 +82,18 @@ class InTraining:
 
 @dataclass(frozen=True)
 class InUse:
-    """An adapter as it is used, rather than trained: see `Adapted`."""
+    """An adapter as it is used by one job, rather than trained: see `Adapted`."""
 
     adapter: TrainedAdapter
+    head: int = 0
+    """Which of its heads is the job's."""
 
     @property
     def layout(self) -> AdapterLayout:
         return self.adapter.layout
+
+    def head_uses(self, loss_rows: int) -> Sequence[HeadUse]:
+        return [(self.adapter.heads[self.head], loss_rows)]
 
     def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
         trained = self.adapter.site_adapter(site, rows, SequenceMasks(torch.Generator(), 0, ()))
@@ -104,13 +116,20 @@ class Trainer:
         device: torch.device,
         micro_batch_size: int,
         *,
+        heads: Sequence[int] = (0,),
         checkpoints_activations: bool = False,
     ) -> None:
+        """Train an adapter.
+
+        Args:
+            heads: which of the adapter's heads each source has.
+        """
         self.base = base
         self.adapter = adapter
         self.micro_batch_size = micro_batch_size
         self._device = device
         self._masks = torch.Generator(device)
+        self._heads = heads
         self._checkpoints_activations = checkpoints_activations
 
     @property
@@ -160,27 +179,30 @@ class Trainer:
             # Those of one job lie together, so that its loss is a sum of neighbours.
             part = sorted(own[start : start + self.micro_batch_size], key=lambda sample: sample.source)
             batch = pack([[sample.sequence for sample in part]], self._device)
-            with self._pass(batch, part, number):
-                token_losses = self._token_losses(batch)
-                token_losses.sum().backward()
             counts = [0] * sources
             for sample in part:
                 counts[sample.source] += sample.sequence.loss_tokens
+            with self._pass(batch, part, counts, number):
+                token_losses = self._token_losses(batch)
+                token_losses.sum().backward()
             for source, losses in enumerate(token_losses.detach().split(counts)):
                 sums[source, 0] += losses.sum()
                 sums[source, 1] += counts[source]
         return sums
 
-    def count_right(self, sequences: Sequence[TokenSequence]) -> tuple[int, int]:
-        """How many of the tokens that bear loss are predicted right, and how many there are.
+    def count_right(self, sequences: Sequence[TokenSequence], head: int = 0) -> tuple[int, int]:
+        """How many of the labels that bear loss are predicted right, and how many there are.
 
         Predictions are made without dropout.
+
+        Args:
+            head: which of the adapter's heads predicts.
         """
         right = total = 0
         size = 2 * self.micro_batch_size  # no activations are kept
         for start in range(0, len(sequences), size):
             batch = pack([sequences[start : start + size]], self._device)
-            with torch.no_grad(), adapters_placed(self.base, [InUse(self.adapter)], batch):
+            with torch.no_grad(), adapters_placed(self.base, [InUse(self.adapter, head)], batch):
                 with precision(self._device):
                     logits = loss_logits(self.base, batch)
                 right += int((logits.argmax(-1) == batch.labels).sum())
@@ -188,9 +210,12 @@ class Trainer:
         return right, total
 
     @contextmanager
-    def _pass(self, batch: PackedBatch, part: Sequence[Sample], number: int) -> Iterator[None]:
+    def _pass(
+        self, batch: PackedBatch, part: Sequence[Sample], counts: Sequence[int], number: int
+    ) -> Iterator[None]:
         sequences = tuple((sample.place, len(sample.sequence.token_ids)) for sample in part)
-        micro_batch = InTraining(self.adapter, self._masks, number, sequences)
+        loss_rows = tuple(zip(self._heads, counts, strict=False))  # a measurement has one source only
+        micro_batch = InTraining(self.adapter, self._masks, number, sequences, loss_rows)
         with adapters_placed(self.base, [micro_batch], batch):
             if self._checkpoints_activations:
                 with activations_checkpointed(self.base.model):

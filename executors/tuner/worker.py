@@ -71,7 +71,8 @@ class Worker:
             DatasetRoot(self._settings.dataset_root),
             SharedTokenizer(base.tokenizer),
             self._settings,
-            find_index=IndexFiles(index_folder(place)).find,
+            find_index=IndexFiles(index_folder(place), base.objective.records).find,
+            form=base.objective.records,
         )
         self._openings: dict[int, tuple[TaskPart, Opening[Team]]] = {}
         self._inbox = Inbox(connection, self._open)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.resident import new_state
@@ -113,7 +112,7 @@ def open_trainer(base: SharedBase, workload: TuningWorkload, loader: Loader, dev
     hyperparameters = workload.hyperparameters
     own = base.frozen(hyperparameters.frozen_layers)
     task = lora_task("trained", workload)
-    layout = AdapterLayout(task, own.sites)
+    layout = own.layout(task)
     adapter = new_adapter(task, layout, new_state(task, layout, loader.digest), device)
     checkpoints = hyperparameters.gradient_checkpointing
     return Trainer(own, adapter, device, hyperparameters.batch_size, checkpoints_activations=checkpoints)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
-from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import decode_state, encode_state
 from executors.lora.slots.adapters import PublishedAdapter
@@ -72,7 +71,7 @@ class RunCheckpoints:
         Raises:
             ValueError: a target module matches no layer.
         """
-        return _BYTES_PER_PARAMETER * AdapterLayout(task, self._base.sites).size + _BYTES_BESIDE_TENSORS
+        return _BYTES_PER_PARAMETER * self._base.layout(task).size + _BYTES_BESIDE_TENSORS
 
     def newest(self, job_id: str) -> Checkpoint | None:
         """Return the newest on the store that verifies, from any writer; for a job's end, see `finished`."""

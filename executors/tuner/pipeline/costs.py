@@ -5,7 +5,7 @@ from statistics import median
 
 import torch
 
-from executors.lora.batch import TokenSequence, pack
+from executors.lora.batch import TextSequence, pack
 from executors.tuner.pipeline.structure import StageWeights, Structure
 
 _WARM_ROUNDS = 2
@@ -29,7 +29,7 @@ def measured_costs(
     """
     layers = structure.layers
     weights = StageWeights(structure, [range(n, n + 1) for n in range(len(layers))], device)
-    batch = pack([[TokenSequence([0] * tokens, 1)] * sequences], device)
+    batch = pack([[TextSequence([0] * tokens, 1)] * sequences], device)
     features = structure.base.model.config.get_text_config().hidden_size
     hidden = torch.randn(1, sequences * tokens, features, dtype=structure.dtype).to(device)
     costs = []
@@ -41,7 +41,7 @@ def measured_costs(
             start_s = time.perf_counter()
             output = structure.family.run(structure.base.model, [layer], inputs, batch)
             if number == len(layers) - 1:
-                output = structure.family.logits(structure.base.model, output, batch.loss_rows)
+                output = structure.logits(output, batch.loss_rows)
             output.float().sum().backward()
             if device.type == "cuda":
                 torch.cuda.synchronize(device)

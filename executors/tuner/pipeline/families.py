@@ -16,15 +16,14 @@ from executors.lora.batch import PackedBatch
 
 @dataclass(frozen=True)
 class Family:
-    """The anatomy of a causal language model, as dotted names of its modules.
+    """The anatomy of a decoder, as dotted names of its modules.
 
     Attributes:
         layers: the list of decoder layers.
         tokens: embeddings of tokens.
         positions: learned embeddings of positions, added to those of tokens; None where there are none.
         rotary: what computes rotary positions, on every stage; None where positions are learned.
-        norm: what follows the last layer.
-        head: from hidden states to logits.
+        norm: what follows the last layer, before the head.
     """
 
     layers: str
@@ -32,17 +31,11 @@ class Family:
     positions: str | None
     rotary: str | None
     norm: str
-    head: str
 
     @property
     def beginning(self) -> tuple[str, ...]:
         """What the first stage has besides its layers."""
         return (self.tokens,) if self.positions is None else (self.tokens, self.positions)
-
-    @property
-    def ending(self) -> tuple[str, ...]:
-        """What the last stage has besides its layers."""
-        return self.norm, self.head
 
     def embed(self, model: PreTrainedModel, batch: PackedBatch) -> Tensor:
         """Hidden states ``[1, T, features]`` of a batch of T tokens."""
@@ -70,10 +63,9 @@ class Family:
             )
         return hidden
 
-    def logits(self, model: PreTrainedModel, hidden: Tensor, rows: Tensor) -> Tensor:
-        """Logits ``[rows, vocabulary]`` of some rows of what the last layer gives."""
-        hidden = model.get_submodule(self.norm)(hidden)
-        return cast(Tensor, model.get_submodule(self.head)(hidden[:, rows, :])[0])
+    def outputs(self, model: PreTrainedModel, hidden: Tensor, rows: Tensor) -> Tensor:
+        """What goes into the head, ``[rows, features]``, of some rows of what the last layer gives."""
+        return cast(Tensor, model.get_submodule(self.norm)(hidden)[0, rows])
 
 
 _LLAMA = Family(
@@ -82,7 +74,6 @@ _LLAMA = Family(
     positions=None,
     rotary="model.rotary_emb",
     norm="model.norm",
-    head="lm_head",
 )
 _GPT2 = Family(
     layers="transformer.h",
@@ -90,7 +81,6 @@ _GPT2 = Family(
     positions="transformer.wpe",
     rotary=None,
     norm="transformer.ln_f",
-    head="lm_head",
 )
 
 FAMILIES: Mapping[str, Family] = {

@@ -15,13 +15,15 @@ from executors.tuner.pipeline.structure import Structure
 class StageLayout:
     """Which piece of a task's flat vectors belongs to a stage.
 
-    An adapter's vector goes through the model layer by layer, so a stage's part of it is one piece.
+    An adapter's vector goes through the model layer by layer, and the head comes last, so a stage's part of
+    it is one piece.
 
     Attributes:
         task: whose adapter it is.
         start: where the piece begins in the whole vector.
         layout: of the piece alone.
-        layer_pieces: (start, stop) of each decoder layer within the piece.
+        norm_pieces: (start, stop) of each decoder layer within the piece, and of the head: what gradient
+            norms are computed of.
     """
 
     def __init__(self, task: LoraTask, structure: Structure, layers: range) -> None:
@@ -31,17 +33,19 @@ class StageLayout:
             ValueError: a target module matches no layer of the whole model.
         """
         base = structure.base
-        whole = AdapterLayout(task, base.sites)
+        whole = base.layout(task)
         inside = set(structure.sites_of(layers))
         sites = tuple(site for site in whole.sites if site in inside)
         own = {site: base.sites[site] for site in sites}
         self.task = task
-        self.start = whole.factors(sites[0])[0].start if sites else 0
+        self.start = whole.factors(sites[0])[0].start if sites else whole.shared_size
+        head = base.head_tensors if layers.stop == len(structure.layers) else {}
         # Named in full, these layers are the only ones that match.
-        self.layout = AdapterLayout(task.model_copy(update={"target_modules": sites}), own)
-        self.layer_pieces = tuple(
-            piece for layer in layers if (piece := self._piece(structure.sites_of(range(layer, layer + 1))))
-        )
+        self.layout = AdapterLayout(task.model_copy(update={"target_modules": sites}), own, head)
+        each_layer = (structure.sites_of(range(layer, layer + 1)) for layer in layers)
+        pieces = [self._piece(names) for names in each_layer]
+        pieces.append((self.layout.shared_size, self.layout.size))
+        self.norm_pieces = tuple((start, stop) for start, stop in pieces if start < stop)
 
     @property
     def size(self) -> int:
@@ -58,10 +62,10 @@ class StageLayout:
             second_moment=state.second_moment[piece],
         )
 
-    def _piece(self, sites: Sequence[str]) -> tuple[int, int] | None:
+    def _piece(self, sites: Sequence[str]) -> tuple[int, int]:
         pairs = [self.layout.factors(site) for site in sites if site in self.layout]
         if not pairs:
-            return None
+            return 0, 0
         last = pairs[-1][1]
         return pairs[0][0].start, last.start + last.rank * last.features
 
@@ -80,9 +84,9 @@ class TaskPart:
         self.adapter = TrainedAdapter(layout.task, layout.layout, piece, device)
 
     def squared_norms(self) -> list[float]:
-        """Of the gradient, for each decoder layer: added up in float64, so that the norm of the whole does
-        not depend on where the model is cut."""
-        pieces = [self.adapter.gradient[start:stop] for start, stop in self.layout.layer_pieces]
+        """Of the gradient, for each decoder layer and the head: added up in float64, so that the norm of the
+        whole does not depend on where the model is cut."""
+        pieces = [self.adapter.gradient[start:stop] for start, stop in self.layout.norm_pieces]
         if not pieces:
             return []
         sums: list[float] = torch.stack([piece.double().square().sum() for piece in pieces]).tolist()

@@ -40,7 +40,7 @@ class StagePasses:
             hidden = family.run(model, self._layers, hidden, batch)
             if not self.is_last:
                 return hidden.to(self._structure.dtype)
-            return family.logits(model, hidden, batch.loss_rows).float()
+            return self._structure.logits(hidden, batch.loss_rows).float()
 
     def backward(
         self,

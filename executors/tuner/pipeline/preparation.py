@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from executors.lora.adapter import AdapterLayout
 from executors.lora.batch import TokenSequence
 from executors.lora.dataset import Cursor, take
 from executors.lora.resident import new_state
@@ -82,7 +81,7 @@ def prepare_task(
     """
     structure, layouts = _laid_out(pipeline, plan)
     if state is None:
-        whole = AdapterLayout(plan.task, structure.base.sites)
+        whole = structure.base.layout(plan.task)
         state = new_state(plan.task, whole, data.dataset.digest)
     sizes = {len(state.parameters), len(state.first_moment), len(state.second_moment)}
     if sizes != {sum(layout.size for layout in layouts)}:

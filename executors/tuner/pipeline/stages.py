@@ -11,7 +11,6 @@ import torch
 from executors.lora.base_model import SharedBase
 from executors.lora.resident import new_state
 from executors.lora.task import AdapterState
-from executors.tuner.data import TokenizedFile
 from executors.tuner.faults import fault_in, fault_of
 from executors.tuner.opening import Job, OpenTask, task_state
 from executors.tuner.pipeline.group import Channel, StageGroup
@@ -174,8 +173,8 @@ class Stages:
     def rehearse(self) -> None:
         self._trained.accumulate()
 
-    def count_right(self, data: TokenizedFile, count: int) -> tuple[int, int]:
-        evaluation = self._trained.evaluate([data[index] for index in range(count)])
+    def count_right(self, job: Job, count: int) -> tuple[int, int]:
+        evaluation = self._trained.evaluate([job.validation[index] for index in range(count)])
         return evaluation.right, evaluation.tokens
 
     def measured(self, steps: Sequence[Step]) -> MeasuredStep:

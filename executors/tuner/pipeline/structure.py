@@ -12,10 +12,12 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from executors.lora.adapter import inject
-from executors.lora.base_model import BaseModelError, SharedBase
+from executors.lora.base_model import SharedBase
+from executors.lora.model_kind import BaseModelError, is_classifier, read_config
+from executors.lora.objective import next_tokens
 from executors.lora.packed_attention import PACKED_ATTENTION
 from executors.tuner.pipeline.families import FAMILIES, Family
 from executors.tuner.pipeline.partition import cut
@@ -58,8 +60,14 @@ class Structure:
         """Dotted names of the modules of the stage that has these layers."""
         inner = tuple(f"{self.family.layers}.{number}" for number in layers)
         beginning = self.family.beginning if layers.start == 0 else ()
-        ending = self.family.ending if layers.stop == len(self.layers) else ()
+        last = layers.stop == len(self.layers)
+        ending = (self.family.norm, self.base.objective.head_name) if last else ()
         return (*beginning, *inner, *ending)
+
+    def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        """Logits ``[rows, classes]`` of some rows of what the last layer gives, ``[1, T, features]``."""
+        model = self.base.model
+        return self.base.objective.logits(model, self.family.outputs(model, hidden, rows))
 
     def sites_of(self, layers: range) -> tuple[str, ...]:
         """Names of the linear layers in some decoder layers, in the model's order."""
@@ -74,11 +82,11 @@ def load_structure(directory: Path, device: torch.device) -> Structure:
         BaseModelError: there is no such model, it has no safetensors weights, or it is of a family that
             cannot be cut.
     """
-    if not (directory / "config.json").is_file():
-        raise BaseModelError(f"{directory}: no Hugging Face model directory (config.json is missing)")
+    config = read_config(directory)
+    if is_classifier(config):
+        raise BaseModelError(f"{directory}: a classifier is not built from its configuration alone")
     if not any(directory.glob("*.safetensors")):
         raise BaseModelError(f"{directory}: no safetensors weights; pickled weights are refused")
-    config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     family = _family(directory, config.model_type)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with torch.device("meta"):
@@ -87,7 +95,9 @@ def load_structure(directory: Path, device: torch.device) -> Structure:
     model.eval().requires_grad_(False)
     _place_rotary(model, family, device)
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    return Structure(SharedBase(directory, model, tokenizer, inject(model)), family, dtype)
+    objective = next_tokens(directory, model)
+    base = SharedBase(directory, model, tokenizer, objective, inject(model, objective.plain))
+    return Structure(base, family, dtype)
 
 
 def structure_of(base: SharedBase) -> Structure:
@@ -212,7 +222,8 @@ def parameter_costs(structure: Structure) -> list[int]:
     none. The head runs only on tokens that bear loss, so it counts too much where these are few.
     """
     costs = [sum(parameter.numel() for parameter in layer.parameters()) for layer in structure.layers]
-    costs[-1] += sum(p.numel() for p in structure.base.model.get_output_embeddings().parameters())
+    head = structure.base.model.get_submodule(structure.base.objective.head_name)
+    costs[-1] += sum(parameter.numel() for parameter in head.parameters())
     return costs
 
 

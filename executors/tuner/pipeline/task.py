@@ -213,7 +213,7 @@ class PipelineTask:
         pipeline = self.pipeline
         channel.add_up_over_peers(self._part.adapter.gradient)
         norms = self._part.squared_norms()
-        most = max(len(layers) for layers in pipeline.partition)
+        most = max(len(layout.norm_pieces) for layout in self._layouts)
         padding = [0.0] * (most - len(norms))
         told = channel.exchange([self._fingerprint(), self._loss, *signals, *norms, *padding])
         exchange_s = time.monotonic() - started_s
@@ -304,7 +304,8 @@ class PipelineTask:
 
     def _in_training(self, places: Sequence[int]) -> Adapted:
         sequences = tuple((place, len(self._batch[place].token_ids)) for place in places)
-        return InTraining(self._part.adapter, self._masks, self._standing.micro_batches, sequences)
+        head = 0, sum(self._batch[place].loss_tokens for place in places)
+        return InTraining(self._part.adapter, self._masks, self._standing.micro_batches, sequences, (head,))
 
     def _receive_hidden(self, batch: PackedBatch) -> Tensor | None:
         if self._passes.is_first:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executors.elastic.batches import IGNORED, global_batch, pad
-from executors.lora.batch import TokenSequence
+from executors.lora.batch import TextSequence
 from executors.workers.shares import share
 
 sizes = st.integers(1, 40)
@@ -30,7 +30,7 @@ def test_shares_are_neighbours_of_nearly_equal_size(count: int, world: int) -> N
 
 
 def test_loss_is_on_completions_only() -> None:
-    batch = pad([TokenSequence([1, 2, 3], 1), TokenSequence([4, 5, 6, 7], 3)], torch.device("cpu"))
+    batch = pad([TextSequence([1, 2, 3], 1), TextSequence([4, 5, 6, 7], 3)], torch.device("cpu"))
     assert batch.input_ids.tolist() == [[1, 2, 3, 0], [4, 5, 6, 7]]
     assert batch.attention_mask.tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
     assert batch.labels.tolist() == [[IGNORED, 2, 3, IGNORED], [IGNORED, IGNORED, IGNORED, 7]]

@@ -1,5 +1,6 @@
 """Only local, pickle-free models are loaded; the default one is made once and is the same each time."""
 
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,14 +45,21 @@ def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
         load_base(tmp_path)
 
 
-def test_a_classifier_is_refused_and_gets_no_untrained_head(tmp_path: Path) -> None:
+def test_what_is_no_model_of_text_is_refused(tmp_path: Path) -> None:
     size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    LlamaForSequenceClassification(LlamaConfig(vocab_size=300, **size)).save_pretrained(tmp_path / "text")
-    with pytest.raises(BaseModelError, match=r"no causal language model: 1 weights .* such as lm_head"):
-        load_base(tmp_path / "text")
-    ViTForImageClassification(ViTConfig(**size)).save_pretrained(tmp_path / "images")
-    with pytest.raises(BaseModelError, match="no causal language model: Unrecognized configuration class"):
-        load_base(tmp_path / "images")
+    ViTForImageClassification(ViTConfig(**size)).save_pretrained(tmp_path)
+    error = "no causal language model or sequence classifier: its architecture is ViTForImageClassification"
+    with pytest.raises(BaseModelError, match=error):
+        load_base(tmp_path)
+
+
+def test_a_language_model_gets_no_untrained_head(tmp_path: Path) -> None:
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    LlamaForSequenceClassification(LlamaConfig(vocab_size=300, **size)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["LlamaForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BaseModelError, match=r"1 weights of LlamaForCausalLM are missing, such as lm_head"):
+        load_base(tmp_path)
 
 
 def test_the_base_is_frozen_and_its_head_stays_plain(base: SharedBase) -> None:

@@ -10,7 +10,6 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import SharedBase, load_base
-from executors.lora.batch import tokenize
 from executors.lora.dataset import Cursor, DatasetRoot, take
 from executors.lora.engine import FusedEngine
 from executors.lora.task import GPT2_TARGET_MODULES, LoraTask
@@ -61,7 +60,7 @@ def test_peft_loads_the_adapter_and_gives_the_same_logits(
     with datasets.open(task.dataset) as dataset, torch.no_grad():
         indices, _ = take(len(dataset), task.seed, Cursor(0, 6), 2)
         input_ids = torch.tensor(
-            [tokenize(dataset[i], base.tokenizer, task.sequence_length).token_ids for i in indices]
+            [dataset[i].tokenize(base.tokenizer, task.sequence_length).token_ids for i in indices]
         )
         untuned = plain(input_ids=input_ids).logits[:, :-1].flatten(0, 1)
         tuned = PeftModel.from_pretrained(plain, path)(input_ids=input_ids).logits[:, :-1].flatten(0, 1)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executors.lora.base_model import SharedBase
-from executors.lora.batch import tokenize
-from executors.lora.dataset import Cursor, DatasetError, DatasetRoot, Record, take
+from executors.lora.dataset import Cursor, DatasetError, DatasetRoot, take
+from executors.lora.records import TextRecord
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_link_inside_the_root_and_a_root_behind_a_link_are_fine(root: Path) ->
     (root / "alias.jsonl").symlink_to(root / "good.jsonl")
     (root.parent / "root-link").symlink_to(root)
     with DatasetRoot(root.parent / "root-link").open("alias.jsonl") as dataset:
-        assert dataset[0] == Record("", "inside")
+        assert dataset[0] == TextRecord("", "inside")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_link_inside_the_root_and_a_root_behind_a_link_are_fine(root: Path) ->
         ('"text"', "expected"),
         ('{"text": 3}', "expected"),
         ('{"text": ""}', "expected"),
-        ('{"text": "a", "label": 1}', "expected"),
+        ('{"text": "a", "label": 1}', "label: expected"),
         ('{"prompt": "a"}', "expected"),
         ('{"prompt": "a", "completion": ""}', "expected"),
         ('{"text": "' + "a" * (1 << 20) + '"}', "longer than 1048576 bytes"),
@@ -99,7 +99,7 @@ def test_records_are_read_in_any_order_and_survive_replacing_the_file(root: Path
     dataset = DatasetRoot(root).open("data.jsonl")
     path.unlink()
     path.write_text('{"text": "new"}\n')
-    assert [dataset[i] for i in (2, 0, 1)] == [Record("", "c"), Record("", "é"), Record("", "b")]
+    assert [dataset[i] for i in (2, 0, 1)] == [TextRecord("", "c"), TextRecord("", "é"), TextRecord("", "b")]
     assert len(dataset) == 3
     dataset.close()
 
@@ -131,14 +131,14 @@ def test_epochs_and_tasks_are_shuffled_differently() -> None:
 
 def test_loss_is_on_the_completion_and_its_end(base: SharedBase) -> None:
     prompt, completion = base.tokenizer.encode("def f"), base.tokenizer.encode("(): return 1")
-    sequence = tokenize(Record("def f", "(): return 1"), base.tokenizer, sequence_length=64)
+    sequence = TextRecord("def f", "(): return 1").tokenize(base.tokenizer, sequence_length=64)
     assert sequence.token_ids == [*prompt, *completion, base.tokenizer.eos_token_id]
     assert sequence.loss_start == len(prompt)
 
 
 @given(prompt=st.text(max_size=40), completion=st.text(min_size=1, max_size=40), length=st.integers(2, 50))
 def test_any_record_fits_and_bears_loss(base: SharedBase, prompt: str, completion: str, length: int) -> None:
-    sequence = tokenize(Record(prompt, completion), base.tokenizer, length)
+    sequence = TextRecord(prompt, completion).tokenize(base.tokenizer, length)
     assert 2 <= len(sequence.token_ids) <= length
     assert 1 <= sequence.loss_start < len(sequence.token_ids)
     assert sequence.loss_tokens >= 1

@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import SharedBase, load_base
-from executors.lora.batch import tokenize
 from executors.lora.dataset import Cursor, DatasetRoot, take
 from executors.lora.engine import FusedEngine
 from executors.lora.task import GPT2_TARGET_MODULES, LoraTask
@@ -133,7 +132,7 @@ def test_loss_and_gradients_are_those_of_peft(
     with datasets.open(task.dataset) as dataset:
         indices, _ = take(len(dataset), task.seed, Cursor(0, 3), 3)
         for index in indices:
-            sequence = tokenize(dataset[index], base.tokenizer, task.sequence_length)
+            sequence = dataset[index].tokenize(base.tokenizer, task.sequence_length)
             input_ids = torch.tensor([sequence.token_ids])
             logits = reference(input_ids=input_ids).logits[0]
             first = sequence.loss_start

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from executors.lora.packed_attention import packed_causal_attention
+from executors.lora.packed_attention import packed_attention
 from executors.lora.randomness import derive_seed, keep_mask
 from executors.lora.segment_products import (
     BatchedProducts,
@@ -98,7 +98,7 @@ def test_packed_attention_is_causal_attention_of_each_sequence_alone() -> None:
     query = torch.randn(1, 4, sum(lengths), 8, generator=generator)
     key, value = (torch.randn(1, 2, sum(lengths), 8, generator=generator) for _ in range(2))
     runs = ((5, 2), (3, 1), (1, 1), (5, 1))
-    packed, _ = packed_causal_attention(torch.nn.Identity(), query, key, value, None, sequence_runs=runs)
+    packed, _ = packed_attention(torch.nn.Identity(), query, key, value, None, sequence_runs=runs)
     start = 0
     for length in lengths:
         q, k, v = (states[:, :, start : start + length] for states in (query, key, value))

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from executors.lora.adapter import AdapterLayout, initial_parameters
+from executors.lora.adapter import initial_parameters
 from executors.lora.base_model import SharedBase
 from executors.tuner.checkpoints import lora_task
 from executors.tuner.sampling import annealing_exponent, draw_sources, shares
@@ -37,7 +37,7 @@ class HandWritten:
         reference = AutoModelForCausalLM.from_pretrained(worker.base.directory)
         self.model = get_peft_model(reference, config).eval()
         task = lora_task(first.job_id, first.workload)
-        layout = AdapterLayout(task, worker.base.sites)
+        layout = worker.base.layout(task)
         self._load(layout.split(initial_parameters(layout, task.seed)))
         self.fresh_optimizer()
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.task import AdapterState
-from executors.tuner.opening import fresh_from
+from executors.tuner.heads import fresh_from
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer, new_adapter
 from infra.demo.library import pieces, write_task
@@ -58,7 +58,7 @@ def validation_loss(worker: LoneWorker, job_id: str, work: TuningWorkload) -> fl
     layout = trainer.adapter.layout
     matrices = load_file(worker.root / "output" / CELL / "u" / job_id / "adapter_model.safetensors")
     flat = layout.join({name.removeprefix("base_model.model."): each for name, each in matrices.items()})
-    state = fresh_from(AdapterState(flat, torch.zeros_like(flat), torch.zeros_like(flat), 0))
+    state = fresh_from(AdapterState(flat, torch.zeros_like(flat), torch.zeros_like(flat), 0), layout)
     trainer = Trainer(
         trainer.base, new_adapter(trainer.adapter.task, layout, state, trainer.device), trainer.device, 8
     )

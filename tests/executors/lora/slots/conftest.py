@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.dataset import DatasetRoot
@@ -89,7 +88,7 @@ class Bench:
         finished = checkpoints.finished(checkpoints.newest(job_id))
         tensors = load_file(self.root / "adapters" / finished.adapter.path / ADAPTER_TENSORS)
         named = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
-        return AdapterLayout(finished.task, self.base.sites).join(named)
+        return self.base.layout(finished.task).join(named)
 
     def kept(self, job_id: str) -> list[str]:
         """What the store holds of a job."""

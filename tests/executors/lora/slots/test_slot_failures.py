@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from executors.lora.adapter import AdapterLayout
 from executors.lora.engine import FusedEngine
 from executors.lora.slots.checkpoints import RunProgress, SavedRun
 from executors.lora.slots.runs import is_permanent
@@ -87,7 +86,7 @@ def test_a_run_whose_gradient_overflows_at_a_finite_loss_fails_and_does_not_dist
     wild, calm = order("wild", 8), order("calm", 24, seed=1)
     state, loss = bench.trained_alone(wild, 8)
     # A down-projection of zeros: the huge up-projection adds nothing to the output, and all to the gradient.
-    layout = AdapterLayout(state.task, bench.base.sites)
+    layout = bench.base.layout(state.task)
     for factor in layout:
         factor.view(state.parameters).fill_(0.0 if factor.role == "lora_A" else 3e38)
     bench.workshop().checkpoints.save(SavedRun(0, state, RunProgress(base_samples=0, loss=loss)))

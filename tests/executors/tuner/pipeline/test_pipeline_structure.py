@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from executors.lora.base_model import BaseModelError, load_base
-from executors.lora.batch import TokenSequence, pack
+from executors.lora.batch import TextSequence, pack
 from executors.tuner.pipeline.costs import measured_costs
 from executors.tuner.pipeline.partition import cut
 from executors.tuner.pipeline.structure import StageWeights, load_structure, parameter_costs
@@ -30,7 +30,7 @@ def test_the_stages_one_after_another_are_the_whole_model(deep_directory: Path) 
     structure, whole = load_structure(deep_directory, CPU), load_base(deep_directory).model
     model, family = structure.base.model, structure.family
     weights = StageWeights(structure, cut(parameter_costs(structure), 4), CPU)
-    batch = pack([[TokenSequence(list(range(2, 20)), 1), TokenSequence(list(range(30, 39)), 4)]], CPU)
+    batch = pack([[TextSequence(list(range(2, 20)), 1), TextSequence(list(range(30, 39)), 4)]], CPU)
     hidden = torch.empty(0)
     for stage, layers in enumerate(weights.partition):
         weights.place(stage, weights.read(stage))
@@ -38,7 +38,7 @@ def test_the_stages_one_after_another_are_the_whole_model(deep_directory: Path) 
             hidden = family.embed(model, batch)
         hidden = family.run(model, structure.layers[layers.start : layers.stop], hidden, batch)
         if stage == 3:
-            hidden = family.logits(model, hidden, batch.loss_rows)
+            hidden = structure.logits(hidden, batch.loss_rows)
         weights.drop(stage)
         assert all(parameter.device.type == "meta" for parameter in model.parameters())
     expected = whole(

@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import SharedBase, load_base
-from executors.lora.batch import tokenize
 from executors.lora.checkpoint import decode_state, encode_state
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
@@ -226,7 +225,7 @@ def test_a_checkpoint_goes_on_in_the_engine_and_back_and_loads_in_peft(
     dataset = DatasetRoot(dataset_root).open("ragged.jsonl")
     total = tokens = 0.0
     for index in range(5):
-        sequence = tokenize(dataset[index], deep_base.tokenizer, task.sequence_length)
+        sequence = dataset[index].tokenize(deep_base.tokenizer, task.sequence_length)
         ids = torch.tensor([sequence.token_ids])
         labels = ids.clone()
         labels[:, : sequence.loss_start] = -100

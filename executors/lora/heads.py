@@ -1,0 +1,52 @@
+"""A classifier's head: frozen nowhere, so that each task has one of its own, trained in full."""
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+HeadUse = tuple[Mapping[str, Tensor], int]
+"""A head's parameters, by their names in the model, and how many rows it is for."""
+
+
+class FusedHead(nn.Module):
+    """Stands in for the head of the base model: each task's rows go through the task's own.
+
+    Attributes:
+        name: dotted, in the model.
+        base_head: what each task's own starts from.
+        uses: the heads of the current batch, in the order of its rows; none leaves the head as it is.
+    """
+
+    def __init__(self, name: str, base_head: nn.Module) -> None:
+        super().__init__()
+        self.name = name
+        self.base_head = base_head
+        self.uses: Sequence[HeadUse] = ()
+
+    @classmethod
+    def put_into(cls, model: nn.Module, name: str) -> Self:
+        """Replace the head of a model, which has this name."""
+        head = cls(name, model.get_submodule(name))
+        model.set_submodule(name, head)
+        return head
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters that each task's own starts from, by their names in the model."""
+        return {f"{self.name}.{name}": tensor for name, tensor in self.base_head.named_parameters()}
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map pooled outputs ``[N, ...]`` to logits ``[N, classes]``."""
+        if not self.uses:
+            outputs: Tensor = self.base_head(inputs)
+            return outputs
+        parts = inputs.split([rows for _, rows in self.uses])
+        return torch.cat([self._own(head, part) for (head, _), part in zip(self.uses, parts, strict=True)])
+
+    def _own(self, head: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        parameters = {name.removeprefix(f"{self.name}."): tensor for name, tensor in head.items()}
+        outputs: Tensor = functional_call(self.base_head, parameters, (inputs,))
+        return outputs

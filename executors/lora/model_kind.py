@@ -1,0 +1,102 @@
+"""What a Hugging Face directory holds, by its configuration: a causal language model, or a classifier."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import cast
+
+from transformers import AutoConfig, PretrainedConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
+
+from executors.lora.records import TEXT_RECORDS, LabelledRecords, RecordForm
+
+
+class BaseModelError(ValueError):
+    """A directory that holds no base model that the engine can use."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The anatomy of an encoder that classifies by the output of its first token.
+
+    Attributes:
+        path: what that output goes through, by dotted names; the head is the last.
+        counts_positions_from_padding: whether positions begin behind the number of the padding token.
+    """
+
+    path: tuple[str, ...]
+    counts_positions_from_padding: bool = False
+
+
+ENCODERS: Mapping[str, Encoder] = MappingProxyType(
+    {
+        "bert": Encoder(("bert.pooler", "classifier")),
+        "roberta": Encoder(("classifier",), counts_positions_from_padding=True),
+        "xlm-roberta": Encoder(("classifier",), counts_positions_from_padding=True),
+    }
+)
+"""By the ``model_type`` of a model's configuration."""
+
+
+def read_config(directory: Path) -> PretrainedConfig:
+    """Read the configuration of a model that the engine may be able to use.
+
+    Raises:
+        BaseModelError: there is none, or it is neither of a causal language model nor of a classifier by one
+            label of several.
+    """
+    if not (directory / "config.json").is_file():
+        raise BaseModelError(f"{directory}: no Hugging Face model directory (config.json is missing)")
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    except (ValueError, KeyError) as error:
+        raise BaseModelError(
+            f"{directory}: no causal language model or sequence classifier: {error}"
+        ) from error
+    names = config.architectures or []
+    if names and not is_classifier(config) and names[0] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        raise BaseModelError(
+            f"{directory}: no causal language model or sequence classifier: its architecture is {names[0]}"
+        )
+    if is_classifier(config):
+        kind = config.problem_type or "single_label_classification"
+        labels = len(config.id2label or ())
+        if kind != "single_label_classification" or labels < 2:
+            what = f"problem_type {kind}, {labels} labels"
+            raise BaseModelError(
+                f"{directory}: {what}: a classifier must choose one label of two at least "
+                "(single_label_classification)"
+            )
+    return config
+
+
+def is_classifier(config: PretrainedConfig) -> bool:
+    """Whether it is a sequence classifier's."""
+    names = config.architectures or [""]
+    return names[0] in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values()
+
+
+def records_in(directory: Path | None) -> RecordForm:
+    """The data that the model in a directory can be trained on; without one, the default base model.
+
+    Raises:
+        BaseModelError: the engine cannot use the model.
+    """
+    config = None if directory is None else read_config(directory)
+    return TEXT_RECORDS if config is None or not is_classifier(config) else labels_of(config)
+
+
+def labels_of(config: PretrainedConfig) -> LabelledRecords:
+    """The data that a classifier can be trained on."""
+    names = cast("dict[int, str]", config.id2label)
+    return LabelledRecords(
+        names=tuple(names[number] for number in range(len(names))),
+        pooled="first" if config.model_type in ENCODERS else "last",
+        pad_token_id=config.get_text_config().pad_token_id,
+    )
