@@ -64,14 +64,14 @@ def write_classifier(
 
 
 def write_labelled(
-    path: Path, records: int = 48, seed: int = 5, topics: Sequence[Sequence[str]] = TOPICS, words: int = 8
+    path: Path, records: int = 48, seed: int = 5, topics: Sequence[Sequence[str]] = TOPICS
 ) -> None:
     """Write texts of noise with a few words that say their label; some labels by number, others by name."""
     draw = random.Random(seed)
     lines = []
     for _ in range(records):
         number = draw.randrange(len(topics))
-        text = draw.choices(_NOISE, k=draw.randint(2, words)) + draw.choices(topics[number], k=2)
+        text = draw.choices(_NOISE, k=draw.randint(1, 5)) + draw.choices(topics[number], k=3)
         draw.shuffle(text)
         label = number if draw.random() < 0.5 else NAMES[number]
         lines.append(json.dumps({"text": " ".join(text), "label": label}) + "\n")

@@ -59,7 +59,10 @@ class LoneWorker:
         self.files = JobFiles(self.root / "state", CELL)
         self.checkpoints = JobCheckpoints(self.files, self.base, CELL, self.root / "output")
         self.loaders = PreparedLoaders(
-            DatasetRoot(self.settings.dataset_root), SharedTokenizer(self.base.tokenizer), self.settings
+            DatasetRoot(self.settings.dataset_root),
+            SharedTokenizer(self.base.tokenizer),
+            self.settings,
+            form=self.base.objective.records,
         )
         self.keeper = Keeper()
         self._parts = 0
