@@ -10,9 +10,16 @@ from typing import cast
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS
+from executors.lora.model_kind import is_classifier
 from executors.lora.randomness import derive_seed
 from schemas.lora import LoraHyperparameters
 
@@ -80,6 +87,9 @@ def load_model(
     """
     is_frozen_bf16 = adapter is not None and device.type == "cuda"
     try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        if is_classifier(config):
+            raise ValueError("a sequence classifier, and only causal language models are trained here")
         base = AutoModelForCausalLM.from_pretrained(
             directory,
             local_files_only=True,

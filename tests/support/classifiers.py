@@ -112,7 +112,10 @@ def _model(
             config = LlamaConfig(**wide, max_position_embeddings=LONGEST_TOKENS, **common)
             return LlamaForSequenceClassification(config)
         case "gpt2":
-            config = GPT2Config(n_embd=16, n_layer=layers, n_head=2, n_positions=LONGEST_TOKENS, **common)
+            ends = {"bos_token_id": None, "eos_token_id": None}
+            config = GPT2Config(
+                n_embd=16, n_layer=layers, n_head=2, n_positions=LONGEST_TOKENS, **common, **ends
+            )
             return GPT2ForSequenceClassification(config)
         case "bert":
             config = BertConfig(**wide, max_position_embeddings=LONGEST_TOKENS, **common)

@@ -8,6 +8,7 @@ import pytest
 
 from executors.elastic.processes import warm_up
 from executors.elastic.settings import ElasticSettings
+from tests.support.classifiers import write_classifier
 from tests.support.doomed_node import DoomedNode
 from tests.support.elastic_nodes import DATASET, MODEL, Fleet, workload
 from tests.support.executors import write_dataset
@@ -20,6 +21,7 @@ def elastic_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFac
     (root / "datasets").mkdir()
     write_dataset(root / "datasets" / DATASET)
     shutil.copytree(llama_directory, root / "models" / MODEL)
+    write_classifier(root / "models" / "classifier", "llama")
     return ElasticSettings(
         model_root=root / "models",
         dataset_root=root / "datasets",

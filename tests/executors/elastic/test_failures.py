@@ -47,6 +47,7 @@ def test_a_job_whose_other_node_never_comes_fails_in_time(fleet: Fleet) -> None:
         ({"dataset": Dataset(path="bad.jsonl", samples=1)}, "bad.jsonl, line 1: not JSON"),
         ({"model": "none"}, "'none': no Hugging Face model directory (config.json is missing)"),
         ({"model": f"{MODEL}/model.safetensors"}, "no Hugging Face model directory"),
+        ({"model": "classifier"}, "classifier: cannot be loaded: a sequence classifier, and only causal"),
         ({"hyperparameters": {"sequence_length": 4_096}}, "takes 128 tokens, the job's sequences have 4096"),
         (
             {"adapter": {"target_modules": ("nowhere",)}},
