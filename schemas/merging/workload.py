@@ -17,7 +17,8 @@ Iterations = Annotated[int, Field(ge=0, le=MAX_ITERATIONS)]
 """Optimizer steps of a job."""
 Gpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
 Accuracy = Annotated[float, Field(ge=0, le=1)]
-"""The fraction of validation tokens, of those that bear loss, that are predicted right."""
+"""The fraction of validation tokens, of those that bear loss, that are predicted right; under a classifier,
+that of validation records."""
 
 
 class TuningHyperparameters(LoraHyperparameters):
