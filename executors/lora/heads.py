@@ -1,4 +1,4 @@
-"""A classifier's head: frozen nowhere, so that each task has one of its own, trained in full."""
+"""A classifier's head, of which each task has its own, trained in full."""
 
 from collections.abc import Mapping, Sequence
 from typing import Self

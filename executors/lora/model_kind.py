@@ -67,6 +67,8 @@ def read_config(directory: Path) -> PretrainedConfig:
     if is_classifier(config):
         kind = config.problem_type or "single_label_classification"
         labels = len(config.id2label or ())
+        if sorted(config.id2label or ()) != list(range(labels)):
+            raise BaseModelError(f"{directory}: id2label does not number the labels from 0 to {labels - 1}")
         if kind != "single_label_classification" or labels < 2:
             what = f"problem_type {kind}, {labels} labels"
             raise BaseModelError(

@@ -289,6 +289,7 @@ def test_a_classifier_that_lacks_part_of_its_body_is_refused(tmp_path: Path) -> 
     [
         ({"problem_type": "regression"}, "problem_type regression, 3 labels: a classifier must choose one"),
         ({"problem_type": "multi_label_classification"}, "problem_type multi_label_classification, 3 labels"),
+        ({"id2label": {"1": "a", "2": "b"}}, "id2label does not number the labels from 0 to 1"),
         ({"id2label": {"0": "only"}}, "problem_type single_label_classification, 1 labels"),
         (
             {"architectures": ["LlamaForTokenClassification"]},
