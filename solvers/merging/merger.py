@@ -27,15 +27,18 @@ from solvers.merging.relaxation import Relaxed, relax
 
 MOST_COLUMNS = 1_600
 """That a round finds: solving the relaxation takes some hundredths of a second with so many."""
-_COLUMNS_PER_GPU = 4
-"""At least: a plan may give each GPU to another unit."""
+_COLUMNS_PER_SHARE = 4
+"""At least: a plan may give each GPU to another unit, and each unit has one share at most."""
 _ROUNDS = 3
 _PART_FOR_COLUMNS = 0.4
 """Of the limit: after so much no further round begins."""
+_PART_FOR_RELAXATION = 0.6
 _PART_FOR_HIGHS = 0.6
 """Of the time that is left then: HiGHS looks at its clock now and then."""
 _LEAST_S = 0.05
 """Less time than that is not worth building a program for."""
+_LEAST_PER_COLUMN_S = 1e-4
+"""What it takes at least to build the program and have HiGHS presolve it. Neither looks at a clock."""
 RELATIVE_GAP = 1e-3
 """Of the slowdowns of the units that run in a plan, and of what it saves beside waiting: one that is better
 by no more than the smaller of both is not looked for. One unit that has waited long can make up nearly all
@@ -92,7 +95,7 @@ def _columns(
     problem: MergeProblem, options: Options, start_s: float, time_limit_s: float
 ) -> tuple[Offers, Relaxed | None, float]:
     """What may be chosen, its relaxation if there is time, and a bound on the objective of all plans."""
-    most = max(MOST_COLUMNS, _COLUMNS_PER_GPU * problem.gpus)
+    most = max(MOST_COLUMNS, _COLUMNS_PER_SHARE * min(problem.gpus, len(problem.units)))
     prices, dearer = first_prices(options, problem.gpus)
     offers = offers_of(problem, options, dearer, most).cheapest(most)
     bound = first_bound(options, problem, prices)
@@ -101,7 +104,8 @@ def _columns(
         left_s = start_s + time_limit_s - time.perf_counter()
         if left_s < _LEAST_S or not len(offers.rows):
             return offers, None, bound
-        relaxed = relax(offers.rows, len(problem.units), problem.gpus, left_s)
+        # A plan must be rounded from it afterwards, or found without it.
+        relaxed = relax(offers.rows, len(problem.units), problem.gpus, _PART_FOR_RELAXATION * left_s)
         if relaxed is None:
             return offers, None, bound
         prices = Prices(relaxed.gpu, options.waiting - relaxed.units)
@@ -132,6 +136,8 @@ def _improved(
     kept = [
         index for index in range(len(columns)) if relaxed is None or relaxed.lacking[index] <= most - saved
     ]
+    if len(kept) * _LEAST_PER_COLUMN_S > time_limit_s:
+        return chosen, most
     start = [place for place, index in enumerate(kept) if index in set(chosen)]
     solved = choose([columns[index] for index in kept], gpus, start, time_limit_s, allowed)
     if solved is None:

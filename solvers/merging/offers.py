@@ -111,8 +111,10 @@ def offers_of(problem: MergeProblem, options: Options, prices: Prices, count: in
     merges, partners = _pairs(problem, options, prices, count, is_every=possible <= count)
     is_offered = _offered_alone(problem, options, prices)
     alone = _alone(problem, options, prices, is_offered)
-    merged = _merged(problem, options, prices, merges, partners)
+    sizes = _sizes_of_rows(options, prices, merges.size)
+    merged = _merged(problem, options, prices, merges, partners, sizes)
     is_all = not options.merges.left_out and merges.size == possible
+    is_all &= sizes.shape[1] == options.gpus.size
     is_all &= np.count_nonzero(is_offered) == np.count_nonzero(options.alone < options.waiting[:, None])
     return Offers(np.concatenate([alone, merged]), bool(is_all))
 
@@ -158,21 +160,40 @@ def _alone(
     return rows
 
 
+def _sizes_of_rows(options: Options, prices: Prices, pairs: int) -> Ints:
+    """(rows, sizes offered) indices of the numbers of GPUs that merges may be offered with: all, or where so
+    many pairs would have very many offers, those that are cheapest at the price, the cheapest first."""
+    rows, sizes = options.merges.cost.shape
+    if pairs * sizes <= _MANY or sizes <= _OF_EACH:
+        return np.broadcast_to(np.arange(sizes), (rows, sizes))
+    reduced = options.merges.cost + prices.gpu * options.gpus
+    cheapest = np.argpartition(reduced, _OF_EACH - 1, axis=1)[:, :_OF_EACH]
+    order = np.argsort(np.take_along_axis(reduced, cheapest, axis=1), axis=1)
+    return np.take_along_axis(cheapest, order, axis=1)
+
+
 def _merged(
-    problem: MergeProblem, options: Options, prices: Prices, merges: Ints, partners: Ints
+    problem: MergeProblem,
+    options: Options,
+    prices: Prices,
+    merges: Ints,
+    partners: Ints,
+    sizes_of_rows: Ints,
 ) -> NDArray[np.void]:
-    """Rows of the merges, each with a receiver."""
+    """Rows of the merges, each with a receiver, with the sizes offered; what is so now is among them."""
     donors, costs = options.merges.donor[merges], options.merges.row[merges]
     modes = np.array([transfer.mode == "spatial" for transfer in problem.transfers], np.bool_)
     is_spatial = modes[options.merges.transfer[merges]]
     follows = (_followers(problem)[donors] == partners) & ~is_spatial
-    is_present = follows[:, None] & (options.gpus == _present_gpus(problem)[donors][:, None])
+    present_gpus = _present_gpus(problem)[donors]
+    offered = _with_present(options, sizes_of_rows[costs], np.where(follows, present_gpus, 0))
+    is_present = follows[:, None] & (options.gpus[offered] == present_gpus[:, None])
     switch = np.where(is_present, 0.0, options.merges.switch[costs][:, None])
-    cost = options.merges.cost[costs] + switch
+    cost = options.merges.cost[costs[:, None], offered] + switch
     waiting = options.waiting[donors] + options.waiting[partners]
     values = prices.units[donors] + prices.units[partners]
     pairs, sizes = np.nonzero(cost < waiting[:, None])
-    cost, gpus = cost[pairs, sizes], options.gpus[sizes]
+    cost, gpus = cost[pairs, sizes], options.gpus[offered[pairs, sizes]]
     rows = _offers(
         donors[pairs],
         partners[pairs],
@@ -182,6 +203,20 @@ def _merged(
     )
     rows["is_spatial"], rows["is_present"] = is_spatial[pairs], is_present[pairs, sizes]
     return rows
+
+
+def _with_present(options: Options, offered: Ints, present_gpus: Ints) -> Ints:
+    """(pairs, sizes offered) with the present number of GPUs in place of the dearest, where it is missing.
+
+    Args:
+        present_gpus: (pairs,) 0 where there is none.
+    """
+    places = np.searchsorted(options.gpus, present_gpus)
+    places = np.minimum(places, options.gpus.size - 1)
+    is_missing = (options.gpus[places] == present_gpus) & ~(offered == places[:, None]).any(axis=1)
+    if is_missing.any():
+        offered[is_missing, -1] = places[is_missing]
+    return offered
 
 
 def _present_gpus(problem: MergeProblem) -> Ints:

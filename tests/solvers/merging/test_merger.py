@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas.merging.problems import JobKind, MergeProblem, MergeSolution, StepTime, Transfer, Unit
+from solvers.merging import offers
 from solvers.merging.merger import merge, smallest
+from solvers.merging.options import options_of
 
 LIMIT_S = 30.0
 
@@ -263,6 +266,33 @@ def test_no_plan_is_better_and_the_bound_is_below_all(asked: MergeProblem) -> No
     assert running + waiting <= least + allowed + 2e-12 * all_wait + 1e-9
     assert solution.bound <= least * (1 + 1e-9) + 1e-6
     assert solution.bound <= solution.objective
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems())
+def test_where_few_sizes_are_offered_the_plan_is_one_and_the_bound_is_below_all(asked: MergeProblem) -> None:
+    with mock.patch.multiple(offers, _MANY=0, _OF_EACH=2):
+        solution = solved(asked)
+    costs = Costs(asked)
+    assert costs.of(solution) == pytest.approx(solution.objective, rel=1e-9)
+    assert solution.bound <= costs.least() * (1 + 1e-9) + 1e-6
+    assert solution.bound <= solution.objective
+
+
+def test_of_very_many_sizes_a_merge_is_offered_the_cheapest_and_the_one_that_it_has() -> None:
+    steps = kind({gpus: 1.0 / gpus**0.9 for gpus in range(1, 13)})
+    units = [unit("a", part="donor", gpus=1, follower="b"), unit("b")]
+    asked = problem(12, [steps], units, [helped(0, 0, 0.3)])
+    prices = offers.Prices(0.0, np.zeros(2))
+    every = offers.offers_of(asked, options_of(asked), prices, 100)
+    with mock.patch.object(offers, "_MANY", 0):
+        few = offers.offers_of(asked, options_of(asked), prices, 100)
+    merged = {(gpus, present) for _, b, gpus, _, _, _, present in every.rows.tolist() if b == 1}
+    assert merged == {(gpus, gpus == 1) for gpus in range(1, 13)}
+    merged = {(gpus, present) for _, b, gpus, _, _, _, present in few.rows.tolist() if b == 1}
+    assert merged == {(1, True), *((gpus, False) for gpus in range(6, 13))}
+    assert every.is_all
+    assert not few.is_all
 
 
 def test_two_jobs_that_help_each_other_are_merged() -> None:
