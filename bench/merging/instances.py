@@ -4,8 +4,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.merging.kinds import Kind, listed
 from bench.merging.measured import Profiles, WorkloadJob
-from schemas.merging.problems import MAX_TRANSFERS, JobKind, MergeProblem, StepTime, Transfer, Unit
+from schemas.merging.problems import MAX_TRANSFERS, MergeProblem, StepTime, Transfer, Unit
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import MAX_SPEEDS
 from solvers.merging.lookup_table import Configuration, LookupTable
@@ -90,7 +91,7 @@ def synthetic(shape: Shape) -> MergeProblem:
         gpus=shape.gpus,
         interval_s=INTERVAL_S,
         switch_s=shape.switch_s,
-        kinds=kinds,
+        **listed(kinds),
         units=_units(rng, shape, kinds, iterations, [rng.randrange(shape.kinds) for _ in range(shape.units)]),
         transfers=transfers,
     )
@@ -128,13 +129,13 @@ def measured_mix(
         gpus=gpus,
         interval_s=INTERVAL_S,
         switch_s=shape.switch_s,
-        kinds=kinds,
+        **listed(kinds),
         units=_units(rng, shape, kinds, iterations, chosen),
         transfers=tuple(transfers),
     )
 
 
-def _kind(rng: random.Random, shape: Shape) -> JobKind:
+def _kind(rng: random.Random, shape: Shape) -> Kind:
     one_s = 0.2 * rng.lognormvariate(0.0, shape.step_spread)
     steps: list[StepTime] = []
     most = min(shape.gpus, shape.most_gpus)
@@ -142,7 +143,7 @@ def _kind(rng: random.Random, shape: Shape) -> JobKind:
         step_s = one_s / size**shape.scaling * rng.uniform(0.98, 1.02)
         if not steps or step_s < steps[-1].step_s:
             steps.append(StepTime(gpus=size, step_s=step_s))
-    return JobKind(
+    return Kind(
         steps=tuple(steps),
         samples_per_step=rng.choice((16, 64, 128)),
         dataset_samples=rng.randint(200, 100_000),
@@ -152,7 +153,7 @@ def _kind(rng: random.Random, shape: Shape) -> JobKind:
 def _units(
     rng: random.Random,
     shape: Shape,
-    kinds: Sequence[JobKind],
+    kinds: Sequence[Kind],
     iterations: Sequence[float],
     chosen: Sequence[int],
 ) -> tuple[Unit, ...]:
@@ -187,7 +188,7 @@ def _units(
     return tuple(Unit.model_validate(fields) for fields in found)
 
 
-def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> JobKind:
+def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> Kind:
     """With steps as a zone's lookup table has them."""
     table, usual = LookupTable(), Configuration()
     rows: Sequence[MeasuredStep] = tuple(profiles.steps)[:MAX_SPEEDS]
@@ -198,7 +199,7 @@ def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> JobKind:
         step_s = table.step(usual, size, -(-size // 4), job.batch_size, job.batch_size).step_s
         if not steps or step_s < steps[-1].step_s:
             steps.append(StepTime(gpus=size, step_s=step_s))
-    return JobKind(
+    return Kind(
         steps=tuple(steps), samples_per_step=job.batch_size, dataset_samples=profiles.samples[job.task]
     )
 

@@ -6,12 +6,13 @@ for each kind of jobs, or pair of kinds, as an estimator's errors are.
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from bench.merging.kinds import Kind, faster_only, kinds_of, listed
 from schemas.codec import Decision
 from schemas.jobs import JobSubmitted
-from schemas.merging.problems import JobKind, MergeProblem, StepTime, Transfer, Unit
+from schemas.merging.problems import MergeProblem, StepTime, Transfer, Unit
 from schemas.merging.workload import TuningWorkload
 from schemas.solves import SolveRequested
 from streams.cell.cell import Cell, LedgerEvent
@@ -48,9 +49,7 @@ class Noise:
         """
         return problem.model_copy(
             update={
-                "kinds": tuple(
-                    self._kind(kind, name) for kind, name in zip(problem.kinds, names, strict=True)
-                ),
+                **listed(self._kind(kind, name) for kind, name in zip(kinds_of(problem), names, strict=True)),
                 "units": tuple(self._unit(unit, names[unit.kind]) for unit in problem.units),
                 "transfers": tuple(self._transfer(one, names) for one in problem.transfers),
             }
@@ -61,7 +60,7 @@ class Noise:
         draw = random.Random("/".join(map(str, (self.seed, *of)))).uniform(-1.0, 1.0)
         return max(1.0 + scale * draw, _LEAST_FACTOR)
 
-    def _kind(self, kind: JobKind, name: str) -> JobKind:
+    def _kind(self, kind: Kind, name: str) -> Kind:
         if not self.steps:
             return kind
         told = (
@@ -98,28 +97,17 @@ def linear_steps(problem: MergeProblem) -> MergeProblem:
     """The problem as it is told where steps are taken to be a times as fast on a GPUs: the assumption of
     throughput models in place of the lookup table (section 7.4, Table 6)."""
     return problem.model_copy(
-        update={
-            "kinds": tuple(
-                faster_only(
-                    kind,
-                    (
-                        StepTime(gpus=step.gpus, step_s=kind.steps[0].step_s * kind.steps[0].gpus / step.gpus)
-                        for step in kind.steps
-                    ),
-                )
-                for kind in problem.kinds
+        update=listed(
+            faster_only(
+                kind,
+                (
+                    StepTime(gpus=step.gpus, step_s=kind.steps[0].step_s * kind.steps[0].gpus / step.gpus)
+                    for step in kind.steps
+                ),
             )
-        }
+            for kind in kinds_of(problem)
+        )
     )
-
-
-def faster_only(kind: JobKind, steps: Iterable[StepTime]) -> JobKind:
-    """A kind with these steps, without those that are no faster than one with fewer GPUs."""
-    kept: list[StepTime] = []
-    for step in steps:
-        if not kept or step.step_s < kept[-1].step_s:
-            kept.append(step)
-    return kind.model_copy(update={"steps": tuple(kept)})
 
 
 def told(change: Callable[[MergeProblem, Sequence[str]], MergeProblem]) -> Fold:

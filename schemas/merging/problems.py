@@ -1,5 +1,6 @@
 """What a merging zone asks its solvers about an allocation, and what they answer."""
 
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -12,6 +13,11 @@ from schemas.merging.workload import MAX_GPUS, Gpus
 MAX_UNITS = 10_000
 MAX_KINDS = 10_000
 MAX_TRANSFERS = 16_384
+MAX_STEP_TIMES = 40_000
+"""Of all tables of a question: 1.9 MiB of the 8 MiB that the record of a decision has room for. Units and
+kinds at their largest take 5 MiB."""
+_SHARE_BYTES = 32
+"""Of a share, beside its jobs."""
 
 
 class StepTime(Record):
@@ -21,11 +27,15 @@ class StepTime(Record):
     step_s: Annotated[float, Field(gt=0)]
 
 
+StepTable = Annotated[tuple[StepTime, ...], Field(min_length=1, max_length=MAX_GPUS)]
+"""The numbers of GPUs that a job may have, ascending, each faster than the one before."""
+
+
 class JobKind(Record):
     """What jobs of equal data and hyperparameters have in common."""
 
-    steps: Annotated[tuple[StepTime, ...], Field(min_length=1, max_length=MAX_GPUS)]
-    """The numbers of GPUs that such a job may have, ascending, each faster than the one before."""
+    step_table: Annotated[int, Field(ge=0)]
+    """Index into `MergeProblem.step_tables`: most kinds of one model share one."""
     samples_per_step: Annotated[int, Field(ge=1)]
     """The global batch (M_i)."""
     dataset_samples: Annotated[int, Field(ge=1)]
@@ -74,9 +84,26 @@ class MergeProblem(Problem):
     """A unit without GPUs waits for at least so long."""
     switch_s: Annotated[float, Field(ge=0)]
     """What a unit loses each time that it starts or its GPUs change."""
+    step_tables: Annotated[tuple[StepTable, ...], Field(min_length=1, max_length=MAX_KINDS)]
+    """No two are equal."""
     kinds: Annotated[tuple[JobKind, ...], Field(min_length=1, max_length=MAX_KINDS)]
     units: Annotated[tuple[Unit, ...], Field(min_length=1, max_length=MAX_UNITS)]
     transfers: Annotated[tuple[Transfer, ...], Field(max_length=MAX_TRANSFERS)] = ()
+    jobs_left_out: Annotated[int, Field(ge=0)] = 0
+    """Jobs that are not asked about, as there are too many: those that have waited least. They wait."""
+    kinds_restricted: Annotated[int, Field(ge=0)] = 0
+    """Kinds of which the table has only the fewest GPUs and what jobs have now, as there are too many tables:
+    those whose jobs have waited least."""
+
+    def steps_of(self, kind: int) -> tuple[StepTime, ...]:
+        """The table of a kind, by its index."""
+        return self.step_tables[self.kinds[kind].step_table]
+
+    @model_validator(mode="after")
+    def _tables_exist(self) -> Self:
+        named = ((f"kinds[{index}]", kind.step_table) for index, kind in enumerate(self.kinds))
+        _check_tables(self.step_tables, named)
+        return self
 
     @model_validator(mode="after")
     def _kinds_exist(self) -> Self:
@@ -90,16 +117,6 @@ class MergeProblem(Problem):
         return self
 
 
-class AllocatedSize(Record):
-    """How long a job takes with so many GPUs."""
-
-    gpus: Gpus
-    remaining_s: Annotated[float, Field(gt=0)]
-    """Of what is left of it."""
-    total_s: Annotated[float, Field(gt=0)]
-    """Of all of it."""
-
-
 class RivalJob(Record):
     """A job that waits for GPUs or has some, as a scheme without merging sees it."""
 
@@ -110,7 +127,11 @@ class RivalJob(Record):
     running_s: float
     attained_gpu_s: float
     asked_gpus: Gpus
-    sizes: Annotated[tuple[AllocatedSize, ...], Field(min_length=1, max_length=MAX_GPUS)]
+    step_table: Annotated[int, Field(ge=0)]
+    """Index into `RivalProblem.step_tables`."""
+    iterations: Annotated[float, Field(gt=0)]
+    """In all, as estimated."""
+    iterations_left: Annotated[float, Field(gt=0)]
     gpus: Annotated[int, Field(ge=0)]
     held_s: float
     """Since it started or its size last changed; 0 if it waits."""
@@ -125,8 +146,29 @@ class RivalProblem(Problem):
     interval_s: float
     time_s: float
     gpus: Annotated[int, Field(ge=1)]
+    step_tables: Annotated[tuple[StepTable, ...], Field(min_length=1, max_length=MAX_KINDS)]
+    """No two are equal."""
     jobs: Annotated[tuple[RivalJob, ...], Field(min_length=1, max_length=MAX_UNITS)]
     """In the order of their arrival."""
+    jobs_left_out: Annotated[int, Field(ge=0)] = 0
+    """See `MergeProblem`; likewise the next."""
+    kinds_restricted: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _tables_exist(self) -> Self:
+        _check_tables(
+            self.step_tables, ((f"jobs[{index}]", job.step_table) for index, job in enumerate(self.jobs))
+        )
+        return self
+
+
+def _check_tables(tables: Sequence[Sequence[StepTime]], named: Iterable[tuple[str, int]]) -> None:
+    step_times = sum(map(len, tables))
+    if step_times > MAX_STEP_TIMES:
+        raise ValueError(f"step_tables: have {step_times} step times, at most {MAX_STEP_TIMES} are read")
+    for field, table in named:
+        if table >= len(tables):
+            raise ValueError(f"{field}.step_table: there is no table {table}; there are {len(tables)}")
 
 
 class Share(Record):
@@ -155,3 +197,11 @@ class MergeSolution(Solution):
     in it, nor by over a thousandth of what it saves beside waiting.
     `limited`: time, or that only the most promising choices were looked at, leaves that open; `bound` says
     how far off it can be. None of schemes without an objective."""
+
+    def shortened(self, excess_bytes: int) -> Self | None:
+        """Without shares at the end, whose jobs wait, and without what holds of the whole plan."""
+        kept = list(self.shares)
+        while kept and excess_bytes > 0:
+            excess_bytes -= _SHARE_BYTES + sum(len(job_id) for job_id in kept.pop().job_ids)
+        changes = {"shares": tuple(kept), "objective": None, "bound": None, "search": None}
+        return self.model_copy(update=changes) if kept else None

@@ -82,8 +82,8 @@ def smallest() -> MergeProblem:
     return MergeProblem.model_validate_json(
         """
         {"gpus": 2, "interval_s": 120, "switch_s": 3,
-         "kinds": [{"steps": [{"gpus": 1, "step_s": 1.0}, {"gpus": 2, "step_s": 0.6}],
-                    "samples_per_step": 8, "dataset_samples": 800}],
+         "step_tables": [[{"gpus": 1, "step_s": 1.0}, {"gpus": 2, "step_s": 0.6}]],
+         "kinds": [{"step_table": 0, "samples_per_step": 8, "dataset_samples": 800}],
          "units": [{"job_ids": ["a"], "kind": 0, "iterations": 100, "waited_s": 0, "part": "any", "gpus": 0},
                    {"job_ids": ["b"], "kind": 0, "iterations": 100, "waited_s": 0, "part": "any", "gpus": 0}],
          "transfers": [{"mode": "temporal", "donor": 0, "receiver": 0, "receiver_ratio": 0.2}]}

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.merging.problems import JobKind, MergeProblem
+from schemas.merging.problems import MergeProblem, StepTime
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -73,10 +73,13 @@ class Merges:
 def options_of(problem: MergeProblem) -> Options:
     """Every option that can be worth choosing."""
     gpus = np.array(
-        sorted({step.gpus for kind in problem.kinds for step in kind.steps if step.gpus <= problem.gpus}),
+        sorted({step.gpus for steps in problem.step_tables for step in steps if step.gpus <= problem.gpus}),
         np.int64,
     )
-    steps_s = np.array([_step_row(kind, gpus) for kind in problem.kinds]).reshape(len(problem.kinds), -1)
+    rows = np.array([_step_row(steps, gpus) for steps in problem.step_tables]).reshape(
+        len(problem.step_tables), -1
+    )
+    steps_s = rows[[kind.step_table for kind in problem.kinds]]
     jobs = sum(len(unit.job_ids) for unit in problem.units)
     share = -(-problem.gpus // jobs)
     kinds = np.array([unit.kind for unit in problem.units], np.int64)
@@ -88,10 +91,10 @@ def options_of(problem: MergeProblem) -> Options:
     return Options(gpus, waiting, alone, _merges(problem, gpus, steps_s, times_s, share))
 
 
-def _step_row(kind: JobKind, gpus: Ints) -> Floats:
+def _step_row(steps: Sequence[StepTime], gpus: Ints) -> Floats:
     """(sizes,) seconds per step; infinite for numbers of GPUs that such a job may not have."""
     row = np.full(gpus.size, np.inf)
-    known = [step for step in kind.steps if step.gpus <= gpus[-1]] if gpus.size else []
+    known = [step for step in steps if step.gpus <= gpus[-1]] if gpus.size else []
     row[np.searchsorted(gpus, [step.gpus for step in known])] = [step.step_s for step in known]
     return row
 

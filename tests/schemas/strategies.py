@@ -149,7 +149,10 @@ def _consistent_orders(event: dict[str, Any]) -> None:
 
 
 def _consistent_merge(problem: dict[str, Any]) -> None:
-    """Units and transfers name kinds that are there."""
+    """Units and transfers name kinds that are there, and kinds and jobs tables."""
+    if "step_tables" in problem:
+        for one in (*problem.get("kinds", ()), *problem.get("jobs", ())):
+            one["step_table"] %= len(problem["step_tables"])
     if problem.get("kind") == "merge":
         for unit in problem["units"]:
             unit["kind"] %= len(problem["kinds"])

@@ -2,7 +2,7 @@
 was foretold, and finish-time fairness."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from infra.simulation.distribution import Distribution
@@ -17,7 +17,7 @@ from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejecte
 from schemas.fleet import RunFinished
 from schemas.jobs import JobSubmitted
 from schemas.merging.outcomes import JobForetold, MergeJudged, TaskChanged
-from schemas.merging.problems import MergeProblem, RivalProblem
+from schemas.merging.problems import MergeProblem, RivalProblem, StepTime
 from schemas.merging.workload import TuningWorkload
 from schemas.solves import SolveRequested
 from solvers.merging.errors import GainErrors, IterationErrors
@@ -160,14 +160,13 @@ class MergingMeasures:
             case MergeProblem() as problem:
                 for unit in problem.units:
                     if len(unit.job_ids) == 1:
-                        steps = problem.kinds[unit.kind].steps
-                        self._jobs[unit.job_ids[0]].step_s = {step.gpus: step.step_s for step in steps}
+                        self._note_table(unit.job_ids[0], problem.steps_of(unit.kind))
             case RivalProblem() as problem:
-                for asked in problem.jobs:
-                    job = self._jobs[asked.job_id]
-                    if job.foretold is not None:
-                        scale = job.foretold.step_s / asked.sizes[0].total_s
-                        job.step_s = {size.gpus: scale * size.total_s for size in asked.sizes}
+                for job in problem.jobs:
+                    self._note_table(job.job_id, problem.step_tables[job.step_table])
+
+    def _note_table(self, job_id: str, steps: Iterable[StepTime]) -> None:
+        self._jobs[job_id].step_s = {step.gpus: step.step_s for step in steps}
 
     def _fairness(self) -> dict[str, float]:
         finished = [each for job in self._jobs.values() if (each := job.finished()) is not None]

@@ -54,14 +54,25 @@ def requested_words(record: SolveRequested) -> list[str] | None:
             pairs = counted(len(problem.transfers), "pair")
             jobs = counted(sum(len(unit.job_ids) for unit in problem.units), "job")
             gpus = counted(problem.gpus, "GPU")
-            return [f"a solver is asked to share {gpus} among {jobs}; {pairs} of kinds may merge"]
+            asked = f"a solver is asked to share {gpus} among {jobs}; {pairs} of kinds may merge"
+            return [asked, *_left_out(problem)]
         case RivalProblem() as problem:
             jobs = counted(len(problem.jobs), "job")
-            return [f"{problem.scheme} is asked to share {counted(problem.gpus, 'GPU')} among {jobs}"]
+            asked = f"{problem.scheme} is asked to share {counted(problem.gpus, 'GPU')} among {jobs}"
+            return [asked, *_left_out(problem)]
         case EstimateProblem() as problem:
             kinds, past = counted(len(problem.kinds), "kind"), counted(len(problem.outcomes), "past merge")
             return [f"a solver is asked what {kinds} of jobs need, alone and merged; {past} known"]
     return None
+
+
+def _left_out(problem: MergeProblem | RivalProblem) -> Iterator[str]:
+    """What a question has no room for."""
+    if problem.jobs_left_out:
+        yield f"{counted(problem.jobs_left_out, 'job')} that have waited least are left out"
+    if problem.kinds_restricted:
+        kinds = counted(problem.kinds_restricted, "kind")
+        yield f"{kinds} of jobs that have waited least may only have the fewest GPUs, or what they have now"
 
 
 def answered_words(record: SolveFinished) -> list[str] | None:

@@ -7,7 +7,6 @@ from typing import Literal
 from schemas.merging.outcomes import ForetoldReason, JobForetold
 from schemas.merging.problems import (
     MAX_UNITS,
-    AllocatedSize,
     JobKind,
     MergeProblem,
     RivalJob,
@@ -20,12 +19,12 @@ from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.speeds import Speeds
+from streams.policies.merging.step_tables import Wanted, step_tables
 from streams.policies.merging.task import Task
 from streams.policies.merging.tasks import Tasks
 
 _FOR_PROFILES = 4
 """New jobs that are to be profiled are left at most this part of the GPUs."""
-_LEAST_S = 1e-9
 
 
 @dataclass
@@ -95,70 +94,85 @@ class Asking:
     def problem(self, time_s: float) -> MergeProblem | RivalProblem | None:
         """What to ask; None if there is nothing to decide."""
         gpus = self.available()
-        jobs = [job for job in self.tasks.jobs.values() if self._takes_part(job)][:MAX_UNITS]
-        if gpus < 1 or not jobs:
+        asked = [job for job in self.tasks.jobs.values() if self._takes_part(job)]
+        if gpus < 1 or not asked:
             return None
+        jobs = self._first(asked)
+        left_out = len(asked) - len(jobs)
         if self.policy.scheme == "ymir":
-            return self._merge_problem(jobs, gpus)
-        return RivalProblem(
-            scheme=self.policy.scheme,
-            interval_s=self.policy.interval_s,
-            time_s=time_s,
-            gpus=gpus,
-            jobs=tuple(self._rival_job(job, time_s) for job in jobs),
-        )
+            return self._merge_problem(jobs, gpus, left_out)
+        return self._rival_problem(jobs, gpus, left_out, time_s)
+
+    def _first(self, jobs: Sequence[TuningJob]) -> Sequence[TuningJob]:
+        """As many as may be asked about, in their order: those that are in a task, and of the others those
+        that have waited longest."""
+        if len(jobs) <= MAX_UNITS:
+            return jobs
+        ranked = sorted(jobs, key=lambda job: (job.task is None, -self._waited_s(job)))
+        kept = {job.job_id for job in ranked[:MAX_UNITS]}
+        return [job for job in jobs if job.job_id in kept]
+
+    def _waited_s(self, job: TuningJob) -> float:
+        """How long it has had no GPUs, in all."""
+        is_active = self._active_task(job) is not None
+        return job.waited_s + (0.0 if is_active else self.tasks.time_s - job.waits_since_s)
 
     def _takes_part(self, job: TuningJob) -> bool:
         task = self.tasks.task_of(job)
         return job.stage == "ready" and not job.is_ending and not (task is not None and self.is_kept(task))
 
-    def _merge_problem(self, jobs: Sequence[TuningJob], gpus: int) -> MergeProblem:
+    def _merge_problem(self, jobs: Sequence[TuningJob], gpus: int, left_out: int) -> MergeProblem:
         kinds: dict[str, int] = {}
-        listed: list[JobKind] = []
+        wanted: list[Wanted] = []
+        sizes: list[tuple[int, int]] = []
         units: list[Unit] = []
         for job in jobs:
             task = self.tasks.task_of(job)
             if task is not None and task.mode == "spatial" and len(task.job_ids) == 2:
-                if job.job_id == task.job_ids[0]:
-                    listed.append(self._joint_kind(task))
-                    units.append(self._joint_unit(task, len(listed) - 1))
-                continue
-            if job.kind not in kinds:
-                kinds[job.kind] = len(listed)
-                listed.append(self._job_kind(job))
-            units.append(self._unit(job, task, kinds[job.kind]))
+                if job.job_id != task.job_ids[0]:
+                    continue
+                both = [self.tasks.jobs[job_id] for job_id in task.job_ids]
+                wanted.append(Wanted(self._joint_table(both)))
+                sizes.append(self._joint_sizes(both))
+                units.append(self._joint_unit(task, both, len(wanted) - 1))
+            else:
+                if job.kind not in kinds:
+                    kinds[job.kind] = len(wanted)
+                    wanted.append(Wanted(self.steps(job)))
+                    sizes.append(self._joint_sizes([job]))
+                units.append(self._unit(job, kinds[job.kind]))
+            wanted[units[-1].kind].note(units[-1].waited_s, units[-1].gpus)
+        told = step_tables(wanted)
         return MergeProblem(
             gpus=gpus,
             interval_s=self.policy.interval_s,
             switch_s=self.policy.switch_s,
-            kinds=tuple(listed),
+            step_tables=told.tables,
+            kinds=tuple(
+                JobKind(step_table=table, samples_per_step=batch, dataset_samples=samples)
+                for table, (batch, samples) in zip(told.of_kinds, sizes, strict=True)
+            ),
             units=tuple(units),
             transfers=tuple(self._transfers(kinds)),
+            jobs_left_out=left_out,
+            kinds_restricted=told.restricted,
         )
 
-    def _job_kind(self, job: TuningJob) -> JobKind:
-        kind = self.knowledge.kinds[job.kind]
-        return JobKind(
-            steps=self.steps(job), samples_per_step=kind.batch_size, dataset_samples=kind.dataset_samples
-        )
+    def _joint_sizes(self, jobs: Sequence[TuningJob]) -> tuple[int, int]:
+        """Samples of a step that has one of each, and of all their data."""
+        kinds = [self.knowledge.kinds[job.kind] for job in jobs]
+        return sum(kind.batch_size for kind in kinds), sum(kind.dataset_samples for kind in kinds)
 
-    def _joint_kind(self, task: Task) -> JobKind:
-        """Of two jobs that are trained together: a step has one of each."""
-        first, second = (self.tasks.jobs[job_id] for job_id in task.job_ids)
+    def _joint_table(self, jobs: Sequence[TuningJob]) -> tuple[StepTime, ...]:
+        """Of jobs that are trained together: a step has one of each."""
         steps: list[StepTime] = []
-        for size in sorted({step.gpus for step in (*self.steps(first), *self.steps(second))}):
-            step_s = self.step_s(first, size) + self.step_s(second, size)
+        for size in sorted({step.gpus for job in jobs for step in self.steps(job)}):
+            step_s = sum(self.step_s(job, size) for job in jobs)
             if not steps or step_s < steps[-1].step_s:
                 steps.append(StepTime(gpus=size, step_s=step_s))
-        kinds = [self.knowledge.kinds[job.kind] for job in (first, second)]
-        return JobKind(
-            steps=tuple(steps),
-            samples_per_step=sum(kind.batch_size for kind in kinds),
-            dataset_samples=sum(kind.dataset_samples for kind in kinds),
-        )
+        return tuple(steps)
 
-    def _joint_unit(self, task: Task, kind: int) -> Unit:
-        jobs = [self.tasks.jobs[job_id] for job_id in task.job_ids]
+    def _joint_unit(self, task: Task, jobs: Sequence[TuningJob], kind: int) -> Unit:
         return Unit(
             job_ids=task.job_ids,
             kind=kind,
@@ -171,24 +185,23 @@ class Asking:
     def _joint_steps(self, jobs: Sequence[TuningJob]) -> float:
         """That a spatial merge still takes, until the last of both is done (Eq. 4)."""
         kinds = [self.knowledge.kinds[job.kind] for job in jobs]
-        batch, samples = sum(kind.batch_size for kind in kinds), sum(kind.dataset_samples for kind in kinds)
+        batch, samples = self._joint_sizes(jobs)
         epochs = max(
             self.knowledge.iterations_left(job) * kind.batch_size / kind.dataset_samples
             for job, kind in zip(jobs, kinds, strict=True)
         )
         return epochs * samples / batch
 
-    def _unit(self, job: TuningJob, task: Task | None, kind: int) -> Unit:
-        is_active = task is not None and job.job_id in task.active_job_ids
-        waited_s = job.waited_s + (0.0 if is_active else self.tasks.time_s - job.waits_since_s)
+    def _unit(self, job: TuningJob, kind: int) -> Unit:
+        task = self._active_task(job)
         return Unit(
             job_ids=(job.job_id,),
             kind=kind,
             iterations=self.knowledge.iterations_left(job),
-            waited_s=waited_s,
+            waited_s=self._waited_s(job),
             part=self._part(job),
-            gpus=task.gpus if task is not None and is_active else 0,
-            follower=None if task is None or not is_active else task.follower,
+            gpus=0 if task is None else task.gpus,
+            follower=None if task is None else task.follower,
         )
 
     def _part(self, job: TuningJob) -> Literal["none", "donor", "any"]:
@@ -213,11 +226,34 @@ class Asking:
                     mode=mode, donor=first, receiver=second, receiver_ratio=ratios[0], donor_ratio=ratios[1]
                 )
 
-    def _rival_job(self, job: TuningJob, time_s: float) -> RivalJob:
-        task, steps = self.tasks.task_of(job), self.steps(job)
-        if task is not None and job.job_id not in task.active_job_ids:
-            task = None  # it waits, for whoever is before it
-        left, total = self.knowledge.iterations_left(job), self.knowledge.expected_iterations(job)
+    def _rival_problem(
+        self, jobs: Sequence[TuningJob], gpus: int, left_out: int, time_s: float
+    ) -> RivalProblem:
+        kinds: dict[str, Wanted] = {}
+        for job in jobs:
+            task = self._active_task(job)
+            wanted = kinds.setdefault(job.kind, Wanted(self.steps(job)))
+            wanted.note(self._waited_s(job), 0 if task is None else task.gpus)
+        told = step_tables(list(kinds.values()))
+        tables = dict(zip(kinds, told.of_kinds, strict=True))
+        return RivalProblem(
+            scheme=self.policy.scheme,
+            interval_s=self.policy.interval_s,
+            time_s=time_s,
+            gpus=gpus,
+            step_tables=told.tables,
+            jobs=tuple(self._rival_job(job, tables[job.kind], time_s) for job in jobs),
+            jobs_left_out=left_out,
+            kinds_restricted=told.restricted,
+        )
+
+    def _active_task(self, job: TuningJob) -> Task | None:
+        """The task that trains a job now."""
+        task = self.tasks.task_of(job)
+        return task if task is not None and job.job_id in task.active_job_ids else None
+
+    def _rival_job(self, job: TuningJob, step_table: int, time_s: float) -> RivalJob:
+        task = self._active_task(job)
         held_s = 0.0 if task is None else time_s - task.since_s
         gpus = 0 if task is None else task.gpus
         return RivalJob(
@@ -227,14 +263,9 @@ class Asking:
             running_s=job.running_s + held_s,
             attained_gpu_s=job.attained_gpu_s + held_s * gpus,
             asked_gpus=job.workload.gpus,
-            sizes=tuple(
-                AllocatedSize(
-                    gpus=step.gpus,
-                    remaining_s=max(left * step.step_s, _LEAST_S),
-                    total_s=max(total * step.step_s, _LEAST_S),
-                )
-                for step in steps
-            ),
+            step_table=step_table,
+            iterations=self.knowledge.expected_iterations(job),
+            iterations_left=self.knowledge.iterations_left(job),
             gpus=gpus,
             held_s=held_s,
             restarts=job.restarts,

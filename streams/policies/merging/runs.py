@@ -353,7 +353,6 @@ class Runs:
             kind.note_finished(job.iterations, job.best_accuracy)
             self._planning.knows_more = True
         self._knowledge.leave(job.kind)
-        self._asking.speeds.forget(job.kind)
         if not self._tasks.jobs:
             self._planning.hold(None)
             self._set_turns({})

@@ -7,6 +7,7 @@ from schemas.cells import Zone
 from schemas.merging.problems import StepTime
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
+from schemas.merging.workload import MAX_GPUS
 from solvers.merging.lookup_table import Configuration, LookupTable
 from solvers.merging.step_times import is_possible
 from streams.policies.merging.kind_of_jobs import KindOfJobs
@@ -15,6 +16,7 @@ _USUAL = Configuration()
 _FEW = (1, 2, 3)
 _UNKNOWN_STEP_S = 1.0
 """Before anything was measured."""
+_MOST_CACHED = 4_096
 
 
 class Speeds:
@@ -24,7 +26,8 @@ class Speeds:
         self._table = LookupTable()
         for row in policy.speeds:
             self._table.observe(_USUAL, row)
-        self._cached: dict[str, tuple[StepTime, ...]] = {}
+        self._cached: dict[tuple[Configuration, int, float], tuple[StepTime, ...]] = {}
+        """By what the steps of a kind depend on."""
         self._gpus = self._per_node = 0
         self._fitting: list[tuple[float, int]] = []
         self._memory_gib = 0.0
@@ -45,23 +48,21 @@ class Speeds:
             self._cached.clear()
         elif is_possible(step):
             kind.scale = self._table.scale_of(kind.configuration, [step])
-            self._cached.pop(kind.key, None)
 
     def steps(self, kind: KindOfJobs) -> tuple[StepTime, ...]:
         """How long a step takes with each number of GPUs that a job of this kind may have; those that are no
         faster than a smaller one are left out."""
-        if kind.key not in self._cached:
+        key = kind.configuration, kind.batch_size, kind.scale
+        if key not in self._cached:
             best: list[StepTime] = []
             for size in allowed_sizes(self._gpus, kind.pipeline):
                 step_s = self._step_s(kind, size)
                 if not best or step_s < best[-1].step_s:
                     best.append(StepTime(gpus=size, step_s=step_s))
-            self._cached[kind.key] = tuple(best)
-        return self._cached[kind.key]
-
-    def forget(self, kind: str) -> None:
-        """No job of a kind is left."""
-        self._cached.pop(kind, None)
+            if len(self._cached) >= _MOST_CACHED:
+                self._cached.clear()
+            self._cached[key] = tuple(best)
+        return self._cached[key]
 
     def state(self) -> list[Any]:
         """Of types that msgpack writes."""
@@ -88,7 +89,8 @@ class Speeds:
 
 
 def allowed_sizes(gpus: int, pipeline: bool) -> Iterator[int]:
-    """{1, 2, 3, 4m}, or {4m} for a pipeline-parallel job (sections 5.1 and 5.2)."""
+    """{1, 2, 3, 4m}, or {4m} for a pipeline-parallel job (sections 5.1 and 5.2), to `MAX_GPUS`."""
+    gpus = min(gpus, MAX_GPUS)
     if not pipeline:
         yield from (size for size in _FEW if size <= gpus)
     yield from range(STAGES_PER_PIPELINE, gpus + 1, STAGES_PER_PIPELINE)

@@ -28,8 +28,8 @@ def test_noise_is_within_its_scale_and_the_problem_valid(scale):
         assert (
             abs(before.receiver_ratio - after.receiver_ratio) <= scale * abs(1 - before.receiver_ratio) + 0.05
         )
-    for kind in told.kinds:
-        times = [step.step_s for step in kind.steps]
+    for steps in told.step_tables:
+        times = [step.step_s for step in steps]
         assert times == sorted(set(times), reverse=True)
     assert merge(told, 10.0) is not None
 
@@ -48,7 +48,7 @@ def test_jobs_of_a_kind_are_off_alike_whatever_the_place_of_the_kind():
 
 
 def test_linear_steps_are_as_many_times_faster_as_there_are_gpus():
-    for kind in linear_steps(PROBLEM).kinds:
-        assert {round(step.step_s * step.gpus, 9) for step in kind.steps} == {
-            round(kind.steps[0].step_s * kind.steps[0].gpus, 9)
+    for steps in linear_steps(PROBLEM).step_tables:
+        assert {round(step.step_s * step.gpus, 9) for step in steps} == {
+            round(steps[0].step_s * steps[0].gpus, 9)
         }

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schemas.merging.problems import JobKind, MergeProblem, MergeSolution, StepTime, Transfer, Unit
+from bench.merging.kinds import Kind, listed
+from schemas.merging.problems import MergeProblem, MergeSolution, StepTime, Transfer, Unit
 from solvers.merging import offers
 from solvers.merging.merger import merge, smallest
 from solvers.merging.options import options_of
@@ -18,8 +19,8 @@ from solvers.merging.options import options_of
 LIMIT_S = 30.0
 
 
-def kind(steps: dict[int, float], batch: int = 8, samples: int = 800) -> JobKind:
-    return JobKind(
+def kind(steps: dict[int, float], batch: int = 8, samples: int = 800) -> Kind:
+    return Kind(
         steps=tuple(StepTime(gpus=gpus, step_s=step_s) for gpus, step_s in steps.items()),
         samples_per_step=batch,
         dataset_samples=samples,
@@ -33,7 +34,7 @@ def unit(job_id: str, kind: int = 0, iterations: float = 100.0, **fields: object
 
 def problem(
     gpus: int,
-    kinds: Sequence[JobKind],
+    kinds: Sequence[Kind],
     units: Sequence[Unit],
     transfers: Sequence[Transfer] = (),
     switch_s: float = 0.0,
@@ -43,7 +44,7 @@ def problem(
         gpus=gpus,
         interval_s=interval_s,
         switch_s=switch_s,
-        kinds=tuple(kinds),
+        **listed(kinds),
         units=tuple(units),
         transfers=tuple(transfers),
     )
@@ -62,9 +63,7 @@ class Costs:
 
     def steps(self, kind: int) -> dict[int, float]:
         return {
-            step.gpus: step.step_s
-            for step in self.problem.kinds[kind].steps
-            if step.gpus <= self.problem.gpus
+            step.gpus: step.step_s for step in self.problem.steps_of(kind) if step.gpus <= self.problem.gpus
         }
 
     def times(self, one: Unit) -> dict[int, float]:

@@ -162,7 +162,7 @@ NO_TIME = {
 
 def seconds_per_step(script: Script) -> set[float]:
     """With one GPU, of all jobs that the next plan is asked for."""
-    return {kind.steps[0].step_s for kind in script.ask().problem.kinds}
+    return {steps[0].step_s for steps in script.ask().problem.step_tables}
 
 
 def test_a_job_has_done_no_more_than_all_of_its_work_whatever_is_reported() -> None:
