@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from infra.commands.log_files import read_log_files
 from infra.commands.options import (
     DEFAULT_PREFIX,
     BootstrapServers,
@@ -23,7 +25,7 @@ from infra.views.story import Chapter, Story
 from infra.views.text import written
 from infra.views.words import describe
 from schemas.base import ZoneView
-from schemas.codec import InvalidRecordError, decode_decision, decode_event
+from schemas.codec import Decision, InvalidRecordError, decode_decision, decode_event
 from schemas.topics import DECISION_VIEWS, DECISIONS, LEDGER
 
 _DAY_S = 86_400.0
@@ -34,6 +36,15 @@ _STANDING = tuple(model.TYPE.encode() for model in DECISION_VIEWS if issubclass(
 def explain(
     job_id: Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")],
     cell: CellName = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="A ledger file instead of Kafka, with decisions.jsonl beside it.",
+            metavar="LEDGER.jsonl",
+            show_default=False,
+        ),
+    ] = None,
     days: Annotated[
         float | None,
         bounded(
@@ -45,8 +56,13 @@ def explain(
     json: Json = False,
 ) -> None:
     """Show the history of one job from the log: terms, decisions with reasons, runs, result."""
-    start: Literal["beginning"] | float = "beginning" if days is None else time.time() - days * _DAY_S
-    stories = _stories(target_of(bootstrap_servers, topic_prefix, "auditor"), job_id, start)
+    if ledger is not None:
+        if days is not None:
+            raise CommandError("--days reads Kafka and does not go with --from")
+        stories = _stories_in_files(ledger, job_id)
+    else:
+        start: Literal["beginning"] | float = "beginning" if days is None else time.time() - days * _DAY_S
+        stories = _stories(target_of(bootstrap_servers, topic_prefix, "auditor"), job_id, start)
     if cell is not None:
         stories = {name: story for name, story in stories.items() if name == cell}
     if not stories:
@@ -90,6 +106,19 @@ def _stories(target: Target, job_id: str, start: Literal["beginning"] | float) -
                     story.take_decision(decode_decision(record.value))
             except InvalidRecordError:
                 continue  # replay is who says so
+    return {cell: story for cell, story in stories.items() if story.chapters}
+
+
+def _stories_in_files(ledger: Path, job_id: str) -> dict[str, Story]:
+    """The same from a ledger file and the decisions beside it."""
+    stories: dict[str, Story] = {}
+    for entry in read_log_files(ledger):
+        cell = entry.cell if isinstance(entry, Decision) else entry.envelope.event.cell
+        story = stories.setdefault(cell, Story(job_id))
+        if isinstance(entry, Decision):
+            story.take_decision(entry)
+        else:
+            story.take_event(entry.offset, entry.envelope)
     return {cell: story for cell, story in stories.items() if story.chapters}
 
 

@@ -1,15 +1,15 @@
 """A log as two files of JSON lines, as `millrace replay --from` reads them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
-from infra.errors import disk_faults
-from schemas.codec import Decision
+from infra.errors import CommandError, disk_faults
+from schemas.codec import Decision, InvalidRecordError, decode_decision
 from streams.cell.cell import LedgerEvent
-from streams.replay.files import ledger_line
+from streams.replay.files import ledger_line, opened, read_ledger_file
 
 _UNFINISHED = ".unfinished"
 
@@ -55,3 +55,19 @@ class LogFiles:
         with disk_faults(self._directory):
             self._ledger.writelines(ledger_line(entry) for entry in entries)
             self._decisions.writelines(decision.canonical + b"\n" for decision in decisions)
+
+
+def read_log_files(ledger: Path) -> Iterator[LedgerEvent | Decision]:
+    """The events of a ledger file, and then the decisions of the file beside it.
+
+    Raises:
+        CommandError: a file is missing or a line of it malformed; the message names both.
+    """
+    yield from read_ledger_file(ledger)
+    decisions = ledger.with_name(DECISIONS_FILE)
+    with opened(decisions, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield decode_decision(line.removesuffix(b"\n"))
+            except InvalidRecordError as error:
+                raise CommandError(f"{decisions}:{number}: {error}") from None

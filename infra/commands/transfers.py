@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from infra.commands.log_files import read_log_files
 from infra.commands.options import (
     DEFAULT_PREFIX,
     BootstrapServers,
@@ -17,7 +18,6 @@ from infra.commands.options import (
     target_of,
 )
 from infra.commands.output import console, print_json, progress, remark
-from infra.commands.replay import DECISIONS_FILE
 from infra.errors import CommandError, disk_faults
 from infra.log.reader import LogReader
 from infra.log.target import Target
@@ -27,7 +27,6 @@ from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decisio
 from schemas.text import plain
 from schemas.topics import DECISIONS, LEDGER
 from streams.policies.merging.kind_of_jobs import task_key
-from streams.replay.files import opened, read_ledger_file
 
 
 def transfers(
@@ -51,7 +50,7 @@ def transfers(
     """Show which tasks help which: gains that were foretold, and what merges have brought."""
     with progress("reading the log") as done:
         if ledger is not None:
-            records = _of_files(ledger, ledger.with_name(DECISIONS_FILE))
+            records = _of_files(ledger)
         else:
             records = _of_kafka(target_of(bootstrap_servers, topic_prefix, "auditor"), done)
         by_cell = _fold(records, zone, cell)
@@ -84,14 +83,9 @@ def _fold(records: Iterator[Envelope | Decision], zone: str, cell: str | None) -
     return by_cell
 
 
-def _of_files(ledger: Path, decisions: Path) -> Iterator[Envelope | Decision]:
-    yield from (entry.envelope for entry in read_ledger_file(ledger))
-    with opened(decisions, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield decode_decision(line.removesuffix(b"\n"))
-            except InvalidRecordError as error:
-                raise CommandError(f"{decisions}:{number}: {error}") from None
+def _of_files(ledger: Path) -> Iterator[Envelope | Decision]:
+    for entry in read_log_files(ledger):
+        yield entry if isinstance(entry, Decision) else entry.envelope
 
 
 def _of_kafka(target: Target, on_progress: Callable[[float], None]) -> Iterator[Envelope | Decision]:

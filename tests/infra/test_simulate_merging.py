@@ -70,6 +70,23 @@ def test_who_helped_whom_is_drawn_from_it(
     assert (tmp_path / "map.png").stat().st_size > 1_000
 
 
+def test_the_history_of_a_job_is_told_from_it(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    merge = next(csv.DictReader((folder / "merges.csv").open()))
+    given = ["explain", merge["job_id"], "--from", str(folder / "ledger.jsonl")]
+    assert run([*given, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    types = [chapter["type"] for chapter in told["chapters"]]
+    assert (types[0], told["state"]) == ("millrace.job.submitted.v1", "completed")
+    assert "millrace.merge.judged.v1" in types
+    assert run(given) == 0
+    assert merge["partner"] in capsys.readouterr().out
+    assert run([*given, "--days", "1"]) == 1
+    assert "--days reads Kafka" in capsys.readouterr().err
+    given[1] = "nobody"
+    assert run(given) == 1
+    assert "the log has no job nobody" in capsys.readouterr().err
+
+
 def test_people_read_the_figures_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*CELLS, "--jobs", "3", "--span-slots", "1"]) == 0
     shown = capsys.readouterr().out
