@@ -345,7 +345,8 @@ class TunerRunner:
             for order in assignment.orders:
                 self._settle(assignment, order, ending)
         if assignment.leads and all(order.run_id in assignment.over for order in assignment.orders):
-            self._files.remove_meeting(assignment.meeting)
+            place = JobFolder(self._files.meeting_place(assignment.meeting))
+            place.remove_generation(assignment.meeting_generation)
         self._assignments.remove(assignment)
 
     def _settle(self, assignment: Assignment, order: JobOrder, ending: Ending) -> None:

@@ -1,6 +1,7 @@
 """What the processes of a job tell each other through the file system; for processes without torch, too."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -34,8 +35,7 @@ class JobFolder:
         Raises:
             OSError: the disk failed.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_file(self._address(generation), _Address(host=host, port=port).model_dump_json().encode())
+        self._write(self._address(generation), _Address(host=host, port=port))
 
     def read_address(self, generation: int) -> tuple[str, int] | None:
         """Where a generation meets; None while nobody has said so."""
@@ -51,9 +51,7 @@ class JobFolder:
         Raises:
             OSError: the disk failed.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        content = _Failure(error=error, permanent=permanent).model_dump_json().encode()
-        write_file(self._failure(generation), content)
+        self._write(self._failure(generation), _Failure(error=error, permanent=permanent))
 
     def read_failure(self, generation: int) -> tuple[str, bool] | None:
         """Why a process of a generation has ended and whether that is permanent; None if none has said so."""
@@ -70,9 +68,24 @@ class JobFolder:
             if number.isdecimal() and int(number) < generation:
                 path.unlink(missing_ok=True)
 
+    def remove_generation(self, generation: int) -> None:
+        """Remove what a generation that is over and older ones have written. A newer one may be meeting."""
+        self.remove_before(generation + 1)
+        with suppress(OSError):
+            self.path.rmdir()  # unless somebody has written since
+
     def remove(self) -> None:
         """Remove all of it: the job is over."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def _write(self, path: Path, content: BaseModel) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            write_file(path, content.model_dump_json().encode())
+            return
+        # An older generation was over, and removed the folder.
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_file(path, content.model_dump_json().encode())
 
     def _address(self, generation: int) -> Path:
         return self.path / f"{generation}.address.json"

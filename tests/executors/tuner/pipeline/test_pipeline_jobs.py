@@ -145,6 +145,18 @@ def test_a_preempted_job_comes_to_the_same_and_its_workers_go_to_the_next_as_the
     assert switches.count("task switched jobs=b overlaps=true") == 4
 
 
+def test_a_newer_generation_takes_over_from_one_that_still_runs(node: Fleet) -> None:
+    """The old one is over while the new one's workers meet, at the same place."""
+    node.assign(job("again", _LONG), members=_FOUR)
+    for generation in range(2, 7):
+        node.until(lambda least=generation - 1: len(node.reports(RunStarted, "again")) >= least)
+        node.assign(job("again", _LONG, generation), generation=generation, members=_FOUR)
+    node.until(lambda: len(node.reports(RunStarted, "again")) == 6)
+    node.tell(released("n1", "again", generation=6))
+    node.until_over(*(f"again/{generation}" for generation in range(1, 7)))
+    assert not node.reports(RunFailed, "again")
+
+
 def test_a_withdrawn_job_leaves_nothing(node: Fleet) -> None:
     node.assign(job("w", _LONG), members=_FOUR)
     node.until(lambda: node.reports(RunStarted, "w"))
