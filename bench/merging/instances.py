@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from bench.merging.kinds import Kind, listed
 from bench.merging.measured import Profiles, WorkloadJob
-from schemas.merging.problems import MAX_TRANSFERS, MergeProblem, StepTime, Transfer, Unit
+from schemas.merging.problems import MAX_TRANSFERS, MergeProblem, Transfer, Unit
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import MAX_SPEEDS
 from solvers.merging.lookup_table import Configuration, LookupTable
+from solvers.merging.step_times import faster_only
 from streams.policies.merging.speeds import allowed_sizes
 
 INTERVAL_S = 120.0
@@ -137,14 +138,10 @@ def measured_mix(
 
 def _kind(rng: random.Random, shape: Shape) -> Kind:
     one_s = 0.2 * rng.lognormvariate(0.0, shape.step_spread)
-    steps: list[StepTime] = []
     most = min(shape.gpus, shape.most_gpus)
-    for size in range(1, most + 1) if shape.every_size else allowed_sizes(most, pipeline=False):
-        step_s = one_s / size**shape.scaling * rng.uniform(0.98, 1.02)
-        if not steps or step_s < steps[-1].step_s:
-            steps.append(StepTime(gpus=size, step_s=step_s))
+    sizes = range(1, most + 1) if shape.every_size else allowed_sizes(most, pipeline=False)
     return Kind(
-        steps=tuple(steps),
+        steps=faster_only((size, one_s / size**shape.scaling * rng.uniform(0.98, 1.02)) for size in sizes),
         samples_per_step=rng.choice((16, 64, 128)),
         dataset_samples=rng.randint(200, 100_000),
     )
@@ -194,13 +191,12 @@ def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> Kind:
     rows: Sequence[MeasuredStep] = tuple(profiles.steps)[:MAX_SPEEDS]
     for row in rows:
         table.observe(usual, row)
-    steps: list[StepTime] = []
-    for size in allowed_sizes(gpus, pipeline=False):
-        step_s = table.step(usual, size, -(-size // 4), job.batch_size, job.batch_size).step_s
-        if not steps or step_s < steps[-1].step_s:
-            steps.append(StepTime(gpus=size, step_s=step_s))
+    times = (
+        (size, table.step(usual, size, -(-size // 4), job.batch_size, job.batch_size).step_s)
+        for size in allowed_sizes(gpus, pipeline=False)
+    )
     return Kind(
-        steps=tuple(steps), samples_per_step=job.batch_size, dataset_samples=profiles.samples[job.task]
+        steps=faster_only(times), samples_per_step=job.batch_size, dataset_samples=profiles.samples[job.task]
     )
 
 

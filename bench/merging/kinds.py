@@ -34,12 +34,3 @@ def kinds_of(problem: MergeProblem) -> list[Kind]:
         Kind(problem.steps_of(place), kind.samples_per_step, kind.dataset_samples)
         for place, kind in enumerate(problem.kinds)
     ]
-
-
-def faster_only(kind: Kind, steps: Iterable[StepTime]) -> Kind:
-    """A kind with these steps, without those that are no faster than one with fewer GPUs."""
-    kept: list[StepTime] = []
-    for step in steps:
-        if not kept or step.step_s < kept[-1].step_s:
-            kept.append(step)
-    return kind._replace(steps=tuple(kept))

@@ -9,12 +9,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from bench.merging.kinds import Kind, faster_only, kinds_of, listed
+from bench.merging.kinds import Kind, kinds_of, listed
 from schemas.codec import Decision
 from schemas.jobs import JobSubmitted
-from schemas.merging.problems import MergeProblem, StepTime, Transfer, Unit
+from schemas.merging.problems import MergeProblem, Transfer, Unit
 from schemas.merging.workload import TuningWorkload
 from schemas.solves import SolveRequested
+from solvers.merging.step_times import faster_only
 from streams.cell.cell import Cell, LedgerEvent
 
 _LEAST_FACTOR = 0.05
@@ -64,10 +65,10 @@ class Noise:
         if not self.steps:
             return kind
         told = (
-            StepTime(gpus=step.gpus, step_s=step.step_s * self._factor(self.steps, "steps", name, step.gpus))
+            (step.gpus, step.step_s * self._factor(self.steps, "steps", name, step.gpus))
             for step in kind.steps
         )
-        return faster_only(kind, told)
+        return kind._replace(steps=faster_only(told))
 
     def _unit(self, unit: Unit, name: str) -> Unit:
         if not self.iterations:
@@ -96,17 +97,13 @@ NO_NOISE = Noise()
 def linear_steps(problem: MergeProblem) -> MergeProblem:
     """The problem as it is told where steps are taken to be a times as fast on a GPUs: the assumption of
     throughput models in place of the lookup table (section 7.4, Table 6)."""
-    return problem.model_copy(
-        update=listed(
-            faster_only(
-                kind,
-                (
-                    StepTime(gpus=step.gpus, step_s=kind.steps[0].step_s * kind.steps[0].gpus / step.gpus)
-                    for step in kind.steps
-                ),
-            )
-            for kind in kinds_of(problem)
-        )
+    return problem.model_copy(update=listed(map(_linear, kinds_of(problem))))
+
+
+def _linear(kind: Kind) -> Kind:
+    fewest = kind.steps[0]
+    return kind._replace(
+        steps=faster_only((step.gpus, fewest.step_s * fewest.gpus / step.gpus) for step in kind.steps)
     )
 
 

@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from schemas.merging.problems import StepTime
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import MAX_SPEEDS
 
@@ -38,6 +39,19 @@ class Step(NamedTuple):
     step_s: float
     micro_batch_size: int
     accumulation_steps: int
+
+
+def faster_only(times: Iterable[tuple[int, float]]) -> tuple[StepTime, ...]:
+    """The step times that a job may choose from: without those that are no faster than with fewer GPUs.
+
+    Args:
+        times: numbers of GPUs, ascending, and seconds per step.
+    """
+    kept: list[StepTime] = []
+    for gpus, step_s in times:
+        if not kept or step_s < kept[-1].step_s:
+            kept.append(StepTime(gpus=gpus, step_s=step_s))
+    return tuple(kept)
 
 
 def is_possible(measured: MeasuredStep) -> bool:

@@ -16,6 +16,7 @@ from schemas.merging.problems import (
     Unit,
 )
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
+from solvers.merging.step_times import faster_only
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.speeds import Speeds
@@ -165,12 +166,8 @@ class Asking:
 
     def _joint_table(self, jobs: Sequence[TuningJob]) -> tuple[StepTime, ...]:
         """Of jobs that are trained together: a step has one of each."""
-        steps: list[StepTime] = []
-        for size in sorted({step.gpus for job in jobs for step in self.steps(job)}):
-            step_s = sum(self.step_s(job, size) for job in jobs)
-            if not steps or step_s < steps[-1].step_s:
-                steps.append(StepTime(gpus=size, step_s=step_s))
-        return tuple(steps)
+        sizes = sorted({step.gpus for job in jobs for step in self.steps(job)})
+        return faster_only((size, sum(self.step_s(job, size) for job in jobs)) for size in sizes)
 
     def _joint_unit(self, task: Task, jobs: Sequence[TuningJob], kind: int) -> Unit:
         return Unit(

@@ -9,7 +9,7 @@ from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from schemas.merging.workload import MAX_GPUS
 from solvers.merging.lookup_table import Configuration, LookupTable
-from solvers.merging.step_times import is_possible
+from solvers.merging.step_times import faster_only, is_possible
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 
 _USUAL = Configuration()
@@ -54,14 +54,10 @@ class Speeds:
         faster than a smaller one are left out."""
         key = kind.configuration, kind.batch_size, kind.scale
         if key not in self._cached:
-            best: list[StepTime] = []
-            for size in allowed_sizes(self._gpus, kind.pipeline):
-                step_s = self._step_s(kind, size)
-                if not best or step_s < best[-1].step_s:
-                    best.append(StepTime(gpus=size, step_s=step_s))
             if len(self._cached) >= _MOST_CACHED:
                 self._cached.clear()
-            self._cached[key] = tuple(best)
+            sizes = allowed_sizes(self._gpus, kind.pipeline)
+            self._cached[key] = faster_only((size, self._step_s(kind, size)) for size in sizes)
         return self._cached[key]
 
     def state(self) -> list[Any]:
