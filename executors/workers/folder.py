@@ -78,14 +78,15 @@ class JobFolder:
         """Remove all of it: the job is over."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _write(self, path: Path, content: BaseModel) -> None:
+    def _write(self, path: Path, fields: BaseModel) -> None:
+        content = fields.model_dump_json().encode()
         self.path.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            write_file(path, content.model_dump_json().encode())
-            return
-        # An older generation was over, and removed the folder.
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_file(path, content.model_dump_json().encode())
+        try:
+            write_file(path, content)
+        except FileNotFoundError:
+            # An older generation was over, and removed the folder.
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_file(path, content)
 
     def _address(self, generation: int) -> Path:
         return self.path / f"{generation}.address.json"

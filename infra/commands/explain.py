@@ -1,7 +1,8 @@
 """`millrace explain`."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,6 +28,7 @@ from infra.views.words import describe
 from schemas.base import ZoneView
 from schemas.codec import Decision, InvalidRecordError, decode_decision, decode_event
 from schemas.topics import DECISION_VIEWS, DECISIONS, LEDGER
+from streams.cell.cell import LedgerEvent
 
 _DAY_S = 86_400.0
 _STANDING = tuple(model.TYPE.encode() for model in DECISION_VIEWS if issubclass(model, ZoneView))
@@ -56,13 +58,16 @@ def explain(
     json: Json = False,
 ) -> None:
     """Show the history of one job from the log: terms, decisions with reasons, runs, result."""
-    if ledger is not None:
-        if days is not None:
-            raise CommandError("--days reads Kafka and does not go with --from")
-        stories = _stories_in_files(ledger, job_id)
-    else:
-        start: Literal["beginning"] | float = "beginning" if days is None else time.time() - days * _DAY_S
-        stories = _stories(target_of(bootstrap_servers, topic_prefix, "auditor"), job_id, start)
+    if ledger is not None and days is not None:
+        raise CommandError("--days reads Kafka and does not go with --from")
+    with progress("reading the log") as done:
+        if ledger is not None:
+            records = read_log_files(ledger)
+        else:
+            start: Literal["beginning"] | float = "beginning" if days is None else time.time() - days * _DAY_S
+            target = target_of(bootstrap_servers, topic_prefix, "auditor")
+            records = _of_kafka(target, job_id.encode(), start, done)
+        stories = _stories(records, job_id)
     if cell is not None:
         stories = {name: story for name, story in stories.items() if name == cell}
     if not stories:
@@ -85,41 +90,39 @@ def show(cell: str, story: Story, json: bool) -> None:
             say(line)
 
 
-def _stories(target: Target, job_id: str, start: Literal["beginning"] | float) -> dict[str, Story]:
-    """By cell, what its log says about the job from then on."""
-    ledger = target.topic(LEDGER)
-    mention = job_id.encode()
+def _stories(records: Iterator[LedgerEvent | Decision], job_id: str) -> dict[str, Story]:
+    """By cell, what these records say about the job."""
     stories: dict[str, Story] = {}
-    with (
-        LogReader(target, [ledger, target.topic(DECISIONS)], start) as reader,
-        progress("reading the log") as done,
-    ):
-        for record in reader.to_end(done):
+    for record in records:
+        cell = record.cell if isinstance(record, Decision) else record.envelope.event.cell
+        story = stories.setdefault(cell, Story(job_id))
+        if isinstance(record, LedgerEvent):
+            story.take_event(record.offset, record.envelope)
+            continue
+        with suppress(InvalidRecordError):  # replay is who says so
+            story.take_decision(record)
+    return {cell: story for cell, story in stories.items() if story.chapters}
+
+
+def _of_kafka(
+    target: Target,
+    mention: bytes,
+    start: Literal["beginning"] | float,
+    on_progress: Callable[[float], None],
+) -> Iterator[LedgerEvent | Decision]:
+    """The records from then on that mention a job."""
+    ledger = target.topic(LEDGER)
+    with LogReader(target, [ledger, target.topic(DECISIONS)], start) as reader:
+        for record in reader.to_end(on_progress):
             if record.value is None or not any(part in record.value for part in (mention, *_STANDING)):
                 continue
-            cell = (record.key or b"").decode(errors="replace")
-            story = stories.setdefault(cell, Story(job_id))
             try:
                 if record.topic == ledger:
-                    story.take_event(record.offset, decode_event(record.value, record.headers))
+                    yield LedgerEvent(record.offset, decode_event(record.value, record.headers))
                 else:
-                    story.take_decision(decode_decision(record.value))
+                    yield decode_decision(record.value)
             except InvalidRecordError:
                 continue  # replay is who says so
-    return {cell: story for cell, story in stories.items() if story.chapters}
-
-
-def _stories_in_files(ledger: Path, job_id: str) -> dict[str, Story]:
-    """The same from a ledger file and the decisions beside it."""
-    stories: dict[str, Story] = {}
-    for entry in read_log_files(ledger):
-        cell = entry.cell if isinstance(entry, Decision) else entry.envelope.event.cell
-        story = stories.setdefault(cell, Story(job_id))
-        if isinstance(entry, Decision):
-            story.take_decision(entry)
-        else:
-            story.take_event(entry.offset, entry.envelope)
-    return {cell: story for cell, story in stories.items() if story.chapters}
 
 
 def _lines(chapter: Chapter) -> Iterator[str]:
