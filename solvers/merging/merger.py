@@ -7,7 +7,8 @@ ask for as many GPUs as there are. Better ones are the dual prices of the progra
 allowed, by which more columns are found, and so on for a few rounds (`relaxation`).
 
 Rounding that relaxation gives a plan at once (`incumbent`). HiGHS looks for a better one among the columns
-that can be in one.
+that can be in one. If that is not known to be the best, GPUs that it leaves idle go to units that run in it
+(`growth`).
 """
 
 import math
@@ -18,6 +19,7 @@ import numpy as np
 
 from schemas.merging.commands import TransferMode
 from schemas.merging.problems import MergeProblem, MergeSolution, Share
+from solvers.merging.growth import grown
 from solvers.merging.incumbent import incumbent
 from solvers.merging.offers import Offers, Prices, offers_of
 from solvers.merging.options import Options, options_of
@@ -67,13 +69,18 @@ def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
         chosen, most = _improved(options, problem.gpus, columns, chosen, relaxed, _PART_FOR_HIGHS * left_s)
         if offers.is_all:
             bound = max(bound, all_wait - most)
-    objective = all_wait - _saved(columns, chosen)
+    is_optimal = _is_optimal(options, bound, columns, chosen)
+    rows = offers.rows[list(chosen)]
+    # The best plan stays as it is: a gain that is mere rounding is not worth a switch.
+    plan = Offers(rows if is_optimal else grown(problem, options, rows), is_all=False)
+    shares = plan.columns()
+    objective = all_wait - _saved(shares, range(len(shares)))
     return MergeSolution(
-        shares=tuple(_share(problem, columns[index], offers.mode(index)) for index in chosen),
+        shares=tuple(_share(problem, share, plan.mode(place)) for place, share in enumerate(shares)),
         objective=objective,
         bound=min(bound, objective),
         columns=len(columns),
-        search="optimal" if _is_optimal(options, bound, columns, chosen) else "limited",
+        search="optimal" if is_optimal else "limited",
     )
 
 

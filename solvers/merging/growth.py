@@ -1,0 +1,123 @@
+"""GPUs that a plan leaves idle, for the units that run in it.
+
+Where there are very many numbers of GPUs, each unit is offered only a few of them, and those of all units
+need not add up to the GPUs that there are. So each share may grow: by what is best for it at a price per GPU,
+which is the least at which all together ask for no more than is idle (Lagrangian relaxation, as in
+`pricing`). What is idle even then goes to those that would grow at a price just below it, those first that
+gain most per GPU.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.merging.problems import MergeProblem
+from solvers.merging.options import Floats, Ints, Options
+
+_MOST_CELLS = 1_000_000
+"""Shares times numbers of GPUs that are looked at; of more numbers, some, the farther apart the larger."""
+_PRICE_STEPS = 20
+
+
+def grown(problem: MergeProblem, options: Options, shares: NDArray[np.void]) -> NDArray[np.void]:
+    """The shares of a plan, some of them with more GPUs; no plan gets worse by it.
+
+    Args:
+        shares: (shares,) of `OFFER`. No two have a unit in common, and all fit together.
+    """
+    idle = problem.gpus - int(shares["gpus"].sum())
+    if not shares.size or not idle:
+        return shares
+    sizes = _looked_at(options.gpus.size, shares.size)
+    savings = _savings(problem, options, shares, sizes)
+    more = options.gpus[sizes] - shares["gpus"][:, None]
+    gains = np.where(more > 0, savings - shares["saving"][:, None], -np.inf)
+    chosen = _grown_within(gains, more, idle)
+    rows = shares.copy()
+    (which,) = np.nonzero(chosen >= 0)
+    rows["gpus"][which] = options.gpus[sizes[chosen[which]]]
+    rows["saving"][which] = savings[which, chosen[which]]
+    rows["is_present"][which] = False
+    return rows
+
+
+def _looked_at(sizes: int, shares: int) -> Ints:
+    """(sizes looked at,) indices."""
+    most = max(_MOST_CELLS // shares, 1)
+    if sizes <= most:
+        return np.arange(sizes)
+    return np.unique(np.geomspace(1, sizes, most).astype(np.int64)) - 1
+
+
+def _savings(problem: MergeProblem, options: Options, shares: NDArray[np.void], sizes: Ints) -> Floats:
+    """(shares, sizes looked at) what each share would save; nothing for a merge that is under way with what
+    it has now. That alone takes no switch, and is among the offers."""
+    merges = options.merges
+    costs = options.alone[np.ix_(shares["first"], sizes)]
+    waiting = options.waiting[shares["first"]]
+    merged = np.flatnonzero(shares["second"] >= 0)
+    if not merged.size:
+        return np.asarray(waiting[:, None] - costs)
+    waiting[merged] += options.waiting[shares["second"][merged]]
+    costs[merged] = np.inf
+    # Each unit is the donor of one share at most.
+    share_of = np.full(len(problem.units), -1)
+    share_of[shares["first"][merged]] = merged
+    at = share_of[merges.donor]
+    kinds = np.array([unit.kind for unit in problem.units], np.int64)
+    receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)
+    is_spatial = np.array([transfer.mode == "spatial" for transfer in problem.transfers], np.bool_)
+    is_same = (at >= 0) & (kinds[shares["second"][at]] == receivers[merges.transfer])
+    is_same &= shares["is_spatial"][at] == is_spatial[merges.transfer]
+    same = np.flatnonzero(is_same)
+    rows = merges.row[same]
+    np.minimum.at(costs, at[same], merges.cost[np.ix_(rows, sizes)] + merges.switch[rows][:, None])
+    now = np.array([unit.gpus if unit.follower else 0 for unit in problem.units])[shares["first"][merged]]
+    costs[merged] = np.where(options.gpus[sizes] == now[:, None], np.inf, costs[merged])
+    return np.asarray(waiting[:, None] - costs)
+
+
+def _grown_within(gains: Floats, more: Ints, idle: int) -> Ints:
+    """(shares,) the column that each grows to, -1 where it stays."""
+    low, high = 0.0, float(np.max(gains / np.maximum(more, 1), initial=0.0))
+    dear = np.full(len(gains), -1)
+    cheap = _best(gains, more, low)
+    if _asked(more, cheap) <= idle:
+        return cheap
+    for _ in range(_PRICE_STEPS):
+        price = (low + high) / 2
+        best = _best(gains, more, price)
+        if _asked(more, best) > idle:
+            low, cheap = price, best
+        else:
+            high, dear = price, best
+    idle -= _asked(more, dear)
+    return _filled(gains, more, dear, cheap, idle)
+
+
+def _best(gains: Floats, more: Ints, price: float) -> Ints:
+    """(shares,) the column that is best at a price per GPU, -1 where none is better than to stay."""
+    worth = gains - price * more
+    best = np.argmax(worth, axis=1)
+    return np.where(worth[np.arange(len(best)), best] > 0.0, best, -1)
+
+
+def _of(values: Floats | Ints, chosen: Ints) -> NDArray[np.float64]:
+    """(shares,) the value in the chosen column, 0 where none is."""
+    return np.where(chosen >= 0, values[np.arange(len(chosen)), chosen], 0)
+
+
+def _asked(more: Ints, chosen: Ints) -> int:
+    return int(_of(more, chosen).sum())
+
+
+def _filled(gains: Floats, more: Ints, dear: Ints, cheap: Ints, idle: int) -> Ints:
+    """What is chosen at the dear price, and of what is chosen at the cheap one what still fits."""
+    filled = dear.copy()
+    gain = _of(gains, cheap) - _of(gains, dear)
+    needed = _of(more, cheap) - _of(more, dear)
+    wanted = np.flatnonzero((needed > 0) & (gain > 0.0))
+    for share in wanted[np.argsort(-gain[wanted] / needed[wanted], kind="stable")].tolist():
+        if needed[share] <= idle:
+            idle -= int(needed[share])
+            filled[share] = cheap[share]
+    return filled
