@@ -27,6 +27,8 @@ Ints = NDArray[np.int64]
 
 _MOST_CELLS = 6_000_000
 """Merges that differ in what they cost, times numbers of GPUs: half a second for so many."""
+_CELLS_AT_ONCE = 500_000
+"""Of these, computed together: a dozen arrays of that size are in memory at a time."""
 _MOST_MERGES = 1_000_000
 _LARGEST_SLOWDOWN = 1e6
 _LEAST_FAIR_S = 0.01
@@ -138,7 +140,16 @@ def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats,
     if not donors.size:
         return Merges(donors, transfers, donors, np.empty((0, gpus.size)), np.empty(0), left_out)
     first, row = _alike(problem, donors, transfers)
-    cost, switch = _merge_costs(problem, gpus, steps_s, times_s, share, donors[first], transfers[first])
+    at_once = max(_CELLS_AT_ONCE // max(gpus.size, 1), 1)
+    blocks = [first[begin : begin + at_once] for begin in range(0, first.size, at_once)]
+    costs, switches = zip(
+        *(
+            _merge_costs(problem, gpus, steps_s, times_s, share, donors[block], transfers[block])
+            for block in blocks
+        ),
+        strict=True,
+    )
+    cost, switch = np.concatenate(costs), np.concatenate(switches)
     worth = np.asarray(np.isfinite(cost).any(axis=1))
     kept = worth[row]
     numbers = np.cumsum(worth) - 1

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bench.merging.kinds import Kind, listed
 from schemas.merging.problems import MergeProblem, MergeSolution, StepTime, Transfer, Unit
 from solvers.merging import offers
+from solvers.merging import options as options_module
 from solvers.merging.merger import merge, smallest
 from solvers.merging.options import options_of
 
@@ -276,6 +277,18 @@ def test_where_few_sizes_are_offered_the_plan_is_one_and_the_bound_is_below_all(
     assert costs.of(solution) == pytest.approx(solution.objective, rel=1e-9)
     assert solution.bound <= costs.least() * (1 + 1e-9) + 1e-6
     assert solution.bound <= solution.objective
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(), st.integers(1, 8))
+def test_what_merges_cost_does_not_depend_on_how_many_are_computed_at_once(
+    asked: MergeProblem, cells: int
+) -> None:
+    together = options_of(asked).merges
+    with mock.patch.object(options_module, "_CELLS_AT_ONCE", cells):
+        apart = options_of(asked).merges
+    assert np.array_equal(apart.cost, together.cost)
+    assert np.array_equal(apart.switch, together.switch)
 
 
 def test_of_very_many_sizes_a_merge_is_offered_the_cheapest_and_the_one_that_it_has() -> None:
