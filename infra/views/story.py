@@ -1,10 +1,13 @@
 """The whole history of one job, from the log."""
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from infra.views.jobs import Jobs
 from infra.views.policy import policy_views
+from infra.views.text import time_s_of
 from schemas.base import Event, Outcome, ZoneView
 from schemas.codec import Decision, Envelope
 from schemas.decisions import JobStateName
@@ -17,7 +20,7 @@ class Chapter:
     place: tuple[int, int]
     """Ledger offset, and the index among the decisions about it; the event itself comes before them."""
     time: str | float | None
-    """An event's as its sender wrote it; a decision's by the cell's clock."""
+    """An event's as its sender wrote it; a decision's by the cell's clock, in Unix seconds."""
     id: str
     record: Event | Outcome
     """Only the job's own part is kept of a record that speaks of several."""
@@ -45,9 +48,10 @@ class Story:
 
     @property
     def chapters(self) -> list[Chapter]:
-        """All of it in the order of the ledger, each decision behind the event that brought it about."""
+        """All of it in the order of the ledger, each decision behind the event that brought it about, and no
+        earlier than what is told before it of the time between the same two ticks."""
         standing = () if self._is_over else self._standing.values()
-        return sorted((*self._chapters, *standing), key=lambda chapter: chapter.place)
+        return list(_in_time(sorted((*self._chapters, *standing), key=lambda chapter: chapter.place)))
 
     @property
     def state(self) -> Literal["unknown"] | JobStateName:
@@ -98,3 +102,24 @@ class Story:
             return record
         parts = (view.part_of(record, self.job_id) for view in policy_views())
         return next((part for part in parts if part is not None), None)
+
+
+def _in_time(chapters: Iterable[Chapter]) -> Iterator[Chapter]:
+    """The cell's clock stands still between two ticks: a decision there is as late as the events before it.
+
+    A sender's clock may be ahead of the cell's by any amount, so an event puts off no decision after those
+    of the time that the cell's clock shows next. Decisions before the first tick have no time.
+    """
+    clock_s = floor_s = since_s = -math.inf
+    for chapter in chapters:
+        match chapter.time:
+            case str(written):
+                time_s = time_s_of(written)
+                since_s = since_s if time_s is None else max(since_s, time_s)
+                yield chapter
+            case None:
+                yield chapter
+            case time_s:
+                floor_s = max(floor_s, since_s) if time_s == clock_s else since_s
+                clock_s, since_s = time_s, -math.inf
+                yield replace(chapter, time=max(clock_s, floor_s))

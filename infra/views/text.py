@@ -36,6 +36,14 @@ def written(time: str | float) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def time_s_of(written: str) -> float | None:
+    """The Unix time that a sender wrote as ISO 8601; None of what is no time."""
+    try:
+        return _read(written).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
 def lasting(duration_s: float) -> str:
     """A duration with the unit that leaves two digits or more of it, and few."""
     if duration_s < 2 * 60:

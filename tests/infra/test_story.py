@@ -2,14 +2,18 @@
 
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from infra.views.auction.figures import AuctionFigures
 from infra.views.board import Board
 from infra.views.story import Story
 from infra.views.summary import summarise
-from infra.views.text import written
+from infra.views.text import time_s_of, written
 from infra.views.words import describe, happening
 from schemas.auction.batches import SolvedPlan
 from schemas.auction.evidence import JobReplanned, Plan
@@ -37,6 +41,7 @@ from tests.support.cells import (
     withdraw,
     zone,
 )
+from tests.support.examples import examples
 from tests.support.histories import recorded
 
 
@@ -282,3 +287,64 @@ def test_what_became_of_a_plan_is_told_in_words():
 )
 def test_every_time_is_written_alike(time, text):
     assert written(time) == text
+
+
+def shown_times(*told: tuple[str | float | None, int]) -> list[str | float | None]:
+    """Of a job's story with these times and ledger offsets, where text is an event's."""
+    bench = Bench.configured()
+    bench.send(tick(0))
+    bench.send(bid("j"))
+    event, decision = bench.ledger[-1].envelope, bench.decisions[-1]
+    story = Story("j")
+    for index, (time, offset) in enumerate(told):
+        if isinstance(time, str):
+            story.take_event(offset, replace(event, time=time))
+        else:
+            story.take_decision(replace(decision, id=f"c-{offset}-{index}", time_s=time))
+    return [chapter.time for chapter in story.chapters]
+
+
+def test_decisions_between_two_ticks_are_as_late_as_the_events_before_them():
+    told = shown_times(
+        ("1970-01-01T00:00:21Z", 1),
+        (20.0, 1),
+        (20.0, 1),
+        ("1970-01-01T00:00:23.500Z", 2),
+        (20.0, 3),
+        (25.0, 4),
+    )
+    assert told == ["1970-01-01T00:00:21Z", 21.0, 21.0, "1970-01-01T00:00:23.500Z", 23.5, 25.0]
+
+
+def test_a_senders_clock_that_is_ahead_puts_off_no_decision_after_the_next_tick():
+    ahead = "1970-01-01T01:00:00Z"
+    assert shown_times((ahead, 1), (20.0, 1), (20.0, 2), (25.0, 3)) == [ahead, 3600.0, 3600.0, 25.0]
+
+
+@pytest.mark.parametrize("written", ["", "yesterday", "1970-13-01T00:00:00Z"])
+def test_what_is_no_time_puts_off_no_decision(written):
+    assert shown_times((written, 1), (20.0, 1)) == [written, 20.0]
+
+
+def test_decisions_before_the_first_tick_have_no_time():
+    event = "1970-01-01T00:00:21Z"
+    assert shown_times((event, 1), (None, 1), (20.0, 2)) == [event, None, 21.0]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.001, 30.0), st.sampled_from(["tick", "event", "decision"])), max_size=30)
+)
+@settings(max_examples=examples(200), deadline=None)
+def test_a_story_is_in_order_of_time_where_clocks_agree(steps):
+    now_s, clock_s, told = 0.0, 0.0, []
+    for offset, (lasts_s, what) in enumerate(steps):
+        now_s += lasts_s
+        if what == "tick":
+            clock_s = now_s
+        else:
+            told.append(
+                (datetime.fromtimestamp(now_s, UTC).isoformat() if what == "event" else clock_s, offset)
+            )
+    times = [time_s_of(time) if isinstance(time, str) else time for time in shown_times(*told)]
+    # Senders write microseconds.
+    assert all(after >= before - 1e-6 for before, after in pairwise(times))
