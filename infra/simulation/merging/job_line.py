@@ -40,8 +40,8 @@ class JobLine:
 
     @property
     def mode(self) -> str:
-        """How it was trained: `normal`, or the mode of a merge that was not undone."""
-        return self.merge.mode if self.merge is not None and self.merge.holds else "normal"
+        """How it was trained: `normal`, or the mode of a merge that was not undone for it."""
+        return self.merge.mode if self.merge is not None and self.merge.holds_for(self.job_id) else "normal"
 
     @property
     def judged(self) -> MergeJudged | None:
@@ -78,6 +78,7 @@ class JobLine:
     def as_row(self, fairness: float | None) -> dict[str, Any]:
         """Plain values, for a file."""
         merge, judged = self.merge, self.judged
+        is_merged = merge is not None and merge.holds_for(self.job_id)
         return {
             "job_id": self.job_id,
             "user": self.user,
@@ -91,8 +92,8 @@ class JobLine:
             "sharing": self.workload.sharing,
             "pipeline": self.workload.pipeline,
             "mode": self.mode,
-            "partner": merge.partner_of(self.job_id) if merge is not None and merge.holds else None,
-            "was_undone": merge is not None and merge.is_undone,
+            "partner": merge.partner_of(self.job_id) if merge is not None and is_merged else None,
+            "was_undone": merge is not None and merge.is_undone_for(self.job_id),
             "preemptions": self.preemptions,
             "foretold_iterations": None if self.foretold is None else self.foretold.iterations,
             "iterations": self.iterations,

@@ -21,15 +21,23 @@ class Merge:
     """By job; of a temporal merge only the receiver is."""
     has_begun: bool = False
     """Whether the merge has touched both: in a temporal one, the receiver trains from its donor's weights."""
-    is_undone: bool = False
-    """As it brought no gain."""
     is_dissolved: bool = False
     """The jobs were parted before the receiver of a temporal merge had begun, as by a later plan."""
 
     @property
-    def holds(self) -> bool:
-        """Whether the jobs are, or were to their end, merged."""
-        return not (self.is_undone or self.is_dissolved)
+    def is_undone(self) -> bool:
+        """Whether it brought no gain to one of its jobs at least."""
+        return any(told.reason == "undone" for told in self.judged.values())
+
+    def is_undone_for(self, job_id: str) -> bool:
+        """Whether a job was to begin anew. Of a spatial merge one may, where the other keeps what it has
+        learned; in a temporal one, what came of it for the receiver goes for its donor too."""
+        told = self.judged.get(job_id if self.mode == "spatial" else self.jobs[1])
+        return told is not None and told.reason == "undone"
+
+    def holds_for(self, job_id: str) -> bool:
+        """Whether a job is, or was to its end, merged."""
+        return not (self.is_undone_for(job_id) or self.is_dissolved)
 
     def partner_of(self, job_id: str) -> str:
         """The other job."""
@@ -68,8 +76,8 @@ class Merges:
     @staticmethod
     def _change(merge: Merge, change: TaskChanged) -> None:
         if change.reason == "undone":
-            merge.is_undone = True
-        elif change.reason == "job_over" and change.mode == "temporal":
+            return  # which jobs it is undone for, is judged next
+        if change.reason == "job_over" and change.mode == "temporal":
             merge.has_begun = True
         elif not merge.has_begun and (len(change.job_ids) < len(merge.jobs) or not change.gpus):
             merge.is_dissolved = True

@@ -118,6 +118,8 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
             yield f"merged, {chain(change)}, with {gpus}{where}: {_HOW[change.mode]}"
         case "separated":
             yield f"{chain(change)} is not to be merged any more"
+        case "undone" if len(change.job_ids) == 1:
+            yield f"its merge is undone, it is to begin anew alone{why}"
         case "undone":
             yield f"the merge {chain(change)} is undone, both are to go on alone{why}"
         case "preempted":

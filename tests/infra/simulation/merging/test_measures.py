@@ -7,7 +7,14 @@ from infra.simulation.measures import measures_of
 from infra.simulation.merging.figures import MergingFigures
 from infra.simulation.merging.measures import MergingMeasures
 from schemas.cells import CellConfigured
-from tests.infra.simulation.merging.small import SmallTruth, merging_cell, simulation, submit, withdraw
+from tests.infra.simulation.merging.small import (
+    ShortTruth,
+    SmallTruth,
+    merging_cell,
+    simulation,
+    submit,
+    withdraw,
+)
 
 JOBS = [(1.0, submit("zero")), (20.0, submit("one")), (21.0, submit("two"))]
 """Of one task, for one GPU. "zero" has it from 10 s to 610 s; the others are merged then, if they may be."""
@@ -79,6 +86,21 @@ def test_an_undone_merge_is_counted_and_its_jobs_were_trained_alone():
     assert jobs["two"]["was_undone"]
     assert jobs["two"]["mode"] == "normal"
     assert jobs["two"]["partner"] is None
+
+
+def test_a_spatial_merge_that_is_undone_for_one_job_counts_for_the_other_that_was_done_in_it():
+    jobs = [*JOBS[:2], (21.0, submit("two", "b"))]
+    truth = ShortTruth({("b", "a"): 3}, short=frozenset("b"))
+    measures = measured(merging_cell(modes=("spatial",)), jobs, truth)
+    told, rows = figures(measures), jobs_of(measures)
+    judged = {merge["job_id"]: merge["reason"] for merge in measures.tables()["merges"]}
+    assert judged == {"one": "finished", "two": "undone"}
+    assert {job_id: (row["mode"], row["partner"], row["was_undone"]) for job_id, row in rows.items()} == {
+        "zero": ("normal", None, False),
+        "one": ("spatial", "two", False),
+        "two": ("normal", None, True),
+    }
+    assert (told.merges_undone, told.spatial_share) == (1, pytest.approx(1 / 3))
 
 
 def test_errors_are_those_of_what_was_foretold():

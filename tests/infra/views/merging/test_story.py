@@ -3,8 +3,8 @@
 import pytest
 
 from schemas.lora import Dataset
-from tests.infra.simulation.merging.small import SmallTruth, merging_cell, simulated, submit
-from tests.infra.views.merging.logs import heard, merged_run, told
+from tests.infra.simulation.merging.small import ShortTruth, SmallTruth, merging_cell, simulated, submit
+from tests.infra.views.merging.logs import JOBS, heard, merged_run, told
 
 MERGED = "merged, one -> two, with 1 GPU on n0 x1: the second starts from the weights that the first leaves"
 
@@ -76,6 +76,21 @@ def test_a_merge_that_is_undone_is_told_to_both_with_the_reason() -> None:
     assert undone in told(run, "one")
     assert f"one, two: {undone}" in heard(run)
     assert any(line.startswith("completed on n0") for line in said[judged:])
+
+
+def test_a_merge_that_is_undone_for_one_job_is_told_to_that_job_alone() -> None:
+    jobs = [*JOBS[:2], (21.0, submit("two", "b"))]
+    truth = ShortTruth({("b", "a"): 3}, short=frozenset("b"))
+    run = simulated(merging_cell(modes=("spatial",)), jobs, truth)
+    undone = (
+        "its merge is undone, it is to begin anew alone: after all 1000 iterations the accuracy of job two "
+        "is 0.55 at best, and its target is 0.6"
+    )
+    assert undone in told(run, "two")
+    assert f"two: {undone}" in heard(run)
+    said = told(run, "one")
+    assert "the merge two || one is over for one: saved 5 min of one GPU" in said
+    assert not any("undone" in line for line in said)
 
 
 @pytest.mark.parametrize(("job", "other"), [("one", "two"), ("two", "one")])
