@@ -31,6 +31,9 @@ _UNFINISHED_PREFIX = ".unfinished-"
 
 _log = logging.getLogger(__name__)
 
+_told_of: set[Path] = set()
+"""Folders that were logged as damaged: stores of one process look at them again and again."""
+
 
 class StaleWriterError(RuntimeError):
     """A writer whose fencing token is lower than one that has already written, or whose job is over."""
@@ -131,12 +134,12 @@ class CheckpointStore:
     def conclusion(self, job_id: str) -> Checkpoint | None:
         """Return what ``conclude`` wrote, or ``None`` where the job goes on.
 
-        What is there and does not verify is logged.
+        What is there and does not verify is logged, once.
         """
         path = self._job_folder(job_id) / FINAL
         final = self._verify(path, job_id)
         if final is None and path.exists():
-            _log.warning("the record %s of a finished job does not verify and is passed over", path)
+            _warn_once(path, "the record %s of a finished job does not verify and is passed over")
         return final
 
     def newest(self, job_id: str) -> Checkpoint | None:
@@ -174,6 +177,7 @@ class CheckpointStore:
             files={name: FileEntry.of(content) for name, content in sorted(files.items())},
         )
         _publish(target, files, manifest)
+        _told_of.discard(target)
 
     @staticmethod
     def _published(folder: Path) -> list[tuple[int, int]]:
@@ -187,7 +191,7 @@ class CheckpointStore:
             if checkpoint := self._verify(path, job_id):
                 yield checkpoint
             else:
-                _log.warning("checkpoint %s does not verify and is passed over", path)
+                _warn_once(path, "checkpoint %s does not verify and is passed over")
 
     @staticmethod
     def _verify(path: Path, job_id: str) -> Checkpoint | None:
@@ -219,6 +223,12 @@ class CheckpointStore:
             writer = path.name.removeprefix(_UNFINISHED_PREFIX).partition("-")[0]
             if writer.isdecimal() and int(writer) <= token:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _warn_once(path: Path, message: str) -> None:
+    if path not in _told_of:
+        _told_of.add(path)
+        _log.warning(message, path)
 
 
 def _publish(target: Path, files: Mapping[str, bytes], manifest: Manifest) -> None:

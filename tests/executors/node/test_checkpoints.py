@@ -127,6 +127,30 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(
     assert store.newest("job").samples_done == 16
 
 
+def test_a_damaged_checkpoint_is_logged_once_however_often_and_by_whom_it_is_looked_at(
+    store: CheckpointStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for damaged in (store.save("job", 1, samples, FILES) for samples in (8, 16)):
+        (damaged / "weights.bin").write_bytes(b"torn")
+    for reader in (store, store, CheckpointStore(tmp_path)):
+        assert reader.newest("job") is None
+    store.save("job", 1, 24, FILES)
+    warned = [record.getMessage() for record in caplog.records]
+    assert len(warned) == 2
+    for samples in (8, 16):
+        assert any(f"job/1-{samples} does not verify" in text for text in warned)
+
+
+def test_one_that_is_written_anew_and_damaged_again_is_logged_again(
+    store: CheckpointStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        path = store.save("job", 1, 8, FILES)
+        (path / "weights.bin").write_bytes(b"torn")
+        assert store.newest("job") is store.newest("job") is None
+    assert len(caplog.records) == 2
+
+
 def test_a_checkpoint_moved_to_another_name_or_job_is_not_trusted(
     store: CheckpointStore, tmp_path: Path
 ) -> None:
