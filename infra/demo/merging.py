@@ -20,30 +20,34 @@ SETTINGS: Mapping[str, str] = {"MILLRACE_GPUS": "1", "MILLRACE_CHECKPOINT_S": "2
 """Of the executor, for whom seconds are what minutes are to real ones."""
 
 _TABLES = ("encodings/cp*.py", "encodings/iso8859*.py")
-_PROGRAMS = ("asyncio/*.py", "unittest/*.py")
+_HELP = ("pydoc_data/topics.py",)
+"""Prose. The base model was trained on programs: of these it would have little left to learn."""
 _VALIDATION_RECORDS = 60
-_RECORDS = {"code-pages": 240, "more-code-pages": 100, "programs": 240}
+_RECORDS = {"code-pages": 240, "more-code-pages": 100, "help-pages": 240}
 _MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
-_DONOR, _LEARNER, _ALONE, _STRANGER = "code-pages", "more-code-pages", "private-code-pages", "programs"
+_DONOR, _LEARNER, _ALONE, _STRANGER = "code-pages", "more-code-pages", "private-code-pages", "help-pages"
 _ACCURACY = 0.2
 
 
 def write_tasks(folder: Path) -> None:
-    """Write three tasks below `folder`: two parts of the tables of character sets, and some programs."""
-    tables, programs = pieces(_TABLES, seed=1), pieces(_PROGRAMS, seed=2)
+    """Write three tasks below `folder`: two parts of the tables of character sets, and pages of help."""
+    tables, pages = pieces(_TABLES, seed=1), pieces(_HELP, seed=2)
     start = 0
-    for name in ("code-pages", "more-code-pages"):
+    for name in (_DONOR, _LEARNER):
         end = start + _VALIDATION_RECORDS + _RECORDS[name]
         write_task(folder, name, tables[start:end], _VALIDATION_RECORDS)
         start = end
-    write_task(
-        folder, "programs", programs[: _VALIDATION_RECORDS + _RECORDS["programs"]], _VALIDATION_RECORDS
-    )
+    write_task(folder, _STRANGER, pages[: _VALIDATION_RECORDS + _RECORDS[_STRANGER]], _VALIDATION_RECORDS)
 
 
 def tuning_workload(
-    task: str, most_iterations: int, accuracy: float | None = None, validation: str = "", sharing: bool = True
+    task: str,
+    most_iterations: int,
+    accuracy: float | None = None,
+    validation: str = "",
+    sharing: bool = True,
+    rank: int = 8,
 ) -> TuningWorkload:
     """A job on one of these tasks.
 
@@ -56,7 +60,7 @@ def tuning_workload(
         validation_path=f"{validation or task}-validation.jsonl",
         hyperparameters=TuningHyperparameters(
             # High, and on every layer: in so few steps it shall be seen to learn.
-            rank=8,
+            rank=rank,
             batch_size=8,
             sequence_length=64,
             learning_rate=1e-2,
@@ -69,11 +73,12 @@ def tuning_workload(
 
 _WORKLOADS = {
     # Shorter than what those are allowed that may learn from it: it comes first.
-    _DONOR: tuning_workload("code-pages", 240),
-    _LEARNER: tuning_workload("more-code-pages", 300, _ACCURACY),
+    _DONOR: tuning_workload(_DONOR, 240),
+    _LEARNER: tuning_workload(_LEARNER, 300, _ACCURACY),
     # The same job, but for its weights, which are nobody else's.
-    _ALONE: tuning_workload("more-code-pages", 300, _ACCURACY, sharing=False),
-    _STRANGER: tuning_workload("programs", 40),
+    _ALONE: tuning_workload(_LEARNER, 300, _ACCURACY, sharing=False),
+    # Of another rank: no adapter of the others can begin with its weights.
+    _STRANGER: tuning_workload(_STRANGER, 40, rank=4),
 }
 
 
@@ -126,7 +131,10 @@ class MergingScene:
         self._note(stage.follower.catch_up())
         if not stage.until(lambda: self._online, self._note, time.monotonic() + ready_s):
             raise CommandError(f"the executor is not online within {ready_s:g} s")
-        stage.show.say(f"*** {len(_WORKLOADS)} jobs are submitted; {_ALONE} does not share")
+        stage.show.say(
+            f"*** {len(_WORKLOADS)} jobs are submitted; {_ALONE} does not share, and the adapter of "
+            f"{_STRANGER} is of another rank"
+        )
         for job_id, workload in _WORKLOADS.items():
             stage.submit(zone.id, job_id, workload, MergingTerms())
         end_s = time.monotonic() + SCENE_LIMIT_S

@@ -11,6 +11,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from executors.lora.default_base import default_base_directory
+from infra.demo.library import pieces, write_task
 from infra.demo.merging import SETTINGS, tuning_workload, write_tasks
 from infra.deployment.folders import Folders
 from schemas.jobs import JobSubmitted
@@ -32,6 +33,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedDeploymen
     folders = Folders(tmp_path_factory.mktemp("merging"))
     folders.create()
     write_tasks(folders.datasets)
+    programs = pieces(("asyncio/*.py", "unittest/*.py"), seed=2)
+    write_task(folders.datasets, "programs", programs[:300], held_back=60)
     with watched(WatchedDeployment, CELLS, folders, SETTINGS, executors=1) as fleet:
         yield fleet
 

@@ -10,6 +10,24 @@ from hypothesis import strategies as st
 from solvers.merging.loss_curve import FEWEST_LOSSES, FittedCurve, LossCurve, UnusableTrace, fit_loss_curve
 from tests.support.examples import examples
 
+# Measured on the small default model, a batch of eight each.
+TABLES = (
+    *(6.085, 6.067, 6.542, 6.011, 5.815, 5.727, 5.666, 5.64),
+    *(5.717, 5.643, 5.46, 5.369, 5.577, 5.514, 5.447, 5.447),
+)
+"""Of character sets, which the model has never seen."""
+PROSE = (
+    *(5.985, 5.848, 6.155, 5.847, 5.794, 5.789, 5.584, 5.818),
+    *(5.721, 5.642, 5.626, 5.667, 5.626, 5.607, 5.643, 5.565),
+)
+PROGRAMS = (
+    *(5.34, 5.25, 5.48, 5.52, 5.42, 5.44, 5.6, 5.17),
+    *(5.37, 5.55, 5.57, 5.27, 5.42, 5.29, 5.33, 5.32),
+    *(5.39, 5.4, 5.19, 5.33, 5.42, 5.6, 5.51, 5.37),
+    *(5.29, 5.44, 5.39, 5.38, 5.33, 5.34, 5.45, 5.23),
+)
+"""Which the model was made of: its mean loss hardly falls in twice as many iterations."""
+
 
 def trace_of(curve: LossCurve, iterations: int = 64, noise: float = 0.0, seed: int = 0) -> list[float]:
     random = np.random.default_rng(seed)
@@ -87,6 +105,17 @@ def test_a_trace_without_a_curve_says_why(losses, reason):
     assert isinstance(fit, UnusableTrace)
     assert fit.reason == reason
     assert fit.detail
+
+
+@pytest.mark.parametrize(
+    ("losses", "falls"),
+    [(TABLES, True), (PROSE, True), (PROGRAMS, False)],
+    ids=["tables", "prose", "programs"],
+)
+def test_measured_losses_of_the_small_model_have_a_curve_where_it_has_something_to_learn(losses, falls):
+    assert isinstance(fit_loss_curve(losses), FittedCurve) == falls
+    # A shorter profile run says the same.
+    assert isinstance(fit_loss_curve(losses[:16]), FittedCurve) == falls
 
 
 def test_the_fewest_losses_are_enough():
