@@ -159,7 +159,8 @@ class Worker:
         return self._trainer
 
     def _form(self, membership: Membership) -> Group | None:
-        """Come together with the others of a generation; None if the node wants something else meanwhile."""
+        """Come together with the others of a generation; None if the node wants something else before
+        all have come."""
         deadline_s = time.monotonic() + self._order.join_timeout_s
         while self._inbox.latest is membership and not self._checkpoints.is_finished:
             meeting = self._meeting_of(membership)
@@ -177,9 +178,10 @@ class Worker:
                     f"in {self._order.join_timeout_s:g} s"
                 )
             self._inbox.wait(membership, _POLL_S)
-        if self._meeting is not None and self._meeting.membership is membership:
-            self._meeting.withdraw()
-        return None
+        meeting = self._meeting
+        if meeting is None or meeting.membership is not membership or meeting.leave():
+            return None
+        return Group.form(meeting, self._device, self._order.peer_timeout_s)
 
     def _meeting_of(self, membership: Membership) -> Meeting | None:
         if self._meeting is None or self._meeting.membership is not membership:

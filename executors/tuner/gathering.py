@@ -27,7 +27,7 @@ def come_together(
     Args:
         folder: where they meet.
         host: where the others reach this worker.
-        check: raises if the worker is not to wait any more.
+        check: raises if the worker is not to wait any more; then it still comes if all the others have.
 
     Raises:
         TaskFailedError: another has said why it does not come, or not all have come in time.
@@ -37,7 +37,12 @@ def come_together(
     deadline_s = time.monotonic() + timeout_s
     meeting: Meeting | None = None
     while True:
-        check()
+        try:
+            check()
+        except Exception:
+            if meeting is None or meeting.leave():
+                raise
+            return meeting
         try:
             if meeting is None:
                 meeting = Meeting.attend(folder, membership, host)

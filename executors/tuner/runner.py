@@ -133,10 +133,10 @@ class TunerRunner:
         for part, status in list(self._workers.bury()):
             self._mourn(part, status)
         for each in list(self._assignments):
+            self._conclude(each)
+        for each in list(self._assignments):
             self._begin(each)
         self._workers.send_halts()
-        for each in list(self._assignments):
-            self._conclude(each)
         if needed_bytes is not None:
             refused = self._context.room.refused(needed_bytes)
             if refused is not None:
@@ -233,9 +233,8 @@ class TunerRunner:
                     self._fail(assignment, order, error, permanent)
             assignment.over |= {order.run_id for order in assignment.orders}
             return
-        others = [each for each in self._of(assignment.job_ids) if each.part < assignment.part]
-        if any(not each.is_stopped for each in others):
-            return  # their checkpoint is what it goes on from
+        if any(each.part < assignment.part for each in self._of(assignment.job_ids)):
+            return  # what they leave is what it goes on from
         found = self._free(assignment)
         if found is None:
             return

@@ -63,7 +63,11 @@ class JobFolder:
 
     def remove_before(self, generation: int) -> None:
         """Remove what older generations have written."""
-        for path in self.path.glob("*.json"):
+        try:
+            found = list(self.path.iterdir())
+        except FileNotFoundError:
+            return  # the generation before was over, and removed it
+        for path in found:
             number = path.name.partition(".")[0]
             if number.isdecimal() and int(number) < generation:
                 path.unlink(missing_ok=True)

@@ -22,6 +22,8 @@ _READY = "ready"
 _ENTERED = "entered"
 _WORD = "word"
 _HEARD = "heard"
+_CHOICE = "choice"
+_FORMED, _DISSOLVED = b"formed", b"dissolved"
 _CONNECT_TIMEOUT = timedelta(seconds=5)
 _POLL_S = 0.005
 
@@ -102,16 +104,20 @@ class Meeting:
             self._has_entered = True
             self._add(_ENTERED, 1)
 
-    def withdraw(self) -> None:
-        """Take `enter` back: this process is wanted elsewhere, and those that wait go on waiting."""
-        if self._has_entered:
-            self._has_entered = False
-            self._add(_ENTERED, -1)
-
     @property
     def all_entered(self) -> bool:
-        """Whether all have entered."""
-        return self._add(_ENTERED, 0) >= self.membership.world
+        """Whether all have entered, and none has left since: then each of them forms the group."""
+        return self._add(_ENTERED, 0) >= self.membership.world and self._choose(_FORMED) == _FORMED
+
+    def leave(self) -> bool:
+        """Take `enter` back, as this process is wanted elsewhere; those that wait go on waiting. False if all
+        had entered before: then it has to form the group, for the others may be at it."""
+        if not self._has_entered:
+            return True
+        try:
+            return self._choose(_DISSOLVED) == _DISSOLVED
+        except PeerLostError:
+            return True  # the leader is gone, and nobody can form it
 
     def conclude(self, word: str, timeout_s: float) -> None:
         """Say the last word of the generation, and wait until the others have heard it, for they hear nothing
@@ -139,6 +145,11 @@ class Meeting:
             word = self._store.get(_WORD)
         self._add(_HEARD, 1)
         return str(word.decode())
+
+    def _choose(self, choice: bytes) -> bytes:
+        """What becomes of the meeting, which the first who asks decides."""
+        with losses_told():
+            return bytes(self._store.compare_set(_CHOICE, "", choice.decode()))
 
     def _add(self, name: str, count: int) -> int:
         with losses_told():

@@ -124,4 +124,4 @@ def _table(told: list[Transfer], rows: int) -> Table:
 
 
 def _percent(gain: float | None) -> str:
-    return "–" if gain is None else f"{gain:+.1%}"
+    return "–" if gain is None else signed_percent(gain)

@@ -1,4 +1,4 @@
-"""Money, times, durations and lists of names as readable text."""
+"""Money, changes, times, durations and lists of names as readable text."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -23,6 +23,12 @@ def units(micros: float | None) -> str:
     decimals = f"{rest:06}"
     more = decimals[_LEAST_DECIMALS:].rstrip("0")
     return f"{'-' if micros < 0 else ''}{whole:,}.{decimals[:_LEAST_DECIMALS]}{more}"
+
+
+def signed_percent(part: float) -> str:
+    """A change relative to what was before, with its sign; what rounds to nothing has none."""
+    shown = f"{part:+.1%}"
+    return "0.0%" if shown in ("+0.0%", "-0.0%") else shown
 
 
 def written(time: str | float) -> str:

@@ -15,7 +15,8 @@ _LEAST_SCALE = 0.01
 """Gains below a hundredth are no strong colours, even if there are no others."""
 _COLOURS = "RdBu"
 """From loss to gain."""
-_UNKNOWN = "0.93"
+_UNKNOWN = "0.8"
+"""Grey, which is no colour of a gain."""
 _DARK = 0.6
 """Of the largest gain: colours beyond it hide black figures."""
 _CELL_INCHES, _LEAST_SIDE_INCHES, _GAP_INCHES, _BAR_INCHES, _TITLE_INCHES = 0.42, 4.0, 0.4, 0.2, 0.5
@@ -54,8 +55,9 @@ def draw(transfers: Sequence[Transfer], path: Path, title: str) -> None:
             axes.set(yticklabels=[], ylabel="")
     figure.suptitle(plain(title), y=1.0 + _TITLE_INCHES / side, parse_math=False)
     bar_axes = figure.add_axes((1.0 - _BAR_INCHES / width, 0.0, _BAR_INCHES / width, 1.0))
-    bar = figure.colorbar(colours, cax=bar_axes, format=lambda gain, _: f"{gain:+.1%}")
-    bar.set_label("gain of the receiver's accuracy: foretold, inside what came")
+    bar = figure.colorbar(colours, cax=bar_axes, format=lambda gain, _: signed_percent(gain))
+    bar.set_label("gain of the receiver's accuracy; grey: not known")
+    figure.text(0.0, 1.0 + _NOTE_INCHES / side, _NOTE, fontsize="small")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # of scripts that the font lacks
         # Labels are outside of the figure; the picture is made as large as they need.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from infra.views.merging.figures import chain, places, worth
-from infra.views.text import counted, lasting
+from infra.views.text import counted, lasting, signed_percent
 from schemas.merging.commands import TransferMode
 from schemas.merging.outcomes import (
     JobForetold,
@@ -22,6 +22,17 @@ _HOW: dict[TransferMode, str] = {
     "temporal": "the second starts from the weights that the first leaves",
     "spatial": "both are trained in one run",
 }
+
+_ERRORS = {
+    "gain_pearson": "correlation of gains {:.2f}",
+    "gain_mape_pct": "accuracy off by {:.3g}%",
+    "gain_sign_pct": "sign of gains right in {:.3g}%",
+    "iterations_mean_pct": "iterations alone off by {:.3g}%",
+    "iterations_max_pct": "at worst {:.3g}%",
+    "transfer_iterations_mean_pct": "merged by {:.3g}%",
+    "transfer_iterations_max_pct": "at worst {:.3g}%",
+}
+"""Of `ForetellingErrors`, in the order of its fields."""
 
 
 def workload_words(job: TuningWorkload) -> Iterator[str]:
@@ -96,12 +107,16 @@ def evaluated_words(report: TaskEvaluated) -> str:
     """How a job does, measured in between."""
     at = f"accuracy {report.accuracy:.4f}"
     if report.phase == "donor":
-        donor = f"the weights that {report.partner} has after {report.epochs:g} epochs"
+        donor = f"the weights that {report.partner} has after {_epochs(report)}"
         return f"{report.node} measures {at}, with {donor}"
     loss = "" if report.loss is None else f", loss {report.loss:.4f}"
     beside = "" if report.partner is None else f", merged with {report.partner}"
-    done = f"{report.epochs:g} epochs, {report.iterations} iterations"
+    done = f"{_epochs(report)}, {counted(report.iterations, 'iteration')}"
     return f"{report.node} measures {at}{loss} after {done}{beside}"
+
+
+def _epochs(report: TaskEvaluated) -> str:
+    return "1 epoch" if report.epochs == 1 else f"{round(report.epochs, 2):g} epochs"
 
 
 def changed_words(change: TaskChanged) -> Iterator[str]:
@@ -121,7 +136,7 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
         case "undone" if len(change.job_ids) == 1:
             yield f"its merge is undone, it is to begin anew alone{why}"
         case "undone":
-            yield f"the merge {chain(change)} is undone, both are to go on alone{why}"
+            yield f"{_undone(change)}{why}"
         case "preempted":
             yield f"loses its {before} and waits{why}"
         case "node_lost":
@@ -139,6 +154,12 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
         yield f"what is left is taken to need {lasting(change.remaining_s)} with these GPUs"
 
 
+def _undone(change: TaskChanged) -> str:
+    if len(change.job_ids) > 1:
+        return f"the merge {chain(change)} is undone, both are to go on alone"
+    return f"the merge of {chain(change)} is undone, and it is to begin anew alone"
+
+
 def judged_words(told: MergeJudged) -> Iterator[str]:
     """What came of a merge for one of its jobs, beside what was foretold."""
     pair = merge_name(told)
@@ -149,8 +170,10 @@ def judged_words(told: MergeJudged) -> Iterator[str]:
             yield f"the merge {pair} was no gain for {told.job_id}: {worth(told.saved_s)}"
         case "ended_early":
             yield f"the merge {pair} ended before {told.job_id} was done: {worth(told.saved_s)}"
-    gain = "not known, as no job of its kind has run alone" if told.gain is None else _percent(told.gain)
-    yield f"gain of its accuracy: {_percent(told.foretold_gain)} foretold, {gain}"
+    came = "not known, as no job of its kind has run alone"
+    if told.gain is not None:
+        came = f"{signed_percent(told.gain)} measured"
+    yield f"gain of its accuracy: {signed_percent(told.foretold_gain)} foretold, {came}"
     yield (
         f"iterations: {told.foretold_iterations} foretold, {told.iterations} taken, {told.iterations_alone} "
         "alone"
@@ -167,7 +190,7 @@ def plan_words(plan: PlanDecided) -> Iterator[str]:
     """What came of asking for an allocation."""
     match plan.reason:
         case "applied":
-            dropped = f", {plan.dropped} of it can not be given any more" if plan.dropped else ""
+            dropped = f", {plan.dropped} of it cannot be given any more" if plan.dropped else ""
             yield f"a plan gives GPUs to {counted(plan.jobs, 'task')}{dropped}"
         case "kept_last":
             yield "the solver has found no plan in time: the last one stays"
@@ -188,18 +211,14 @@ def standing_words(zone: ZoneMerged) -> Iterator[str]:
     yield (f"merged jobs done: {zone.merges_finished}, undone: {zone.merges_undone}, {worth(zone.saved_s)}")
     errors = zone.errors.model_dump(exclude_none=True)
     if errors:
-        yield "foretold and real: " + ", ".join(f"{name} {value:.3g}" for name, value in errors.items())
+        yield "what was foretold: " + ", ".join(_ERRORS[name].format(value) for name, value in errors.items())
 
 
 def _merge_words(told: MergeForetold) -> str:
     return (
-        f"{told.job_id} is foretold a gain of {_percent(told.gain)} in accuracy, and {told.iterations} "
+        f"{told.job_id} is foretold a gain of {signed_percent(told.gain)} in accuracy, and {told.iterations} "
         f"iterations instead of {told.iterations_alone}"
     )
-
-
-def _percent(gain: float) -> str:
-    return f"{gain:+.1%}"
 
 
 def _seconds(time_s: float) -> str:

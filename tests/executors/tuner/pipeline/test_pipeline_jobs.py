@@ -150,11 +150,19 @@ def test_a_newer_generation_takes_over_from_one_that_still_runs(node: Fleet) -> 
     node.assign(job("again", _LONG), members=_FOUR)
     for generation in range(2, 7):
         node.until(lambda least=generation - 1: len(node.reports(RunStarted, "again")) >= least)
-        node.assign(job("again", _LONG, generation), generation=generation, members=_FOUR)
+        before = len(node.reports(TaskEvaluated, "again"))
+        node.until(lambda least=before: len(node.reports(TaskEvaluated, "again")) > least)
+        known = node.reports(TaskEvaluated, "again")[-1].iterations
+        node.assign(job("again", _LONG, generation, known), generation=generation, members=_FOUR)
     node.until(lambda: len(node.reports(RunStarted, "again")) == 6)
     node.tell(released("n1", "again", generation=6))
     node.until_over(*(f"again/{generation}" for generation in range(1, 7)))
     assert not node.reports(RunFailed, "again")
+    # Each goes on from where the one before has ended.
+    started = {each.run_id: each.samples_done for each in node.reports(RunStarted, "again")}
+    for generation in range(1, 6):
+        (ended,) = node.ends(f"again/{generation}")
+        assert started[f"again/{generation + 1}"] == ended.samples_done > 0
 
 
 def test_a_withdrawn_job_leaves_nothing(node: Fleet) -> None:
