@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.views.merging.transfers import Transfer, tasks_in
+from infra.views.text import signed_percent
 from schemas.text import plain
 
 MOST_TASKS = 40
@@ -19,8 +20,10 @@ _UNKNOWN = "0.8"
 """Grey, which is no colour of a gain."""
 _DARK = 0.6
 """Of the largest gain: colours beyond it hide black figures."""
-_CELL_INCHES, _LEAST_SIDE_INCHES, _GAP_INCHES, _BAR_INCHES, _TITLE_INCHES = 0.42, 4.0, 0.4, 0.2, 0.5
+_CELL_INCHES, _LEAST_SIDE_INCHES, _GAP_INCHES, _BAR_INCHES = 0.42, 4.0, 0.4, 0.2
+_TITLE_INCHES, _NOTE_INCHES = 0.75, 0.45
 _TITLES = {"temporal": "A -> B: B starts from what A leaves", "spatial": "A || B: both in one run"}
+_NOTE = "outside: foretold; square inside, of pairs that were merged: what came, and how many merges (undone)"
 
 
 def draw(transfers: Sequence[Transfer], path: Path, title: str) -> None:

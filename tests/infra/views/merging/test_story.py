@@ -48,7 +48,7 @@ def test_a_merge_is_told_with_what_was_foretold_what_came_and_its_worth() -> Non
     foretold = next(line for line in said[merged:begun] if line.startswith("two is foretold a gain of "))
     assert foretold.endswith(" iterations instead of 600"), "as job zero needed, which ran alone"
     # Two jobs ran alone, so that it is known what the receiver would have reached and taken.
-    assert said[over + 1].endswith(" foretold, +0.0%")
+    assert said[over + 1].endswith(" 0.0% foretold, 0.0% measured")
     assert said[over + 2].endswith(" foretold, 300 taken, 600 alone")
 
 
@@ -59,8 +59,8 @@ def test_a_donor_is_told_with_whom_it_was_merged_and_what_it_was_good_for() -> N
 
 def test_the_receiver_is_measured_with_the_weights_of_its_donor() -> None:
     said = told(merged_run(), "two")
-    assert "n0 measures accuracy 0.1300, with the weights that one has after 1 epochs" in said
-    assert "n0 measures accuracy 0.4000 after 1 epochs, 100 iterations, merged with one" in said
+    assert "n0 measures accuracy 0.1300, with the weights that one has after 1 epoch" in said
+    assert "n0 measures accuracy 0.4000 after 1 epoch, 100 iterations, merged with one" in said
 
 
 def test_a_merge_that_is_undone_is_told_to_both_with_the_reason() -> None:

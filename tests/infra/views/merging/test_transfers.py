@@ -114,7 +114,7 @@ def test_the_command_shows_a_table_and_draws(
     row = next(line for line in capsys.readouterr().out.splitlines() if "temporal" in line)
     cells = [cell.strip() for cell in row.strip("│").split("│")]
     assert cells[:3] == ["temporal", "a.jsonl", "a.jsonl"]
-    assert cells[4:] == ["+0.0%", "1", "0", "300 s"]
+    assert cells[4:] == ["0.0%", "1", "0", "300 s"]
     assert (tmp_path / "map.png").read_bytes().startswith(PNG)
 
 
