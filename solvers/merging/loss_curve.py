@@ -128,7 +128,7 @@ def _unusable(losses: Sequence[float]) -> UnusableTrace | None:
         return UnusableTrace(
             "not_falling",
             f"the mean loss of the first {quarter} iterations is {first.mean():.4g}, of the last {quarter} "
-            f"{last.mean():.4g}: no fall beyond their scatter",
+            f"{last.mean():.4g}: no fall beyond their scatter, which more profile_iterations may show",
         )
     return None
 

@@ -33,7 +33,9 @@ def test_the_job_of_the_page_has_the_fields_of_table_1(tmp_path: Path) -> None:
     assert tuned.target.most_iterations == 10 * tuned.iterations_per_epoch
 
 
-TUNED = "    hyperparameters: {rank: 8, batch_size: 32, learning_rate: 0.0004}\n"
+TUNED = (
+    "    hyperparameters: {rank: 8, batch_size: 32, learning_rate: 0.0004, target_modules: [query, value]}\n"
+)
 VALIDATION = "    validation_path: reviews/validation.jsonl\n"
 FAULTS = {
     "an accuracy above 1": ("accuracy: 0.95", "accuracy: 1.5", "target.accuracy: Input should be less than"),

@@ -1,7 +1,7 @@
 """Merging zones for tests: a small cell, its jobs, and the world around them on virtual time."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from infra.simulation.event_queue import EventQueue, Moments, Rank
@@ -112,6 +112,7 @@ class World:
 
     Args:
         answers: what a solver answers, and after how many seconds; None if never.
+        crossing: what a node reports before it has heard of a command.
     """
 
     def __init__(
@@ -122,10 +123,12 @@ class World:
             0.1,
             answer(asked),
         ),
+        crossing: Callable[[Command], Iterable[Event]] = lambda command: (),
     ) -> None:
         self.bench = MergingBench()
         self.time_s = 0.0
         self._answers = answers
+        self._crossing = crossing
         self._queue = EventQueue()
         self._tuner = VirtualTuner(CELL, 1.0, truth or SyntheticTruth())
         self.silent: set[str] = set()
@@ -170,6 +173,8 @@ class World:
     def _react(self, outcome: Outcome) -> None:
         match outcome:
             case Command() if outcome.node not in self.silent:
+                for event in self._crossing(outcome):
+                    self.later(0.0, event)
                 self._queue.add_all(Rank.REPORT, self._tuner.carry_out(outcome, self.time_s))
             case SolveRequested():
                 answered = self._answers(outcome)

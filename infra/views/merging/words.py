@@ -116,7 +116,8 @@ def evaluated_words(report: TaskEvaluated) -> str:
 
 
 def _epochs(report: TaskEvaluated) -> str:
-    return "1 epoch" if report.epochs == 1 else f"{round(report.epochs, 2):g} epochs"
+    epochs = f"{report.epochs:.3g}"
+    return "1 epoch" if epochs == "1" else f"{epochs} epochs"
 
 
 def changed_words(change: TaskChanged) -> Iterator[str]:
@@ -170,7 +171,7 @@ def judged_words(told: MergeJudged) -> Iterator[str]:
             yield f"the merge {pair} was no gain for {told.job_id}: {worth(told.saved_s)}"
         case "ended_early":
             yield f"the merge {pair} ended before {told.job_id} was done: {worth(told.saved_s)}"
-    came = "not known, as no job of its kind has run alone"
+    came = "not known, as no job of its kind has ended that ran alone"
     if told.gain is not None:
         came = f"{signed_percent(told.gain)} measured"
     yield f"gain of its accuracy: {signed_percent(told.foretold_gain)} foretold, {came}"

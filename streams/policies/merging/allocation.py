@@ -178,6 +178,9 @@ class Allocation:
             return []
         donor.merge = self._noted(mode, donor, receiver, known.score, known.donor_gain, known.donor_ratio)
         donor.merge.is_donor = mode == "temporal"
+        for learner in (receiver,) if donor.merge.is_donor else jobs:
+            if learner.stopping:
+                learner.undo()  # its run alone may have made progress that it has not reported yet
         receiver.merge = self._noted(
             mode, receiver, donor, known.score, known.receiver_gain, known.receiver_ratio
         )

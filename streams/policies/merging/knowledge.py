@@ -113,17 +113,21 @@ class Knowledge:
         return None
 
     def expected_iterations(self, job: TuningJob) -> int:
-        """That a job needs in all, in the merge that it is in or alone."""
+        """That a job needs in all, in the merge that it is in or alone; alone too where the run of its merge
+        has failed, whatever the merge would have brought."""
         most = job.workload.target.most_iterations
-        if job.merge is not None and not job.merge.is_donor:
+        if job.merge is not None and not job.merge.is_donor and not job.never_merges:
             return min(max(job.merge.iterations, 1), most)
         expected = self.kinds[job.kind].expected_iterations
         return most if expected is None else min(max(round(expected), 1), most)
 
     def iterations_left(self, job: TuningJob) -> float:
-        """That a job still needs."""
-        expected = self.expected_iterations(job)
-        return max(expected - job.iterations, _LEAST_PART_LEFT * expected, 1.0)
+        """That a job still needs. One that needs more than was expected is taken to need as many again as it
+        has had too many: else it would always be as good as done, and go before all others for as long as it
+        may."""
+        expected, done = self.expected_iterations(job), job.iterations
+        left = max(expected - done, done - expected, _LEAST_PART_LEFT * expected)
+        return max(min(left, job.workload.target.most_iterations - done), 1.0)
 
     def estimate(self, jobs: Iterable[TuningJob]) -> EstimateProblem | None:
         """What to ask a solver; None if there is nothing to foretell.

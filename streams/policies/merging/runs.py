@@ -235,6 +235,8 @@ class Runs:
         """A report about a run that was told to end."""
         match report:
             case RunFinished() if job.given_up is None:
+                if job.is_undone:
+                    job.merge = None  # it was done before it could begin anew in one
                 yield from self._complete(job, report)
                 return
             case RunProgressed(complete=False):

@@ -253,13 +253,14 @@ class Tasks:
         if not task.job_ids:
             del self.all[task.task_id]
             self.gpus.give_back(task.task_id, task.members)
-        elif was_active:
+        else:
             other = self.jobs[task.job_ids[0]]
-            if task.mode == "temporal":
-                other.waited_s += self.time_s - other.waits_since_s
-            else:
-                self._account(other, task)
-            task.since_s = self.time_s
+            if was_active:
+                if task.mode == "temporal":
+                    other.waited_s += self.time_s - other.waits_since_s
+                else:
+                    self._account(other, task)
+                task.since_s = self.time_s
             if not task.is_assigned:
                 # Its nodes know nothing of the merge, and will not.
                 if task.mode == "temporal":

@@ -308,3 +308,29 @@ def test_a_merge_that_fails_is_no_failure_of_its_jobs_which_go_on_alone(script, 
     assert (script.job("a").failures, script.job("b").failures) == (0, 0)
     units = script.ask().problem.units
     assert [(unit.job_ids, unit.part) for unit in units] == [(("a",), "none"), (("b",), "none")]
+
+
+@pytest.mark.parametrize("mode", ["temporal", "spatial"])
+def test_a_job_that_learns_in_a_merge_has_nothing_of_what_it_learned_alone_and_had_not_told(script, mode):
+    script.plan(share("b"))
+    run = script.job("b").run_id
+    outcomes = script.plan(share("a", "b", mode=mode))
+    assert assigned(outcomes) == [], "the last run of b has not ended"
+    outcomes = script.end("b", iterations=400)
+    assert assigned(outcomes) == [(mode, [("a", 0), ("b", 0)])]
+    (oldest,) = {order.oldest_generation for each in of(TaskAssigned, outcomes) for order in each.orders[1:]}
+    assert oldest == 2, "it takes no checkpoint of its run alone"
+    assert script.job("b").run_id != run
+    asked = script.ask()
+    outcomes = script.answer(share("a", "b", mode=mode), asked=asked)
+    assert [(each.reason, each.dropped) for each in of(PlanDecided, outcomes)] == [("applied", 0)]
+
+
+def test_a_job_that_is_done_before_its_merge_begins_was_not_merged(script):
+    script.plan(share("b"))
+    run = script.job("b").run_id
+    script.plan(share("a", "b"))
+    outcomes = script.send(script.finished("b", 1_000, run=run))
+    assert [each.job_id for each in of(JobCompleted, outcomes)] == ["b"]
+    assert of(MergeJudged, outcomes) == []
+    assert assigned(outcomes) == [("normal", [("a", 0)])]
