@@ -181,6 +181,10 @@ class JobCompleted(JobOutcome):
     samples_done: Samples
     loss: float | None = None
     """None where no loss is measured."""
+    accuracy: float | None = None
+    """The best that its runs have measured; None where none is."""
+    target_accuracy: float | None = None
+    """At which it would have been done sooner; None where it has no such target."""
     adapter_path: str | None = None
     """Below the executors' output root; None where the job leaves no adapter."""
     adapter_digest: str | None = None

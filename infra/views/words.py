@@ -113,7 +113,10 @@ def happening(decision: Decision) -> str | None:
 
 def _completed(job: JobCompleted, decimals: int) -> str:
     on = "" if job.node is None else f" on {job.node}"
-    return f"completed{on}: {job.samples_done} samples{_loss(job.loss, decimals)}"
+    accuracy = "" if job.accuracy is None else f", accuracy {job.accuracy:.{decimals}f}"
+    if job.accuracy is not None and job.target_accuracy is not None and job.accuracy < job.target_accuracy:
+        accuracy += f", below its target of {job.target_accuracy:g}"
+    return f"completed{on}: {job.samples_done} samples{_loss(job.loss, decimals)}{accuracy}"
 
 
 def _loss(loss: float | None, decimals: int) -> str:

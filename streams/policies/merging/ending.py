@@ -18,6 +18,8 @@ def ended(zone: str, job: TuningJob) -> Outcome:
             payment_micros=0,
             samples_done=finished.samples_done,
             loss=finished.loss,
+            accuracy=job.best_accuracy,
+            target_accuracy=job.workload.target.accuracy,
             adapter_path=finished.adapter_path,
             adapter_digest=finished.adapter_digest,
         )

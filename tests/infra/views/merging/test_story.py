@@ -144,3 +144,10 @@ def test_commands_are_told_by_node() -> None:
     said = told(merged_run(), "two")
     assert "n0 runs it with 1 of 1 GPU: task t3.1, one from iteration 0, two from iteration 0" in said
     assert "n0 ends its part of task t3.1 (undone)" in told(merged_run(helps=0), "two")
+
+
+def test_a_job_that_ends_short_of_its_target_is_told_so() -> None:
+    whole = {"accuracy": 0.99, "most_iterations": 200}
+    said = told(simulated(merging_cell(), [(1.0, submit("zero", target=whole))]), "zero")
+    assert said[-1].startswith("completed on n0: 1600 samples, accuracy 0.")
+    assert said[-1].endswith(", below its target of 0.99")
