@@ -107,8 +107,9 @@ class MergingScene:
     def told(self) -> str:
         """What it has shown, in a line."""
         return (
-            f"{_LEARNER} has learned from {self.judged.partner}: {self.iterations(_LEARNER)} iterations, and "
-            f"{self.iterations(_ALONE)} alone"
+            f"{_LEARNER} has learned from {self.judged.partner}, and was done after "
+            f"{self.iterations(_LEARNER)} iterations; {_ALONE}, the same without sharing, took "
+            f"{self.iterations(_ALONE)}"
             if self.judged is not None and not self.shortcomings
             else "; ".join(self.shortcomings)
         )
