@@ -53,6 +53,11 @@ class Gating:
         """The largest P1 - P2 with which a token gets two experts; 0 stands for none at all."""
         return {"top1": 0.0, "top2": 1.0, "adaptive": self.threshold}[self.mode]
 
+    @property
+    def fewest_experts(self) -> int:
+        """How many experts a layer needs: as many as a token may get."""
+        return 2 if self.largest_gap > 0.0 else 1
+
 
 @dataclass(frozen=True)
 class Routing:
@@ -89,10 +94,9 @@ def route(logits: Tensor, gating: Gating) -> Routing:
     if logits.ndim != 2:
         raise ValueError(f"router logits have shape {tuple(logits.shape)}, not (tokens, experts)")
     tokens, experts = logits.shape
-    doubling = gating.largest_gap > 0.0
-    if experts < 1 + doubling:
+    if experts < gating.fewest_experts:
         raise ValueError(
-            f"{gating.mode} gating needs at least {1 + doubling} experts, the router has {experts}"
+            f"{gating.mode} gating needs at least {gating.fewest_experts} experts, the router has {experts}"
         )
     wide = torch.promote_types(logits.dtype, torch.float32)
     probabilities = logits.softmax(dim=-1, dtype=wide)
@@ -101,7 +105,7 @@ def route(logits: Tensor, gating: Gating) -> Routing:
     first_expert = chosen.squeeze(1)
     is_double = torch.zeros_like(first_expert, dtype=torch.bool)
     pairs_place = torch.arange(tokens, device=logits.device)
-    if doubling:
+    if gating.fewest_experts == 2:
         others = probabilities.detach().scatter(1, chosen, -1.0)
         chosen = torch.cat([chosen, others.argmax(dim=-1, keepdim=True)], dim=1)
         chosen_probability = probabilities.gather(1, chosen)
