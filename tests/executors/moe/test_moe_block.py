@@ -38,7 +38,7 @@ def hidden_states(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def dense_reference(block: MoeBlock, states: Tensor) -> Tensor:
-    """Compute every expert for every token, then weigh; nothing of the layer's own code but its parameters."""
+    """Compute every expert for every token, then weigh, by the layer's parameters alone."""
     experts, gating = block.experts, block.gating
     tokens = states.reshape(-1, HIDDEN)
     probabilities = (tokens @ block.router.weight.t()).softmax(1)
