@@ -1,0 +1,169 @@
+"""Turning the feed-forward networks of a dense model into experts."""
+
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from executors.moe.block import MoeBlock, Router
+from executors.moe.conversion.dense import (
+    DENSE_FAMILIES,
+    DenseFamily,
+    FeedForward,
+    feed_forwards,
+    linear_weight,
+)
+from executors.moe.conversion.padding import watch_padding
+from executors.moe.experts import Experts
+from executors.moe.gating import Gating
+
+
+class Conversion(BaseModel):
+    """How the feed-forward networks of a dense model become experts.
+
+    Attributes:
+        experts: in each converted layer.
+        layers: ``all``, or ``alternate`` for every second one, beginning with the second, as in GShard.
+        initialization: ``dense``, each expert starts as the network that it replaces, with noise, so a
+            trained model keeps what it knows: this is the default, since jobs fine-tune trained models.
+            ``random`` draws experts anew, as the thesis does (section 5.4.3), for training from scratch.
+        noise: standard deviation of the noise on each dense weight, in standard deviations of its matrix.
+            Without it, routing alone would tell the experts apart.
+        seed: of routers, noise and random experts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    experts: PositiveInt = 16
+    layers: Literal["all", "alternate"] = "all"
+    initialization: Literal["dense", "random"] = "dense"
+    noise: NonNegativeFloat = 0.01
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+def convert(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> None:
+    """Put experts in the place of a dense model's feed-forward networks, in the model itself.
+
+    Routers are drawn normally distributed, as the model's own weights are.
+
+    Raises:
+        ValueError: the model is of a kind whose anatomy is not known, it has no such layer, or it has too few
+            experts for the gating.
+    """
+    family, chosen = _to_convert(model, conversion, gating)
+    generator = torch.Generator().manual_seed(conversion.seed)
+    for network in chosen:
+        block = _new_block(model, network, conversion.experts, gating)
+        deviation = float(model.config.initializer_range)
+        with torch.no_grad():
+            _draw_(block.router.get_parameter("weight"), deviation, generator)
+            experts = block.get_submodule("experts")
+            for name, dense in _dense_parameters(model, network).items():
+                _fill_(experts.get_parameter(name), dense, name, conversion, deviation, generator)
+        _replace(model, network, block)
+    _watch(model, family)
+
+
+def convert_structure(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> None:
+    """Like `convert`, but leave routers and experts unfilled: their weights are to be loaded.
+
+    Raises:
+        ValueError: see `convert`.
+    """
+    family, chosen = _to_convert(model, conversion, gating)
+    for network in chosen:
+        _replace(model, network, _new_block(model, network, conversion.experts, gating))
+    _watch(model, family)
+
+
+def _to_convert(
+    model: PreTrainedModel, conversion: Conversion, gating: Gating
+) -> tuple[DenseFamily, list[FeedForward]]:
+    kind = model.config.model_type
+    if kind not in DENSE_FAMILIES:
+        known = ", ".join(sorted(DENSE_FAMILIES))
+        raise ValueError(f"a model of type {kind!r} cannot be converted to experts; these can: {known}")
+    if conversion.experts < gating.fewest_experts:
+        raise ValueError(
+            f"{gating.mode} gating needs at least {gating.fewest_experts} experts, not {conversion.experts}"
+        )
+    family = DENSE_FAMILIES[kind]
+    networks = feed_forwards(model, family)
+    chosen = networks if conversion.layers == "all" else networks[1::2]
+    if not chosen:
+        raise ValueError(f"the model has {len(networks)} dense layers, of which none is to be converted")
+    return family, chosen
+
+
+def _dense_parameters(model: PreTrainedModel, network: FeedForward) -> dict[str, Tensor]:
+    """Parameters of one expert that computes what the network does, by their names in `Experts`."""
+    inward = [model.get_submodule(name) for name in network.inward]
+    outward = model.get_submodule(network.outward)
+    name = "gate_up_proj" if len(inward) == 2 else "up_proj"
+    parameters = {
+        name: torch.cat([linear_weight(layer) for layer in inward]),
+        "down_proj": linear_weight(outward),
+    }
+    if outward.bias is not None:
+        parameters[f"{name}_bias"] = torch.cat([layer.get_parameter("bias") for layer in inward])
+        parameters["down_proj_bias"] = outward.get_parameter("bias")
+    return parameters
+
+
+def _new_block(model: PreTrainedModel, network: FeedForward, experts: int, gating: Gating) -> MoeBlock:
+    dense = _dense_parameters(model, network)
+    hidden, intermediate = dense["down_proj"].shape
+    block = MoeBlock(
+        Router(hidden, experts),
+        gating,
+        Experts(
+            experts,
+            hidden,
+            intermediate,
+            activation=network.activation,
+            gated="gate_up_proj" in dense,
+            bias="down_proj_bias" in dense,
+        ),
+        network.dropout,
+    )
+    like = dense["down_proj"]
+    return block.to(device=like.device, dtype=like.dtype).train(model.training)
+
+
+def _fill_(
+    target: Tensor,
+    dense: Tensor,
+    name: str,
+    conversion: Conversion,
+    deviation: float,
+    generator: torch.Generator,
+) -> None:
+    """Give all experts one of their parameters, ``(experts, ...)``."""
+    is_bias = name.endswith("_bias")
+    if conversion.initialization == "random":
+        target.zero_() if is_bias else _draw_(target, deviation, generator)
+        return
+    target.copy_(dense.unsqueeze(0).expand_as(target))
+    if conversion.noise and not is_bias:
+        noise = torch.empty_like(target)
+        _draw_(noise, conversion.noise * float(dense.float().std()), generator)
+        target += noise
+
+
+def _draw_(target: Tensor, deviation: float, generator: torch.Generator) -> None:
+    """Draw on the CPU, so that the device does not matter."""
+    target.copy_(torch.empty(target.shape).normal_(0.0, deviation, generator=generator))
+
+
+def _replace(model: PreTrainedModel, network: FeedForward, block: MoeBlock) -> None:
+    model.set_submodule(network.place, block)
+    for name in network.bypassed:
+        model.set_submodule(name, nn.Identity())
+
+
+def _watch(model: PreTrainedModel, family: DenseFamily) -> None:
+    for module in model.modules():
+        if isinstance(module, family.stack):
+            watch_padding(module)

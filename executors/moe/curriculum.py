@@ -1,0 +1,98 @@
+"""The order of training data by complexity (thesis, section 5.3.2).
+
+A sample's complexity vector holds, for each layer, the ratio of its tokens that needed two experts (Eq. 5.5).
+Training itself collects the vectors, at no extra pass; before each epoch the samples are ordered anew by the
+cosine similarity of their vectors to the simplest sample's, and cut into batches of like complexity.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SIMILARITY_DECIMALS = 9
+
+
+def order_by_complexity(vectors: NDArray[np.float64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Order samples from the most similar to the simplest one, which has the fewest tokens with two experts.
+
+    A vector of zeros has no direction, so no cosine: such samples, none of whose tokens needed two experts,
+    come first, and the others are compared with the simplest of them. Samples of equal similarity, as all of
+    a single layer are, follow by their mean ratio, since the cosine cannot tell [0.1, 0.1] from [0.9, 0.9];
+    what is equal then too stays in the order given.
+
+    Args:
+        vectors: ``(samples, layers)``, ratios in [0, 1].
+        tokens: ``(samples,)``, each sample's length.
+
+    Returns:
+        ``(samples,)``, their numbers in the order in which they are to be trained on.
+    """
+    lengths = np.linalg.norm(vectors, axis=1)
+    directed = np.flatnonzero(lengths)
+    similarity = np.full(len(vectors), np.inf)
+    if len(directed):
+        doubles = vectors[directed].sum(axis=1) * tokens[directed]
+        simplest = directed[np.argmin(doubles)]
+        cosines = vectors[directed] @ vectors[simplest] / (lengths[directed] * lengths[simplest])
+        similarity[directed] = cosines.round(_SIMILARITY_DECIMALS)  # rounding must not break ties
+    return np.lexsort((vectors.mean(axis=1), -similarity)).astype(np.int64)
+
+
+class Curriculum:
+    """The complexity of a dataset's samples as it is learnt, and the batches that follow from it.
+
+    Attributes:
+        vectors: ``(samples, layers)`` float64, complexity as last recorded; NaN where it has not been. With
+            ``tokens`` it is all the state there is.
+        tokens: ``(samples,)`` int64, the samples' lengths as last recorded.
+    """
+
+    def __init__(self, samples: int, layers: int, seed: int) -> None:
+        """Begin with nothing recorded.
+
+        Raises:
+            ValueError: there is no sample or no layer.
+        """
+        if samples < 1 or layers < 1:
+            raise ValueError(f"a curriculum of {samples} samples and {layers} layers; it needs one of each")
+        self._seed = seed
+        self.vectors = np.full((samples, layers), np.nan)
+        self.tokens = np.zeros(samples, dtype=np.int64)
+
+    def record(
+        self, samples: NDArray[np.int64], ratios: NDArray[np.float64], tokens: NDArray[np.int64]
+    ) -> None:
+        """Note how a batch was routed.
+
+        Args:
+            samples: ``(batch,)``, the samples' numbers.
+            ratios: ``(layers, batch)``, each layer's ``double_ratio_of_sequences``.
+            tokens: ``(batch,)``, the sequences' lengths.
+
+        Raises:
+            ValueError: the shapes do not fit, or a ratio is outside [0, 1].
+        """
+        expected = (self.vectors.shape[1], len(samples))
+        if ratios.shape != expected or tokens.shape != samples.shape:
+            raise ValueError(f"ratios of shape {ratios.shape}, tokens of {tokens.shape}; expected {expected}")
+        if not ((ratios >= 0) & (ratios <= 1)).all():
+            raise ValueError("a ratio of tokens with two experts is outside [0, 1]")
+        self.vectors[samples] = ratios.T
+        self.tokens[samples] = tokens
+
+    def batches(self, epoch: int, batch_size: int) -> list[NDArray[np.int64]]:
+        """Cut the samples into the batches of an epoch, the simplest first; the last may be smaller.
+
+        Samples of unknown complexity, which in the first epoch are all, come last, in an order that depends
+        on the seed and the epoch alone.
+
+        Raises:
+            ValueError: the batch size is below 1.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch size {batch_size} is below 1")
+        shuffled = np.random.default_rng((self._seed, epoch)).permutation(len(self.vectors))
+        is_known = ~np.isnan(self.vectors).any(axis=1)
+        known = shuffled[is_known[shuffled]]
+        ordered = known[order_by_complexity(self.vectors[known], self.tokens[known])]
+        order = np.concatenate([ordered, shuffled[~is_known[shuffled]]])
+        return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
