@@ -8,18 +8,18 @@ splittable items and cardinality constraints (Chung et al. 2006, Epstein and van
 outnumber devices the window may fail at the mean. Then the least level at which it does not is looked for;
 experts are also placed whole, the heaviest first on the least loaded device, and by EPLB's greedy
 replication, with their tokens split anew. The best of the three is taken, so that it is never worse than
-EPLB's.
+EPLB's, and exchanges of experts between devices make it better still.
 """
 
 import numpy as np
 
 from solvers.compiled import Ints, kernel
+from solvers.experts.exchanges import even_out, exchanged, largest_load
 from solvers.experts.placement import Cluster, Demand, Placement
 from solvers.experts.replicated import replicated_parts
-from solvers.experts.splitting import split_evenly
 
 _HALVINGS = 12
-"""Of the range that the level is looked for in: it ends within 1/4096 of the mean to twice the mean."""
+"""Of the range that the level is looked for in: 1/4096 of it is left."""
 
 
 def place_balanced(demand: Demand, cluster: Cluster) -> Placement:
@@ -47,30 +47,23 @@ def _place(loads: Ints, devices: int, slots: int) -> Ints:
         return parts
     best = _whole(loads, order, devices, slots)
     replicated = replicated_parts(loads, devices, slots)
-    _even_out(loads, replicated, slots)
-    if _largest(replicated) < _largest(best):
+    even_out(loads, replicated, slots)
+    if largest_load(replicated) < largest_load(best):
         best = replicated
-    low, high = mean, _largest(best)
+    low, high = mean, largest_load(best)
     for _ in range(_HALVINGS):
         if low + 1 >= high:
             break
         middle = (low + high) // 2
         if _fill(loads, order, middle, slots, parts):
-            _even_out(loads, parts, slots)
-            high = min(middle, _largest(parts))
+            even_out(loads, parts, slots)
+            high = min(middle, largest_load(parts))
             best = parts.copy()
         else:
             low = middle
-    return best
-
-
-@kernel
-def _largest(parts: Ints) -> int:
-    loads = np.zeros(parts.shape[0], np.int64)
-    for device in range(parts.shape[0]):
-        for part in parts[device]:
-            loads[device] += max(part, 0)
-    return int(loads.max())
+    # No expert has more replicas than there are slots beside one for each of the others.
+    least = max(mean, -(-loads[order[-1]] // (devices * slots - loads.size + 1)))
+    return exchanged(loads, best, slots, least)
 
 
 @kernel
@@ -133,21 +126,3 @@ def _whole(loads: Ints, order: Ints, devices: int, slots: int) -> Ints:
         held[best] += loads[expert]
         taken[best] += 1
     return parts
-
-
-@kernel
-def _even_out(loads: Ints, parts: Ints, slots: int) -> None:
-    """Splits the loads anew over the devices that have each expert."""
-    devices = parts.shape[0]
-    experts = np.full((devices, slots), -1, np.int64)
-    for device in range(devices):
-        slot = 0
-        for expert in range(loads.size):
-            if parts[device, expert] >= 0:
-                experts[device, slot] = expert
-                slot += 1
-    split = split_evenly(experts, loads)
-    for device in range(devices):
-        for slot in range(slots):
-            if experts[device, slot] >= 0:
-                parts[device, experts[device, slot]] = split[device, slot]
