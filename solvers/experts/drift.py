@@ -6,28 +6,20 @@ change costs swaps on many devices, so the placement follows only what lasts.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
+from schemas.experts.outcomes import PlacementReason
 from solvers.compiled import Floats, Ints
 from solvers.experts.balanced import place_balanced
 from solvers.experts.moves import near
 from solvers.experts.placement import Cluster, Demand, Placement
 from solvers.experts.splitting import device_loads, even_split
 
-Verdict = Literal[
-    "initial",
-    "popularity_shifted",
-    "devices_changed",
-    "too_few_tokens",
-    "small_gain",
-    "not_lasting_yet",
-    "cooling_down",
-]
-"""The first three come with a new placement, with the others it stays. `too_few_tokens`: the reports so far
-are counted together with the next. `small_gain`: the busiest device would not get less by the least gain."""
-CHANGES: tuple[Verdict, ...] = ("initial", "popularity_shifted", "devices_changed")
+KeptReason = Literal["too_few_tokens", "small_gain", "not_lasting_yet", "cooling_down"]
+"""Why a placement stays. `too_few_tokens`: the reports so far are counted together with the next.
+`small_gain`: the busiest device would not get less by the least gain."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +59,7 @@ class DriftRule:
 class DriftDecision(NamedTuple):
     """What came of a report, with the numbers behind it."""
 
-    reason: Verdict
+    reason: PlacementReason | KeptReason
     placement: Placement
     """That stands from now on."""
     load_before: float
@@ -85,7 +77,7 @@ class DriftDecision(NamedTuple):
     @property
     def is_change(self) -> bool:
         """Whether the placement is another one."""
-        return self.reason in CHANGES
+        return self.reason in get_args(PlacementReason)
 
 
 class LayerDrift:
@@ -187,7 +179,7 @@ class LayerDrift:
     def _largest(self, placement: Placement) -> int:
         return int(device_loads(even_split(placement, self._demand().filled().loads)).max())
 
-    def _change(self, reason: Verdict, time_s: float, counted: int) -> DriftDecision:
+    def _change(self, reason: PlacementReason, time_s: float, counted: int) -> DriftDecision:
         before, in_a_row = self.placement, self._in_a_row
         self.placement = place_balanced(self._demand(), self.cluster)
         if before.devices == self.placement.devices and reason != "initial":
@@ -196,11 +188,16 @@ class LayerDrift:
         self._changed_s = time_s
         return self._decision(reason, before, self.placement, in_a_row, counted)
 
-    def _kept(self, reason: Verdict, better: Placement, counted: int) -> DriftDecision:
+    def _kept(self, reason: KeptReason, better: Placement, counted: int) -> DriftDecision:
         return self._decision(reason, self.placement, better, self._in_a_row, counted)
 
     def _decision(
-        self, reason: Verdict, before: Placement, best: Placement, in_a_row: int, counted: int
+        self,
+        reason: PlacementReason | KeptReason,
+        before: Placement,
+        best: Placement,
+        in_a_row: int,
+        counted: int,
     ) -> DriftDecision:
         total = self._demand().filled().total
         largest_before, largest = self._largest(before), self._largest(best)
