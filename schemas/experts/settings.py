@@ -1,0 +1,46 @@
+"""Settings of a zone under the experts policy."""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from schemas.kind import PolicySettings
+
+if TYPE_CHECKING:
+    from schemas.cells import Zone
+
+LEAST_INTERVAL_S = 0.05
+_BYTES_PER_NODE = 64
+_IDS_PER_NODE = 4
+
+
+class ExpertsPolicy(PolicySettings):
+    """Experts placed by popularity, which is followed as it drifts (Lina; thesis, chapter 4).
+
+    How experts are placed for a single batch is the serving job's own. The zone decides what stands between
+    batches: which devices have which experts to begin with, and how many replicas each.
+    """
+
+    shares_base_model: ClassVar = False
+    kind: Literal["experts"] = "experts"
+    report_interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=86_400)] = 10.0
+    """Services report so often what was routed."""
+    newest_weight: Annotated[float, Field(gt=0, le=1)] = 0.3
+    """Of the newest report in the average popularity, from which older ones fade."""
+    least_gain: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """A placement changes if the busiest device gets less by this share of its tokens."""
+    lasting_reports: Annotated[int, Field(ge=1, le=1_000)] = 3
+    """So many reports in a row must have told of such a gain."""
+    cool_down_s: Annotated[float, Field(ge=0, le=86_400)] = 60.0
+    """A layer's placement changes not so soon after its last change."""
+    least_tokens_per_device: Annotated[int, Field(ge=1, le=10**9)] = 256
+    """A report of fewer is counted together with the next: its popularity is noise."""
+
+    def state_bytes(self, zone: "Zone") -> int:
+        """How nodes are; what is known of popularity goes with the jobs."""
+        ids = [node.id for node in zone.nodes]
+        return _BYTES_PER_NODE * len(ids) + _IDS_PER_NODE * sum(map(len, ids))
+
+    def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
+        """Slots are nothing to it."""
+        return min(self.report_interval_s, 10.0)

@@ -1,0 +1,212 @@
+"""A layer's popularity as it drifts, and when its standing placement is to follow.
+
+The per-batch decisions are a serving job's own. This is what stands between batches: which devices have which
+experts to begin with, and how many replicas each. The thesis says nothing of it beyond the profile stage. A
+change costs swaps on many devices, so the placement follows only what lasts.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+import numpy as np
+
+from schemas.experts.outcomes import PlacementReason
+from solvers.compiled import Floats, Ints
+from solvers.experts.balanced import place_balanced
+from solvers.experts.moves import near
+from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.splitting import device_loads, even_split
+
+KeptReason = Literal["too_few_tokens", "small_gain", "not_lasting_yet", "cooling_down"]
+"""Why a placement stays. `too_few_tokens`: the reports so far are counted together with the next.
+`small_gain`: the busiest device would not get less by the least gain."""
+
+
+@dataclass(frozen=True)
+class DriftRule:
+    """How a placement follows popularity.
+
+    A shift that lasts, after which another placement would bring the gain G >= `least_gain` = g, is followed
+    with the report number r + `lasting_reports` - 1 at the latest, unless the layer is cooling down, where r
+    is the least with (1 - `newest_weight`) ** r <= (G - g) / (1 - g), and 1 at least. (The largest load of a
+    placement never falls where loads rise, and what is new is (1 - b) of the average, b that power. So the
+    standing placement is off by 1 - b of what it will be. It holds where the placement made anew is perfectly
+    balanced: as many devices as experts, with room for two on each.)
+    """
+
+    newest_weight: float = 0.3
+    """Of the newest report in the average of all, from which older ones fade."""
+    least_gain: float = 0.1
+    """The busiest device must get less by this share of its tokens."""
+    lasting_reports: int = 3
+    """So many reports in a row must have told so."""
+    cool_down_s: float = 60.0
+    """Since the last change."""
+    least_tokens_per_device: int = 256
+    """Of a report, below which popularity is noise; what has fewer waits for the next."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.newest_weight <= 1:
+            raise ValueError(f"newest_weight is {self.newest_weight}, expected above 0 and 1 at most")
+        if not 0 < self.least_gain < 1:
+            raise ValueError(f"least_gain is {self.least_gain}, expected between 0 and 1")
+        if self.lasting_reports < 1 or self.least_tokens_per_device < 1:
+            raise ValueError("lasting_reports and least_tokens_per_device are 1 at least")
+        if not 0 <= self.cool_down_s < float("inf"):
+            raise ValueError(f"cool_down_s is {self.cool_down_s}, expected 0 or more seconds")
+
+
+class DriftDecision(NamedTuple):
+    """What came of a report, with the numbers behind it."""
+
+    reason: PlacementReason | KeptReason
+    placement: Placement
+    """That stands from now on."""
+    load_before: float
+    """Of the busiest device over the mean, with the placement that stood and tokens split as well as can be;
+    1 is balanced."""
+    load: float
+    """The same of the best placement that is known."""
+    gain: float
+    """1 - load / load_before."""
+    reports_in_a_row: int
+    """That have told of a gain worth a change."""
+    tokens: int
+    """Counted in the newest report, those that waited included."""
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the placement is another one."""
+        return self.reason in get_args(PlacementReason)
+
+
+class LayerDrift:
+    """The popularity of one layer's experts and its placement. Deterministic: time is told, nothing drawn."""
+
+    def __init__(self, rule: DriftRule, cluster: Cluster, experts: int) -> None:
+        cluster.check(experts)
+        self.rule = rule
+        self.cluster = cluster
+        self.average: Floats = np.zeros(experts)
+        """(experts,) parts of the tokens; zeros before anything is known."""
+        self._waiting: Ints = np.zeros(experts, np.int64)
+        self._in_a_row = 0
+        self._changed_s = 0.0
+        self.placement = place_balanced(self._demand(), cluster)
+
+    def begin(self, profiled: Ints, time_s: float) -> DriftDecision:
+        """The first placement.
+
+        Args:
+            profiled: (experts,) tokens that chose each in the profile stage; all 0 where nothing is known.
+        """
+        self._average(profiled)
+        return self._change("initial", time_s, int(profiled.sum()))
+
+    def report(self, tokens: Ints, time_s: float) -> DriftDecision:
+        """What was routed since the last report.
+
+        Args:
+            tokens: (experts,) that chose each expert.
+
+        Raises:
+            ValueError: the number of experts is another one, or a count is negative.
+        """
+        if tokens.shape != self.average.shape or int(tokens.min()) < 0:
+            raise ValueError(f"expected {self.average.size} counts of 0 or more, one per expert")
+        self._waiting = self._waiting + tokens
+        counted = int(self._waiting.sum())
+        if counted < self.rule.least_tokens_per_device * self.cluster.devices:
+            return self._kept("too_few_tokens", self.placement, counted)
+        self._average(self._waiting)
+        self._waiting = np.zeros_like(self._waiting)
+        better = near(place_balanced(self._demand(), self.cluster), self.placement)
+        before, after = self._largest(self.placement), self._largest(better)
+        if before - after < self.rule.least_gain * before:
+            self._in_a_row = 0
+            return self._kept("small_gain", better, counted)
+        self._in_a_row += 1
+        if self._in_a_row < self.rule.lasting_reports:
+            return self._kept("not_lasting_yet", better, counted)
+        if time_s - self._changed_s < self.rule.cool_down_s:
+            return self._kept("cooling_down", better, counted)
+        return self._change("popularity_shifted", time_s, counted)
+
+    def resize(self, cluster: Cluster, time_s: float) -> DriftDecision:
+        """Devices have come or gone: the placement is made anew at once, from the average.
+
+        Raises:
+            ValueError: there is no room for all experts.
+        """
+        cluster.check(self.average.size)
+        self.cluster = cluster
+        return self._change("devices_changed", time_s, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The state, which `from_json` goes on from, as values of JSON."""
+        return {
+            "average": self.average.tolist(),
+            "waiting": self._waiting.tolist(),
+            "in_a_row": self._in_a_row,
+            "changed_s": self._changed_s,
+            "placement": self.placement.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any], rule: DriftRule, cluster: Cluster) -> Self:
+        """See `to_json`."""
+        drift = cls(rule, cluster, len(values["average"]))
+        drift.average = np.array(values["average"], np.float64)
+        drift._waiting = np.array(values["waiting"], np.int64)
+        drift._in_a_row = values["in_a_row"]
+        drift._changed_s = values["changed_s"]
+        drift.placement = Placement.from_json(values["placement"])
+        return drift
+
+    def _demand(self) -> Demand:
+        return Demand.of_popularity(self.average)
+
+    def _average(self, tokens: Ints) -> None:
+        counted = int(tokens.sum())
+        if not counted:
+            return
+        newest = tokens / counted
+        if self.average.any():
+            self.average = self.average + self.rule.newest_weight * (newest - self.average)
+        else:
+            self.average = newest
+
+    def _largest(self, placement: Placement) -> int:
+        return int(device_loads(even_split(placement, self._demand().filled().loads)).max())
+
+    def _change(self, reason: PlacementReason, time_s: float, counted: int) -> DriftDecision:
+        before, in_a_row = self.placement, self._in_a_row
+        self.placement = place_balanced(self._demand(), self.cluster)
+        if before.devices == self.placement.devices and reason != "initial":
+            self.placement = near(self.placement, before)
+        self._in_a_row = 0
+        self._changed_s = time_s
+        return self._decision(reason, before, self.placement, in_a_row, counted)
+
+    def _kept(self, reason: KeptReason, better: Placement, counted: int) -> DriftDecision:
+        return self._decision(reason, self.placement, better, self._in_a_row, counted)
+
+    def _decision(
+        self,
+        reason: PlacementReason | KeptReason,
+        before: Placement,
+        best: Placement,
+        in_a_row: int,
+        counted: int,
+    ) -> DriftDecision:
+        total = self._demand().filled().total
+        largest_before, largest = self._largest(before), self._largest(best)
+        return DriftDecision(
+            reason=reason,
+            placement=self.placement,
+            load_before=largest_before * before.devices / total,
+            load=largest * best.devices / total,
+            gain=1 - largest / largest_before,
+            reports_in_a_row=in_a_row,
+            tokens=counted,
+        )

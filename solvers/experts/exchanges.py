@@ -1,0 +1,115 @@
+"""A placement made better by exchanges: one expert of the busiest device for one of another device."""
+
+import numpy as np
+
+from solvers.compiled import Ints, kernel
+from solvers.experts.splitting import split_evenly
+
+_SLOTS_LOOKED_AT = 2_048
+"""Exchanges that are tried, times slots of the cluster. For a few devices that is all there are, several
+times over; with 64 devices a single exchange changes little."""
+
+
+@kernel
+def exchanged(loads: Ints, parts: Ints, slots: int, least: int) -> Ints:
+    """Parts of which the largest load on a device is as it was, or smaller.
+
+    An exchange is kept if the busiest device gets less, or fewer devices are as busy. A free slot gets
+    another replica.
+
+    Args:
+        parts: (devices, experts) of the loads, -1 where a device lacks the expert.
+        slots: of each device.
+        least: nothing is looked for below this largest load.
+    """
+    devices = parts.shape[0]
+    experts = _slots_of(parts, slots)
+    loads_of_devices = split_evenly(experts, loads).sum(axis=1)
+    tries = _SLOTS_LOOKED_AT // (devices * slots)
+    while tries > 0 and loads_of_devices.max() > least:
+        tries = _exchange(loads, experts, loads_of_devices, tries)
+    split = split_evenly(experts, loads)
+    better = np.full(parts.shape, -1, np.int64)
+    for device in range(devices):
+        for slot in range(slots):
+            if experts[device, slot] >= 0:
+                better[device, experts[device, slot]] = split[device, slot]
+    return better
+
+
+@kernel
+def _exchange(loads: Ints, experts: Ints, loads_of_devices: Ints, tries: int) -> int:
+    """Makes the first exchange that is better; how many tries are left, 0 if there is none.
+
+    Args:
+        experts: (devices, slots) is changed.
+        loads_of_devices: (devices,) is changed.
+    """
+    devices, slots = experts.shape
+    device = loads_of_devices.argmax()
+    largest = loads_of_devices.max()
+    busiest = (loads_of_devices == largest).sum()
+    free = experts[device].argmin() if experts[device].min() < 0 else -1
+    for slot in range(slots):
+        mine = experts[device, slot]
+        for place in range(devices * slots):
+            other, other_slot = place // slots, place % slots
+            theirs = experts[other, other_slot]
+            if mine < 0 or loads_of_devices[other] == largest or (experts[other] == mine).any():
+                continue
+            if theirs >= 0 and (experts[device] == theirs).any():
+                continue
+            # What comes in return takes a free slot, so that both have mine, where there is one.
+            taken = free if free >= 0 else slot
+            before = experts[device, taken]
+            experts[other, other_slot] = mine
+            if theirs >= 0:
+                experts[device, taken] = theirs
+            new = split_evenly(experts, loads).sum(axis=1)
+            tries -= 1
+            if new.max() < largest or (new.max() == largest and (new == largest).sum() < busiest):
+                loads_of_devices[:] = new
+                return tries
+            experts[other, other_slot] = theirs
+            experts[device, taken] = before
+            if tries == 0:
+                return 0
+    return 0
+
+
+@kernel
+def even_out(loads: Ints, parts: Ints, slots: int) -> None:
+    """Splits the loads anew over the devices that have each expert.
+
+    Args:
+        parts: (devices, experts) is overwritten where it is not -1.
+    """
+    experts = _slots_of(parts, slots)
+    split = split_evenly(experts, loads)
+    for device in range(parts.shape[0]):
+        for slot in range(slots):
+            if experts[device, slot] >= 0:
+                parts[device, experts[device, slot]] = split[device, slot]
+
+
+@kernel
+def largest_load(parts: Ints) -> int:
+    """Of parts (devices, experts): what the busiest device gets."""
+    loads = np.zeros(parts.shape[0], np.int64)
+    for device in range(parts.shape[0]):
+        for part in parts[device]:
+            loads[device] += max(part, 0)
+    return int(loads.max())
+
+
+@kernel
+def _slots_of(parts: Ints, slots: int) -> Ints:
+    """(devices, slots) the experts that each device has, ascending, then -1."""
+    experts = np.full((parts.shape[0], slots), -1, np.int64)
+    for device in range(parts.shape[0]):
+        slot = 0
+        for expert in range(parts.shape[1]):
+            if parts[device, expert] >= 0:
+                experts[device, slot] = expert
+                slot += 1
+    return experts

@@ -1,0 +1,108 @@
+"""Lina's placement: devices in proportion to popularity, and first-fit decreasing (thesis, section 4.5.2).
+
+The thesis leaves open how n_e of Eq. 4.1 becomes whole devices. Here an expert gets as many devices of its
+own as its n_e has whole ones, and the fraction is packed with those of others into devices that are left.
+"""
+
+import random
+
+import numpy as np
+
+from solvers.experts.placement import FREE, Cluster, Demand, Placement
+
+
+def place_first_fit(demand: Demand, cluster: Cluster, seed: int = 0) -> Placement:
+    """A placement by the heuristic of the thesis.
+
+    1. Each expert gets the whole part of n_e = N x popularity (Eq. 4.1) as devices of its own, popular
+       experts first.
+    2. The fractions are packed first-fit decreasing into the devices that are empty, each of which holds 1.
+       One that fits nowhere is left to the expert's own devices; without any it goes to the least loaded
+       device that has room.
+    3. Experts without estimate are spread evenly over the devices still empty. Where there are none, each
+       goes to a device drawn from those with room.
+
+    Ties by index. An expert's tokens are shared in proportion to its devices and its fraction of one. No
+    replica is placed that takes the room of an expert which is nowhere yet.
+
+    Args:
+        seed: of the devices that are drawn.
+
+    Raises:
+        ValueError: there is no room for all experts.
+    """
+    cluster.check(demand.loads.size)
+    packing = _Packing(demand, cluster)
+    for expert in sorted(range(packing.count), key=lambda expert: -packing.loads[expert]):
+        packing.give_own_devices(expert)
+    packing.pack_fractions()
+    packing.spread_unknown(random.Random(seed))
+    return Placement.of_parts(packing.parts, cluster.most_per_device)
+
+
+class _Packing:
+    """A placement that is being made. Loads are N x the demand's, so that a device holds its total."""
+
+    def __init__(self, demand: Demand, cluster: Cluster) -> None:
+        self.count = demand.loads.size
+        self.loads = [load * cluster.devices for load in demand.loads.tolist()]
+        self.device_load = max(demand.total, 1)
+        self.most = cluster.most_per_device
+        self.parts = np.full((cluster.devices, self.count), FREE, np.int64)
+        self.held = [0] * cluster.devices
+        self.taken = [0] * cluster.devices
+        self.own = [0] * self.count
+        self.is_placed = [False] * self.count
+        self.homeless = self.count
+        self.free_slots = cluster.devices * self.most
+
+    def give_own_devices(self, expert: int) -> None:
+        for _ in range(self.loads[expert] // self.device_load):
+            if not self._has_slot_for(expert):
+                return
+            self._put(expert, self.taken.index(0), self.device_load)
+            self.own[expert] += 1
+
+    def pack_fractions(self) -> None:
+        fractions = [load % self.device_load for load in self.loads]
+        shared = [device for device, taken in enumerate(self.taken) if taken == 0]
+        for expert in sorted(range(self.count), key=lambda expert: -fractions[expert]):
+            fraction = fractions[expert]
+            if fraction == 0 or not self._has_slot_for(expert):
+                continue
+            device = next(
+                (
+                    device
+                    for device in shared
+                    if self.held[device] + fraction <= self.device_load and self.taken[device] < self.most
+                ),
+                None,
+            )
+            if device is None and not self.own[expert]:
+                device = min(self._with_room(), key=lambda device: self.held[device])
+            if device is not None:
+                self._put(expert, device, fraction)
+
+    def spread_unknown(self, draws: random.Random) -> None:
+        empty = [device for device, taken in enumerate(self.taken) if taken == 0]
+        unknown = [expert for expert in range(self.count) if not self.is_placed[expert]]
+        for place, expert in enumerate(unknown):
+            if place < len(empty) * self.most:
+                device = empty[place % len(empty)]
+            else:
+                device = draws.choice(self._with_room())
+            self._put(expert, device, 0)
+
+    def _has_slot_for(self, expert: int) -> bool:
+        return not self.is_placed[expert] or self.free_slots > self.homeless
+
+    def _with_room(self) -> list[int]:
+        return [device for device, taken in enumerate(self.taken) if taken < self.most]
+
+    def _put(self, expert: int, device: int, part: int) -> None:
+        self.homeless -= not self.is_placed[expert]
+        self.is_placed[expert] = True
+        self.free_slots -= 1
+        self.parts[device, expert] = part
+        self.held[device] += part
+        self.taken[device] += 1

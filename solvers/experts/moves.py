@@ -1,0 +1,64 @@
+"""What changing a placement takes: weights of experts that devices must load."""
+
+import numpy as np
+
+from solvers.compiled import Bools, Ints, kernel
+from solvers.experts.placement import FREE, Placement
+
+
+def loads_to_swap_in(placement: Placement, before: Placement | None) -> Ints:
+    """(devices,) experts that each device has to load, since it did not have them before.
+
+    Args:
+        before: what is loaded; None where nothing is.
+    """
+    has = _has(placement)
+    if before is not None:
+        has &= ~_has(before)
+    loads: Ints = has.sum(axis=1)
+    return loads
+
+
+def near(placement: Placement, before: Placement) -> Placement:
+    """The same placement with the devices renumbered, so that few experts have to be loaded.
+
+    Devices are equal, so any may have the experts of any other. Pairs of an old and a new device that have
+    the most experts in common are matched first, ties by number; where that takes more loads than the
+    numbers as they are, these stay. A match of the fewest loads would take an assignment problem.
+
+    Raises:
+        ValueError: the placements are of other numbers of devices or experts.
+    """
+    if (placement.devices, placement.count) != (before.devices, before.count):
+        raise ValueError(
+            f"{placement.count} experts on {placement.devices} devices after {before.count} on "
+            f"{before.devices}: both must be as many"
+        )
+    # Row d: the experts that each new device has in common with what device d has.
+    common = _has(before).astype(np.int64) @ _has(placement).astype(np.int64).T
+    order = _matched(common)
+    rows = np.arange(placement.devices)
+    if common[rows, order].sum() <= np.trace(common):
+        return placement
+    return Placement(placement.experts[order], placement.shares[order], placement.count)
+
+
+def _has(placement: Placement) -> Bools:
+    has = np.zeros((placement.devices, placement.count), np.bool_)
+    device, slot = np.nonzero(placement.experts != FREE)
+    has[device, placement.experts[device, slot]] = True
+    return has
+
+
+@kernel
+def _matched(common: Ints) -> Ints:
+    """(devices,) for each row a column of its own, those with the largest entries first."""
+    devices = common.shape[0]
+    order = np.full(devices, -1, np.int64)
+    is_taken = np.zeros(devices, np.bool_)
+    for place in np.argsort(-common.ravel(), kind="mergesort"):
+        device, other = place // devices, place % devices
+        if order[device] < 0 and not is_taken[other]:
+            order[device] = other
+            is_taken[other] = True
+    return order

@@ -1,0 +1,231 @@
+"""How many tokens the experts of a layer get, and which devices have which experts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from solvers.compiled import Floats, Ints
+
+MAX_DEVICES = 1_024
+MAX_EXPERTS = 1_024
+MOST_PER_DEVICE = 64
+"""The most experts that a device may be allowed."""
+MAX_LOAD = 2**44
+"""Of a batch: its product with the number of slots still fits 64 bits."""
+PUBLISHED_EXPERTS_PER_DEVICE = 4
+"""The most experts that are packed on a device (section 4.7.1)."""
+_WHOLE = 2**32
+"""Parts in which a popularity is counted, so that everything after it is integer arithmetic."""
+FREE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """How much of a batch each expert gets, foretold or counted."""
+
+    loads: Ints
+    """(experts,) tokens, or any other unit; 0 where an expert gets nothing or nothing is known of it."""
+    total: int
+    """The whole batch in the same unit. More than the sum of the loads where a part of them is not known."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.loads.size <= MAX_EXPERTS:
+            raise ValueError(f"{self.loads.size} experts, expected 1 to {MAX_EXPERTS}")
+        if self.loads.min() < 0:
+            expert = int(self.loads.argmin())
+            raise ValueError(f"expert {expert} has a load of {self.loads[expert]}: loads are never negative")
+        if not int(self.loads.max()) <= self.total <= MAX_LOAD or self.known > self.total:
+            raise ValueError(
+                f"the loads add up to {self.known} and the batch to {self.total}, at most {MAX_LOAD}: "
+                "a batch has at least what its experts get"
+            )
+
+    @classmethod
+    def of_counts(cls, tokens: Ints) -> Self:
+        """What was counted.
+
+        Args:
+            tokens: (experts,) those that chose each expert. With two experts per token both count.
+        """
+        return cls(tokens.astype(np.int64), int(tokens.sum(dtype=np.int64)))
+
+    @classmethod
+    def of_popularity(cls, popularity: Floats) -> Self:
+        """What was estimated, in parts of 2^32.
+
+        Args:
+            popularity: (experts,) the part of the batch that each expert gets, of all together 1 at most
+                (the sum in Eq. 4.1).
+
+        Raises:
+            ValueError: a part is not a number from 0 to 1, or they add up to more than 1.
+        """
+        if not (popularity >= 0).all() or not (popularity <= 1).all():
+            expert = int(np.argmin((popularity >= 0) & (popularity <= 1)))
+            raise ValueError(f"the popularity of expert {expert} is {popularity[expert]}, expected 0 to 1")
+        loads = np.rint(popularity * _WHOLE).astype(np.int64)
+        known = int(loads.sum())
+        if known > _WHOLE + loads.size:
+            raise ValueError(f"popularities add up to {known / _WHOLE:.9f}, at most 1 is the whole batch")
+        return cls(loads, max(known, _WHOLE))
+
+    @classmethod
+    def combined(cls, parts: Iterable[Self]) -> Self:
+        """What the parts of a batch demand together, such as those of each rank."""
+        found = list(parts)
+        return cls(np.sum([part.loads for part in found], axis=0), sum(part.total for part in found))
+
+    def top(self, count: int) -> tuple[int, ...]:
+        """The experts with the largest loads, the most popular first, ties by index; only those with any."""
+        order = np.argsort(-self.loads, kind="stable")[:count]
+        return tuple(int(expert) for expert in order if self.loads[expert])
+
+    @property
+    def known(self) -> int:
+        """The sum of the loads."""
+        return int(self.loads.sum())
+
+    @property
+    def popularity(self) -> Floats:
+        """(experts,) parts of the batch."""
+        return self.loads / max(self.total, 1)
+
+    def filled(self) -> "Demand":
+        """With the part that is not known spread evenly over all experts; of a batch of nothing, as if each
+        expert got one token."""
+        if not self.total:
+            return Demand(np.ones_like(self.loads), self.loads.size)
+        missing = self.total - self.known
+        if not missing:
+            return self
+        each, left = divmod(missing, self.loads.size)
+        loads = self.loads + each
+        loads[:left] += 1
+        return Demand(loads, self.total)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Equal devices, and how many experts of a layer each may have."""
+
+    devices: int
+    most_per_device: int = PUBLISHED_EXPERTS_PER_DEVICE
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.devices <= MAX_DEVICES:
+            raise ValueError(f"{self.devices} devices, expected 1 to {MAX_DEVICES}")
+        if not 1 <= self.most_per_device <= MOST_PER_DEVICE:
+            raise ValueError(
+                f"at most {self.most_per_device} experts per device, expected 1 to {MOST_PER_DEVICE}"
+            )
+
+    def check(self, experts: int) -> None:
+        """Raises ValueError if there is no room for each of the experts once."""
+        if experts > self.devices * self.most_per_device:
+            raise ValueError(
+                f"{experts} experts do not fit on {self.devices} devices with at most "
+                f"{self.most_per_device} each: take more devices, or allow more experts on each"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Which experts each device has, and which part of an expert's tokens it is to take.
+
+    A slot is the place of one expert on a device: slot j of device d has number d x slots per device + j.
+    """
+
+    experts: Ints
+    """(devices, slots) by device, ascending, then `FREE`. No device has an expert twice."""
+    shares: Floats
+    """(devices, slots) of the expert's tokens; those of an expert add up to 1 but for rounding, and are 0 on
+    free slots."""
+    count: int
+    """Experts of the layer, each of which is somewhere."""
+
+    @classmethod
+    def of_parts(cls, parts: Ints, most_per_device: int) -> Self:
+        """From the part of each expert's load that each device takes.
+
+        Args:
+            parts: (devices, experts) in any unit, -1 where a device does not have the expert. An expert all
+                of whose parts are 0 is shared evenly.
+        """
+        devices, count = parts.shape
+        has = parts >= 0
+        replicas = has.sum(axis=0)
+        if not replicas.all():
+            raise ValueError(f"expert {int(np.argmin(replicas))} is on no device")
+        loads = np.where(has, parts, 0).sum(axis=0)
+        experts = np.full((devices, most_per_device), FREE, np.int64)
+        shares = np.zeros((devices, most_per_device))
+        slot = np.cumsum(has, axis=1) - 1
+        row, expert = np.nonzero(has)
+        column = slot[row, expert]
+        if column.size and int(column.max()) >= most_per_device:
+            device = int(row[int(column.argmax())])
+            raise ValueError(f"device {device} has {has[device].sum()} experts, at most {most_per_device}")
+        experts[row, column] = expert
+        even = loads[expert] == 0
+        part = np.where(even, 1, parts[row, expert])
+        shares[row, column] = part / np.where(even, replicas[expert], loads[expert])
+        return cls(experts, shares, count)
+
+    @classmethod
+    def of_lists(cls, experts: list[list[int]], count: int, most_per_device: int | None = None) -> Self:
+        """From the experts on each device, each shared evenly among those that have it.
+
+        Raises:
+            ValueError: a device has an expert twice or more experts than it may, or an expert is nowhere or
+                unknown.
+        """
+        parts = np.full((len(experts), count), FREE, np.int64)
+        for device, row in enumerate(experts):
+            for expert in row:
+                if not 0 <= expert < count:
+                    raise ValueError(f"device {device} has expert {expert} of a layer with {count}")
+                if parts[device, expert] != FREE:
+                    raise ValueError(f"device {device} has expert {expert} twice")
+                parts[device, expert] = 0
+        return cls.of_parts(parts, most_per_device or max(map(len, experts), default=1))
+
+    @property
+    def devices(self) -> int:
+        """How many there are, those without an expert too."""
+        return int(self.experts.shape[0])
+
+    @property
+    def slots(self) -> int:
+        """Of each device."""
+        return int(self.experts.shape[1])
+
+    def replicas(self) -> Ints:
+        """(experts,) how many devices have each."""
+        return np.bincount(self.experts[self.experts != FREE], minlength=self.count).astype(np.int64)
+
+    def lists(self) -> list[list[int]]:
+        """The experts on each device."""
+        return [[expert for expert in row if expert != FREE] for row in self.experts.tolist()]
+
+    def planned_loads(self, demand: Demand) -> Floats:
+        """(devices,) what each gets of a demand if the shares are followed."""
+        if demand.loads.size != self.count:
+            raise ValueError(f"a demand for {demand.loads.size} experts, placed are {self.count}")
+        parts = np.where(self.experts == FREE, 0.0, demand.loads[self.experts] * self.shares)
+        loads = np.zeros(self.devices)
+        for slot in range(self.slots):  # One after another: the order of a sum decides how it is rounded.
+            loads += parts[:, slot]
+        return loads
+
+    def to_json(self) -> dict[str, Any]:
+        """Values of JSON, from which `from_json` makes the same placement."""
+        return {"count": self.count, "experts": self.experts.tolist(), "shares": self.shares.tolist()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """See `to_json`."""
+        return cls(
+            np.array(values["experts"], np.int64), np.array(values["shares"], np.float64), values["count"]
+        )

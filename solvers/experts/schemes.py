@@ -1,0 +1,95 @@
+"""The schemes that place experts batch by batch, by name: Lina's, the one that this project adds, and those
+that they are compared with (thesis, section 4.7)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from solvers.compiled import Ints
+from solvers.experts.balanced import place_balanced
+from solvers.experts.first_fit import place_first_fit
+from solvers.experts.fixed import place_one_per_device
+from solvers.experts.paths import PUBLISHED_TOP
+from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.replicated import place_replicated
+from solvers.experts.revision import NEVER, BusiestDevice, Check, TopLists
+from solvers.experts.splitting import even_split, split_by_shares
+
+Basis = Literal["estimate", "history", "actual"]
+"""What a placement is made from. `estimate`: the sample paths of the batch. `history`: what experts got in
+batches before. `actual`: what the gating network has chosen, so it is made while everything waits."""
+
+
+class Settled(NamedTuple):
+    """How the tokens of a batch go through a layer."""
+
+    placement: Placement
+    split: Ints
+    """(devices, slots) tokens that each slot takes."""
+    tokens: Ints
+    """(experts,) those that are split: what was counted but for the ideal."""
+    is_revised: bool
+    """Whether the placement was made, or made anew, after the gating network had chosen."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How experts are placed for a batch: before its layer is reached, and after the gating network chose."""
+
+    place: Callable[[Demand, Cluster], Placement]
+    basis: Basis
+    split: Callable[[Placement, Ints], Ints]
+    check: Check = NEVER
+    top: int | None = PUBLISHED_TOP
+    """Experts of each sample path that an estimate counts; None for all."""
+    balances_gating: bool = False
+    """Whether tokens are taken to be spread evenly over the experts, whatever was chosen."""
+
+    def plan(self, demand: Demand, cluster: Cluster) -> Placement | None:
+        """Phase one: the placement, before the gating network chooses. None if it is made only afterwards.
+
+        Args:
+            demand: what the scheme's basis says; of total 0 where nothing is known yet.
+        """
+        if self.basis == "actual":
+            return None
+        return self.place(demand, cluster)
+
+    def settle(self, planned: Placement | None, demand: Demand, tokens: Ints, cluster: Cluster) -> Settled:
+        """Phase two: the placement that holds, and what each replica takes.
+
+        Args:
+            planned: what phase one has made; None where it made none.
+            demand: what it was made from.
+            tokens: (experts,) those of all ranks that chose each expert.
+        """
+        if self.balances_gating:
+            tokens = _evenly(tokens)
+        actual = Demand.of_counts(tokens)
+        if planned is None or self.check.deviates(planned, demand, actual, cluster):
+            placement, is_revised = self.place(actual, cluster), True
+        else:
+            placement, is_revised = planned, False
+        return Settled(placement, self.split(placement, tokens), tokens, is_revised)
+
+
+def _evenly(tokens: Ints) -> Ints:
+    each, left = divmod(int(tokens.sum()), tokens.size)
+    return np.full(tokens.size, each, np.int64) + (np.arange(tokens.size) < left)
+
+
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {
+        "balanced": Scheme(place_balanced, "estimate", even_split, BusiestDevice(), top=None),
+        "lina": Scheme(place_first_fit, "estimate", split_by_shares, TopLists()),
+        "without_estimation": Scheme(place_first_fit, "actual", split_by_shares),
+        "without_fine_tuning": Scheme(place_first_fit, "estimate", split_by_shares),
+        "one_per_device": Scheme(place_one_per_device, "history", split_by_shares),
+        "eplb": Scheme(place_replicated, "history", split_by_shares),
+        "ideal": Scheme(place_one_per_device, "history", split_by_shares, balances_gating=True),
+    }
+)
+"""`ideal` is what balanced gating would bring with one expert per device (section 4.7.3.1)."""

@@ -1,0 +1,292 @@
+"""Which replica of an expert each token goes to, so that the busiest device has as few tokens as can be.
+
+A token may go to any device that has its expert. With T tokens per device at most, all can go if and only if
+no set of experts has more tokens than T times the devices that have one of them. The least T is found by
+Newton's method on that ratio: a flow is looked for with the T that is known to be needed, and where it lacks
+capacity, its cut is a set of experts that needs more (Dinkelbach 1967, Megiddo 1974).
+"""
+
+import numpy as np
+
+from solvers.compiled import Floats, Ints, kernel
+from solvers.experts.placement import FREE, Placement
+
+
+def even_split(placement: Placement, tokens: Ints) -> Ints:
+    """(devices, slots) tokens of each slot's expert that go there: the busiest device gets as few as this
+    placement allows.
+
+    Args:
+        tokens: (experts,) counted ones.
+
+    Raises:
+        ValueError: the number of experts differs from the placement's, or a count is negative.
+    """
+    counts = _checked(placement, tokens)
+    return split_evenly(placement.experts, counts)
+
+
+def split_by_shares(placement: Placement, tokens: Ints) -> Ints:
+    """(devices, slots) tokens of each slot's expert that go there by the shares that were planned.
+
+    Of each expert they are what is counted: the tokens up to a device are the shares up to it, rounded.
+
+    Args:
+        tokens: (experts,) counted ones.
+    """
+    counts = _checked(placement, tokens)
+    return _by_shares(placement.experts, placement.shares, counts)
+
+
+def device_loads(split: Ints) -> Ints:
+    """(devices,) tokens of each, of a split (devices, slots)."""
+    loads: Ints = split.sum(axis=1)
+    return loads
+
+
+def sends(placement: Placement, split: Ints, tokens: Ints) -> Ints:
+    """(ranks, devices, slots) tokens that each rank sends to each slot: the sizes of an uneven all-to-all.
+
+    Rank r is device r. It keeps as many tokens as its own slots are to take; what is left goes to the slots
+    of an expert in the order of the devices, rank after rank. Any rank that knows all counts comes to the
+    same.
+
+    Args:
+        split: (devices, slots) what each slot takes.
+        tokens: (ranks, experts) that each rank has for each expert; of all ranks together, what is split.
+
+    Raises:
+        ValueError: counts do not fit the placement, or are not what is split.
+    """
+    if tokens.shape != (placement.devices, placement.count):
+        raise ValueError(
+            f"counts of shape {tokens.shape}, expected one row for each of {placement.devices} devices and "
+            f"one column for each of {placement.count} experts"
+        )
+    counts = np.ascontiguousarray(tokens, np.int64)
+    taken = np.bincount(
+        placement.experts[placement.experts != FREE],
+        split[placement.experts != FREE],
+        minlength=placement.count,
+    ).astype(np.int64)
+    totals = counts.sum(axis=0)
+    if not np.array_equal(taken, totals):
+        expert = int(np.argmax(taken != totals))
+        raise ValueError(
+            f"of expert {expert} {taken[expert]} tokens are split and {totals[expert]} counted: split what "
+            "the ranks count together"
+        )
+    return _sends(placement.experts, split, counts)
+
+
+def _checked(placement: Placement, tokens: Ints) -> Ints:
+    if tokens.shape != (placement.count,):
+        raise ValueError(
+            f"counts of shape {tokens.shape}, expected one for each of {placement.count} experts"
+        )
+    counts = np.ascontiguousarray(tokens, np.int64)
+    if counts.min() < 0:
+        expert = int(counts.argmin())
+        raise ValueError(f"{counts[expert]} tokens of expert {expert}: counts are never negative")
+    return counts
+
+
+@kernel
+def _by_shares(experts: Ints, shares: Floats, tokens: Ints) -> Ints:
+    devices, slots = experts.shape
+    given = np.zeros((devices, slots), np.int64)
+    last = np.full(tokens.size, -1, np.int64)
+    share_before = np.zeros(tokens.size)
+    before = np.zeros(tokens.size, np.int64)
+    for device in range(devices):
+        for slot in range(slots):
+            expert = experts[device, slot]
+            if expert >= 0:
+                share_before[expert] += shares[device, slot]
+                until = min(np.int64(np.rint(tokens[expert] * share_before[expert])), tokens[expert])
+                given[device, slot] = max(until - before[expert], 0)
+                before[expert] += given[device, slot]
+                if shares[device, slot] > 0 or last[expert] < 0:
+                    last[expert] = device * slots + slot
+    # Shares add up to 1 but for rounding, which must lose no token.
+    for expert in range(tokens.size):
+        device, slot = last[expert] // slots, last[expert] % slots
+        given[device, slot] += tokens[expert] - before[expert]
+    return given
+
+
+@kernel
+def split_evenly(experts: Ints, tokens: Ints) -> Ints:
+    """See `even_split`."""
+    devices, slots = experts.shape
+    count = tokens.size
+    starts, replicas = slots_of_experts(experts, count)
+    split = np.zeros(devices * slots, np.int64)
+    loads = np.zeros(devices, np.int64)
+    left = tokens.copy()
+    most = -(-tokens.sum() // devices)
+    for expert in range(count):
+        having = starts[expert + 1] - starts[expert]
+        most = max(most, -(-tokens[expert] // having))
+    # Those with the fewest devices first, evenly as far as there is room.
+    for having in range(1, devices + 1):
+        for expert in range(count):
+            if starts[expert + 1] - starts[expert] == having:
+                for place in range(starts[expert], starts[expert + 1]):
+                    slot = replicas[place]
+                    room = most - loads[slot // slots]
+                    take = min(room, -(-left[expert] // (starts[expert + 1] - place)))
+                    split[slot] += take
+                    loads[slot // slots] += take
+                    left[expert] -= take
+    parent_slot = np.empty(devices, np.int64)
+    from_slot = np.empty(count, np.int64)
+    queue = np.empty(count, np.int64)
+    while True:
+        device = _reach(experts, starts, replicas, split, loads, left, most, parent_slot, from_slot, queue)
+        if device >= 0:
+            _augment(experts, split, loads, left, most, parent_slot, from_slot, device)
+            continue
+        # Experts in the queue have no room left on any device that has one of them.
+        lacking, reached = np.int64(0), np.int64(0)
+        for expert in range(count):
+            if from_slot[expert] != -2:
+                lacking += left[expert]
+        if lacking == 0:
+            return split.reshape(devices, slots)
+        for other in range(devices):
+            if parent_slot[other] >= 0:
+                reached += 1
+        most += -(-lacking // reached)
+
+
+@kernel
+def slots_of_experts(experts: Ints, count: int) -> tuple[Ints, Ints]:
+    """(experts + 1,) where the slots of each expert start, and the slots, by expert and then by device."""
+    devices, slots = experts.shape
+    starts = np.zeros(count + 1, np.int64)
+    for device in range(devices):
+        for slot in range(slots):
+            if experts[device, slot] >= 0:
+                starts[experts[device, slot] + 1] += 1
+    for expert in range(count):
+        starts[expert + 1] += starts[expert]
+    filled = starts.copy()
+    replicas = np.empty(starts[count], np.int64)
+    for device in range(devices):
+        for slot in range(slots):
+            expert = experts[device, slot]
+            if expert >= 0:
+                replicas[filled[expert]] = device * slots + slot
+                filled[expert] += 1
+    return starts, replicas
+
+
+@kernel
+def _reach(
+    experts: Ints,
+    starts: Ints,
+    replicas: Ints,
+    split: Ints,
+    loads: Ints,
+    left: Ints,
+    most: int,
+    parent_slot: Ints,
+    from_slot: Ints,
+    queue: Ints,
+) -> int:
+    """A device with room that tokens which are left can come to, others making way; -1 if there is none.
+
+    Args:
+        parent_slot: (devices,) is set to the slot by which a device is reached, -1 where it is not.
+        from_slot: (experts,) is set to the slot whose tokens would make way, -1 for the experts that have
+            tokens left, -2 where an expert is not reached.
+    """
+    slots = experts.shape[1]
+    parent_slot[:] = -1
+    from_slot[:] = -2
+    first, end = 0, 0
+    for expert in range(left.size):
+        if left[expert] > 0:
+            from_slot[expert] = -1
+            queue[end] = expert
+            end += 1
+    while first < end:
+        expert = queue[first]
+        first += 1
+        for place in range(starts[expert], starts[expert + 1]):
+            slot = replicas[place]
+            device: int = slot // slots
+            if parent_slot[device] >= 0:
+                continue
+            parent_slot[device] = slot
+            if loads[device] < most:
+                return device
+            for other_slot in range(device * slots, (device + 1) * slots):
+                if split[other_slot] > 0 and from_slot[experts[device, other_slot % slots]] == -2:
+                    from_slot[experts[device, other_slot % slots]] = other_slot
+                    queue[end] = experts[device, other_slot % slots]
+                    end += 1
+    return -1
+
+
+@kernel
+def _augment(
+    experts: Ints,
+    split: Ints,
+    loads: Ints,
+    left: Ints,
+    most: int,
+    parent_slot: Ints,
+    from_slot: Ints,
+    device: int,
+) -> None:
+    """Moves tokens along the path that ends at a device, as many as it can take."""
+    slots = experts.shape[1]
+    slot = parent_slot[device]
+    source = from_slot[experts[device, slot % slots]]
+    amount = most - loads[device]
+    while source >= 0:
+        amount = min(amount, split[source])
+        slot = parent_slot[source // slots]
+        source = from_slot[experts[source // slots, slot % slots]]
+    amount = min(amount, left[experts[slot // slots, slot % slots]])
+    loads[device] += amount
+    slot = parent_slot[device]
+    source = from_slot[experts[device, slot % slots]]
+    while source >= 0:
+        split[slot] += amount
+        split[source] -= amount
+        slot = parent_slot[source // slots]
+        source = from_slot[experts[source // slots, slot % slots]]
+    split[slot] += amount
+    left[experts[slot // slots, slot % slots]] -= amount
+
+
+@kernel
+def _sends(experts: Ints, split: Ints, tokens: Ints) -> Ints:
+    devices, slots = experts.shape
+    room = split.copy()
+    left = tokens.copy()
+    sent = np.zeros((devices, devices, slots), np.int64)
+    for device in range(devices):
+        for slot in range(slots):
+            expert = experts[device, slot]
+            if expert >= 0:
+                kept = min(room[device, slot], left[device, expert])
+                sent[device, device, slot] = kept
+                room[device, slot] -= kept
+                left[device, expert] -= kept
+    starts, replicas = slots_of_experts(experts, tokens.shape[1])
+    for expert in range(tokens.shape[1]):
+        place = starts[expert]
+        for rank in range(devices):
+            while left[rank, expert] > 0:
+                device, slot = replicas[place] // slots, replicas[place] % slots
+                given = min(room[device, slot], left[rank, expert])
+                sent[rank, device, slot] += given
+                room[device, slot] -= given
+                left[rank, expert] -= given
+                if room[device, slot] == 0:
+                    place += 1
+    return sent

@@ -1,0 +1,17 @@
+"""Clusters and loads of experts that fit on them."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from solvers.experts.placement import Cluster
+
+COUNTS = st.sampled_from([0, 0, 1, 2, 3, 8, 100]) | st.integers(0, 1_000)
+
+
+@st.composite
+def clusters_and_tokens(draw, most_devices, most_experts, most_per_device=4):
+    devices = draw(st.integers(1, most_devices))
+    most = draw(st.integers(1, most_per_device))
+    experts = draw(st.integers(1, min(most_experts, devices * most)))
+    tokens = draw(st.lists(COUNTS, min_size=experts, max_size=experts))
+    return Cluster(devices, most), np.array(tokens, np.int64)
