@@ -1,9 +1,9 @@
 """Network namespaces joined by rate-limited links, for measurements of what ranks do to each other's traffic.
 
 Each rank has a namespace with one link to a bridge, which is in a namespace of its own, and a token bucket at
-both ends of the link: so much out of the rank, and so much into it, as on a full-duplex port of a switch. All
-interfaces are inside the namespaces, so that they vanish with them, and nothing of the machine's own network is
-changed.
+both ends of the link: so much out of the rank, and so much into it, as on a full-duplex port of a switch.
+All interfaces are inside the namespaces, so that they vanish with them, and nothing of the machine's own
+network is changed.
 """
 
 import ctypes
@@ -21,10 +21,10 @@ _PREFIX = "millrace"
 _NAMESPACES = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
 _SUBNET = "10.77.0"
-# More than the largest packet that a virtual interface hands on, or the bucket never has tokens enough for it.
+# More than the largest packet that a virtual interface hands on, or the bucket never has enough for it.
 _BURST_BYTES = 128 * 1024
 # A port's buffer: what can wait at the rate for so long is kept, the rest is dropped.
-_QUEUE_MS = 20
+_QUEUE_MS = 50
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def rate_limited(world: int, megabits_per_s: float) -> Iterator[list[Place]]:
     """Places whose links carry so many megabits (10^6 bits) a second in each direction, while in the block.
 
     Raises:
-        NoLinksError: without root, `ip` or `tc`, or where the kernel refuses; says which, and nothing is left.
+        NoLinksError: without root, `ip` or `tc`, or where the kernel refuses; nothing is left.
     """
     if os.geteuid() != 0:
         raise NoLinksError("rate-limited links need root: run as root, or measure on loopback")
@@ -135,4 +135,3 @@ def _run(*command: str) -> None:
     if done.returncode != 0:
         reason = done.stderr.strip().partition("\n")[0]
         raise NoLinksError(f"rate-limited links: `{' '.join(command)}` failed: {reason}")
-
