@@ -20,8 +20,8 @@ from executors.moe.parallel.wire import Wire
 
 _KEY = "collectives"
 _POLL_S = 0.1
-_GRACE_S = 1.0
-"""For what rank 0 has to say when it loses patience, before the others take it for lost."""
+_GRACE_S = 0.5
+"""For rank 0 to say who has not come."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,9 +37,7 @@ class AgreedOrder:
         self._coordinator = coordinator
         self._timeout_s = timeout_s
         self._granted = dict.fromkeys(Kind, 0)
-        self._submitted = dict.fromkeys(Kind, 0)
         self._finished = dict.fromkeys(Kind, 0)
-        self._progress_s = time.monotonic()
 
     @classmethod
     def connect(
@@ -77,9 +75,6 @@ class AgreedOrder:
 
     def submitted(self, kind: Kind, label: str) -> None:
         """This rank has a micro-op to issue."""
-        if self._is_idle:
-            self._progress_s = time.monotonic()
-        self._submitted[kind] += 1
         self._tell("submitted", kind, label)
 
     def expected(self, count: int) -> None:
@@ -93,14 +88,11 @@ class AgreedOrder:
             CollectiveLostError: a rank is gone, or late.
             DisagreementError: ranks do not do the same.
         """
-        for kind in Kind:  # of both, the one that was granted last has ended before the other is granted
-            if self._finished[kind] < self._granted[kind]:
-                return kind
-        self._hear(wait_s)
-        late_s = time.monotonic() - self._progress_s
-        if not self._is_idle and late_s > self._timeout_s + _GRACE_S:
-            raise CollectiveLostError(f"rank 0, which decides what comes next, is silent for {late_s:.1f} s")
-        return next((kind for kind in Kind if self._finished[kind] < self._granted[kind]), None)
+        kind = self._granted_kind()
+        if kind is None:
+            self._hear(wait_s)
+            kind = self._granted_kind()
+        return kind
 
     def check(self) -> None:
         """See whether the run of all ranks is over.
@@ -114,7 +106,6 @@ class AgreedOrder:
     def finished(self, kind: Kind) -> None:
         """This rank has carried out a micro-op."""
         self._finished[kind] += 1
-        self._progress_s = time.monotonic()
         self._tell("finished", kind)
 
     def failed(self, reason: str) -> None:
@@ -129,9 +120,9 @@ class AgreedOrder:
             self._coordinator.close()
         self._wire.close()
 
-    @property
-    def _is_idle(self) -> bool:
-        return self._finished == self._submitted
+    def _granted_kind(self) -> Kind | None:
+        # There is one at most: of both kinds, one is granted once the other has ended.
+        return next((kind for kind in Kind if self._finished[kind] < self._granted[kind]), None)
 
     def _tell(self, *message: object) -> None:
         with suppress(OSError):  # who hears nothing is told by `next`
@@ -152,7 +143,6 @@ class AgreedOrder:
         except OSError as error:
             raise CollectiveLostError(f"rank 0, which decides what comes next, is gone: {error}") from error
         for word, *rest in messages:
-            self._progress_s = time.monotonic()
             if word == "go":
                 self._granted[Kind(rest[0])] = rest[1]
             elif word == "disagree":

@@ -49,7 +49,7 @@ class Plan:
 
 
 def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) -> Plan:
-    """Put each allreduce micro-op into the first gap between all-to-alls that it fits into, or after them all.
+    """Put each allreduce micro-op into the first gap between all-to-alls that it fits into, or behind all.
 
     An allreduce that does not end in its gap would hold an all-to-all up (section 4.4.1), so none is put
     where it does not.
@@ -79,10 +79,10 @@ class PlannedOrder:
 
     It follows from the order in which the program submits, which is the same on all ranks, and from the plan:
     an allreduce micro-op is issued when so many all-to-alls as planned have been submitted before it, and at
-    once if there were more. So NCCL, where the thread hands micro-ops over long before they run, has one order
-    on all ranks (erratum I3), and one communicator runs them one after another. What a plan cannot guarantee
-    is that an all-to-all never waits behind more than one allreduce micro-op: if a gap is shorter than it was
-    measured, it waits for all that were put there.
+    once if there were more. So NCCL, where the thread hands micro-ops over long before they run, has one
+    order on all ranks (erratum I3), and one communicator runs them one after another. What a plan cannot
+    guarantee is that an all-to-all never waits behind more than one allreduce micro-op: if a gap is shorter
+    than it was measured, it waits for all that were put there.
 
     Until the first `begin_step`, and after the plan's last micro-op, the order is that of submission.
     """
@@ -102,13 +102,13 @@ class PlannedOrder:
         """
         if self._deferred:
             raise DisagreementError(
-                f"the step had {self._all_to_alls} all-to-all micro-ops, but the plan has allreduces wait for "
+                f"the step had {self._all_to_alls} all-to-all micro-ops, but in the plan allreduces come after "
                 f"{self._deferred[0]}: plan again when the model or the partition size changes"
             )
         self._plan = plan
         self._all_to_alls = self._allreduces = 0
 
-    def submitted(self, kind: Kind, label: str) -> None:
+    def submitted(self, kind: Kind, label: str) -> None:  # noqa: ARG002
         """This rank has a micro-op to issue."""
         if kind is Kind.ALL_TO_ALL:
             self._issue.put(kind)

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup, Work  # type: ignore[attr-defined]
+from torch.distributed import ProcessGroup, Work
 
 from executors.moe.parallel.micro_ops import (
     CollectiveLostError,
@@ -24,6 +24,8 @@ from executors.moe.parallel.trace import MicroOpRecord
 
 _SLICE_S = 0.1
 """How long the thread waits before it looks whether another rank is lost."""
+_GRACE_S = 0.5
+"""For the order to say first who is late."""
 _NOT_YET = "Operation timed out"
 
 _log = logging.getLogger(__name__)
@@ -151,14 +153,18 @@ class CommunicationScheduler:
     def _run(self) -> None:
         error: Exception = CollectiveLostError("the scheduler was closed")
         try:
+            quiet_since_s = time.monotonic()
             while not self._is_closing:
                 kind = self._order.next(_SLICE_S)
-                if kind is not None:
-                    op = self._take(kind)
-                    if op is None:
-                        break
-                    self._carry_out(op)
-                    self._order.finished(kind)
+                if kind is None:
+                    self._lose_patience(quiet_since_s)
+                    continue
+                op = self._take(kind)
+                if op is None:
+                    break
+                self._carry_out(op)
+                self._order.finished(kind)
+                quiet_since_s = time.monotonic()
         except (CollectiveLostError, DisagreementError) as lost:
             error = lost
         except Exception as unforeseen:
@@ -173,8 +179,19 @@ class CommunicationScheduler:
         for op in left:
             op.pending.settle(error)
 
+    def _lose_patience(self, quiet_since_s: float) -> None:
+        with self._changed:
+            queued = [queue[0] for queue in self._queues.values() if queue]
+        for op in queued:
+            waited_s = time.monotonic() - max(op.submitted_s, quiet_since_s)
+            if waited_s > self._timeout_s + _GRACE_S:
+                raise CollectiveLostError(
+                    f"rank {self._rank}: {op.kind} {op.label} has waited {waited_s:.1f} s for its turn: "
+                    "rank 0, which decides, is stopped or cut off, or the plan is that of another step"
+                )
+
     def _take(self, kind: Kind) -> MicroOp | None:
-        """The next micro-op of a kind, waited for: another rank may have come first. It stays in its queue."""
+        """The next micro-op of a kind, waited for: another rank may have come first. It stays queued."""
         with self._changed:
             while not self._queues[kind]:
                 if self._is_closing:
@@ -197,6 +214,7 @@ class CommunicationScheduler:
         except (CollectiveLostError, DisagreementError):
             raise
         except RuntimeError as error:
+            self._hear_why()
             reason = str(error).strip().partition("\n")[0]
             raise CollectiveLostError(
                 f"rank {self._rank}: {op.kind} {op.label} has failed: {reason}"
@@ -212,6 +230,12 @@ class CommunicationScheduler:
             self._queues[op.kind].popleft()
         op.pending.settle(None, event)
 
+    def _hear_why(self) -> None:
+        """Others may know better why a collective has failed than this rank, which only sees that it has."""
+        for _ in range(5):
+            self._order.check()
+            time.sleep(_SLICE_S)
+
     def _wait(self, work: Work, op: MicroOp, issued_s: float) -> None:
         while True:
             try:
@@ -221,7 +245,7 @@ class CommunicationScheduler:
                 if work.is_completed() or _NOT_YET not in str(error):
                     raise
             self._order.check()
-            if time.monotonic() - issued_s > self._timeout_s:
+            if time.monotonic() - issued_s > self._timeout_s + _GRACE_S:
                 raise CollectiveLostError(
                     f"rank {self._rank}: {op.kind} {op.label} has not ended within {self._timeout_s:g} s: "
                     "another rank is stopped or cut off"
