@@ -7,11 +7,12 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
+from torch.distributed import GradBucket, ProcessGroup  # type: ignore[attr-defined]
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from executors.moe.parallel.scheduler import CommunicationScheduler
+from executors.workers.shares import share
 
 DEFAULT_PARTITION_BYTES = 30 * 1024 * 1024
 """The thesis's 30 MB (section 4.7.1)."""
@@ -26,25 +27,27 @@ def partition(length: int, element_bytes: int, partition_bytes: int) -> list[ran
     if partition_bytes < element_bytes:
         raise ValueError(f"a partition of {partition_bytes} bytes holds no element of {element_bytes} bytes")
     parts = max(1, math.ceil(length / (partition_bytes // element_bytes)))
-    size, longer = divmod(length, parts)
-    starts = [part * size + min(part, longer) for part in range(parts + 1)]
-    return [range(start, stop) for start, stop in zip(starts, starts[1:], strict=False)]
+    return [share(length, part, parts) for part in range(parts)]
 
 
 class GradientAverage:
-    """Averages DistributedDataParallel's buckets over all ranks, each cut into micro-ops by itself.
+    """Averages gradients over ranks, each tensor cut into micro-ops by itself.
 
-    The average is the same as without it: a bucket is divided by the number of ranks and added up. Parts are
-    views of the bucket, so nothing is copied to cut it or to put it together.
+    The average is that of DistributedDataParallel: a bucket is divided by the number of ranks and added up.
+    Parts are views, so nothing is copied to cut a tensor or to put it together.
     """
 
     def __init__(
         self,
         scheduler: CommunicationScheduler,
         group: ProcessGroup,
+        divisor: int,
         partition_bytes: int = DEFAULT_PARTITION_BYTES,
     ) -> None:
-        """Average over a group, by a scheduler that runs its collectives.
+        """Add up over a group, by a scheduler that runs its collectives, and divide.
+
+        Args:
+            divisor: how many ranks have a share in the batch; not all may be in the group.
 
         Raises:
             ValueError: a partition holds nothing.
@@ -52,7 +55,8 @@ class GradientAverage:
         partition(0, torch.float64.itemsize, partition_bytes)
         self._scheduler = scheduler
         self._group = group
-        self._world = dist.get_world_size(group)
+        self._is_alone = dist.get_world_size(group) == 1
+        self._divisor = divisor
         self._partition_bytes = partition_bytes
 
     def attach(self, model: DistributedDataParallel) -> None:
@@ -60,13 +64,16 @@ class GradientAverage:
         model.register_comm_hook(self, _average)
 
     def average(self, tensor: Tensor, name: str) -> "Future[Tensor]":
-        """Average a flat, contiguous tensor over all ranks, in place.
+        """Average a flat, contiguous tensor, in place.
 
         The future fails with what a micro-op failed with.
         """
-        tensor.div_(self._world)
-        parts = partition(tensor.numel(), tensor.element_size(), self._partition_bytes)
+        tensor.div_(self._divisor)
         future: Future[Tensor] = Future(devices=[tensor.device] if tensor.device.type == "cuda" else None)
+        if self._is_alone:
+            future.set_result(tensor)
+            return future
+        parts = partition(tensor.numel(), tensor.element_size(), self._partition_bytes)
         left = len(parts)
         lock = threading.Lock()
 
@@ -77,7 +84,7 @@ class GradientAverage:
                 if future.done():
                     return
                 if error is not None:
-                    future.set_exception(error)
+                    future.set_exception(error)  # type: ignore[arg-type]  # declared so by torch
                 elif left == 0:
                     future.set_result(tensor)
 
@@ -88,7 +95,7 @@ class GradientAverage:
         return future
 
 
-def _average(average: GradientAverage, bucket: dist.GradBucket) -> "Future[Tensor]":
+def _average(average: GradientAverage, bucket: GradBucket) -> "Future[Tensor]":
     return average.average(bucket.buffer(), f"bucket {bucket.index()}")
 
 

@@ -33,6 +33,8 @@ class Pending:
         self._done = threading.Event()
         self._error: Exception | None = None
         self._stream_event: torch.cuda.Event | None = None
+        self.duration_s = 0.0
+        """From its issue to its end, once it has ended; on a CUDA device, to when it was handed over."""
         self._callbacks: list[Callable[[Exception | None], None]] = []
         self._lock = threading.Lock()
 
@@ -72,6 +74,7 @@ class MicroOp:
 
     Attributes:
         label: what it is; the same on all ranks.
+        ready: on a CUDA device, when what it needs has been computed.
         size_bytes: what this rank sends of tokens, or adds up of gradients.
         start: issues it.
     """
@@ -79,7 +82,7 @@ class MicroOp:
     kind: Kind
     label: str
     size_bytes: int
-    device: torch.device
     start: Callable[[], Work]
     submitted_s: float
+    ready: torch.cuda.Event | None = None
     pending: Pending = field(default_factory=Pending)

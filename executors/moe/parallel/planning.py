@@ -102,7 +102,7 @@ class PlannedOrder:
         """
         if self._deferred:
             raise DisagreementError(
-                f"the step had {self._all_to_alls} all-to-all micro-ops, but in the plan allreduces come after "
+                f"the step had {self._all_to_alls} all-to-all micro-ops, but its plan has allreduces after "
                 f"{self._deferred[0]}: plan again when the model or the partition size changes"
             )
         self._plan = plan

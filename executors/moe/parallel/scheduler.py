@@ -61,8 +61,8 @@ class CommunicationScheduler:
 
     All ranks run the same program, so the submissions of each kind come in the same order everywhere; an
     `Order` says how the two interleave, so all collectives may share a communicator (erratum I3). On CPUs one
-    micro-op is under way at a time. On CUDA devices the thread hands them over without waiting, so all groups
-    of a device must use one communicator or one stream, and the order must be a plan.
+    micro-op is under way at a time. On CUDA devices the thread hands them over, each to run when the one
+    before has ended, without waiting itself, so there the order must be a plan.
 
     Whatever goes wrong on any rank, each waiting call on every rank raises within `timeout_s` and a second:
     a rank that ends is noticed at once, one that is stopped or late after that time.
@@ -85,6 +85,7 @@ class CommunicationScheduler:
         self._changed = threading.Condition()
         self._error: Exception | None = None
         self._is_closing = False
+        self._stream: torch.cuda.Stream | None = None
         self._thread = threading.Thread(target=self._run, name="collectives", daemon=True)
         self._thread.start()
 
@@ -138,9 +139,12 @@ class CommunicationScheduler:
         self._order.close()
 
     def _submit(self, kind: Kind, tensor: Tensor, start: Callable[[], Work], label: str) -> Pending:
-        op = MicroOp(
-            kind, label, tensor.numel() * tensor.element_size(), tensor.device, start, time.monotonic()
-        )
+        ready = None
+        if tensor.device.type == "cuda":
+            ready = torch.cuda.Event()
+            ready.record()
+        size_bytes = tensor.numel() * tensor.element_size()
+        op = MicroOp(kind, label, size_bytes, start, time.monotonic(), ready)
         with self._changed:
             if self._error is not None:
                 op.pending.settle(self._error)
@@ -163,7 +167,6 @@ class CommunicationScheduler:
                 if op is None:
                     break
                 self._carry_out(op)
-                self._order.finished(kind)
                 quiet_since_s = time.monotonic()
         except (CollectiveLostError, DisagreementError) as lost:
             error = lost
@@ -204,13 +207,10 @@ class CommunicationScheduler:
         issued_s = time.monotonic()
         event = None
         try:
-            work = op.start()
-            if op.device.type == "cuda":
-                work.wait()  # the device waits, not this thread
-                event = torch.cuda.Event()
-                event.record()
+            if op.ready is not None:
+                event = self._hand_over(op.start, op.ready)
             else:
-                self._wait(work, op, issued_s)
+                self._wait(op.start(), op, issued_s)
         except (CollectiveLostError, DisagreementError):
             raise
         except RuntimeError as error:
@@ -219,16 +219,31 @@ class CommunicationScheduler:
             raise CollectiveLostError(
                 f"rank {self._rank}: {op.kind} {op.label} has failed: {reason}"
             ) from None
+        completed_s = time.monotonic()
+        with self._changed:
+            self._queues[op.kind].popleft()
+        self._order.finished(op.kind)
+        op.pending.duration_s = completed_s - issued_s
         if self._trace is not None:
             self._trace.append(
                 MicroOpRecord(
                     *(self._rank, op.kind, op.label, op.size_bytes),
-                    *(op.submitted_s, issued_s, time.monotonic()),
+                    *(op.submitted_s, issued_s, completed_s),
                 )
             )
-        with self._changed:
-            self._queues[op.kind].popleft()
-        op.pending.settle(None, event)
+        with torch.cuda.stream(self._stream):  # so that a future that is set by it belongs to the stream
+            op.pending.settle(None, event)
+
+    def _hand_over(self, start: Callable[[], Work], ready: torch.cuda.Event) -> torch.cuda.Event:
+        # A stream of this thread's own: the training's would wait for each allreduce.
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(ready)
+            start().wait()
+            event = torch.cuda.Event()
+            event.record(self._stream)
+        return event
 
     def _hear_why(self) -> None:
         """Others may know better why a collective has failed than this rank, which only sees that it has."""
