@@ -8,7 +8,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup, TCPStore
+from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.network.ranks import Rank

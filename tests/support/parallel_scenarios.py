@@ -1,12 +1,8 @@
 """What the ranks of expert-parallel layers do in tests."""
 
-import os
-import signal
-import time
 from dataclasses import asdict
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -63,7 +63,7 @@ class GradientAverage:
         """Have a model average its gradients so. Before its first backward pass."""
         model.register_comm_hook(self, _average)
 
-    def average(self, tensor: Tensor, name: str) -> "Future[Tensor]":
+    def average(self, tensor: Tensor, name: str) -> Future[Tensor]:
         """Average a flat, contiguous tensor, in place.
 
         The future fails with what a micro-op failed with.
@@ -95,7 +95,7 @@ class GradientAverage:
         return future
 
 
-def _average(average: GradientAverage, bucket: GradBucket) -> "Future[Tensor]":
+def _average(average: GradientAverage, bucket: GradBucket) -> Future[Tensor]:
     return average.average(bucket.buffer(), f"bucket {bucket.index()}")
 
 
