@@ -15,7 +15,7 @@ from executors.moe.parallel.groups import ExpertGroups
 from executors.moe.parallel.micro_ops import Pending
 from executors.moe.parallel.packing import MicroOpTimes
 from executors.moe.parallel.routes import Route, routes
-from executors.moe.parallel.scheduler import CommunicationScheduler
+from executors.moe.parallel.scheduler import Communication
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ParallelExperts(nn.Module):
         self,
         experts: nn.Module,
         groups: ExpertGroups,
-        scheduler: CommunicationScheduler,
+        scheduler: Communication,
         average: GradientAverage,
         name: str,
         chunks: int = 1,

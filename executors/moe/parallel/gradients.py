@@ -11,7 +11,7 @@ from torch.distributed import GradBucket, ProcessGroup  # type: ignore[attr-defi
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from executors.moe.parallel.scheduler import CommunicationScheduler
+from executors.moe.parallel.scheduler import Communication
 from executors.workers.shares import share
 
 DEFAULT_PARTITION_BYTES = 30 * 1024 * 1024
@@ -39,7 +39,7 @@ class GradientAverage:
 
     def __init__(
         self,
-        scheduler: CommunicationScheduler,
+        scheduler: Communication,
         group: ProcessGroup,
         divisor: int,
         partition_bytes: int = DEFAULT_PARTITION_BYTES,

@@ -41,8 +41,8 @@ class OffloadedExperts(nn.Module):
         needed_bytes = self._on_device_bytes + _size_bytes(offloaded) // self._offloaded_count
         if needed_bytes > budget_bytes:
             raise ValueError(
-                f"{self._resident_count} resident experts and one that comes have {needed_bytes} bytes, which "
-                f"do not fit into a budget of {budget_bytes} bytes: keep fewer of them"
+                f"{self._resident_count} resident experts and one that comes have {needed_bytes} bytes, "
+                f"which do not fit into a budget of {budget_bytes} bytes: keep fewer of them"
             )
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol
 
@@ -54,6 +55,52 @@ class Order(Protocol):
 
     def close(self) -> None:
         """No more will come."""
+
+
+class Communication(Protocol):
+    """What issues a process's collectives."""
+
+    def all_to_all(
+        self,
+        received: Tensor,
+        sent: Tensor,
+        received_splits: Sequence[int],
+        sent_splits: Sequence[int],
+        group: ProcessGroup,
+        label: str,
+    ) -> Pending:
+        """Exchange rows with the ranks of a group."""
+
+    def allreduce(self, tensor: Tensor, group: ProcessGroup, label: str) -> Pending:
+        """Add a tensor up over the ranks of a group, in place."""
+
+    @property
+    def error(self) -> Exception | None:
+        """Why no more collectives are issued, if so."""
+
+    def expect_all_to_alls(self, count: int) -> None:
+        """Say that so many all-to-all micro-ops come before long."""
+
+    def close(self) -> None:
+        """Issue no more."""
+
+
+@contextmanager
+def failures_told(communication: Communication) -> Iterator[None]:
+    """For a backward pass: DistributedDataParallel hides in an error of its own why a collective has failed.
+
+    Raises:
+        CollectiveLostError, DisagreementError: in place of what was raised since.
+    """
+    try:
+        yield
+    except RuntimeError:
+        if communication.error is None:
+            raise
+        error = communication.error
+    else:
+        return
+    raise type(error)(str(error))
 
 
 class CommunicationScheduler:
@@ -124,6 +171,11 @@ class CommunicationScheduler:
             return work
 
         return self._submit(Kind.ALLREDUCE, tensor, start, f"{label}, {tensor.numel()} x {tensor.dtype}")
+
+    @property
+    def error(self) -> Exception | None:
+        """Why no more collectives are issued, if so."""
+        return self._error
 
     def expect_all_to_alls(self, count: int) -> None:
         """Have no further allreduce micro-op start before so many all-to-all micro-ops have been submitted
@@ -257,7 +309,7 @@ class CommunicationScheduler:
                 work.wait(timedelta(seconds=_SLICE_S))
                 return
             except RuntimeError as error:
-                if work.is_completed() or _NOT_YET not in str(error):
+                if _NOT_YET not in str(error):
                     raise
             self._order.check()
             if time.monotonic() - issued_s > self._timeout_s + _GRACE_S:
