@@ -1,0 +1,142 @@
+"""Runs a function in one process for each rank, each in its place; arguments and results are JSON."""
+
+import importlib
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from bench.network.links import Place
+
+_context = multiprocessing.get_context("forkserver")
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What the function is told.
+
+    Attributes:
+        rank: of the process.
+        places: of all ranks.
+        scratch: a folder that all ranks share.
+        arguments: as given.
+    """
+
+    rank: int
+    places: Sequence[Place]
+    scratch: Path
+    arguments: dict[str, Any]
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return len(self.places)
+
+    @property
+    def host(self) -> str:
+        """This rank's address."""
+        return self.places[self.rank].host
+
+
+Work = Callable[[Rank], dict[str, Any]]
+
+
+class RunningRanks:
+    """The processes of a run; a context that leaves none behind."""
+
+    def __init__(self, work: Work, places: Sequence[Place], scratch: Path, **arguments: Any) -> None:
+        """Start a process for each place.
+
+        Args:
+            work: a function of a module, which is called in each process and returns what JSON can hold.
+        """
+        _context.set_forkserver_preload(["torch.distributed", work.__module__])
+        self.processes = []
+        self._ends: list[Connection[bytes, bytes]] = []
+        for rank in range(len(places)):
+            told = {
+                "rank": rank,
+                "places": [asdict(place) for place in places],
+                "scratch": str(scratch),
+                "arguments": arguments,
+            }
+            mine, theirs = _context.Pipe()
+            process = _context.Process(
+                target=_run, args=(work.__module__, work.__name__, json.dumps(told), theirs), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self._ends.append(mine)
+
+    def __enter__(self) -> "RunningRanks":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+        for end in self._ends:
+            end.close()
+
+    def results(self, timeout_s: float, among: Sequence[int] | None = None) -> list[dict[str, Any]]:
+        """What the ranks have returned: of one that failed `{"error": ...}`, in words.
+
+        Args:
+            among: which ranks are waited for; all by default.
+
+        Raises:
+            TimeoutError: one has not ended.
+        """
+        ranks = range(len(self._ends)) if among is None else among
+        deadline_s = time.monotonic() + timeout_s
+        left = {self._ends[rank]: rank for rank in ranks}
+        results: dict[int, dict[str, Any]] = {}
+        while left:
+            ready = wait(list(left), max(deadline_s - time.monotonic(), 0.0))
+            if not ready:
+                raise TimeoutError(f"ranks {sorted(left.values())} have not ended in {timeout_s:g} s")
+            for end in ready:
+                assert isinstance(end, Connection)
+                rank = left.pop(end)
+                try:
+                    results[rank] = json.loads(end.recv_bytes())
+                except EOFError:
+                    results[rank] = {"error": "the process was killed"}
+        return [results[rank] for rank in ranks]
+
+
+def run_ranks(
+    work: Work, places: Sequence[Place], scratch: Path, timeout_s: float = 300.0, **arguments: Any
+) -> list[dict[str, Any]]:
+    """Run a function to its end on each rank, and return what each has returned.
+
+    Raises:
+        RuntimeError: it failed on a rank; says on which, and how.
+        TimeoutError: it has not ended.
+    """
+    with RunningRanks(work, places, scratch, **arguments) as ranks:
+        results = ranks.results(timeout_s)
+    errors = [f"rank {rank}: {result['error']}" for rank, result in enumerate(results) if "error" in result]
+    if errors:
+        raise RuntimeError("; ".join(errors))
+    return results
+
+
+def _run(module: str, name: str, told: str, connection: "Connection[bytes, bytes]") -> None:
+    fields = json.loads(told)
+    places = [Place(**place) for place in fields["places"]]
+    rank = Rank(fields["rank"], places, Path(fields["scratch"]), fields["arguments"])
+    # Before anything starts a thread, which would stay in the machine's own namespace.
+    places[rank.rank].enter()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        result = getattr(importlib.import_module(module), name)(rank)
+    except Exception as error:
+        result = {"error": f"{type(error).__name__}: {error}"}
+    connection.send_bytes(json.dumps(result).encode())

@@ -1,0 +1,275 @@
+"""The agreement between processes: rank 0 decides, all of them tell it what they have."""
+
+import json
+import logging
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from executors.moe.parallel.agreement import Agreement
+from executors.moe.parallel.micro_ops import CollectiveLostError, DisagreementError, Kind
+from executors.moe.parallel.wire import Wire
+
+_KEY = "collectives"
+_POLL_S = 0.1
+_GRACE_S = 0.5
+"""For rank 0 to say who has not come."""
+
+_log = logging.getLogger(__name__)
+
+
+class AgreedOrder:
+    """The order of collectives, agreed on by all ranks while they run; on each rank.
+
+    See `Agreement` for what is guaranteed. A micro-op costs a message to rank 0 and one back.
+    """
+
+    def __init__(self, wire: Wire, coordinator: "Coordinator | None", timeout_s: float) -> None:
+        self._wire = wire
+        self._coordinator = coordinator
+        self._timeout_s = timeout_s
+        self._granted = dict.fromkeys(Kind, 0)
+        self._finished = dict.fromkeys(Kind, 0)
+
+    @classmethod
+    def connect(
+        cls, store: Store, rank: int, world: int, host: str, terms: str, timeout_s: float
+    ) -> "AgreedOrder":
+        """Connect; all ranks must do so at the same time.
+
+        Args:
+            store: of this group of ranks alone.
+            host: where the others reach rank 0; the others' own is not used.
+            terms: settings and plans that must be the same on all ranks.
+            timeout_s: how long a rank may be late to a collective.
+
+        Raises:
+            CollectiveLostError: a rank does not come.
+            DisagreementError: a rank has other terms.
+        """
+        store.set_timeout(timedelta(seconds=timeout_s))
+        coordinator = Coordinator(world, host, timeout_s) if rank == 0 else None
+        try:
+            if coordinator is not None:
+                store.set(_KEY, json.dumps([*coordinator.address, coordinator.secret]))
+            address, port, secret = json.loads(store.get(_KEY))
+            wire = Wire(socket.create_connection((address, port), timeout=timeout_s))
+            order = cls(wire, coordinator, timeout_s)
+            wire.send("join", secret, rank, terms)
+            order._await_all(rank, world)
+        except (OSError, RuntimeError) as error:
+            if coordinator is not None:
+                coordinator.close()
+            if isinstance(error, CollectiveLostError | DisagreementError):
+                raise
+            raise CollectiveLostError(f"rank {rank} does not reach rank 0: {error}") from error
+        return order
+
+    def submitted(self, kind: Kind, label: str) -> None:
+        """This rank has a micro-op to issue."""
+        self._tell("submitted", kind, label)
+
+    def expected(self, count: int) -> None:
+        """This rank will submit so many all-to-all micro-ops before long."""
+        self._tell("expected", count)
+
+    def next(self, wait_s: float) -> Kind | None:
+        """What to issue next; None if that is not decided yet after waiting so long.
+
+        Raises:
+            CollectiveLostError: a rank is gone, or late.
+            DisagreementError: ranks do not do the same.
+        """
+        kind = self._granted_kind()
+        if kind is None:
+            self._hear(wait_s)
+            kind = self._granted_kind()
+        return kind
+
+    def check(self) -> None:
+        """See whether the run of all ranks is over.
+
+        Raises:
+            CollectiveLostError: a rank is gone, or late.
+            DisagreementError: ranks do not do the same.
+        """
+        self._hear(0.0)
+
+    def finished(self, kind: Kind) -> None:
+        """This rank has carried out a micro-op."""
+        self._finished[kind] += 1
+        self._tell("finished", kind)
+
+    def failed(self, reason: str) -> None:
+        """This rank can carry out no more."""
+        self._tell("failed", reason)
+
+    def close(self) -> None:
+        """Leave: the others may only do so, too."""
+        self._tell("leave")
+        if self._coordinator is not None:
+            self._coordinator.join(self._timeout_s)
+            self._coordinator.close()
+        self._wire.close()
+
+    def _granted_kind(self) -> Kind | None:
+        # There is one at most: of both kinds, one is granted once the other has ended.
+        return next((kind for kind in Kind if self._finished[kind] < self._granted[kind]), None)
+
+    def _tell(self, *message: object) -> None:
+        with suppress(OSError):  # who hears nothing is told by `next`
+            self._wire.send(*message)
+
+    def _await_all(self, rank: int, world: int) -> None:
+        deadline_s = time.monotonic() + self._timeout_s + _GRACE_S
+        while time.monotonic() < deadline_s:
+            if self._hear(_POLL_S):
+                return
+        raise CollectiveLostError(
+            f"rank {rank}: not all {world} ranks have come within {self._timeout_s:g} s"
+        )
+
+    def _hear(self, wait_s: float) -> bool:
+        try:
+            messages = self._wire.receive(wait_s)
+        except OSError as error:
+            raise CollectiveLostError(f"rank 0, which decides what comes next, is gone: {error}") from error
+        for word, *rest in messages:
+            if word == "go":
+                self._granted[Kind(rest[0])] = rest[1]
+            elif word == "disagree":
+                raise DisagreementError(rest[0])
+            elif word == "lost":
+                raise CollectiveLostError(rest[0])
+        return bool(messages)
+
+
+class Coordinator(threading.Thread):
+    """Decides for all ranks; a thread of rank 0."""
+
+    def __init__(self, world: int, host: str, timeout_s: float) -> None:
+        """Listen, and start.
+
+        Raises:
+            OSError: nothing can listen at the host.
+        """
+        super().__init__(name="collectives-coordinator", daemon=True)
+        self.secret = secrets.token_hex(16)
+        self._world = world
+        self._timeout_s = timeout_s
+        self._listener = socket.create_server((host, 0))
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._agreement = Agreement(world)
+        self._wires: dict[int, Wire] = {}
+        self._left: set[int] = set()
+        self._progress_s = time.monotonic()
+        self._closing = False
+        self.start()
+
+    def run(self) -> None:
+        """Decide until all ranks have left, or one is lost."""
+        try:
+            self._gather()
+            self._broadcast("begin")
+            self._decide()
+        except DisagreementError as error:
+            self._broadcast("disagree", str(error))
+        except CollectiveLostError as error:
+            self._broadcast("lost", str(error))
+        except Exception as error:
+            _log.exception("the coordinator of collectives has failed")
+            self._broadcast("lost", f"rank 0 can decide no more: {error}")
+        finally:
+            self._listener.close()
+
+    def close(self) -> None:
+        """End, whatever the others do."""
+        self._closing = True
+        self.join(10 * _POLL_S)
+        for wire in self._wires.values():
+            wire.close()
+
+    def _gather(self) -> None:
+        deadline_s = time.monotonic() + self._timeout_s
+        terms: dict[int, str] = {}
+        while len(self._wires) < self._world and not self._closing:
+            self._listener.settimeout(_POLL_S)
+            with suppress(TimeoutError):
+                connection, _ = self._listener.accept()
+                self._admit(Wire(connection), terms)
+            if time.monotonic() > deadline_s:
+                absent = sorted(set(range(self._world)) - set(self._wires))
+                raise CollectiveLostError(f"ranks {absent} have not come within {self._timeout_s:g} s")
+        for rank, own in sorted(terms.items()):
+            if own != terms[0]:
+                raise DisagreementError(f"ranks disagree: rank {rank} has {own}, rank 0 has {terms[0]}")
+
+    def _admit(self, wire: Wire, terms: dict[int, str]) -> None:
+        try:
+            ((word, secret, rank, own),) = wire.receive(self._timeout_s)
+        except (OSError, ValueError):
+            wire.close()
+            return
+        if word != "join" or not secrets.compare_digest(secret, self.secret) or rank in self._wires:
+            wire.close()
+            return
+        self._wires[rank] = wire
+        terms[rank] = own
+
+    def _decide(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for rank, wire in self._wires.items():
+                selector.register(wire, selectors.EVENT_READ, rank)
+            while len(self._left) < self._world and not self._closing:
+                for key, _ in selector.select(_POLL_S):
+                    if self._hear(key.data):
+                        selector.unregister(self._wires[key.data])
+                while (grant := self._agreement.grant()) is not None:
+                    self._broadcast("go", grant.kind, grant.up_to)
+                self._lose_patience()
+
+    def _hear(self, rank: int) -> bool:
+        """Take what a rank tells; True if it has left."""
+        try:
+            messages = self._wires[rank].receive(0.0)
+        except OSError as error:
+            raise CollectiveLostError(f"rank {rank} is gone: {error}") from error
+        if self._agreement.is_idle:
+            self._progress_s = time.monotonic()
+        does: dict[str, Callable[..., Any]] = {
+            "submitted": lambda kind, label: self._agreement.submitted(rank, Kind(kind), label),
+            "expected": lambda count: self._agreement.expected(rank, count),
+            "finished": lambda kind: self._finish(rank, Kind(kind)),
+            "failed": lambda reason: self._fail(rank, reason),
+            "leave": lambda: self._left.add(rank),
+        }
+        for word, *rest in messages:
+            does[word](*rest)
+        if self._left and not self._agreement.is_idle:
+            raise CollectiveLostError(f"ranks {sorted(self._left)} have left amid collectives")
+        return rank in self._left
+
+    def _finish(self, rank: int, kind: Kind) -> None:
+        self._agreement.finished(rank, kind)
+        self._progress_s = time.monotonic()
+
+    def _fail(self, rank: int, reason: str) -> None:
+        raise CollectiveLostError(f"rank {rank} has failed: {reason}")
+
+    def _lose_patience(self) -> None:
+        if self._agreement.is_idle or time.monotonic() - self._progress_s <= self._timeout_s:
+            return
+        raise CollectiveLostError(f"{self._agreement.awaited()} within {self._timeout_s:g} s")
+
+    def _broadcast(self, *message: object) -> None:
+        for wire in self._wires.values():
+            with suppress(OSError):
+                wire.send(*message)

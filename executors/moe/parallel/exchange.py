@@ -1,0 +1,61 @@
+"""What changes when experts are packed anew: ranks agree on times, and send each other parameters."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from executors.moe.parallel.packing import MicroOpTimes, Packing
+from executors.workers.meeting import losses_told
+
+
+def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
+    """The mean of all ranks' times, the same on each, so that all pack alike.
+
+    Raises:
+        PeerLostError: a rank does not answer.
+    """
+    sums = torch.tensor([times.all_to_all_s, times.feed_forward_s], dtype=torch.float64)
+    with losses_told():
+        dist.all_reduce(sums)
+    all_to_all_s, feed_forward_s = (sums / dist.get_world_size()).tolist()
+    return MicroOpTimes(all_to_all_s, feed_forward_s)
+
+
+def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank: int) -> list[Tensor]:
+    """Have each rank get the experts that it hosts from now on: parameters, and states of an optimizer.
+
+    One all-to-all for each tensor (section 4.6.1), over the default process group, while no other collective
+    is under way. All ranks must do so at the same time, with as many tensors.
+
+    Args:
+        tensors: each `(hosted before, ...)`.
+
+    Returns:
+        each `(hosted from now on, ...)`; experts come from a rank of the same group.
+
+    Raises:
+        PeerLostError: a rank does not answer.
+    """
+    sent = [_given(old, new, rank, to) for to in range(new.world)]
+    received = [len(_given(old, new, of, rank)) for of in range(new.world)]
+    first = old.hosted(rank).start
+    chosen = torch.tensor([expert - first for experts in sent for expert in experts], dtype=torch.int64)
+    exchanged = []
+    for tensor in tensors:
+        shape = tensor.shape[1:]
+        flat = tensor.detach().reshape(len(tensor), math.prod(shape))
+        arrived = flat.new_empty(sum(received), flat.shape[1])
+        outgoing = flat.index_select(0, chosen.to(flat.device))
+        with losses_told():
+            dist.all_to_all_single(arrived, outgoing, received, [len(experts) for experts in sent])
+        # Ranks of a group host ascending experts, so those that come from them are in order.
+        exchanged.append(arrived.view(len(arrived), *shape))
+    return exchanged
+
+
+def _given(old: Packing, new: Packing, of: int, to: int) -> list[int]:
+    """Which experts one rank gives another."""
+    return [expert for expert in new.hosted(to) if old.holder(expert, to) == of]

@@ -1,0 +1,107 @@
+"""The averaging of gradients as allreduce micro-ops of the scheduler."""
+
+import math
+import threading
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import GradBucket, ProcessGroup  # type: ignore[attr-defined]
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from executors.moe.parallel.scheduler import Communication
+from executors.workers.shares import share
+
+DEFAULT_PARTITION_BYTES = 30 * 1024 * 1024
+"""The thesis's 30 MB (section 4.7.1)."""
+
+
+def partition(length: int, element_bytes: int, partition_bytes: int) -> list[range]:
+    """Cut a tensor into as few parts of at most so many bytes as there can be, equal but for one element.
+
+    Raises:
+        ValueError: no element fits.
+    """
+    if partition_bytes < element_bytes:
+        raise ValueError(f"a partition of {partition_bytes} bytes holds no element of {element_bytes} bytes")
+    parts = max(1, math.ceil(length / (partition_bytes // element_bytes)))
+    return [share(length, part, parts) for part in range(parts)]
+
+
+class GradientAverage:
+    """Averages gradients over ranks, each tensor cut into micro-ops by itself.
+
+    The average is that of DistributedDataParallel: a bucket is divided by the number of ranks and added up.
+    Parts are views, so nothing is copied to cut a tensor or to put it together.
+    """
+
+    def __init__(
+        self,
+        scheduler: Communication,
+        group: ProcessGroup,
+        divisor: int,
+        partition_bytes: int = DEFAULT_PARTITION_BYTES,
+    ) -> None:
+        """Add up over a group, by a scheduler that runs its collectives, and divide.
+
+        Args:
+            divisor: how many ranks have a share in the batch; not all may be in the group.
+
+        Raises:
+            ValueError: a partition holds nothing.
+        """
+        partition(0, torch.float64.itemsize, partition_bytes)
+        self._scheduler = scheduler
+        self._group = group
+        self._is_alone = dist.get_world_size(group) == 1
+        self._divisor = divisor
+        self._partition_bytes = partition_bytes
+
+    def attach(self, model: DistributedDataParallel) -> None:
+        """Have a model average its gradients so. Before its first backward pass."""
+        model.register_comm_hook(self, _average)
+
+    def average(self, tensor: Tensor, name: str) -> Future[Tensor]:
+        """Average a flat, contiguous tensor, in place.
+
+        The future fails with what a micro-op failed with.
+        """
+        tensor.div_(self._divisor)
+        future: Future[Tensor] = Future(devices=[tensor.device] if tensor.device.type == "cuda" else None)
+        if self._is_alone:
+            future.set_result(tensor)
+            return future
+        parts = partition(tensor.numel(), tensor.element_size(), self._partition_bytes)
+        left = len(parts)
+        lock = threading.Lock()
+
+        def count(error: Exception | None) -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                if future.done():
+                    return
+                if error is not None:
+                    future.set_exception(error)  # type: ignore[arg-type]  # declared so by torch
+                elif left == 0:
+                    future.set_result(tensor)
+
+        for index, part in enumerate(parts):
+            label = f"{name} part {index} of {len(parts)}"
+            pending = self._scheduler.allreduce(tensor[part.start : part.stop], self._group, label)
+            pending.when_done(count)
+        return future
+
+
+def _average(average: GradientAverage, bucket: GradBucket) -> Future[Tensor]:
+    return average.average(bucket.buffer(), f"bucket {bucket.index()}")
+
+
+def leave_out_of_averages(model: nn.Module, experts: Iterable[nn.Module]) -> None:
+    """Have DistributedDataParallel, before it wraps a model, leave out the parameters of its experts: ranks
+    host different ones, and `ParallelExperts` averages their gradients."""
+    expert_parameters = {id(each) for module in experts for each in module.parameters()}
+    names = [name for name, each in model.named_parameters() if id(each) in expert_parameters]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)

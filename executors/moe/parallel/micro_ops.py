@@ -1,0 +1,88 @@
+"""The pieces in which collectives are issued."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import torch
+from torch.distributed import Work
+
+from executors.workers.meeting import PeerLostError
+
+
+class Kind(StrEnum):
+    """What a micro-op does. Tokens go by all-to-all, gradients by allreduce."""
+
+    ALL_TO_ALL = "all-to-all"
+    ALLREDUCE = "allreduce"
+
+
+class CollectiveLostError(PeerLostError):
+    """A collective cannot end: a rank is gone, stopped, or has not come to it in time."""
+
+
+class DisagreementError(RuntimeError):
+    """Ranks do not do the same: their settings, plans or collectives differ."""
+
+
+class Pending:
+    """A micro-op that was submitted. Several threads may wait for it."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._error: Exception | None = None
+        self._stream_event: torch.cuda.Event | None = None
+        self.duration_s = 0.0
+        """From its issue to its end, once it has ended; on a CUDA device, to when it was handed over."""
+        self._callbacks: list[Callable[[Exception | None], None]] = []
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        """Wait until it has ended; on a CUDA device the current stream waits instead, once it was issued.
+
+        Raises:
+            CollectiveLostError, DisagreementError: it never will.
+        """
+        self._done.wait()
+        if self._error is not None:
+            raise type(self._error)(str(self._error))
+        if self._stream_event is not None:
+            torch.cuda.current_stream().wait_event(self._stream_event)
+
+    def when_done(self, callback: Callable[[Exception | None], None]) -> None:
+        """Call back with the error, if any: in the thread that issues, or at once if it has ended."""
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(callback)
+                return
+        callback(self._error)
+
+    def settle(self, error: Exception | None, stream_event: "torch.cuda.Event | None" = None) -> None:
+        """Say how it has ended; for the thread that issues."""
+        with self._lock:
+            self._error, self._stream_event = error, stream_event
+            self._done.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(error)
+
+
+@dataclass(eq=False)
+class MicroOp:
+    """A piece of a collective.
+
+    Attributes:
+        label: what it is; the same on all ranks.
+        ready: on a CUDA device, when what it needs has been computed.
+        size_bytes: what this rank sends of tokens, or adds up of gradients.
+        start: issues it.
+    """
+
+    kind: Kind
+    label: str
+    size_bytes: int
+    start: Callable[[], Work]
+    submitted_s: float
+    ready: torch.cuda.Event | None = None
+    pending: Pending = field(default_factory=Pending)

@@ -1,0 +1,147 @@
+"""The order of a step's collectives as a plan, made from measured times and the same on all ranks."""
+
+import hashlib
+import json
+import queue
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from executors.moe.parallel.micro_ops import DisagreementError, Kind
+
+
+@dataclass(frozen=True)
+class MeasuredAllreduce:
+    """An allreduce micro-op of a measured step.
+
+    Attributes:
+        after: how many all-to-all micro-ops the step had submitted before this one was.
+        ready_s: when it was submitted, from the end of the last of them, if that had ended, else 0.
+        duration_s: how long it takes alone.
+    """
+
+    after: int
+    ready_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the micro-ops of a step interleave.
+
+    Attributes:
+        after: for each allreduce micro-op of a step, in the order of submission, how many all-to-all
+            micro-ops of the step are issued before it. Never falls.
+    """
+
+    after: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if any(later < earlier for earlier, later in zip(self.after, self.after[1:], strict=False)):
+            raise ValueError(
+                f"plan {list(self.after)}: allreduce micro-ops keep their order, it must not fall"
+            )
+
+    @property
+    def digest(self) -> str:
+        """By which ranks see that they have the same plan."""
+        return hashlib.sha256(json.dumps(self.after).encode()).hexdigest()[:16]
+
+
+def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) -> Plan:
+    """Put each allreduce micro-op into the first gap between all-to-alls that it fits into, or behind all.
+
+    An allreduce that does not end in its gap would hold an all-to-all up (section 4.4.1), so none is put
+    where it does not.
+
+    Args:
+        gaps_s: for each all-to-all micro-op of the step, how long it is submitted after the one before it has
+            ended; 0 if before that.
+        allreduces: in the order of submission.
+    """
+    after: list[int] = []
+    gap, used_s = 0, 0.0
+    for each in allreduces:
+        if each.after > gap:
+            gap, used_s = each.after, 0.0
+        while gap < len(gaps_s):
+            begins_s = max(used_s, each.ready_s if gap == each.after else 0.0)
+            if begins_s + each.duration_s <= gaps_s[gap]:
+                used_s = begins_s + each.duration_s
+                break
+            gap, used_s = gap + 1, 0.0
+        after.append(gap)
+    return Plan(tuple(after))
+
+
+class PlannedOrder:
+    """The order of collectives as planned; decided by each rank alone, and the same on all of them.
+
+    It follows from the order in which the program submits, which is the same on all ranks, and from the plan:
+    an allreduce micro-op is issued when so many all-to-alls as planned have been submitted before it, and at
+    once if there were more. So NCCL, where the thread hands micro-ops over long before they run, has one
+    order on all ranks (erratum I3), and one communicator runs them one after another. What a plan cannot
+    guarantee is that an all-to-all never waits behind more than one allreduce micro-op: if a gap is shorter
+    than it was measured, it waits for all that were put there.
+
+    Until the first `begin_step`, and after the plan's last micro-op, the order is that of submission.
+    """
+
+    def __init__(self) -> None:
+        self._issue: queue.SimpleQueue[Kind] = queue.SimpleQueue()
+        self._plan = Plan(())
+        self._all_to_alls = 0
+        self._allreduces = 0
+        self._deferred: deque[int] = deque()
+
+    def begin_step(self, plan: Plan) -> None:
+        """Use a plan for the step that begins; for the thread that submits, like all but `next`.
+
+        Raises:
+            DisagreementError: the step before had fewer all-to-alls than its plan, and allreduces still wait.
+        """
+        if self._deferred:
+            raise DisagreementError(
+                f"the step had {self._all_to_alls} all-to-all micro-ops, but its plan has allreduces after "
+                f"{self._deferred[0]}: plan again when the model or the partition size changes"
+            )
+        self._plan = plan
+        self._all_to_alls = self._allreduces = 0
+
+    def submitted(self, kind: Kind, label: str) -> None:  # noqa: ARG002
+        """This rank has a micro-op to issue."""
+        if kind is Kind.ALL_TO_ALL:
+            self._issue.put(kind)
+            self._all_to_alls += 1
+            while self._deferred and self._deferred[0] <= self._all_to_alls:
+                self._deferred.popleft()
+                self._issue.put(Kind.ALLREDUCE)
+            return
+        planned = self._plan.after[self._allreduces] if self._allreduces < len(self._plan.after) else 0
+        self._allreduces += 1
+        if self._deferred or planned > self._all_to_alls:
+            self._deferred.append(max(planned, self._deferred[-1] if self._deferred else 0))
+        else:
+            self._issue.put(kind)
+
+    def expected(self, count: int) -> None:
+        """Nothing: the plan knows."""
+
+    def next(self, wait_s: float) -> Kind | None:
+        """What to issue next; None if nothing was submitted while waiting so long."""
+        try:
+            return self._issue.get(timeout=wait_s)
+        except queue.Empty:
+            return None
+
+    def check(self) -> None:
+        """Nothing: other ranks are not heard of."""
+
+    def finished(self, kind: Kind) -> None:
+        """Nothing: other ranks do not wait for it."""
+
+    def failed(self, reason: str) -> None:
+        """Nothing: other ranks find out by their time limits."""
+
+    def close(self) -> None:
+        """Nothing is held."""

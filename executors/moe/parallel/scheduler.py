@@ -1,0 +1,319 @@
+"""The thread that issues a process's collectives, one after another, in the order that all ranks share."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup, Work
+
+from executors.moe.parallel.micro_ops import (
+    CollectiveLostError,
+    DisagreementError,
+    Kind,
+    MicroOp,
+    Pending,
+)
+from executors.moe.parallel.trace import MicroOpRecord
+
+_SLICE_S = 0.1
+"""How long the thread waits before it looks whether another rank is lost."""
+_GRACE_S = 0.5
+"""For the order to say first who is late."""
+_NOT_YET = "Operation timed out"
+
+_log = logging.getLogger(__name__)
+
+
+class Order(Protocol):
+    """In which order the micro-ops of the two kinds are issued. Within a kind, it is that of submission."""
+
+    def submitted(self, kind: Kind, label: str) -> None:
+        """This rank has a micro-op to issue. May be called by any thread."""
+
+    def expected(self, count: int) -> None:
+        """This rank will submit so many all-to-all micro-ops before long. May be called by any thread."""
+
+    def next(self, wait_s: float) -> Kind | None:
+        """What to issue next; None if that is not decided yet after waiting so long."""
+
+    def check(self) -> None:
+        """Raise if the run of all ranks is over."""
+
+    def finished(self, kind: Kind) -> None:
+        """This rank has carried out a micro-op."""
+
+    def failed(self, reason: str) -> None:
+        """This rank can carry out no more."""
+
+    def close(self) -> None:
+        """No more will come."""
+
+
+class Communication(Protocol):
+    """What issues a process's collectives."""
+
+    def all_to_all(
+        self,
+        received: Tensor,
+        sent: Tensor,
+        received_splits: Sequence[int],
+        sent_splits: Sequence[int],
+        group: ProcessGroup,
+        label: str,
+    ) -> Pending:
+        """Exchange rows with the ranks of a group."""
+
+    def allreduce(self, tensor: Tensor, group: ProcessGroup, label: str) -> Pending:
+        """Add a tensor up over the ranks of a group, in place."""
+
+    @property
+    def error(self) -> Exception | None:
+        """Why no more collectives are issued, if so."""
+
+    def expect_all_to_alls(self, count: int) -> None:
+        """Say that so many all-to-all micro-ops come before long."""
+
+    def close(self) -> None:
+        """Issue no more."""
+
+
+@contextmanager
+def failures_told(communication: Communication) -> Iterator[None]:
+    """For a backward pass: DistributedDataParallel hides in an error of its own why a collective has failed.
+
+    Raises:
+        CollectiveLostError, DisagreementError: in place of what was raised since.
+    """
+    try:
+        yield
+    except RuntimeError:
+        if communication.error is None:
+            raise
+        error = communication.error
+    else:
+        return
+    raise type(error)(str(error))
+
+
+class CommunicationScheduler:
+    """Issues the collectives of one process (thesis, section 4.4.2 and 4.6.1).
+
+    All ranks run the same program, so the submissions of each kind come in the same order everywhere; an
+    `Order` says how the two interleave, so all collectives may share a communicator (erratum I3). On CPUs one
+    micro-op is under way at a time. On CUDA devices the thread hands them over, each to run when the one
+    before has ended, without waiting itself, so there the order must be a plan.
+
+    Whatever goes wrong on any rank, each waiting call on every rank raises within `timeout_s` and a second:
+    a rank that ends is noticed at once, one that is stopped or late after that time.
+    """
+
+    def __init__(
+        self, order: Order, rank: int, timeout_s: float, trace: list[MicroOpRecord] | None = None
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            timeout_s: how long a collective may take once it is issued.
+            trace: is told of each micro-op that has ended.
+        """
+        self._order = order
+        self._rank = rank
+        self._timeout_s = timeout_s
+        self._trace = trace
+        self._queues: dict[Kind, deque[MicroOp]] = {kind: deque() for kind in Kind}
+        self._changed = threading.Condition()
+        self._error: Exception | None = None
+        self._is_closing = False
+        self._stream: torch.cuda.Stream | None = None
+        self._thread = threading.Thread(target=self._run, name="collectives", daemon=True)
+        self._thread.start()
+
+    def all_to_all(
+        self,
+        received: Tensor,
+        sent: Tensor,
+        received_splits: Sequence[int],
+        sent_splits: Sequence[int],
+        group: ProcessGroup,
+        label: str,
+    ) -> Pending:
+        """Exchange rows with the ranks of a group, as `torch.distributed.all_to_all_single` does.
+
+        Both tensors are in use until it has ended.
+        """
+
+        def start() -> Work:
+            work = dist.all_to_all_single(
+                received, sent, list(received_splits), list(sent_splits), group=group, async_op=True
+            )
+            assert work is not None, "this process is in the group"
+            return work
+
+        return self._submit(Kind.ALL_TO_ALL, sent, start, label)
+
+    def allreduce(self, tensor: Tensor, group: ProcessGroup, label: str) -> Pending:
+        """Add a tensor up over the ranks of a group, in place. It is in use until that has ended.
+
+        The label, with the tensor's size, must be the same on all ranks.
+        """
+
+        def start() -> Work:
+            work = dist.all_reduce(tensor, group=group, async_op=True)
+            assert work is not None, "this process is in the group"
+            return work
+
+        return self._submit(Kind.ALLREDUCE, tensor, start, f"{label}, {tensor.numel()} x {tensor.dtype}")
+
+    @property
+    def error(self) -> Exception | None:
+        """Why no more collectives are issued, if so."""
+        return self._error
+
+    def expect_all_to_alls(self, count: int) -> None:
+        """Have no further allreduce micro-op start before so many all-to-all micro-ops have been submitted
+        and have ended: they are so near that it would hold them up."""
+        self._order.expected(count)
+
+    def close(self) -> None:
+        """End the thread. What has not ended by then fails."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._order.close()
+
+    def _submit(self, kind: Kind, tensor: Tensor, start: Callable[[], Work], label: str) -> Pending:
+        ready = None
+        if tensor.device.type == "cuda":
+            ready = torch.cuda.Event()
+            ready.record()
+        size_bytes = tensor.numel() * tensor.element_size()
+        op = MicroOp(kind, label, size_bytes, start, time.monotonic(), ready)
+        with self._changed:
+            if self._error is not None:
+                op.pending.settle(self._error)
+                return op.pending
+            self._queues[kind].append(op)
+            self._order.submitted(kind, label)
+            self._changed.notify_all()
+        return op.pending
+
+    def _run(self) -> None:
+        error: Exception = CollectiveLostError("the scheduler was closed")
+        try:
+            quiet_since_s = time.monotonic()
+            while not self._is_closing:
+                kind = self._order.next(_SLICE_S)
+                if kind is None:
+                    self._lose_patience(quiet_since_s)
+                    continue
+                op = self._take(kind)
+                if op is None:
+                    break
+                self._carry_out(op)
+                quiet_since_s = time.monotonic()
+        except (CollectiveLostError, DisagreementError) as lost:
+            error = lost
+        except Exception as unforeseen:
+            _log.exception("rank %d issues no more collectives", self._rank)
+            error = CollectiveLostError(f"rank {self._rank} issues no more collectives: {unforeseen}")
+        if not self._is_closing:
+            self._order.failed(str(error))
+        with self._changed:
+            self._error = error
+            left = [op for queue in self._queues.values() for op in queue]
+            self._queues = {kind: deque() for kind in Kind}
+        for op in left:
+            op.pending.settle(error)
+
+    def _lose_patience(self, quiet_since_s: float) -> None:
+        with self._changed:
+            queued = [queue[0] for queue in self._queues.values() if queue]
+        for op in queued:
+            waited_s = time.monotonic() - max(op.submitted_s, quiet_since_s)
+            if waited_s > self._timeout_s + _GRACE_S:
+                raise CollectiveLostError(
+                    f"rank {self._rank}: {op.kind} {op.label} has waited {waited_s:.1f} s for its turn: "
+                    "rank 0, which decides, is stopped or cut off, or the plan is that of another step"
+                )
+
+    def _take(self, kind: Kind) -> MicroOp | None:
+        """The next micro-op of a kind, waited for: another rank may have come first. It stays queued."""
+        with self._changed:
+            while not self._queues[kind]:
+                if self._is_closing:
+                    return None
+                self._changed.wait(_SLICE_S)
+                self._order.check()
+            return self._queues[kind][0]
+
+    def _carry_out(self, op: MicroOp) -> None:
+        issued_s = time.monotonic()
+        event = None
+        try:
+            if op.ready is not None:
+                event = self._hand_over(op.start, op.ready)
+            else:
+                self._wait(op.start(), op, issued_s)
+        except (CollectiveLostError, DisagreementError):
+            raise
+        except RuntimeError as error:
+            self._hear_why()
+            reason = str(error).strip().partition("\n")[0]
+            raise CollectiveLostError(
+                f"rank {self._rank}: {op.kind} {op.label} has failed: {reason}"
+            ) from None
+        completed_s = time.monotonic()
+        with self._changed:
+            self._queues[op.kind].popleft()
+        self._order.finished(op.kind)
+        op.pending.duration_s = completed_s - issued_s
+        if self._trace is not None:
+            self._trace.append(
+                MicroOpRecord(
+                    *(self._rank, op.kind, op.label, op.size_bytes),
+                    *(op.submitted_s, issued_s, completed_s),
+                )
+            )
+        with torch.cuda.stream(self._stream):  # so that a future that is set by it belongs to the stream
+            op.pending.settle(None, event)
+
+    def _hand_over(self, start: Callable[[], Work], ready: torch.cuda.Event) -> torch.cuda.Event:
+        # A stream of this thread's own: the training's would wait for each allreduce.
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(ready)
+            start().wait()
+            event = torch.cuda.Event()
+            event.record(self._stream)
+        return event
+
+    def _hear_why(self) -> None:
+        """Others may know better why a collective has failed than this rank, which only sees that it has."""
+        for _ in range(5):
+            self._order.check()
+            time.sleep(_SLICE_S)
+
+    def _wait(self, work: Work, op: MicroOp, issued_s: float) -> None:
+        while True:
+            try:
+                work.wait(timedelta(seconds=_SLICE_S))
+                return
+            except RuntimeError as error:
+                if _NOT_YET not in str(error):
+                    raise
+            self._order.check()
+            if time.monotonic() - issued_s > self._timeout_s + _GRACE_S:
+                raise CollectiveLostError(
+                    f"rank {self._rank}: {op.kind} {op.label} has not ended within {self._timeout_s:g} s: "
+                    "another rank is stopped or cut off"
+                )

@@ -1,0 +1,52 @@
+"""The rival: collectives as other systems issue them, without any order between the kinds."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from executors.moe.parallel.micro_ops import Pending
+from executors.moe.parallel.planning import PlannedOrder
+from executors.moe.parallel.scheduler import CommunicationScheduler
+from executors.moe.parallel.trace import MicroOpRecord
+
+
+class UnscheduledCommunication:
+    """All-to-alls and allreduces each one after another, and the kinds beside each other, where they share
+    the network (section 4.2.2: two streams that know nothing of each other). Their process groups must
+    differ.
+    """
+
+    def __init__(self, rank: int, timeout_s: float, trace: list[MicroOpRecord] | None = None) -> None:
+        """Start; as for `CommunicationScheduler`."""
+        self._tokens = CommunicationScheduler(PlannedOrder(), rank, timeout_s, trace)
+        self._gradients = CommunicationScheduler(PlannedOrder(), rank, timeout_s, trace)
+
+    def all_to_all(
+        self,
+        received: Tensor,
+        sent: Tensor,
+        received_splits: Sequence[int],
+        sent_splits: Sequence[int],
+        group: ProcessGroup,
+        label: str,
+    ) -> Pending:
+        """As `CommunicationScheduler.all_to_all`."""
+        return self._tokens.all_to_all(received, sent, received_splits, sent_splits, group, label)
+
+    def allreduce(self, tensor: Tensor, group: ProcessGroup, label: str) -> Pending:
+        """As `CommunicationScheduler.allreduce`."""
+        return self._gradients.allreduce(tensor, group, label)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why no more collectives are issued, if so."""
+        return self._tokens.error or self._gradients.error
+
+    def expect_all_to_alls(self, count: int) -> None:
+        """Nothing: no allreduce makes way."""
+
+    def close(self) -> None:
+        """End both threads."""
+        self._tokens.close()
+        self._gradients.close()
