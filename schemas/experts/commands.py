@@ -29,7 +29,7 @@ else:
         MoeTrainWorkload | MoeServeWorkload, TaggedUnion((MoeTrainWorkload, MoeServeWorkload))
     ]
 
-ExpertNumber = Annotated[int, Field(ge=0, lt=MAX_EXPERTS)]
+ExpertNumber = Annotated[int, Field(ge=0, le=MAX_EXPERTS - 1)]
 
 
 class RankMember(Record):
@@ -42,7 +42,7 @@ class RankMember(Record):
 class LayerPlacement(Record):
     """Where the experts of one MoE layer are."""
 
-    layer: Annotated[int, Field(ge=0, lt=MAX_MOE_LAYERS)]
+    layer: Annotated[int, Field(ge=0, le=MAX_MOE_LAYERS - 1)]
     """Counted among the MoE layers."""
     devices: Annotated[
         tuple[Annotated[tuple[ExpertNumber, ...], Field(max_length=MAX_PER_DEVICE)], ...],

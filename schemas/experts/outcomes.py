@@ -41,7 +41,7 @@ class LayerPlaced(Record):
     """1 - load / load_before; with other devices, of the tokens on the busiest."""
     reports_in_a_row: Amount
     """That told of a gain worth a change."""
-    tokens: Amount
+    reported_tokens: Amount
     """Counted in the newest report."""
 
 

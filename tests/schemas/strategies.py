@@ -161,12 +161,36 @@ def _consistent_merge(problem: dict[str, Any]) -> None:
             transfer["receiver"] %= len(problem["kinds"])
 
 
+def _consistent_moe(event: dict[str, Any]) -> None:
+    """Layers have equally many experts, and jobs enough samples and experts for their ranks and devices."""
+    for layer in event.get("layers", ()):
+        if "tokens" in layer:
+            first = event["layers"][0]["tokens"]
+            layer["tokens"] = (layer["tokens"] + first)[: len(first)]
+            layer["doubles"] = min(layer.get("doubles", 0), sum(layer["tokens"]) // 2)
+    workload = event.get("workload", {})
+    if workload.get("kind") == "moe-train":
+        hyperparameters = workload.setdefault("hyperparameters", {})
+        batch = hyperparameters.get("global_batch_size", 0)
+        hyperparameters["global_batch_size"] = max(batch, workload.get("ranks", 1))
+        if workload.get("conversion") and workload.get("experts_per_device"):
+            workload["experts_per_device"] = min(
+                workload["experts_per_device"], workload["conversion"]["experts"]
+            )
+    gating = workload.get("gating", {})
+    if gating.get("mode") == "adaptive":
+        gating["threshold"] = gating.get("threshold") or 0.0
+    else:
+        gating.pop("threshold", None)
+
+
 def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:
     """An event or a command about a job whose workload obeys the rules between its fields."""
     _consistent_orders(event)
     _consistent_merge(event.get("problem", {}))
     workload = event.get("workload", {})
     _consistent_tuning(workload)
+    _consistent_moe(event)
     if workload.get("kind") == "elastic":
         fewest = workload.get("min_workers", 1)
         workload["max_workers"] = max(workload.get("max_workers", 1), fewest)
