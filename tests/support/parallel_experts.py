@@ -122,7 +122,7 @@ def model_of(
     ranks: Ranks, packing: Packing, layers: int, hidden: int, chunks: int, partition_bytes: int
 ) -> tuple[DistributedDataParallel, list[ParallelExperts]]:
     """Layers of dense parameters and parallel experts, under DistributedDataParallel with the hook."""
-    groups = connect_expert_groups(packing, ranks.rank, 20.0)
+    groups = connect_expert_groups(packing, ranks.rank, torch.device("cpu"), 20.0)
     spread = [
         parallel(ranks, groups, SmallExperts(packing.hosted(ranks.rank), hidden, layer), layer, chunks)
         for layer in range(layers)

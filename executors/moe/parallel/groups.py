@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from executors.moe.parallel.lanes import Lanes
 from executors.moe.parallel.packing import Packing
 from executors.workers.meeting import losses_told
 
@@ -22,26 +24,35 @@ class ExpertGroups:
 
     packing: Packing
     rank: int
-    tokens: ProcessGroup
+    tokens: Lanes
     replicas: ProcessGroup
 
 
-def connect_expert_groups(packing: Packing, rank: int, timeout_s: float) -> ExpertGroups:
+def connect_expert_groups(
+    packing: Packing, rank: int, device: torch.device, timeout_s: float
+) -> ExpertGroups:
     """Form the groups of all ranks; all must do so at the same time, with the same packing.
+
+    Args:
+        device: of the rows that are exchanged.
 
     Raises:
         PeerLostError: a rank does not come.
     """
     timeout = timedelta(seconds=timeout_s)
     with losses_told():
-        # Each rank takes part in the forming of all groups, in the same order.
-        sharing = {ranks: dist.new_group(ranks, timeout) for ranks in _distinct(packing, packing.group)}
-        same = {ranks: dist.new_group(ranks, timeout) for ranks in _distinct(packing, packing.replicas)}
-    tokens, replicas = sharing[packing.group(rank)], same[packing.replicas(rank)]
-    assert isinstance(tokens, ProcessGroup), "this rank is in it"
-    assert isinstance(replicas, ProcessGroup), "this rank is in it"
-    return ExpertGroups(packing, rank, tokens, replicas)
+        upward = _connect(packing, packing.group, rank, timeout)
+        downward = None if device.type == "cuda" else _connect(packing, packing.group, rank, timeout)
+        replicas = _connect(packing, packing.replicas, rank, timeout)
+    return ExpertGroups(packing, rank, Lanes(upward, downward), replicas)
 
 
-def _distinct(packing: Packing, ranks_of: Callable[[int], range]) -> list[range]:
-    return list(dict.fromkeys(ranks_of(rank) for rank in range(packing.world)))
+def _connect(
+    packing: Packing, ranks_of: Callable[[int], range], rank: int, timeout: timedelta
+) -> ProcessGroup:
+    # Each rank takes part in the forming of all groups, in the same order.
+    distinct = dict.fromkeys(ranks_of(each) for each in range(packing.world))
+    groups = {ranks: dist.new_group(ranks, timeout) for ranks in distinct}
+    mine = groups[ranks_of(rank)]
+    assert isinstance(mine, ProcessGroup), "this rank is in it"
+    return mine

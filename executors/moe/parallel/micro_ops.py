@@ -82,7 +82,7 @@ class MicroOp:
     kind: Kind
     label: str
     size_bytes: int
-    start: Callable[[], Work]
+    start: Callable[[], list[Work]]
     submitted_s: float
     ready: torch.cuda.Event | None = None
     pending: Pending = field(default_factory=Pending)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
+from executors.moe.parallel.lanes import Lanes
 from executors.moe.parallel.micro_ops import (
     CollectiveLostError,
     DisagreementError,
@@ -66,7 +67,7 @@ class Communication(Protocol):
         sent: Tensor,
         received_splits: Sequence[int],
         sent_splits: Sequence[int],
-        group: ProcessGroup,
+        lanes: Lanes,
         label: str,
     ) -> Pending:
         """Exchange rows with the ranks of a group."""
@@ -142,7 +143,7 @@ class CommunicationScheduler:
         sent: Tensor,
         received_splits: Sequence[int],
         sent_splits: Sequence[int],
-        group: ProcessGroup,
+        lanes: Lanes,
         label: str,
     ) -> Pending:
         """Exchange rows with the ranks of a group, as `torch.distributed.all_to_all_single` does.
@@ -150,12 +151,8 @@ class CommunicationScheduler:
         Both tensors are in use until it has ended.
         """
 
-        def start() -> Work:
-            work = dist.all_to_all_single(
-                received, sent, list(received_splits), list(sent_splits), group=group, async_op=True
-            )
-            assert work is not None, "this process is in the group"
-            return work
+        def start() -> list[Work]:
+            return lanes.exchange(received, sent, received_splits, sent_splits)
 
         return self._submit(Kind.ALL_TO_ALL, sent, start, label)
 
@@ -165,10 +162,10 @@ class CommunicationScheduler:
         The label, with the tensor's size, must be the same on all ranks.
         """
 
-        def start() -> Work:
+        def start() -> list[Work]:
             work = dist.all_reduce(tensor, group=group, async_op=True)
             assert work is not None, "this process is in the group"
-            return work
+            return [work]
 
         return self._submit(Kind.ALLREDUCE, tensor, start, f"{label}, {tensor.numel()} x {tensor.dtype}")
 
@@ -190,7 +187,7 @@ class CommunicationScheduler:
         self._thread.join()
         self._order.close()
 
-    def _submit(self, kind: Kind, tensor: Tensor, start: Callable[[], Work], label: str) -> Pending:
+    def _submit(self, kind: Kind, tensor: Tensor, start: Callable[[], list[Work]], label: str) -> Pending:
         ready = None
         if tensor.device.type == "cuda":
             ready = torch.cuda.Event()
@@ -262,7 +259,8 @@ class CommunicationScheduler:
             if op.ready is not None:
                 event = self._hand_over(op.start, op.ready)
             else:
-                self._wait(op.start(), op, issued_s)
+                for work in op.start():
+                    self._wait(work, op, issued_s)
         except (CollectiveLostError, DisagreementError):
             raise
         except RuntimeError as error:
@@ -286,13 +284,14 @@ class CommunicationScheduler:
         with torch.cuda.stream(self._stream):  # so that a future that is set by it belongs to the stream
             op.pending.settle(None, event)
 
-    def _hand_over(self, start: Callable[[], Work], ready: torch.cuda.Event) -> torch.cuda.Event:
+    def _hand_over(self, start: Callable[[], list[Work]], ready: torch.cuda.Event) -> torch.cuda.Event:
         # A stream of this thread's own: the training's would wait for each allreduce.
         if self._stream is None:
             self._stream = torch.cuda.Stream()
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(ready)
-            start().wait()
+            for work in start():
+                work.wait()
             event = torch.cuda.Event()
             event.record(self._stream)
         return event

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from executors.moe.parallel.lanes import Lanes
 from executors.moe.parallel.micro_ops import Pending
 from executors.moe.parallel.planning import PlannedOrder
 from executors.moe.parallel.scheduler import CommunicationScheduler
@@ -28,11 +29,11 @@ class UnscheduledCommunication:
         sent: Tensor,
         received_splits: Sequence[int],
         sent_splits: Sequence[int],
-        group: ProcessGroup,
+        lanes: Lanes,
         label: str,
     ) -> Pending:
         """As `CommunicationScheduler.all_to_all`."""
-        return self._tokens.all_to_all(received, sent, received_splits, sent_splits, group, label)
+        return self._tokens.all_to_all(received, sent, received_splits, sent_splits, lanes, label)
 
     def allreduce(self, tensor: Tensor, group: ProcessGroup, label: str) -> Pending:
         """As `CommunicationScheduler.allreduce`."""
