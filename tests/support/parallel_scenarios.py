@@ -1,14 +1,23 @@
 """What the ranks of expert-parallel layers do in tests."""
 
+import os
+import signal
+import time
 from dataclasses import asdict
+from itertools import pairwise
+from random import Random
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.network.ranks import Rank
-from executors.moe.parallel.packing import Packing
-from tests.support.parallel_experts import Block, SmallExperts, connected, model_of, tokens_of
+from executors.moe.parallel.exchange import agreed_times, exchange_experts
+from executors.moe.parallel.lanes import Lanes
+from executors.moe.parallel.packing import MicroOpTimes, Packing
+from executors.moe.parallel.scheduler import failures_told
+from tests.support.parallel_experts import Block, Ranks, SmallExperts, connected, model_of, tokens_of
 
 
 def train(rank: Rank) -> dict[str, Any]:
@@ -24,7 +33,7 @@ def train(rank: Rank) -> dict[str, Any]:
                 for layer in range(layers)
             )
         )
-        plain = DistributedDataParallel(whole, find_unused_parameters=True)
+        plain = DistributedDataParallel(whole)
         differences = []
         for step in range(2):
             rows = tokens_of(rank.rank, step, counts[rank.rank], hidden)
@@ -50,3 +59,96 @@ def train(rank: Rank) -> dict[str, Any]:
             "largest_gradient": size,
             "trace": [asdict(record) for record in ranks.trace],
         }
+
+
+def lose_a_rank(rank: Rank) -> dict[str, Any]:
+    """The last rank stops, by the signal `signal`, after a step; the others train on until they notice, and
+    then meet again without it."""
+    told = rank.arguments
+    packing = Packing(rank.world, rank.world, 1)
+    found: dict[str, Any] = {}
+    with connected(rank, told["timeout_s"]) as ranks:
+        model, _ = model_of(ranks, packing, layers=2, hidden=8, chunks=2, partition_bytes=256)
+        _step(ranks, model, rank.rank)
+        if rank.rank == rank.world - 1:
+            os.kill(os.getpid(), signal.Signals[told["signal"]])
+        began_s = time.monotonic()
+        try:
+            while True:
+                _step(ranks, model, rank.rank)
+        except Exception as error:
+            found = {"type": type(error).__name__, "text": str(error)}
+        found["after_s"] = time.monotonic() - began_s
+        del model
+    with connected(rank, 20.0, generation=2, world=rank.world - 1) as ranks:
+        total = torch.ones(3)
+        ranks.scheduler.allreduce(total, ranks.everyone, "once more").wait()
+        found["total"] = total.tolist()
+    return found
+
+
+def disagree(rank: Rank) -> dict[str, Any]:
+    """The last rank has its own terms, or its own size of micro-ops; what each rank is told."""
+    told = rank.arguments
+    is_last = rank.rank == rank.world - 1
+    try:
+        with connected(rank, told["timeout_s"], told["terms"] if is_last else "") as ranks:
+            packing = Packing(rank.world, rank.world, 1)
+            size = told["partition_bytes"] if is_last else 256
+            model, _ = model_of(ranks, packing, layers=2, hidden=8, chunks=1, partition_bytes=size)
+            _step(ranks, model, rank.rank)
+    except Exception as error:
+        return {"type": type(error).__name__, "text": str(error)}
+    return {}
+
+
+def communicate_at_random(rank: Rank) -> dict[str, Any]:
+    """Many collectives of both kinds, which each rank submits at times of its own; the trace."""
+    random = Random(rank.rank)
+    with connected(rank) as ranks:
+        lanes = Lanes(ranks.everyone)
+        gradients, parcels = [], []
+        for number in range(rank.arguments["count"]):
+            time.sleep(random.uniform(0.0, 0.004))
+            if number % 3:
+                total = torch.full((30_000,), float(rank.rank))
+                gradients.append((total, ranks.scheduler.allreduce(total, ranks.everyone, f"r{number}")))
+            else:
+                rows, arrived = torch.full((6_000, 1), float(rank.rank)), torch.empty(6_000, 1)
+                each = [6_000 // rank.world] * rank.world
+                pending = ranks.scheduler.all_to_all(arrived, rows, each, each, lanes, f"a{number}")
+                parcels.append(arrived)
+                pending.wait()
+        for _, pending in gradients:
+            pending.wait()
+        return {
+            "sums": sorted({value for total, _ in gradients for value in total.unique().tolist()}),
+            "arrived": [arrived.unique().tolist() for arrived in parcels],
+            "trace": [asdict(record) for record in ranks.trace],
+        }
+
+
+def pack_anew(rank: Rank) -> dict[str, Any]:
+    """Experts, each filled with its number, move from one packing to others; what each rank then hosts."""
+    packings = [Packing(rank.world, 4, per_device) for per_device in rank.arguments["per_device"]]
+    hosted = torch.tensor([float(expert) for expert in packings[0].hosted(rank.rank)])
+    with connected(rank):
+        tensors = [hosted[:, None, None].expand(-1, 2, 3).clone(), hosted[:, None].expand(-1, 5).clone()]
+        for old, new in pairwise(packings):
+            tensors = exchange_experts(tensors, old, new, rank.rank)
+        times = agreed_times(MicroOpTimes(rank.rank, 1.0))
+        return {
+            "experts": [tensor.flatten(1)[:, 0].tolist() for tensor in tensors],
+            "shapes": [list(tensor.shape) for tensor in tensors],
+            "whole": all(
+                bool((tensor == tensor.flatten(1)[0, 0]).all())
+                for each in tensors
+                for tensor in each.split(1)
+            ),
+            "times": asdict(times),
+        }
+
+
+def _step(ranks: Ranks, model: DistributedDataParallel, seed: int) -> None:
+    with failures_told(ranks.scheduler):
+        model(tokens_of(seed, 0, 12, 8)).square().mean().backward()

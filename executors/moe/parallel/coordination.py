@@ -210,7 +210,7 @@ class Coordinator(threading.Thread):
                 raise CollectiveLostError(f"ranks {absent} have not come within {self._timeout_s:g} s")
         for rank, own in sorted(terms.items()):
             if own != terms[0]:
-                raise DisagreementError(f"ranks disagree: rank {rank} has {own}, rank 0 has {terms[0]}")
+                raise DisagreementError(f"ranks disagree: rank {rank} has {own!r}, rank 0 has {terms[0]!r}")
 
     def _admit(self, wire: Wire, terms: dict[int, str]) -> None:
         try:

@@ -1,0 +1,39 @@
+"""Whatever goes wrong on one rank, the others are told within a stated time, and go on in another group."""
+
+import pytest
+
+from tests.executors.moe.parallel.conftest import RunRanks
+from tests.support import parallel_scenarios as scenarios
+
+
+@pytest.mark.parametrize(
+    ("signal", "timeout_s", "within_s"),
+    [
+        pytest.param("SIGKILL", 30.0, 5.0, id="killed"),
+        pytest.param("SIGSTOP", 3.0, 4.0, id="stopped"),
+    ],
+)
+def test_the_others_are_told_of_a_lost_rank_and_form_a_new_group(
+    run_survivors: RunRanks, signal: str, timeout_s: float, within_s: float
+) -> None:
+    results = run_survivors(scenarios.lose_a_rank, 3, signal=signal, timeout_s=timeout_s)
+    for result in results:
+        assert result["type"] == "CollectiveLostError", result
+        assert "rank 2" in result["text"]
+        assert result["after_s"] < within_s + 1.0  # which the machine may take to run four processes
+        assert result["total"] == [2.0, 2.0, 2.0]
+
+
+def test_ranks_with_other_terms_are_told_of_both(run: RunRanks) -> None:
+    results = run(scenarios.disagree, 3, timeout_s=20.0, terms="plan b", partition_bytes=256)
+    for result in results:
+        assert result["type"] == "DisagreementError", result
+        assert "rank 2 has 'plan b', rank 0 has ''" in result["text"]
+
+
+def test_ranks_with_other_micro_ops_are_told_of_both(run: RunRanks) -> None:
+    results = run(scenarios.disagree, 3, timeout_s=20.0, terms="", partition_bytes=128)
+    for result in results:
+        assert result["type"] == "DisagreementError", result
+        assert "ranks disagree" in result["text"]
+        assert "of 4" in result["text"]

@@ -1,0 +1,77 @@
+"""A model whose experts are spread over ranks trains as one on whose every rank all experts are."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.trace import MicroOpRecord, overlaps, waited_behind
+from tests.executors.moe.parallel.conftest import RunRanks
+from tests.support import parallel_scenarios as scenarios
+
+
+def records(result: dict[str, Any]) -> list[MicroOpRecord]:
+    return [MicroOpRecord(**record | {"kind": Kind(record["kind"])}) for record in result["trace"]]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "per_device", "chunks"),
+    [
+        pytest.param([13, 7], 2, 1, 1, id="an expert on each rank"),
+        pytest.param([13, 7, 0, 1], 4, 1, 2, id="a rank without tokens, and chunks"),
+        pytest.param([13, 7, 5, 1], 4, 2, 3, id="experts on two ranks each"),
+        pytest.param([5, 6], 2, 2, 3, id="all experts on each rank"),
+        pytest.param([20, 30], 8, 4, 2, id="several experts on each rank"),
+    ],
+)
+def test_outputs_and_gradients_equal_plain_ddp(
+    run: RunRanks, tokens: Sequence[int], experts: int, per_device: int, chunks: int
+) -> None:
+    results = run(
+        scenarios.train,
+        len(tokens),
+        tokens=tokens,
+        experts=experts,
+        per_device=per_device,
+        chunks=chunks,
+        hidden=8,
+        layers=3,
+        partition_bytes=200,
+    )
+    for result in results:
+        assert result["largest_gradient"] > 0.1
+        assert result["outputs"] < 1e-14
+        assert result["gradients"] < 1e-14
+    trace = [record for result in results for record in records(result)]
+    assert {record.kind for record in trace} == (set(Kind) if experts > per_device else {Kind.ALLREDUCE})
+    assert overlaps(trace) == []
+
+
+def test_no_allreduce_overlaps_an_all_to_all_which_waits_behind_one_at_most(run: RunRanks) -> None:
+    results = run(scenarios.communicate_at_random, 3, count=60)
+    assert all(result["sums"] == [3.0] for result in results)
+    assert all(arrived == [0.0, 1.0, 2.0] for result in results for arrived in result["arrived"])
+    traces = [records(result) for result in results]
+    assert overlaps([record for trace in traces for record in trace]) == []
+    waits = [count for trace in traces for count in waited_behind(trace).values()]
+    assert len(waits) == 3 * 20
+    assert max(waits) <= 1
+
+
+def test_ranks_issue_in_one_order(run: RunRanks) -> None:
+    results = run(scenarios.communicate_at_random, 3, count=30)
+    orders = [[record.label for record in records(result)] for result in results]
+    assert orders[0] == orders[1] == orders[2]
+
+
+@pytest.mark.parametrize("per_device", [[1, 2], [2, 4], [1, 4], [2, 1]])
+def test_experts_move_to_where_they_are_packed(run: RunRanks, per_device: Sequence[int]) -> None:
+    results = run(scenarios.pack_anew, 4, per_device=per_device)
+    count = per_device[-1]
+    for rank, result in enumerate(results):
+        hosted = [float(expert) for expert in range(4)][rank * count % 4 :][:count]
+        assert result["experts"] == [hosted, hosted]
+        assert result["shapes"] == [[count, 2, 3], [count, 5]]
+        assert result["whole"]
+        assert result["times"] == {"all_to_all_s": 1.5, "feed_forward_s": 1.0}
