@@ -1,0 +1,27 @@
+"""What docs/moe.md shows works, and what it refers to is there."""
+
+import re
+from pathlib import Path
+
+from solvers.experts.schemes import SCHEMES
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "moe.md").read_text(encoding="utf-8")
+
+
+def test_the_code_of_the_page_runs() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert [tuple(ratios.shape) for ratios in names["doubles"]] == [(2,), (2,)]  # type: ignore[attr-defined]
+
+
+def test_the_page_names_all_schemes_and_modules_that_there_are() -> None:
+    named = {
+        name
+        for row in re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+    assert set(SCHEMES) <= named
+    for path in re.findall(r"`((?:executors|solvers)/[^`]*)`", PAGE):
+        assert (ROOT / path).exists(), path
