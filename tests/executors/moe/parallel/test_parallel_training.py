@@ -73,5 +73,5 @@ def test_experts_move_to_where_they_are_packed(run: RunRanks, per_device: Sequen
         hosted = [float(expert) for expert in range(4)][rank * count % 4 :][:count]
         assert result["experts"] == [hosted, hosted]
         assert result["shapes"] == [[count, 2, 3], [count, 5]]
-        assert result["whole"]
+        assert result["spread"] == [0.0, 0.0]
         assert result["times"] == {"all_to_all_s": 1.5, "feed_forward_s": 1.0}
