@@ -36,4 +36,5 @@ def test_ranks_with_other_micro_ops_are_told_of_both(run: RunRanks) -> None:
     for result in results:
         assert result["type"] == "DisagreementError", result
         assert "ranks disagree" in result["text"]
-        assert "of 4" in result["text"]
+        assert "of 13, 16 x torch.float64" in result["text"]
+        assert "of 7, 29 x torch.float64" in result["text"]
