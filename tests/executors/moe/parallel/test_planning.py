@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executors.moe.parallel.micro_ops import DisagreementError, Kind
-from executors.moe.parallel.planning import MeasuredAllreduce, Plan, PlannedOrder, plan_step
+from executors.moe.parallel.planning import (
+    MeasuredAllreduce,
+    Plan,
+    PlannedOrder,
+    measured_step,
+    plan_step,
+)
+from executors.moe.parallel.trace import MicroOpRecord
 
 A, R = Kind.ALL_TO_ALL, Kind.ALLREDUCE
 
@@ -22,6 +29,20 @@ def issued(order: PlannedOrder) -> list[Kind]:
     while (kind := order.next(0.0)) is not None:
         kinds.append(kind)
     return kinds
+
+
+def test_a_step_is_planned_from_what_was_recorded_of_it() -> None:
+    records = [
+        MicroOpRecord(0, A, "", 0, submitted_s=1.0, issued_s=1.0, completed_s=2.0),
+        MicroOpRecord(0, R, "", 0, submitted_s=2.5, issued_s=2.5, completed_s=3.0),
+        MicroOpRecord(0, A, "", 0, submitted_s=4.0, issued_s=4.0, completed_s=6.0),
+        MicroOpRecord(0, A, "", 0, submitted_s=4.5, issued_s=6.0, completed_s=7.0),
+        MicroOpRecord(0, R, "", 0, submitted_s=4.6, issued_s=7.0, completed_s=9.0),
+    ]
+    assert measured_step(records, began_s=0.5) == (
+        [0.5, 2.0, 0.0],
+        [MeasuredAllreduce(1, 0.5, 0.5), MeasuredAllreduce(3, 0.0, 2.0)],
+    )
 
 
 def test_an_allreduce_goes_into_the_first_gap_that_it_fits_into() -> None:
