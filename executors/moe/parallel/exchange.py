@@ -55,7 +55,8 @@ def agreed_plan(plan: Plan) -> Plan:
 def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank: int) -> list[Tensor]:
     """Have each rank get the experts that it hosts from now on: parameters, and states of an optimizer.
 
-    One all-to-all for each tensor (section 4.6.1). All ranks must do so at the same time, with as many tensors.
+    One all-to-all for each tensor (section 4.6.1). All ranks must do so at the same time, with as many
+    tensors.
 
     Args:
         tensors: each `(hosted before, ...)`.

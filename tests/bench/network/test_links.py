@@ -62,12 +62,10 @@ def test_nothing_is_left_after_a_failure() -> None:
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next(places: list[Place]) -> None:
-    program = (
-        "import os\nfrom bench.network.links import rate_limited\nwith rate_limited(1, 80.0): os._exit(1)"
-    )
+    program = "import os\nfrom bench.network.links import rate_limited\nwith rate_limited(1, 80): os._exit(1)"
     killed = subprocess.Popen([sys.executable, "-c", program])
     killed.wait()
-    left = _NAMESPACES / f"millrace-{killed.pid}-0"
+    left = _NAMESPACES / f"millrace-{killed.pid}-0-0"
     assert left.exists()
     with rate_limited(1, 80.0):
         assert not left.exists()
