@@ -7,6 +7,7 @@ network is changed.
 """
 
 import ctypes
+import itertools
 import os
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ import psutil
 _PREFIX = "millrace"
 _NAMESPACES = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
+_numbers = itertools.count()
+"""Of this process's networks, as it may have several."""
 _SUBNET = "10.77.0"
 # More than the largest packet that a virtual interface hands on, or the bucket never has enough for it.
 _BURST_BYTES = 128 * 1024
@@ -82,18 +85,18 @@ def rate_limited(world: int, megabits_per_s: float) -> Iterator[list[Place]]:
         if shutil.which(tool) is None:
             raise NoLinksError(f"rate-limited links need `{tool}`: install iproute2")
     _remove_orphans()
-    hub = f"{_PREFIX}-{os.getpid()}-hub"
-    names = [f"{_PREFIX}-{os.getpid()}-{rank}" for rank in range(world)]
+    name = f"{_PREFIX}-{os.getpid()}-{next(_numbers)}"
+    hub, names = f"{name}-hub", [f"{name}-{rank}" for rank in range(world)]
     try:
         _run("ip", "netns", "add", hub)
         _run("ip", "-n", hub, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", hub, "link", "set", "bridge", "up")
-        for rank, name in enumerate(names):
-            _join(hub, name, rank, megabits_per_s)
-        yield [Place(_address(rank), "eth0", name) for rank, name in enumerate(names)]
+        for rank, each in enumerate(names):
+            _join(hub, each, rank, megabits_per_s)
+        yield [Place(_address(rank), "eth0", each) for rank, each in enumerate(names)]
     finally:
-        for name in (hub, *names):
-            _remove(name)
+        for each in (hub, *names):
+            _remove(each)
 
 
 def _join(hub: str, name: str, rank: int, megabits_per_s: float) -> None:

@@ -55,7 +55,8 @@ class RunningRanks:
         Args:
             work: a function of a module, which is called in each process and returns what JSON can hold.
         """
-        _context.set_forkserver_preload(["torch.distributed", work.__module__])
+        # DistributedDataParallel imports the last, which takes seconds.
+        _context.set_forkserver_preload(["torch.distributed", work.__module__, "torch._dynamo"])
         self.processes = []
         self._ends: list[Connection[bytes, bytes]] = []
         for rank in range(len(places)):

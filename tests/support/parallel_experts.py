@@ -17,7 +17,7 @@ from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
 from executors.moe.parallel.groups import ExpertGroups, connect_expert_groups
 from executors.moe.parallel.packing import Packing
-from executors.moe.parallel.scheduler import CommunicationScheduler
+from executors.moe.parallel.scheduler import CommunicationScheduler, Order
 from executors.moe.parallel.trace import MicroOpRecord
 from executors.workers.folder import JobFolder
 from executors.workers.meeting import Meeting
@@ -94,7 +94,12 @@ def meet(rank: Rank, generation: int = 1, world: int | None = None) -> Meeting:
 
 @contextmanager
 def connected(
-    rank: Rank, timeout_s: float = 20.0, terms: str = "", generation: int = 1, world: int | None = None
+    rank: Rank,
+    timeout_s: float = 20.0,
+    terms: str = "",
+    generation: int = 1,
+    world: int | None = None,
+    order: Order | None = None,
 ) -> Iterator[Ranks]:
     """Process groups and a scheduler that all ranks share."""
     world = world or rank.world
@@ -106,7 +111,7 @@ def connected(
     )
     trace: list[MicroOpRecord] = []
     try:
-        order = AgreedOrder.connect(
+        order = order or AgreedOrder.connect(
             dist.PrefixStore("order", store), rank.rank, world, rank.host, terms, timeout_s
         )
         scheduler = CommunicationScheduler(order, rank.rank, timeout_s, trace)

@@ -13,9 +13,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.network.ranks import Rank
-from executors.moe.parallel.exchange import agreed_times, exchange_experts
+from executors.moe.parallel.exchange import agreed_plan, agreed_times, exchange_experts
 from executors.moe.parallel.lanes import Lanes
+from executors.moe.parallel.micro_ops import DisagreementError
 from executors.moe.parallel.packing import MicroOpTimes, Packing
+from executors.moe.parallel.planning import Plan, PlannedOrder, measured_step, plan_step
 from executors.moe.parallel.scheduler import failures_told
 from tests.support.parallel_experts import Block, Ranks, SmallExperts, connected, model_of, tokens_of
 
@@ -67,9 +69,10 @@ def lose_a_rank(rank: Rank) -> dict[str, Any]:
     told = rank.arguments
     packing = Packing(rank.world, rank.world, 1)
     found: dict[str, Any] = {}
-    with connected(rank, told["timeout_s"]) as ranks:
+    with connected(rank, told["peer_timeout_s"]) as ranks:
         model, _ = model_of(ranks, packing, layers=2, hidden=8, chunks=2, partition_bytes=256)
-        _step(ranks, model, rank.rank)
+        for _ in range(3):  # in the second, DistributedDataParallel has collectives of its own
+            _step(ranks, model, rank.rank)
         if rank.rank == rank.world - 1:
             os.kill(os.getpid(), signal.Signals[told["signal"]])
         began_s = time.monotonic()
@@ -92,7 +95,7 @@ def disagree(rank: Rank) -> dict[str, Any]:
     told = rank.arguments
     is_last = rank.rank == rank.world - 1
     try:
-        with connected(rank, told["timeout_s"], told["terms"] if is_last else "") as ranks:
+        with connected(rank, told["peer_timeout_s"], told["terms"] if is_last else "") as ranks:
             packing = Packing(rank.world, rank.world, 1)
             size = told["partition_bytes"] if is_last else 256
             model, _ = model_of(ranks, packing, layers=2, hidden=8, chunks=1, partition_bytes=size)
@@ -140,13 +143,42 @@ def pack_anew(rank: Rank) -> dict[str, Any]:
         return {
             "experts": [tensor.flatten(1)[:, 0].tolist() for tensor in tensors],
             "shapes": [list(tensor.shape) for tensor in tensors],
-            "whole": all(
-                bool((tensor == tensor.flatten(1)[0, 0]).all())
-                for each in tensors
-                for tensor in each.split(1)
-            ),
+            "spread": [tensor.flatten(1).std(1).max().item() for tensor in tensors],
             "times": asdict(times),
         }
+
+
+def train_by_plan(rank: Rank) -> dict[str, Any]:
+    """Steps without a plan, by one made of a measured step, and by a given one; gradients and orders."""
+    packing = Packing(rank.world, rank.world, 1)
+    planned = PlannedOrder()
+    with connected(rank, order=planned) as ranks:
+        model, _ = model_of(ranks, packing, layers=3, hidden=8, chunks=2, partition_bytes=256)
+        plan = Plan(())
+        gradients, orders = [], []
+        for number in range(4):
+            ranks.trace.clear()
+            began_s = time.monotonic()
+            planned.begin_step(plan)
+            model.zero_grad()
+            _step(ranks, model, rank.rank)
+            gradients.append([each.grad.flatten().tolist() for each in model.parameters()])
+            orders.append([record.kind for record in ranks.trace])
+            if number == 1:
+                plan = agreed_plan(plan_step(*measured_step(ranks.trace, began_s)))
+            if number == 2:
+                plan = agreed_plan(Plan((rank.arguments["after"],) * len(plan.after)))
+        return {"gradients": gradients, "orders": orders}
+
+
+def disagree_on_a_plan(rank: Rank) -> dict[str, Any]:
+    """The last rank has an allreduce micro-op more than the others."""
+    with connected(rank):
+        try:
+            agreed_plan(Plan((0,) * (4 + (rank.rank == rank.world - 1))))
+        except DisagreementError as error:
+            return {"text": str(error)}
+    return {}
 
 
 def _step(ranks: Ranks, model: DistributedDataParallel, seed: int) -> None:

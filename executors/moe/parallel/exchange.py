@@ -1,4 +1,7 @@
-"""What changes when experts are packed anew: ranks agree on times, and send each other parameters."""
+"""What ranks tell each other between steps: times, plans, and the parameters of experts packed anew.
+
+All of it goes over the default process group, while no other collective is under way.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from executors.moe.parallel.micro_ops import DisagreementError
 from executors.moe.parallel.packing import MicroOpTimes, Packing
+from executors.moe.parallel.planning import Plan
 from executors.workers.meeting import losses_told
 
 
@@ -24,11 +29,34 @@ def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
     return MicroOpTimes(all_to_all_s, feed_forward_s)
 
 
+def agreed_plan(plan: Plan) -> Plan:
+    """Rank 0's plan, the same on each rank (erratum I3).
+
+    Raises:
+        DisagreementError: a rank has planned for another number of allreduce micro-ops, so its step differs.
+        PeerLostError: a rank does not answer.
+    """
+    count = torch.tensor([len(plan.after)])
+    counts = [torch.empty_like(count) for _ in range(dist.get_world_size())]
+    with losses_told():
+        dist.all_gather(counts, count)
+    for rank, each in enumerate(counts):
+        if int(each) != int(counts[0]):
+            raise DisagreementError(
+                f"ranks disagree: rank {rank} has {int(each)} allreduce micro-ops in a step, rank 0 has "
+                f"{int(counts[0])}"
+            )
+    after = torch.tensor(plan.after, dtype=torch.int64)
+    with losses_told():
+        dist.broadcast(after, 0)
+    return Plan(tuple(after.tolist()))
+
+
 def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank: int) -> list[Tensor]:
     """Have each rank get the experts that it hosts from now on: parameters, and states of an optimizer.
 
-    One all-to-all for each tensor (section 4.6.1), over the default process group, while no other collective
-    is under way. All ranks must do so at the same time, with as many tensors.
+    One all-to-all for each tensor (section 4.6.1). All ranks must do so at the same time, with as many
+    tensors.
 
     Args:
         tensors: each `(hosted before, ...)`.

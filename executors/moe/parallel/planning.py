@@ -4,10 +4,11 @@ import hashlib
 import json
 import queue
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from executors.moe.parallel.micro_ops import DisagreementError, Kind
+from executors.moe.parallel.trace import MicroOpRecord
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,24 @@ class Plan:
     def digest(self) -> str:
         """By which ranks see that they have the same plan."""
         return hashlib.sha256(json.dumps(self.after).encode()).hexdigest()[:16]
+
+
+def measured_step(
+    records: Iterable[MicroOpRecord], began_s: float
+) -> tuple[list[float], list[MeasuredAllreduce]]:
+    """What `plan_step` needs, from one rank's trace of a step that began so and had no plan yet."""
+    gaps_s: list[float] = []
+    allreduces: list[MeasuredAllreduce] = []
+    end_s = began_s  # of the all-to-alls so far
+    for record in sorted(records, key=lambda record: record.submitted_s):
+        after_s = max(record.submitted_s - end_s, 0.0)
+        if record.kind is Kind.ALL_TO_ALL:
+            gaps_s.append(after_s)
+            end_s = record.completed_s
+        else:
+            duration_s = record.completed_s - record.issued_s
+            allreduces.append(MeasuredAllreduce(len(gaps_s), after_s, duration_s))
+    return gaps_s, allreduces
 
 
 def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) -> Plan:

@@ -88,20 +88,24 @@ class Communication(Protocol):
 
 @contextmanager
 def failures_told(communication: Communication) -> Iterator[None]:
-    """For a backward pass: DistributedDataParallel hides in an error of its own why a collective has failed.
+    """For a step: DistributedDataParallel hides in an error of its own why a collective has failed, and has
+    collectives of its own, as in its second forward pass, which fail as Gloo or NCCL will have it: when the
+    time limit of its process group is over, if a rank is lost.
 
     Raises:
         CollectiveLostError, DisagreementError: in place of what was raised since.
     """
     try:
         yield
-    except RuntimeError:
-        if communication.error is None:
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        # Gloo has no type of error of its own.
+        if communication.error is None and not isinstance(error, dist.DistError) and "gloo" not in reason:
             raise
-        error = communication.error
     else:
         return
-    raise type(error)(str(error))
+    cause = communication.error or CollectiveLostError(f"a collective has failed: {reason}")
+    raise type(cause)(str(cause))
 
 
 class CommunicationScheduler:

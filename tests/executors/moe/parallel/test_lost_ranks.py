@@ -16,7 +16,7 @@ from tests.support import parallel_scenarios as scenarios
 def test_the_others_are_told_of_a_lost_rank_and_form_a_new_group(
     run_survivors: RunRanks, signal: str, timeout_s: float, within_s: float
 ) -> None:
-    results = run_survivors(scenarios.lose_a_rank, 3, signal=signal, timeout_s=timeout_s)
+    results = run_survivors(scenarios.lose_a_rank, 3, signal=signal, peer_timeout_s=timeout_s)
     for result in results:
         assert result["type"] == "CollectiveLostError", result
         assert "rank 2" in result["text"]
@@ -25,15 +25,16 @@ def test_the_others_are_told_of_a_lost_rank_and_form_a_new_group(
 
 
 def test_ranks_with_other_terms_are_told_of_both(run: RunRanks) -> None:
-    results = run(scenarios.disagree, 3, timeout_s=20.0, terms="plan b", partition_bytes=256)
+    results = run(scenarios.disagree, 3, peer_timeout_s=20.0, terms="plan b", partition_bytes=256)
     for result in results:
         assert result["type"] == "DisagreementError", result
         assert "rank 2 has 'plan b', rank 0 has ''" in result["text"]
 
 
 def test_ranks_with_other_micro_ops_are_told_of_both(run: RunRanks) -> None:
-    results = run(scenarios.disagree, 3, timeout_s=20.0, terms="", partition_bytes=128)
+    results = run(scenarios.disagree, 3, peer_timeout_s=20.0, terms="", partition_bytes=128)
     for result in results:
         assert result["type"] == "DisagreementError", result
         assert "ranks disagree" in result["text"]
-        assert "of 4" in result["text"]
+        assert "of 13, 16 x torch.float64" in result["text"]
+        assert "of 7, 29 x torch.float64" in result["text"]

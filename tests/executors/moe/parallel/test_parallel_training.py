@@ -65,6 +65,23 @@ def test_ranks_issue_in_one_order(run: RunRanks) -> None:
     assert orders[0] == orders[1] == orders[2]
 
 
+def test_a_step_by_a_plan_has_the_gradients_of_one_without_and_the_planned_order(run: RunRanks) -> None:
+    last = 3 * 2 * (1 + 2 * 2) - 3  # all-to-alls of three layers, of which backward passes have no counts
+    results = run(scenarios.train_by_plan, 2, after=last)
+    for result in results:
+        assert result["orders"] == results[0]["orders"]
+        assert all(gradients == result["gradients"][0] for gradients in result["gradients"])
+        kinds = result["orders"][3]
+        assert kinds.count(Kind.ALL_TO_ALL) == last
+        assert kinds == [Kind.ALL_TO_ALL] * last + [Kind.ALLREDUCE] * (len(kinds) - last)
+        assert result["orders"][1] != kinds
+
+
+def test_ranks_whose_steps_differ_are_told_so_when_they_plan(run: RunRanks) -> None:
+    for result in run(scenarios.disagree_on_a_plan, 3):
+        assert "rank 2 has 5 allreduce micro-ops in a step, rank 0 has 4" in result["text"]
+
+
 @pytest.mark.parametrize("per_device", [[1, 2], [2, 4], [1, 4], [2, 1]])
 def test_experts_move_to_where_they_are_packed(run: RunRanks, per_device: Sequence[int]) -> None:
     results = run(scenarios.pack_anew, 4, per_device=per_device)
@@ -73,5 +90,5 @@ def test_experts_move_to_where_they_are_packed(run: RunRanks, per_device: Sequen
         hosted = [float(expert) for expert in range(4)][rank * count % 4 :][:count]
         assert result["experts"] == [hosted, hosted]
         assert result["shapes"] == [[count, 2, 3], [count, 5]]
-        assert result["whole"]
+        assert result["spread"] == [0.0, 0.0]
         assert result["times"] == {"all_to_all_s": 1.5, "feed_forward_s": 1.0}

@@ -1,0 +1,124 @@
+"""Where allreduce micro-ops are put in a step, and in which order a rank then issues."""
+
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executors.moe.parallel.micro_ops import DisagreementError, Kind
+from executors.moe.parallel.planning import (
+    MeasuredAllreduce,
+    Plan,
+    PlannedOrder,
+    measured_step,
+    plan_step,
+)
+from executors.moe.parallel.trace import MicroOpRecord
+
+A, R = Kind.ALL_TO_ALL, Kind.ALLREDUCE
+
+gaps = st.lists(st.integers(0, 6), max_size=4)
+allreduces = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(1, 4)), max_size=4).map(
+    lambda drawn: [MeasuredAllreduce(*each) for each in sorted(drawn)]
+)
+
+
+def issued(order: PlannedOrder) -> list[Kind]:
+    kinds = []
+    while (kind := order.next(0.0)) is not None:
+        kinds.append(kind)
+    return kinds
+
+
+def test_a_step_is_planned_from_what_was_recorded_of_it() -> None:
+    records = [
+        MicroOpRecord(0, A, "", 0, submitted_s=1.0, issued_s=1.0, completed_s=2.0),
+        MicroOpRecord(0, R, "", 0, submitted_s=2.5, issued_s=2.5, completed_s=3.0),
+        MicroOpRecord(0, A, "", 0, submitted_s=4.0, issued_s=4.0, completed_s=6.0),
+        MicroOpRecord(0, A, "", 0, submitted_s=4.5, issued_s=6.0, completed_s=7.0),
+        MicroOpRecord(0, R, "", 0, submitted_s=4.6, issued_s=7.0, completed_s=9.0),
+    ]
+    assert measured_step(records, began_s=0.5) == (
+        [0.5, 2.0, 0.0],
+        [MeasuredAllreduce(1, 0.5, 0.5), MeasuredAllreduce(3, 0.0, 2.0)],
+    )
+
+
+def test_an_allreduce_goes_into_the_first_gap_that_it_fits_into() -> None:
+    each = MeasuredAllreduce(after=1, ready_s=0.0, duration_s=2.0)
+    assert plan_step([9.0, 1.0, 5.0], [each, each, each]).after == (2, 2, 3)
+
+
+def test_one_that_is_ready_late_in_a_gap_may_no_longer_fit() -> None:
+    late = MeasuredAllreduce(after=0, ready_s=2.0, duration_s=2.0)
+    assert plan_step([3.0, 2.0], [late]).after == (1,)
+
+
+@given(gaps_s=gaps, measured=allreduces)
+def test_a_plan_ends_each_allreduce_as_early_as_can_be_without_holding_an_all_to_all_up(
+    gaps_s: list[int], measured: list[MeasuredAllreduce]
+) -> None:
+    measured = [each for each in measured if each.after <= len(gaps_s)]
+    plan = plan_step(gaps_s, measured)
+    possible = [
+        after
+        for after in product(range(len(gaps_s) + 1), repeat=len(measured))
+        if all(earlier <= later for earlier, later in pairwise(after)) and fits(gaps_s, measured, after)
+    ]
+    assert plan.after in possible
+    assert all(plan.after <= after for after in possible)  # compared as the order of micro-ops has it
+
+
+def fits(gaps_s: list[int], measured: list[MeasuredAllreduce], after: tuple[int, ...]) -> bool:
+    ends_s = [0.0] * (len(gaps_s) + 1)
+    for gap, each in zip(after, measured, strict=True):
+        if gap < each.after:
+            return False
+        begins_s = max(ends_s[gap], each.ready_s if gap == each.after else 0.0)
+        ends_s[gap] = begins_s + each.duration_s
+    return all(end_s <= gap_s for end_s, gap_s in zip(ends_s, gaps_s, strict=False) if end_s > 0)
+
+
+def test_an_allreduce_is_issued_after_so_many_all_to_alls_as_planned() -> None:
+    order = PlannedOrder()
+    order.begin_step(Plan((2, 2)))
+    for kind in (A, R, R, A, A):
+        order.submitted(kind, "")
+    assert issued(order) == [A, A, R, R, A]
+
+
+def test_an_allreduce_that_comes_later_than_planned_is_issued_at_once() -> None:
+    order = PlannedOrder()
+    order.begin_step(Plan((1,)))
+    for kind in (A, A, R):
+        order.submitted(kind, "")
+    assert issued(order) == [A, A, R]
+
+
+def test_without_a_plan_the_order_is_that_of_submission() -> None:
+    order = PlannedOrder()
+    for kind in (R, A, R):
+        order.submitted(kind, "")
+    assert issued(order) == [R, A, R]
+
+
+def test_a_step_with_fewer_all_to_alls_than_planned_is_refused() -> None:
+    order = PlannedOrder()
+    order.begin_step(Plan((3,)))
+    order.submitted(A, "")
+    order.submitted(R, "")
+    with pytest.raises(
+        DisagreementError, match="1 all-to-all micro-ops, but its plan has allreduces after 3"
+    ):
+        order.begin_step(Plan(()))
+
+
+def test_a_plan_that_changes_the_order_of_allreduces_is_refused() -> None:
+    with pytest.raises(ValueError, match="must not fall"):
+        Plan((2, 1))
+
+
+def test_plans_are_told_apart_by_their_digests() -> None:
+    assert Plan((1, 2)).digest == Plan((1, 2)).digest
+    assert Plan((1, 2)).digest != Plan((1, 3)).digest
