@@ -215,11 +215,11 @@ class Coordinator(threading.Thread):
     def _admit(self, wire: Wire, terms: dict[int, str]) -> None:
         try:
             ((word, secret, rank, own),) = wire.receive(self._timeout_s)
-        except (OSError, ValueError):
-            wire.close()
-            return
-        if word != "join" or not secrets.compare_digest(secret, self.secret) or rank in self._wires:
-            wire.close()
+            is_ours = word == "join" and secrets.compare_digest(secret, self.secret)
+        except (OSError, ValueError, TypeError):
+            is_ours = False
+        if not is_ours or rank in self._wires:
+            wire.close()  # whoever else has found the port
             return
         self._wires[rank] = wire
         terms[rank] = own

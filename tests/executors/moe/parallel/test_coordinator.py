@@ -1,0 +1,43 @@
+"""Rank 0 hears nobody but the ranks of its group."""
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from executors.moe.parallel.coordination import Coordinator
+from executors.moe.parallel.wire import Wire
+
+_HOST = "127.0.0.1"
+_WAIT_S = 10.0
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    started = Coordinator(1, _HOST, _WAIT_S)
+    yield started
+    started.close()
+
+
+def heard(wire: Wire) -> list[object]:
+    deadline_s = time.monotonic() + _WAIT_S
+    while time.monotonic() < deadline_s:
+        if messages := wire.receive(0.1):
+            return list(messages)
+    raise AssertionError("nothing is heard")
+
+
+@pytest.mark.parametrize(
+    "line", [b"17", b"hello", b'["join", 3, 0, ""]', b'["join", "guessed", 0, ""]', b'["go"]']
+)
+def test_whoever_else_has_found_the_port_is_sent_away(coordinator: Coordinator, line: bytes) -> None:
+    with socket.create_connection(coordinator.address) as stranger:
+        stranger.sendall(line + b"\n")
+        stranger.settimeout(_WAIT_S)
+        assert stranger.recv(1) == b"", "it is disconnected"
+    wire = Wire(socket.create_connection(coordinator.address))
+    wire.send("join", coordinator.secret, 0, "")
+    assert heard(wire) == [["begin"]]
+    wire.send("leave")
+    wire.close()
