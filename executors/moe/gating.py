@@ -6,7 +6,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-GatingMode = Literal["top1", "top2", "adaptive"]
+from schemas.experts.workload import GatingMode
+
 ExpertWeights = Literal["normalized", "probability"]
 
 

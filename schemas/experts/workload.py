@@ -16,6 +16,7 @@ MAX_PER_DEVICE = 64
 PUBLISHED_PER_DEVICE = 4
 """The most experts that are packed on a device (thesis, section 4.7.1)."""
 PUBLISHED_PATH_LENGTH = 3
+"""Layers of a sample path (section 4.7.1)."""
 PUBLISHED_MICRO_OP_MB = 30.0
 
 Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]

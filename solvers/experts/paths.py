@@ -11,11 +11,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from schemas.experts.workload import PUBLISHED_PATH_LENGTH
 from solvers.compiled import Bools, Ints, kernel
 from solvers.experts.placement import MAX_EXPERTS, Demand
 
-PUBLISHED_LENGTH = 3
-"""Layers of a path (section 4.7.1)."""
 PUBLISHED_TOP = 1
 """Experts of each path that count for its estimate: k. Gating is top-1 in inference (section 4.7.1, erratum
 I2), and the accuracy of section 4.7.3.2 is that of top-2k lists of two."""
@@ -57,7 +56,7 @@ class PathProfile:
     """
 
     def __init__(
-        self, experts: int, layers: int, length: int = PUBLISHED_LENGTH, most_paths: int = 1_024
+        self, experts: int, layers: int, length: int = PUBLISHED_PATH_LENGTH, most_paths: int = 1_024
     ) -> None:
         if not 1 <= experts <= MAX_EXPERTS:
             raise ValueError(f"{experts} experts, expected 1 to {MAX_EXPERTS}")

@@ -6,16 +6,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from schemas.experts.workload import MAX_PER_DEVICE, PUBLISHED_PER_DEVICE
 from solvers.compiled import Floats, Ints
 
 MAX_DEVICES = 1_024
 MAX_EXPERTS = 1_024
-MOST_PER_DEVICE = 64
-"""The most experts that a device may be allowed."""
 MAX_LOAD = 2**44
 """Of a batch: its product with the number of slots still fits 64 bits."""
-PUBLISHED_EXPERTS_PER_DEVICE = 4
-"""The most experts that are packed on a device (section 4.7.1)."""
 _WHOLE = 2**32
 """Parts in which a popularity is counted, so that everything after it is integer arithmetic."""
 FREE = -1
@@ -111,14 +108,14 @@ class Cluster:
     """Equal devices, and how many experts of a layer each may have."""
 
     devices: int
-    most_per_device: int = PUBLISHED_EXPERTS_PER_DEVICE
+    most_per_device: int = PUBLISHED_PER_DEVICE
 
     def __post_init__(self) -> None:
         if not 1 <= self.devices <= MAX_DEVICES:
             raise ValueError(f"{self.devices} devices, expected 1 to {MAX_DEVICES}")
-        if not 1 <= self.most_per_device <= MOST_PER_DEVICE:
+        if not 1 <= self.most_per_device <= MAX_PER_DEVICE:
             raise ValueError(
-                f"at most {self.most_per_device} experts per device, expected 1 to {MOST_PER_DEVICE}"
+                f"at most {self.most_per_device} experts per device, expected 1 to {MAX_PER_DEVICE}"
             )
 
     def check(self, experts: int) -> None:

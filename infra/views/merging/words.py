@@ -137,7 +137,7 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
         case "undone" if len(change.job_ids) == 1:
             yield f"its merge is undone, it is to begin anew alone{why}"
         case "undone":
-            yield f"{_undone(change)}{why}"
+            yield f"the merge {chain(change)} is undone, both are to go on alone{why}"
         case "preempted":
             yield f"loses its {before} and waits{why}"
         case "node_lost":
@@ -153,12 +153,6 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
     yield from (_merge_words(each) for each in change.foretold if each.iterations != each.iterations_alone)
     if change.gpus:
         yield f"what is left is taken to need {lasting(change.remaining_s)} with these GPUs"
-
-
-def _undone(change: TaskChanged) -> str:
-    if len(change.job_ids) > 1:
-        return f"the merge {chain(change)} is undone, both are to go on alone"
-    return f"the merge of {chain(change)} is undone, and it is to begin anew alone"
 
 
 def judged_words(told: MergeJudged) -> Iterator[str]:
