@@ -1,7 +1,10 @@
 """Nodes with the runner `elastic`, without a broker, on one machine and one shared disk."""
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +24,8 @@ CELL = "c"
 MODEL = "tiny"
 DATASET = "pairs.jsonl"
 _WAIT_S = 60.0
+_TURN_S = 0.005
+_FIRST_STOP_S, _STOP_GROWTH, _LONGEST_STOP_S = 0.005, 1.1, 0.5
 
 Members = Sequence[tuple[str, int]]
 
@@ -70,6 +75,8 @@ class Fleet:
     root: Path
     settings: ElasticSettings
     nodes: dict[str, Node] = field(default_factory=dict)
+    _slow_node: str | None = None
+    _stop_s: float = _FIRST_STOP_S
 
     def add(self, name: str, gpus: int = 2, **settings: object) -> Node:
         """Start a node."""
@@ -127,6 +134,7 @@ class Fleet:
     def until(self, condition: Callable[[], object], timeout_s: float = _WAIT_S) -> None:
         """Let the nodes turn until something is so."""
         deadline_s = time.monotonic() + timeout_s
+        self._stop_s = _FIRST_STOP_S
         while not condition():
             assert time.monotonic() < deadline_s, f"in vain for {timeout_s} s: {self.told()}"
             self.turn()
@@ -135,7 +143,24 @@ class Fleet:
         """One turn of each node's loop."""
         for node in self.nodes.values():
             node.runner.advance()
-        time.sleep(0.005)
+        if self._slow_node is not None:
+            self._signal(self._slow_node, signal.SIGCONT)
+        time.sleep(_TURN_S)
+        if self._slow_node is not None:
+            self._signal(self._slow_node, signal.SIGSTOP)
+            time.sleep(self._stop_s)
+            self._stop_s = min(_STOP_GROWTH * self._stop_s, _LONGEST_STOP_S)
+
+    @contextmanager
+    def slowed(self, name: str) -> Iterator[None]:
+        """Let a node's workers take few steps, however long others need to begin on a busy machine: they run
+        for a moment in each turn, and are stopped for longer the longer something is waited for."""
+        self._slow_node = name
+        try:
+            yield
+        finally:
+            self._slow_node = None
+            self._signal(name, signal.SIGCONT)
 
     def told(self, job_id: str | None = None) -> list[str]:
         """All reports, in short."""
@@ -210,6 +235,11 @@ class Fleet:
         """Stop all nodes."""
         for node in self.nodes.values():
             node.runner.close("node_stops")
+
+    def _signal(self, name: str, number: int) -> None:
+        for pid in self.pids(name):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _reports(self, kind: type[RunReport], job_id: str | None, node: str | None) -> Iterator[RunReport]:
         for name, each in self.nodes.items():

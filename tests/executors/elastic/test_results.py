@@ -31,10 +31,11 @@ def test_an_adapter_is_the_same_on_one_worker_or_more(fleet: Fleet) -> None:
     fleet.assign("one", 1, [("n2", 1)], work)
     fleet.assign("more", 1, [("n1", 1)], work)
     fleet.until(fleet.has_started("more", 1, "n1"))
-    fleet.assign("more", 2, [("n1", 2)], work)
+    with fleet.slowed("n1"):
+        fleet.assign("more", 2, [("n1", 2)], work)
+        fleet.until(fleet.has_started("more", 2, "n1"))
     fleet.until(fleet.is_over("one", "n2"))
     fleet.until(fleet.is_over("more", "n1"))
-    assert fleet.has_started("more", 2, "n1")()
     adapters = {}
     for finished in fleet.reports(RunFinished):
         assert isinstance(finished, RunFinished)

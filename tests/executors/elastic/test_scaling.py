@@ -43,10 +43,12 @@ def test_a_worker_joins_and_leaves_in_the_middle(fleet: Fleet, alone: Trained) -
     work = workload(keeps=False)
     fleet.assign("j", 1, [("n1", 1)], work)
     fleet.until(fleet.has_started("j", 1, "n1"))
-    fleet.assign("j", 2, [("n1", 1), ("n2", 1)], work)
-    fleet.until(fleet.has_started("j", 2, "n1", "n2"))
-    fleet.assign("j", 3, [("n1", 1)], work)
-    fleet.release("j", 2, ["n2"])
+    with fleet.slowed("n1"):
+        fleet.assign("j", 2, [("n1", 1), ("n2", 1)], work)
+        fleet.until(fleet.has_started("j", 2, "n1", "n2"))
+        fleet.assign("j", 3, [("n1", 1)], work)
+        fleet.release("j", 2, ["n2"])
+        fleet.until(fleet.has_started("j", 3, "n1"))
     fleet.until(fleet.is_over("j", "n1", "n2"))
     Trained.of(fleet, "j").assert_like(alone)
     started = [report.samples_done for report in fleet.reports(RunStarted, node="n1")]
@@ -60,8 +62,10 @@ def test_the_leader_leaves_and_another_goes_on(fleet: Fleet, alone: Trained) -> 
     work = workload(keeps=False)
     fleet.assign("j", 1, [("n1", 2), ("n2", 1)], work)
     fleet.until(fleet.has_started("j", 1, "n1", "n2"))
-    fleet.assign("j", 2, [("n2", 2)], work)
-    fleet.release("j", 1, ["n1"])
+    with fleet.slowed("n1"):
+        fleet.assign("j", 2, [("n2", 2)], work)
+        fleet.release("j", 1, ["n1"])
+        fleet.until(fleet.has_started("j", 2, "n2"))
     fleet.until(fleet.is_over("j", "n2", generation=2))
     fleet.until(fleet.is_over("j", "n1"))
     Trained.of(fleet, "j").assert_like(alone)
@@ -74,11 +78,13 @@ def test_a_generation_is_superseded_before_it_comes_together(fleet: Fleet, alone
     work = workload(keeps=False)
     fleet.assign("j", 1, [("n1", 1)], work)
     fleet.until(fleet.has_started("j", 1, "n1"))
-    fleet.assign("j", 2, [("n1", 1), ("n2", 2)], work)
-    for _ in range(3):
-        fleet.turn()
-    fleet.assign("j", 3, [("n1", 1), ("n3", 1)], work)
-    fleet.release("j", 2, ["n2"])
+    with fleet.slowed("n1"):
+        fleet.assign("j", 2, [("n1", 1), ("n2", 2)], work)
+        for _ in range(3):
+            fleet.turn()
+        fleet.assign("j", 3, [("n1", 1), ("n3", 1)], work)
+        fleet.release("j", 2, ["n2"])
+        fleet.until(fleet.has_started("j", 3, "n1", "n3"))
     fleet.until(fleet.is_over("j", "n1", "n2", "n3"))
     Trained.of(fleet, "j").assert_like(alone)
     assert fleet.told("j").count("n2 j/2 progressed 0 complete") == 1
