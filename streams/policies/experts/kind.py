@@ -22,5 +22,9 @@ EXPERTS = PolicyKind(
         "job.refunded": ("time_over",),
         "event.ignored": ("job_ending", "unusable_report"),
     },
+    virtual_runners={RanksAssigned.RUNNER: "infra.simulation.experts.ranks:VirtualRanks"},
+    drawn="infra.workloads.experts.drawing:draw",
+    measures="infra.simulation.experts.measures:ExpertsMeasures",
+    view="infra.views.experts.view:ExpertsView",
     warm_up="streams.policies.experts.warm_up:story",
 )
