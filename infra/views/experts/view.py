@@ -55,7 +55,7 @@ class ExpertsView(PolicyView):
             case ExpertsProfiled():
                 return list(_profiled(told))
             case ExpertsRouted():
-                return list(_routed(told))
+                return [_routed(told)]
             case RanksAssigned():
                 here = sum(member.ranks for member in told.members if member.node == told.node)
                 ranks = counted(sum(member.ranks for member in told.members), "rank")
@@ -113,7 +113,8 @@ def _serving(job: MoeServeWorkload) -> Iterator[str]:
     yield f"serves {job.model} to prompts of {asked.dataset.path}{most}{rate}{until}"
     yield (
         f"{_gating(job.gating)}; {counted(job.ranks, 'rank')} of {job.most_experts_per_device} experts at "
-        f"most; scheme {job.scheme}, sample paths of {job.path_length}, {job.profile_batches} batches profiled"
+        f"most; scheme {job.scheme}, sample paths of {job.path_length} layers, {job.profile_batches} batches "
+        "profiled"
     )
 
 
@@ -178,28 +179,24 @@ def _served(served: ZoneServed) -> Iterator[str]:
 
 def _profiled(report: ExpertsProfiled) -> Iterator[str]:
     accuracy = "" if report.accuracy is None else f"; {report.accuracy:.0%} of estimates were right"
-    yield (
-        f"{report.node} has profiled it: {counted(report.paths, 'sample path')} of {report.path_length} "
-        f"layers{accuracy}"
+    layers = counted(report.path_length, "layer")
+    yield f"{report.node} has profiled it: {counted(report.paths, 'sample path')} of {layers}{accuracy}"
+    yield _tokens(report)
+
+
+def _routed(report: ExpertsRouted) -> str:
+    revised = f"; {report.revised} layers placed anew for a batch" if report.revised else ""
+    return (
+        f"{report.node} has routed {report.batches} batches in {report.interval_s:.1f} s with placement "
+        f"{report.revision}: {_tokens(report)}{revised}"
     )
-    yield from _tokens(report)
 
 
-def _routed(report: ExpertsRouted) -> Iterator[str]:
-    batches = "batch" if report.batches == 1 else "batches"
-    yield (
-        f"{report.node} has routed {report.batches} {batches} in {report.interval_s:.1f} s with placement "
-        f"{report.revision}; {report.revised} layers were placed anew for a batch"
-    )
-    yield from _tokens(report)
-
-
-def _tokens(report: RoutingReport) -> Iterator[str]:
+def _tokens(report: RoutingReport) -> str:
     tokens = sum(sum(layer.tokens) for layer in report.layers)
     doubles = sum(layer.doubles for layer in report.layers)
+    twice = f", {doubles} with two experts" if doubles else ""
     shares = [max(layer.tokens) / total for layer in report.layers if (total := sum(layer.tokens))]
-    most = f"; the most popular expert of a layer has {max(shares):.0%}" if shares else ""
-    yield (
-        f"{tokens} tokens over {counted(len(report.layers), 'layer')} of {len(report.layers[0].tokens)} "
-        f"experts, {doubles} with two experts{most}"
-    )
+    most = f"; up to {max(shares):.0%} of a layer go to one expert" if shares else ""
+    layers = counted(len(report.layers), "layer")
+    return f"{tokens} tokens over {layers} of {len(report.layers[0].tokens)} experts{twice}{most}"
