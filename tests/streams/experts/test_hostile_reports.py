@@ -53,7 +53,7 @@ class HostileHistory(History):
 
     def _layers(self) -> tuple[LayerRouting, ...]:
         rng = self.rng
-        layers, experts = rng.choice([(1, 8), (2, 8), (2, 8), (2, 1), (256, 64), (64, 256), (1, 256)])
+        layers, experts = rng.choice([(1, 8), (2, 8), (2, 8), (2, 1), (146, 9), (29, 64), (7, 256), (1, 256)])
         return tuple(
             LayerRouting(tokens=tuple(rng.choice(TOKENS) for _ in range(experts))) for _ in range(layers)
         )

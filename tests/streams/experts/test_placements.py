@@ -175,7 +175,7 @@ def test_reports_of_a_generation_that_is_over_change_nothing():
 
 @pytest.mark.parametrize(
     ("counts", "detail"),
-    [([(1,) * 17], "17 experts of a layer do not fit"), ([(1,) * 16] * 129, "slots")],
+    [([(1,) * 17], "17 experts of a layer do not fit"), ([(1,) * 8] * 129, "slots")],
     ids=["experts", "layers"],
 )
 def test_what_cannot_be_placed_is_not_and_the_service_goes_on(counts, detail):

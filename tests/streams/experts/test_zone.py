@@ -18,6 +18,7 @@ from schemas.decisions import (
 )
 from schemas.experts.commands import RanksAssigned, RanksReleased
 from schemas.experts.outcomes import RanksChanged, ZoneServed
+from schemas.experts.reports import ELEMENTS_PER_LAYER, MAX_ELEMENTS
 from schemas.fleet import CommandRefused, NodeHeard, NodeSilent, RefusedRun
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from streams.cell.cell import Cell
@@ -409,11 +410,12 @@ def test_jobs_are_cell_full_when_a_user_would_leave_no_room_for_others():
     assert isinstance(script.send(submit("other", training(), "ben"))[0], JobAdmitted)
 
 
-@pytest.mark.parametrize("nodes", [1, 32])
+@pytest.mark.parametrize("nodes", [4, 32])
 def test_the_largest_placement_fits_a_record(nodes):
     script = Script(nodes)
     ranks = 2 * nodes
-    layers, experts = MAX_SLOTS // (64 * ranks), 64
+    experts = 64
+    layers = min(MAX_SLOTS // (experts * ranks), MAX_ELEMENTS // (experts + ELEMENTS_PER_LAYER))
     leader, *_ = script.start("a", serving(ranks, most_experts_per_device=64))
     counts = [tuple(range(1, experts + 1))] * layers
     outcomes = script.send(profiled(leader, *counts))
