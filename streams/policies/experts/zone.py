@@ -177,7 +177,9 @@ class ExpertsZone:
         self._ranks.has_changed, self._ranks.has_news = state["changed"]
 
     def _jobs_on(self, node: str) -> list[MoeJob]:
-        return [self._ranks.jobs[job_id] for job_id in self._gpus.holders(node)]
+        """In the order of their submission: a cell that was restored keeps no other."""
+        jobs = (self._ranks.jobs[job_id] for job_id in self._gpus.holders(node))
+        return sorted(jobs, key=lambda job: job.arrival)
 
     def _held_on(self, node: str) -> int:
         jobs = self._jobs_on(node)

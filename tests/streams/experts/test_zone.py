@@ -199,6 +199,17 @@ def test_an_executor_that_has_begun_anew_has_lost_its_ranks():
     assert changes(script.pass_time()) == ["resumed"]
 
 
+def test_jobs_of_a_lost_node_lose_their_ranks_in_the_order_of_submission_also_in_a_restored_cell():
+    script = Script(1)
+    (first,) = script.start("a", training(1))
+    script.start("b", training(1))
+    script.send(failed(first))
+    assert assigned(script.pass_time())[0].job_id == "a", "it has its device after b has its own"
+    script.bench.twin = Cell.unpack(script.bench.cell.packed())
+    outcomes = script.send(NodeSilent(cell=CELL, node="n0", silent_s=60.0))
+    assert [command.job_id for command in released(outcomes)] == ["a", "b"]
+
+
 def test_a_failed_run_begins_anew_and_is_given_up_after_three_without_progress():
     script = Script()
     for attempt in range(MOST_FAILURES):
