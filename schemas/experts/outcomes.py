@@ -93,8 +93,12 @@ class ZoneServed(ZoneView):
     VIEW: ClassVar = "experts"
 
     jobs_waiting: Amount
+    jobs_training: Amount
+    jobs_serving: Amount
     training: tuple[Identifier, ...]
+    """The first of them by submission."""
     serving: tuple[ServedModel, ...]
+    """The first of those that have reported."""
     devices: Amount
     used_devices: Amount
     """Those that ranks are placed on."""

@@ -8,8 +8,10 @@ from schemas.base import Record
 from schemas.experts.workload import MAX_EXPERTS, MAX_MOE_LAYERS
 from schemas.fleet import RunReport
 
-MAX_COUNTS = 16_384
-"""Layers x experts of one report."""
+MAX_ELEMENTS = 2_048
+ELEMENTS_PER_LAYER = 5
+"""A report has no more than so many counts, each layer taken for so many more: it fits a record of `fleet`
+however it is written. That is 7 layers of 256 experts, 15 of 128, or 29 of 64."""
 Tokens = Annotated[int, Field(ge=0, le=2**40)]
 
 
@@ -41,9 +43,10 @@ class RoutingReport(RunReport):
         experts = {len(layer.tokens) for layer in self.layers}
         if len(experts) > 1:
             raise ValueError(f"layers have {min(experts)} to {max(experts)} experts: all have as many")
-        counts = len(self.layers) * len(self.layers[0].tokens)
-        if counts > MAX_COUNTS:
-            raise ValueError(f"{counts} counts (layers x experts), at most {MAX_COUNTS} fit a report")
+        layers, count = len(self.layers), len(self.layers[0].tokens)
+        if layers * (count + ELEMENTS_PER_LAYER) > MAX_ELEMENTS:
+            most = MAX_ELEMENTS // (count + ELEMENTS_PER_LAYER)
+            raise ValueError(f"{layers} layers of {count} experts, at most {most} such layers fit a report")
         return self
 
 
@@ -71,5 +74,5 @@ class ExpertsRouted(RoutingReport):
     """In which they were."""
     revised: Annotated[int, Field(ge=0, le=10**12)] = 0
     """How often a layer's placement was made anew for a batch, once its gating network had chosen."""
-    revision: Annotated[int, Field(ge=0)] = 0
+    revision: Annotated[int, Field(ge=0, le=10**12)] = 0
     """Of the standing placement that the batches were served with; of a job that trains, 0."""

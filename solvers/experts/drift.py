@@ -142,14 +142,22 @@ class LayerDrift:
         self.cluster = cluster
         return self._change("devices_changed", time_s, 0)
 
+    @property
+    def busiest_load(self) -> float:
+        """Of the busiest device over the mean, as experts stand and by the average popularity; 1 is even."""
+        return self._largest(self.placement) * self.placement.devices / self._demand().filled().total
+
     def to_json(self) -> dict[str, Any]:
-        """The state, which `from_json` goes on from, as values of JSON."""
+        """The state, which `from_json` goes on from, as values of JSON.
+
+        Shares are left out, which no decision depends on: tokens are split anew for each batch.
+        """
         return {
             "average": self.average.tolist(),
             "waiting": self._waiting.tolist(),
             "in_a_row": self._in_a_row,
             "changed_s": self._changed_s,
-            "placement": self.placement.to_json(),
+            "experts": self.placement.lists(),
         }
 
     @classmethod
@@ -160,7 +168,8 @@ class LayerDrift:
         drift._waiting = np.array(values["waiting"], np.int64)
         drift._in_a_row = values["in_a_row"]
         drift._changed_s = values["changed_s"]
-        drift.placement = Placement.from_json(values["placement"])
+        count = drift.average.size
+        drift.placement = Placement.of_lists(values["experts"], count, cluster.most_per_device)
         return drift
 
     def _demand(self) -> Demand:

@@ -29,11 +29,11 @@ MAX_HEADERS = 256
 MAX_BESIDE_VALUE_BYTES = 64 * 1_024
 """Of a record's key and headers together."""
 MAX_USUAL_VALUE_BYTES = 128 * 1_024
-"""Of any event that is not in `_LARGE_EVENTS`. The largest is a bid of 14 KB, or of 73 KB where every
-character of it is escaped."""
+"""Of any event that is not in `_LARGE_EVENTS`. The largest are a report of routed tokens of 26 KB, or of
+102 KB where it is indented deeply, and a bid of 14 KB, or of 73 KB where every character is escaped."""
 MAX_USUAL_MARKS = 4_096
 """Commas and opening brackets in such a value, so that it has no more elements to look at. The largest
-event has 2,000 in a text, and some 100 between its fields."""
+bid has 2,000 in a text, and some 100 between its fields; a report of routed tokens has 1,900."""
 _LARGE_EVENTS = frozenset({CellConfigured, SolveFinished})
 """Operators and the solver alone may write them."""
 

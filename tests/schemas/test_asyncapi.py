@@ -154,9 +154,12 @@ def test_every_type_travels_over_its_topics() -> None:
     assert set(channels["decisions"]["messages"]) == {model.__name__ for model in DECISION_TYPES.values()}
     commands = {"SlotAssigned", "RunCancelled", "WorkersAssigned", "WorkersReleased"}
     commands |= {"ProfileOrdered", "TaskAssigned", "TaskReleased", "LoaderPrewarmed"}
+    commands |= {"RanksAssigned", "ExpertsPlaced", "RanksReleased"}
     assert set(channels["commands"]["messages"]) == commands
     assert set(channels["prices"]["messages"]) == {"ZonePriced"}
     assert set(channels["staffing"]["messages"]) == {"ZoneStaffed"}
+    assert set(channels["merging"]["messages"]) == {"ZoneMerged"}
+    assert set(channels["experts"]["messages"]) == {"ZoneServed"}
     assert set(channels["loans"]["messages"]) == {"LoanChanged"}
     assert set(channels["jobs.state"]["messages"]) == {"JobState"}
     assert set(channels["rules.states"]["messages"]) == {"CellState"}

@@ -98,8 +98,8 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "no node": (zone(lambda zone: zone["nodes"].clear()), "zone zone-1: a zone keeps at least one node"),
     "a policy that does not exist": (
         zone(lambda zone: zone["policy"].update(kind="lottery")),
-        "policy: kind lottery is not known, the known ones are auction, eft, elastic, fixed_price, "
-        "inference, merging, ntm, titan",
+        "policy: kind lottery is not known, the known ones are auction, eft, elastic, experts, "
+        "fixed_price, inference, merging, ntm, titan",
     ),
 }
 

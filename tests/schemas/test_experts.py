@@ -126,7 +126,7 @@ def test_a_service_ends_after_its_requests_or_at_its_time(requests: dict[str, An
         ([{"tokens": [1, -1]}], "greater than or equal to 0"),
         ([{"tokens": [1, 2], "doubles": 2}], "2 tokens got two experts, and all experts together 3"),
         ([{"tokens": [0] * 257}], "at most 256 items"),
-        ([{"tokens": [0] * 256}] * 65, "16640 counts"),
+        ([{"tokens": [0] * 256}] * 65, "65 layers of 256 experts, at most 7"),
     ],
     ids=["none", "uneven", "negative", "doubles", "experts", "counts"],
 )

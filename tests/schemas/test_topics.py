@@ -13,6 +13,7 @@ def test_every_topic_is_there_once() -> None:
         "p.clock.dlt",
         "p.commands",
         "p.decisions",
+        "p.experts",
         "p.fleet",
         "p.fleet.dlt",
         "p.inference",

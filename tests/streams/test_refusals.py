@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from schemas import codec, text
 from schemas.codec import MAX_NAMES, MAX_VALUE_BYTES, Envelope
+from schemas.experts.reports import ELEMENTS_PER_LAYER, MAX_ELEMENTS
+from schemas.experts.workload import MAX_EXPERTS
 from schemas.registry import EVENT_TYPES, EVENTS_BY_TOPIC, TOPIC_BY_EVENT
 from streams.kafka.records import ReadRecord
 from streams.worker import dead_letters
@@ -100,6 +102,8 @@ def largest(schema: dict[str, Any], fill: str, document: dict[str, Any] | None =
             parts = {name: largest(rule, fill, document) for name, rule in schema["properties"].items()}
             if "speedup" in parts:
                 parts["speedup"] = [1.0, *[4 / 3] * (len(parts["speedup"]) - 1)]
+            if "layers" in parts:
+                parts["layers"] = parts["layers"][: MAX_ELEMENTS // (MAX_EXPERTS + ELEMENTS_PER_LAYER)]
             return parts
     raise NotImplementedError(f"no largest value for {schema}")
 

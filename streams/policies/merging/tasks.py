@@ -21,8 +21,8 @@ from schemas.merging.commands import (
 from schemas.merging.outcomes import MergeForetold, TaskChanged, TaskChangeReason
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from streams.cell.live_bytes import LiveBytes
+from streams.policies.gpus import Gpus
 from streams.policies.merging.ending import ended
-from streams.policies.merging.gpus import Gpus
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.task import Task
 

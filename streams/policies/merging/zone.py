@@ -13,8 +13,8 @@ from schemas.merging.workload import TuningWorkload
 from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
+from streams.policies.gpus import Gpus
 from streams.policies.merging.asking import Asking
-from streams.policies.merging.gpus import Gpus
 from streams.policies.merging.invariants import broken_invariants
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge

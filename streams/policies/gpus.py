@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from schemas.cells import Zone
-from solvers.merging.placement import place
+from solvers.common.gpu_placement import place
 
 
 class Gpus:
-    """Of one zone. Holders are tasks, and jobs that are profiled."""
+    """Of one zone. Holders are what the policy names: jobs, or tasks of several."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Where the GPUs of a task are: on as few nodes as possible (Ymir, section 5.1, last paragraph)."""
+"""Where the GPUs of a task or job are: on as few nodes as possible (Ymir, section 5.1, last paragraph)."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ def place(gpus: int, free: Mapping[str, int], preferred: Mapping[str, int]) -> d
 
     Args:
         free: idle GPUs by node; ties go to the node that is named first.
-        preferred: nodes that have had the task; among nodes that are as good, these come first.
+        preferred: nodes that have had it before; among nodes that are as good, these come first.
     """
     order = {node: (node not in preferred, index) for index, node in enumerate(free)}
     left = {node: idle for node, idle in free.items() if idle}

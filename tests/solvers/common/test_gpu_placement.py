@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.merging.placement import place
+from solvers.common.gpu_placement import place
 
 
 def test_one_node_comes_before_several_and_the_fullest_before_others() -> None:

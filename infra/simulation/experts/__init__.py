@@ -1,0 +1,1 @@
+"""Mixture-of-experts models in simulations."""

@@ -1,0 +1,125 @@
+"""The simulated runner of mixture-of-experts models: it sends the same reports, but runs none."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.simulation.event_queue import Moments
+from infra.simulation.experts.model import SimulatedModel
+from schemas.commands import Command
+from schemas.experts.commands import ExpertsPlaced, LayerPlacement, RanksAssigned, RanksReleased
+from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
+from schemas.fleet import RunFinished, RunProgressed, RunStarted
+
+START_S = 20.0
+"""Until a model is loaded on all ranks."""
+PROFILE_ACCURACY = 0.6
+"""Of every profile stage."""
+
+
+@dataclass
+class _Progress:
+    """A job on its ranks."""
+
+    generation: int = 0
+    """Of the ranks that run; 0 where none do."""
+    samples_done: float = 0.0
+    revision: int = 0
+    layers: dict[int, list[list[int]]] = field(default_factory=dict)
+    """The experts on each device."""
+
+
+class VirtualRanks:
+    """See `VirtualRunner`. Nodes share their checkpoints, so a job goes on on one where another left it."""
+
+    def __init__(self, cell: str, pace: float) -> None:
+        self._cell = cell
+        self._pace = pace
+        self._jobs: dict[str, _Progress] = {}
+
+    def carry_out(self, command: Command, time_s: float, until_s: float = math.inf) -> Moments:
+        """A leader's reports of all ranks, until they are released; and that released ones are gone."""
+        match command:
+            case RanksAssigned() if command.node == command.members[0].node:
+                reports = self._run(command, time_s)
+            case RanksReleased():
+                reports = self._stop(command, time_s)
+            case ExpertsPlaced():
+                self._place(command)
+                return
+            case _:
+                return
+        for report_s, report in reports:
+            if report_s > until_s:
+                return
+            yield report_s, report
+
+    def _run(self, command: RanksAssigned, time_s: float) -> Moments:
+        job = self._jobs.setdefault(command.job_id, _Progress())
+        job.generation, job.samples_done = command.generation, float(command.resume_samples)
+        job.revision, job.layers = command.revision, _lists(command.placement)
+        now_s = time_s + START_S
+        yield now_s, None
+        if job.generation != command.generation:
+            return
+        place = self._report_of(command.node, command)
+        yield now_s, RunStarted(**place, samples_done=command.resume_samples)
+        model, total = SimulatedModel.of(command.job_id, command.workload), command.workload.total_samples
+        unprofiled = model.profile_batches
+        while True:
+            samples_per_s = self._pace * model.samples_per_s(job.layers, now_s)
+            left = math.inf if total is None else max(total - job.samples_done, 0.0)
+            over_s = min(now_s + left / samples_per_s, max(model.until_s, now_s))
+            began_s, now_s = now_s, min(now_s + command.report_interval_s, over_s)
+            yield now_s, None
+            if job.generation != command.generation:
+                return
+            samples = samples_per_s * (now_s - began_s)
+            job.samples_done += samples
+            if now_s == over_s:
+                yield from self._finish(command, now_s, left - samples <= 0.5)
+                return
+            batches = max(1, round(samples / model.batch_samples))
+            told = {**place, "samples_done": int(job.samples_done), "layers": model.routing(batches, now_s)}
+            if unprofiled <= 0:
+                told |= {"batches": batches, "interval_s": now_s - began_s, "revision": job.revision}
+                yield now_s, ExpertsRouted(**told)
+                continue
+            unprofiled -= batches
+            if unprofiled <= 0:
+                yield (
+                    now_s,
+                    ExpertsProfiled(**told, path_length=1, paths=batches, accuracy=PROFILE_ACCURACY),
+                )
+
+    def _finish(self, command: RanksAssigned, time_s: float, is_done: bool) -> Moments:
+        """The leader is through, and the other members with it."""
+        job, total = self._jobs.pop(command.job_id), command.workload.total_samples
+        done = total if is_done and total is not None else int(job.samples_done)
+        leader, *others = command.members
+        yield time_s, RunFinished(**self._report_of(leader.node, command), samples_done=done)
+        for member in others:
+            place = self._report_of(member.node, command)
+            yield time_s, RunProgressed(**place, samples_done=done, node_s=0.0, complete=True)
+
+    def _stop(self, command: RanksReleased, time_s: float) -> Moments:
+        job = self._jobs.get(command.job_id, _Progress())
+        if job.generation == command.generation:
+            job.generation = 0
+        place = self._report_of(command.node, command)
+        yield time_s, RunProgressed(**place, samples_done=int(job.samples_done), node_s=0.0, complete=True)
+
+    def _place(self, command: ExpertsPlaced) -> None:
+        job = self._jobs.get(command.job_id, _Progress())
+        if job.generation == command.generation and job.revision < command.revision:
+            job.revision = command.revision
+            job.layers.update(_lists(command.layers))
+
+    def _report_of(self, node: str, command: RanksAssigned | RanksReleased) -> dict[str, Any]:
+        run_id = f"{command.generation}/{command.job_id}"
+        return {"cell": self._cell, "node": node, "run_id": run_id, "job_id": command.job_id}
+
+
+def _lists(placement: Sequence[LayerPlacement]) -> dict[int, list[list[int]]]:
+    return {layer.layer: [list(row) for row in layer.devices] for layer in placement}

@@ -1,0 +1,1 @@
+"""How zones of the experts policy are shown."""

@@ -1,0 +1,202 @@
+"""Descriptions of the experts policy's own types: workloads, ranks, placements and routed tokens."""
+
+from collections.abc import Iterator, Sequence
+
+from infra.views.experts.figures import ExpertsFigures, placed_on
+from infra.views.policy import PolicyView
+from infra.views.text import counted, written
+from schemas.base import Event, Outcome, Record
+from schemas.decisions import JobAdmitted
+from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
+from schemas.experts.outcomes import LayerPlaced, PlacementDecided, QueuedRanks, RanksChanged, ZoneServed
+from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, RoutingReport
+from schemas.experts.workload import ExpertsTerms, GatingRule, MoeServeWorkload, MoeTrainWorkload
+
+_MOST_LAYERS = 8
+_MOST_EXPERTS = 4
+_REASONS = {
+    "initial": "its experts are placed by what its profile stage has counted",
+    "popularity_shifted": "its placement follows the tokens, which go to other experts than before",
+    "devices_changed": "its experts are placed anew, as its ranks begin anew",
+}
+
+
+class ExpertsView(PolicyView):
+    """See `PolicyView`."""
+
+    figures = ExpertsFigures
+
+    def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
+        """Of a zone's standing the service alone."""
+        if not isinstance(record, ZoneServed):
+            return None
+        mine = tuple(model for model in record.serving if model.job_id == job_id)
+        return record.model_copy(update={"serving": mine}) if mine else None
+
+    def words(self, told: Record) -> list[str] | None:
+        """Of records that are about one job alone: see `part_of`."""
+        match told:
+            case MoeTrainWorkload():
+                return list(_training(told))
+            case MoeServeWorkload():
+                return list(_serving(told))
+            case ExpertsTerms():
+                return ["queues it, without a bid or a deadline"]
+            case QueuedRanks():
+                return [_queue_place(told)]
+            case JobAdmitted(evidence=QueuedRanks() as place):
+                return ["admitted to the queue", _queue_place(place)]
+            case RanksChanged():
+                return [_changed(told)]
+            case PlacementDecided():
+                return list(_decided(told))
+            case ZoneServed():
+                return list(_served(told))
+            case ExpertsProfiled():
+                return list(_profiled(told))
+            case ExpertsRouted():
+                return [_routed(told)]
+            case RanksAssigned():
+                here = sum(member.ranks for member in told.members if member.node == told.node)
+                ranks = counted(sum(member.ranks for member in told.members), "rank")
+                at = f"generation {told.generation}, from {told.resume_samples} samples"
+                return [f"{told.node} runs {here} of {ranks}: {at}"]
+            case ExpertsPlaced():
+                layers = counted(len(told.layers), "layer")
+                return [f"{told.node} is told placement {told.revision}, of {layers}"]
+            case RanksReleased():
+                return [f"{told.node} gives up its ranks of generation {told.generation} ({told.reason})"]
+        return None
+
+    def happening(self, outcome: Outcome) -> str | None:
+        """Of jobs whose ranks or placements change, and how the zone stands."""
+        match outcome:
+            case JobAdmitted(evidence=QueuedRanks() as place):
+                others = counted(place.jobs_waiting, "other job")
+                return f"{outcome.job_id} queued beside {others}: needs {counted(place.ranks, 'rank')}"
+            case RanksChanged():
+                return f"{outcome.job_id} {_changed(outcome)}"
+            case PlacementDecided():
+                layers = counted(len(outcome.layers), "layer")
+                before, after = _mean_loads(outcome.layers)
+                return (
+                    f"{outcome.job_id} placement {outcome.revision} ({outcome.reason}), {layers}: busiest "
+                    f"device {before:.2f} -> {after:.2f} of the mean"
+                )
+            case ZoneServed():
+                return f"zone {outcome.zone}: {next(_served(outcome))}"
+        return None
+
+
+def _gating(gating: GatingRule) -> str:
+    if gating.threshold is None:
+        return f"gating {gating.mode}"
+    return f"gating {gating.mode}, threshold {gating.threshold:g}"
+
+
+def _training(job: MoeTrainWorkload) -> Iterator[str]:
+    trains = "all weights" if job.adapter is None else f"an adapter of rank {job.adapter.rank}"
+    yield f"{job.work_samples} samples of {job.dataset.path}, to train {trains} of {job.model}"
+    converted = job.conversion
+    model = (
+        "" if converted is None else f"{converted.experts} experts are made of each feed-forward network; "
+    )
+    batch = f"global batch {job.hyperparameters.global_batch_size}"
+    yield f"{model}{_gating(job.gating)}; {counted(job.ranks, 'rank')}, {batch}"
+
+
+def _serving(job: MoeServeWorkload) -> Iterator[str]:
+    asked = job.requests
+    most = "" if job.total_samples is None else f", {job.total_samples} requests"
+    until = "" if asked.until_s is None else f", until {written(asked.until_s)}"
+    rate = "" if asked.rate_per_s is None else f", {asked.rate_per_s:g} a second"
+    yield f"serves {job.model} to prompts of {asked.dataset.path}{most}{rate}{until}"
+    yield (
+        f"{_gating(job.gating)}; {counted(job.ranks, 'rank')} of {job.most_experts_per_device} experts at "
+        f"most; scheme {job.scheme}, sample paths of {job.path_length} layers, {job.profile_batches} batches "
+        "profiled"
+    )
+
+
+def _queue_place(place: QueuedRanks) -> str:
+    return (
+        f"jobs that wait beside it: {place.jobs_waiting}; it needs {counted(place.ranks, 'device')} at once"
+    )
+
+
+def _changed(change: RanksChanged) -> str:
+    detail = f": {change.detail}" if change.detail else ""
+    match change.reason:
+        case "started" | "resumed":
+            return f"{change.reason} with {placed_on(change.members)}, generation {change.generation}"
+        case "preempted" | "node_lost":
+            return f"loses its ranks and is queued again ({change.reason}){detail}"
+        case "run_failed":
+            return f"loses its ranks, as a run failed{detail}"
+        case "withdrawn":
+            return "its ranks are told to stop, as its user withdraws it"
+        case "ended":
+            return "its ranks are told to stop, as its time is over"
+
+
+def _decided(decision: PlacementDecided) -> Iterator[str]:
+    yield f"{_REASONS[decision.reason]}: placement {decision.revision}"
+    for layer in decision.layers[:_MOST_LAYERS]:
+        yield _layer(layer)
+    if len(decision.layers) > _MOST_LAYERS:
+        yield f"and {len(decision.layers) - _MOST_LAYERS} more layers"
+
+
+def _layer(layer: LayerPlaced) -> str:
+    order = sorted(range(len(layer.popularity)), key=lambda expert: (-layer.popularity[expert], expert))
+    first = ", ".join(
+        f"{expert} ({layer.popularity[expert]:.0%}, on {layer.replicas[expert]})"
+        for expert in order[:_MOST_EXPERTS]
+    )
+    row = f", {counted(layer.reports_in_a_row, 'report')} in a row" if layer.reports_in_a_row else ""
+    return (
+        f"layer {layer.placement.layer}: busiest device {layer.load_before:.2f} -> {layer.load:.2f} of the "
+        f"mean{row}; most popular experts, and the devices that have them: {first}"
+    )
+
+
+def _mean_loads(layers: Sequence[LayerPlaced]) -> tuple[float, float]:
+    count = len(layers)
+    return sum(layer.load_before for layer in layers) / count, sum(layer.load for layer in layers) / count
+
+
+def _served(served: ZoneServed) -> Iterator[str]:
+    yield (
+        f"{served.jobs_training} train, {served.jobs_serving} serve, {served.jobs_waiting} wait; devices in "
+        f"use: {served.used_devices} of {served.devices}"
+    )
+    for model in served.serving:
+        yield (
+            f"{model.job_id}: placement {model.revision}, {model.replicas} experts on all devices and "
+            f"layers, busiest device {model.busiest_load:.2f} of the mean, {model.tokens} tokens told of"
+        )
+
+
+def _profiled(report: ExpertsProfiled) -> Iterator[str]:
+    accuracy = "" if report.accuracy is None else f"; {report.accuracy:.0%} of estimates were right"
+    layers = counted(report.path_length, "layer")
+    yield f"{report.node} has profiled it: {counted(report.paths, 'sample path')} of {layers}{accuracy}"
+    yield _tokens(report)
+
+
+def _routed(report: ExpertsRouted) -> str:
+    revised = f"; {report.revised} layers placed anew for a batch" if report.revised else ""
+    return (
+        f"{report.node} has routed {report.batches} batches in {report.interval_s:.1f} s with placement "
+        f"{report.revision}: {_tokens(report)}{revised}"
+    )
+
+
+def _tokens(report: RoutingReport) -> str:
+    tokens = sum(sum(layer.tokens) for layer in report.layers)
+    doubles = sum(layer.doubles for layer in report.layers)
+    twice = f", {doubles} with two experts" if doubles else ""
+    shares = [max(layer.tokens) / total for layer in report.layers if (total := sum(layer.tokens))]
+    most = f"; up to {max(shares):.0%} of a layer go to one expert" if shares else ""
+    layers = counted(len(report.layers), "layer")
+    return f"{tokens} tokens over {layers} of {len(report.layers[0].tokens)} experts{twice}{most}"

@@ -1,0 +1,1 @@
+"""Jobs that train and serve mixture-of-experts models, for simulations."""

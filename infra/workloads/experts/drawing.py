@@ -1,0 +1,106 @@
+"""The jobs of experts zones, as simulations draw them."""
+
+import random
+from typing import Annotated
+
+from pydantic import Field
+
+from infra.workloads.arrivals import arrivals_of
+from infra.workloads.drawing import Drawing, DrawingOptions
+from infra.workloads.timed import TimedEvent, check_time
+from schemas.base import Event
+from schemas.cells import Zone
+from schemas.experts.commands import MoeWorkload
+from schemas.experts.workload import (
+    Conversion,
+    ExpertsTerms,
+    GatingRule,
+    MoeServeWorkload,
+    MoeTrainWorkload,
+    Requests,
+)
+from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset
+
+DEFAULT_JOBS = 40
+DEFAULT_SPAN_S = 3 * 3_600.0
+RANKS = {1: 0.2, 2: 0.3, 4: 0.3, 8: 0.2}
+"""Shares of the jobs by their number of ranks; a zone with fewer devices gets no larger ones."""
+EXPERTS = 16
+LEAST_S, MOST_S = 300.0, 7_200.0
+"""How long a drawn job runs, if its ranks are as fast as the model of simulations has them. Of a trace the
+GPU time is brought into this range."""
+_TRAINED_PER_S = 64
+"""Samples of a rank in a second, and requests of a service, as simulations have them."""
+_SERVED_PER_S = 24
+
+
+class ExpertsOptions(DrawingOptions):
+    """What jobs are."""
+
+    serving_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Of the jobs, services; the others train."""
+    adaptive_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Of the jobs that train, those with adaptive gating; the others have two experts for each token."""
+
+
+def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
+    """Jobs that arrive in bursts like those of a real cluster, or as a trace has them.
+
+    Raises:
+        WorkloadError: an option is none, or the trace is too short.
+        TraceError: the trace is none.
+    """
+    options = drawing.options_as(ExpertsOptions)
+    jobs = DEFAULT_JOBS if drawing.jobs is None else drawing.jobs
+    span_s = DEFAULT_SPAN_S if drawing.span_s is None else drawing.span_s
+    arrivals = arrivals_of(drawing.trace, jobs, span_s, drawing.seed)
+    check_time(drawing.cell.epoch_s + arrivals[-1].offset_s)
+    draws = random.Random(f"{drawing.seed}/experts")
+    weights = [_devices(zone) for zone in drawing.zones]
+    drawn: list[TimedEvent[Event]] = []
+    for number, arrival in enumerate(arrivals):
+        (zone,) = draws.choices(drawing.zones, weights)
+        ranks = _ranks(_devices(zone), draws)
+        duration_s = min(max(arrival.gpu_s / ranks, LEAST_S), MOST_S)
+        submission = JobSubmitted(
+            cell=drawing.cell.cell,
+            job_id=f"{zone.id}-{drawing.seed}-{number:04d}",
+            user=arrival.user,
+            zone=zone.id,
+            workload=_workload(options, ranks, duration_s, draws),
+            terms=ExpertsTerms(),
+        )
+        drawn.append(TimedEvent(drawing.cell.epoch_s + arrival.offset_s, submission))
+    return drawn
+
+
+def _workload(options: ExpertsOptions, ranks: int, duration_s: float, draws: random.Random) -> MoeWorkload:
+    serves, is_adaptive = (
+        draws.random() < share for share in (options.serving_share, options.adaptive_share)
+    )
+    name = f"drawn/moe-{draws.randrange(4)}"
+    if serves:
+        requests = round(duration_s * _SERVED_PER_S)
+        asked = Requests(dataset=Dataset(path=f"{name}-prompts.jsonl", samples=1_000), most=requests)
+        return MoeServeWorkload(model=name, requests=asked, ranks=ranks, most_experts_per_device=EXPERTS)
+    gating = GatingRule(mode="adaptive", threshold=0.2) if is_adaptive else GatingRule(mode="top2")
+    return MoeTrainWorkload(
+        work_samples=round(duration_s * _TRAINED_PER_S * ranks),
+        model=name,
+        conversion=Conversion(experts=EXPERTS),
+        dataset=Dataset(path=f"{name}.jsonl", samples=10_000),
+        gating=gating,
+        ranks=ranks,
+    )
+
+
+def _ranks(devices: int, draws: random.Random) -> int:
+    fitting = {ranks: share for ranks, share in RANKS.items() if ranks <= devices}
+    (ranks,) = draws.choices(list(fitting), list(fitting.values()))
+    return ranks
+
+
+def _devices(zone: Zone) -> int:
+    gpus = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
+    return sum(gpus[node.gpu_type] for node in zone.nodes)

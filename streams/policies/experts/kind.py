@@ -1,0 +1,30 @@
+"""The manifest of the experts policy."""
+
+from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
+from schemas.experts.outcomes import PlacementDecided, QueuedRanks, RanksChanged, ZoneServed
+from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
+from schemas.experts.settings import ExpertsPolicy
+from schemas.experts.workload import ExpertsTerms, MoeServeWorkload, MoeTrainWorkload
+from schemas.fleet import FLEET
+from schemas.kind import Input, PolicyKind
+
+EXPERTS = PolicyKind(
+    settings=ExpertsPolicy,
+    zone="streams.policies.experts.zone:ExpertsZone",
+    workloads=(MoeTrainWorkload, MoeServeWorkload),
+    terms=(ExpertsTerms,),
+    evidence=(QueuedRanks,),
+    inputs=(Input(ExpertsProfiled, FLEET), Input(ExpertsRouted, FLEET)),
+    outcomes=(RanksChanged, PlacementDecided, ZoneServed, RanksAssigned, ExpertsPlaced, RanksReleased),
+    reasons={
+        "job.admitted": ("queued",),
+        "job.rejected": ("larger_than_the_zone",),
+        "job.refunded": ("time_over",),
+        "event.ignored": ("job_ending", "unusable_report"),
+    },
+    virtual_runners={RanksAssigned.RUNNER: "infra.simulation.experts.ranks:VirtualRanks"},
+    drawn="infra.workloads.experts.drawing:draw",
+    measures="infra.simulation.experts.measures:ExpertsMeasures",
+    view="infra.views.experts.view:ExpertsView",
+    warm_up="streams.policies.experts.warm_up:story",
+)

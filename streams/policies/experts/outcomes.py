@@ -1,0 +1,148 @@
+"""What a zone says of a job: that its ranks or placements change, whom to command, and how it ended."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from schemas.base import Outcome
+from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
+from schemas.experts.commands import (
+    ExpertsPlaced,
+    RankMember,
+    RanksAssigned,
+    RanksReleased,
+    RanksReleaseReason,
+)
+from schemas.experts.outcomes import LayerPlaced, PlacementDecided, PlacementReason, RanksChanged
+from schemas.experts.outcomes import RanksChangeReason as ChangeReason
+from streams.policies.experts.job import MoeJob
+
+_RELEASE_REASONS: Mapping[ChangeReason, RanksReleaseReason] = {
+    "preempted": "preempted",
+    "node_lost": "node_lost",
+    "run_failed": "node_lost",
+    "withdrawn": "withdrawn",
+    "ended": "ended",
+}
+"""What ranks are told that go, unless their job is given up."""
+
+
+@dataclass(frozen=True)
+class Why:
+    """The reason for a change of a job's ranks."""
+
+    reason: ChangeReason
+    detail: str = ""
+
+
+def changed(zone: str, job: MoeJob, why: Why) -> RanksChanged:
+    """It has ranks, or none any more."""
+    return RanksChanged(
+        zone=zone,
+        job_id=job.job_id,
+        generation=job.generation,
+        reason=why.reason,
+        members=members_of(job),
+        detail=why.detail,
+    )
+
+
+def members_of(job: MoeJob) -> tuple[RankMember, ...]:
+    """Its nodes, in the order of the ranks."""
+    return tuple(RankMember(node=node, ranks=ranks) for node, ranks in job.members.items())
+
+
+def assigned(zone: str, job: MoeJob, report_interval_s: float) -> Iterator[RanksAssigned]:
+    """Each member runs its ranks of the present generation."""
+    told = job.popularity
+    order = RanksAssigned(
+        zone=zone,
+        node=job.leader,
+        run_id=job.run_id,
+        job_id=job.job_id,
+        user=job.job.user,
+        generation=job.generation,
+        members=members_of(job),
+        resume_samples=job.job.samples_done,
+        report_interval_s=report_interval_s,
+        revision=0 if told is None else told.revision,
+        placement=() if told is None else told.placement,
+        workload=job.workload,
+    )
+    for node in job.members:
+        yield order.model_copy(update={"node": node})
+
+
+def released(zone: str, job: MoeJob, node: str, why: Why) -> RanksReleased:
+    """A node is to give the ranks of the present generation up."""
+    return RanksReleased(
+        zone=zone,
+        node=node,
+        job_id=job.job_id,
+        generation=job.generation,
+        reason="failed" if job.given_up else _RELEASE_REASONS[why.reason],
+    )
+
+
+def decided(
+    zone: str, job: MoeJob, revision: int, reason: PlacementReason, layers: Sequence[LayerPlaced]
+) -> PlacementDecided:
+    """These layers of a service are placed."""
+    return PlacementDecided(
+        zone=zone, job_id=job.job_id, revision=revision, reason=reason, layers=tuple(layers)
+    )
+
+
+def placed(zone: str, job: MoeJob, decision: PlacementDecided) -> Iterator[ExpertsPlaced]:
+    """Each member carries a decision out."""
+    order = ExpertsPlaced(
+        zone=zone,
+        node=job.leader,
+        job_id=job.job_id,
+        generation=job.generation,
+        revision=decision.revision,
+        layers=tuple(layer.placement for layer in decision.layers),
+    )
+    for node in job.working:
+        yield order.model_copy(update={"node": node})
+
+
+def ended(zone: str, job: MoeJob) -> Outcome:
+    """Its work is done or its time over, its runs failed for good, or its user has withdrawn it."""
+    job_id, user = job.job_id, job.job.user
+    if (finished := job.finished) is not None:
+        return JobCompleted(
+            job_id=job_id,
+            user=user,
+            zone=zone,
+            reason="work_done",
+            node=finished.node,
+            payment_micros=0,
+            samples_done=finished.samples_done,
+            loss=finished.loss,
+            adapter_path=finished.adapter_path,
+            adapter_digest=finished.adapter_digest,
+        )
+    if job.given_up is not None and not job.given_up:
+        return JobWithdrawn(
+            job_id=job_id, user=user, zone=zone, reason="user_request", returned_micros=0, retained_micros=0
+        )
+    if job.given_up is None and job.generation:
+        return JobCompleted(
+            job_id=job_id,
+            user=user,
+            zone=zone,
+            reason="work_done",
+            node=job.leader,
+            payment_micros=0,
+            samples_done=job.job.samples_done,
+        )
+    return JobRefunded(
+        job_id=job_id,
+        user=user,
+        zone=zone,
+        reason="time_over" if job.given_up is None else "run_failed",
+        detail=job.given_up or "its time was over before there were devices for it",
+        remaining_samples=job.remaining_samples,
+        refund_micros=0,
+        retained_micros=0,
+    )

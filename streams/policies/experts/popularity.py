@@ -1,0 +1,175 @@
+"""How popular the experts of one service are, and where they stand, layer by layer."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from schemas.experts.commands import LayerPlacement
+from schemas.experts.outcomes import LayerPlaced
+from schemas.experts.reports import LayerRouting, RoutingReport
+from schemas.experts.settings import ExpertsPolicy
+from solvers.compiled import Ints
+from solvers.experts.drift import DriftDecision, DriftRule, LayerDrift
+from solvers.experts.placement import Cluster, Placement
+
+MAX_SLOTS = 16_384
+"""Layers x devices x experts per device of one service: a placement of all of them fits a command."""
+_PLACES = 6
+"""Decimal places of the numbers behind a decision."""
+_BYTES, _BYTES_PER_LAYER = 64, 96
+_BYTES_PER_EXPERT = 18
+"""Packed: the average, and what waits to be counted with the next report."""
+_BYTES_PER_DEVICE, _BYTES_PER_SLOT = 3, 2
+
+
+def rule_of(policy: ExpertsPolicy) -> DriftRule:
+    """How a zone's placements follow popularity."""
+    return DriftRule(
+        newest_weight=policy.newest_weight,
+        least_gain=policy.least_gain,
+        lasting_reports=policy.lasting_reports,
+        cool_down_s=policy.cool_down_s,
+        least_tokens_per_device=policy.least_tokens_per_device,
+    )
+
+
+class Popularity:
+    """Of one service that has told what its experts are chosen for. Deterministic: time is told."""
+
+    def __init__(self, layers: Sequence[LayerDrift]) -> None:
+        self._layers = list(layers)
+        self.revision = 0
+        """Of the placement that stands; the next one's is higher."""
+        self.tokens = 0
+        """Told of since the first report, over all layers."""
+
+    @classmethod
+    def unknown(cls, layers: int, experts: int, rule: DriftRule, cluster: Cluster) -> Self:
+        """Before the first report."""
+        return cls([LayerDrift(rule, cluster, experts) for _ in range(layers)])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers, and experts of each."""
+        return len(self._layers), self._layers[0].average.size
+
+    @property
+    def placement(self) -> tuple[LayerPlacement, ...]:
+        """Of all layers, as it stands."""
+        return tuple(_placement(number, layer.placement) for number, layer in enumerate(self._layers))
+
+    @property
+    def busiest_load(self) -> float:
+        """Of the busiest device over the mean, the mean over layers."""
+        return sum(layer.busiest_load for layer in self._layers) / len(self._layers)
+
+    @property
+    def replicas(self) -> int:
+        """Experts on all devices and layers together."""
+        return sum(len(row) for layer in self._layers for row in layer.placement.lists())
+
+    @property
+    def state_bytes(self) -> int:
+        """What it takes in a snapshot, at most."""
+        layers, experts = self.shape
+        return state_bytes(layers, experts, self._layers[0].cluster)
+
+    def begin(self, routed: Sequence[LayerRouting], time_s: float) -> list[LayerPlaced]:
+        """Take what the profile stage has counted. All layers are placed by it."""
+        counts = self._counted(routed)
+        decided = [layer.begin(tokens, time_s) for layer, tokens in zip(self._layers, counts, strict=True)]
+        return self._revised([self._told(number, decision) for number, decision in enumerate(decided)])
+
+    def report(self, routed: Sequence[LayerRouting], time_s: float) -> list[LayerPlaced]:
+        """Take what was routed since the report before. Those layers are told whose placement follows."""
+        counts = self._counted(routed)
+        decided = [layer.report(tokens, time_s) for layer, tokens in zip(self._layers, counts, strict=True)]
+        return self._revised(
+            [self._told(number, decision) for number, decision in enumerate(decided) if decision.is_change]
+        )
+
+    def resize(self, cluster: Cluster, time_s: float) -> list[LayerPlaced]:
+        """The ranks are others. Those layers are told that are placed otherwise than before."""
+        changed: list[LayerPlaced] = []
+        for number, layer in enumerate(self._layers):
+            before = layer.placement.lists()
+            decision = layer.resize(cluster, time_s)
+            if layer.placement.lists() != before:
+                changed.append(self._told(number, decision))
+        return self._revised(changed)
+
+    def follow(self, rule: DriftRule) -> None:
+        """Placements follow popularity by this rule from now on."""
+        for layer in self._layers:
+            layer.rule = rule
+
+    def state(self) -> list[Any]:
+        """Everything, of types that msgpack writes."""
+        return [self.revision, self.tokens, [layer.to_json() for layer in self._layers]]
+
+    @classmethod
+    def from_state(cls, state: Sequence[Any], rule: DriftRule, cluster: Cluster) -> Self:
+        """That `state` was taken of."""
+        revision, tokens, layers = state
+        popularity = cls([LayerDrift.from_json(layer, rule, cluster) for layer in layers])
+        popularity.revision, popularity.tokens = revision, tokens
+        return popularity
+
+    def _counted(self, routed: Sequence[LayerRouting]) -> list[Ints]:
+        self.tokens += sum(sum(layer.tokens) for layer in routed)
+        return [np.array(layer.tokens, np.int64) for layer in routed]
+
+    def _revised(self, changed: list[LayerPlaced]) -> list[LayerPlaced]:
+        self.revision += bool(changed)
+        return changed
+
+    def _told(self, number: int, decision: DriftDecision) -> LayerPlaced:
+        return LayerPlaced(
+            placement=_placement(number, decision.placement),
+            replicas=tuple(decision.placement.replicas().tolist()),
+            popularity=tuple(round(part, _PLACES) for part in self._layers[number].average.tolist()),
+            load_before=round(decision.load_before, _PLACES),
+            load=round(decision.load, _PLACES),
+            gain=round(decision.gain, _PLACES),
+            reports_in_a_row=decision.reports_in_a_row,
+            reported_tokens=decision.tokens,
+        )
+
+
+def unusable(report: RoutingReport, known: Popularity | None, cluster: Cluster) -> str | None:
+    """Why no placement can be made of a report's counts; None if one can.
+
+    Args:
+        known: of the same service, by the reports before; None with the first.
+        cluster: its devices.
+    """
+    layers, experts = len(report.layers), len(report.layers[0].tokens)
+    if known is not None and (layers, experts) != known.shape:
+        return (
+            f"it tells of {layers} layers of {experts} experts, and reports before told of "
+            f"{known.shape[0]} of {known.shape[1]}"
+        )
+    if experts > cluster.devices * cluster.most_per_device:
+        return (
+            f"{experts} experts of a layer do not fit on {cluster.devices} devices with at most "
+            f"{cluster.most_per_device} each: submit the job with more ranks, or more experts per device"
+        )
+    slots = layers * cluster.devices * cluster.most_per_device
+    if slots > MAX_SLOTS:
+        return (
+            f"{layers} layers on {cluster.devices} devices with {cluster.most_per_device} experts each are "
+            f"{slots} slots, and a cell places {MAX_SLOTS} at most: submit the job with fewer experts per "
+            "device"
+        )
+    return None
+
+
+def state_bytes(layers: int, experts: int, cluster: Cluster) -> int:
+    """What popularity takes in a snapshot, at most."""
+    per_device = _BYTES_PER_DEVICE + _BYTES_PER_SLOT * cluster.most_per_device
+    return _BYTES + layers * (_BYTES_PER_LAYER + _BYTES_PER_EXPERT * experts + per_device * cluster.devices)
+
+
+def _placement(layer: int, placement: Placement) -> LayerPlacement:
+    return LayerPlacement(layer=layer, devices=tuple(map(tuple, placement.lists())))

@@ -1,0 +1,202 @@
+"""The jobs of a zone and their ranks: who has devices, who is to give them up, and who is over."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from schemas.base import Outcome
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from streams.cell.live_bytes import LiveBytes
+from streams.policies.experts.job import MoeJob
+from streams.policies.experts.outcomes import Why, assigned, changed, decided, ended, released
+from streams.policies.experts.turns import Turns
+from streams.policies.gpus import Gpus
+
+MOST_FAILURES = 3
+"""After so many failed runs without progress a job is given up."""
+
+
+class Ranks:
+    """Of one zone."""
+
+    def __init__(self, zone: str, gpus: Gpus, live: LiveBytes) -> None:
+        self.zone = zone
+        self.gpus = gpus
+        self.jobs: dict[str, MoeJob] = {}
+        """By id, in the order of their submission."""
+        self.turns = Turns()
+        self.time_s = 0.0
+        self.report_interval_s = 0.0
+        self.has_changed = False
+        """Whether anything has happened since devices were last given out that could change who gets some."""
+        self.has_news = False
+        """Whether the zone stands otherwise than when it was last told."""
+        self.sizes: Counter[int] = Counter()
+        """How many jobs need how many ranks; only sizes of some."""
+        self._live = live
+        self._counted: dict[str, int] = {}
+        """What of the snapshot each job is counted for."""
+        self._held: Counter[str] = Counter()
+        """The same of all jobs of a user, with what the register keeps of them; only users with jobs."""
+
+    @property
+    def waiting(self) -> list[MoeJob]:
+        """Jobs that can be given ranks, in the order of their submission."""
+        return [job for job in self.jobs.values() if job.waits]
+
+    @property
+    def jobs_without_ranks(self) -> int:
+        """How many have none and are not ending."""
+        return sum(not job.members and not job.is_ending for job in self.jobs.values())
+
+    def refuse(self, job: MoeJob) -> str | None:
+        """Why there is no room in the snapshot for a new job; None if there is."""
+        user, count = job.job.user, job.state_bytes
+        held = self._held[user] + job.job.state_bytes
+        return self._live.refuse_job(count) or self._live.refuse_share(user, held, count)
+
+    def refuse_growth(self, count: int) -> str | None:
+        """Why there is no room for so much more about a job; None if there is."""
+        return self._live.refuse_growth(count)
+
+    def add(self, job: MoeJob) -> None:
+        """Keep a job."""
+        self.jobs[job.job_id] = job
+        self.sizes[job.workload.ranks] += 1
+        self.gpus.hold(job.job_id, {**job.members, **job.clearing})
+        self._held[job.job.user] += job.job.state_bytes
+        self.recount(job)
+
+    def recount(self, job: MoeJob) -> None:
+        """A job takes another part of the snapshot than before."""
+        more = job.state_bytes - self._counted.get(job.job_id, 0)
+        self._counted[job.job_id] = job.state_bytes
+        self._held[job.job.user] += more
+        self._live.add(more)
+        self.has_changed = self.has_news = True
+
+    def begin_all(self) -> Iterator[Outcome]:
+        """Give idle devices to jobs that wait, in the order of their turns."""
+        if not self.has_changed:
+            return
+        self.has_changed = False
+        while (idle := self.gpus.idle()) and (
+            job := self.turns.next(self.waiting, idle, self.gpus.open)
+        ) is not None:
+            yield from self._begin(job)
+
+    def _begin(self, job: MoeJob) -> Iterator[Outcome]:
+        members = self.gpus.take(job.job_id, job.workload.ranks, {})
+        if members is None:
+            raise AssertionError(f"job {job.job_id} was to have {job.workload.ranks} devices, idle are fewer")
+        job.members, job.leader = members, next(iter(members))
+        job.generation += 1
+        job.is_profiled = False
+        yield changed(self.zone, job, Why("resumed" if job.generation > 1 else "started"))
+        if job.popularity is not None:
+            layers = job.popularity.resize(job.cluster, self.time_s)
+            if layers:
+                yield decided(self.zone, job, job.popularity.revision, "devices_changed", layers)
+        self.recount(job)
+        yield from assigned(self.zone, job, self.report_interval_s)
+
+    def report(self, job: MoeJob, report: RunReport) -> Iterator[Outcome]:
+        """A node that has ranks of the present generation, or is to give them up, tells of its run."""
+        if report.node in job.clearing:
+            yield from self._clear(job, report)
+            return
+        leads = report.node == job.leader
+        match report:
+            case RunFailed():
+                yield from self._fail(job, report)
+            case RunFinished() if leads:
+                job.progress(report.samples_done)
+                job.finished = report
+                self._let_go(job)
+                yield from self._cleared(job, report.node)
+            case RunProgressed(complete=True) if leads:
+                job.progress(report.samples_done)
+                why = Why("run_failed", f"node {report.node} has ended its run")
+                yield from self._take_back(job, why, without=report.node)
+                yield from self._cleared(job, report.node)
+            case RunFinished() | RunProgressed(complete=True):
+                job.done[report.node] = None
+                self.recount(job)
+            case RunStarted() | RunProgressed() if leads:
+                job.progress(report.samples_done)
+
+    def give_up(self, job: MoeJob) -> Iterator[Outcome]:
+        """The user of a job withdraws it."""
+        job.given_up = ""
+        yield from self.put_back(job, Why("withdrawn"))
+
+    def end_in_time(self, job: MoeJob) -> Iterator[Outcome]:
+        """A service has reached its time."""
+        job.is_time_over = True
+        yield from self.put_back(job, Why("ended"))
+
+    def put_back(self, job: MoeJob, why: Why) -> Iterator[Outcome]:
+        """Take all ranks from a job. It waits until it can begin anew, unless it is ending."""
+        if job.members:
+            yield from self._take_back(job, why)
+        yield from self._settle(job)
+
+    def lose(self, job: MoeJob, node: str, why: Why) -> Iterator[Outcome]:
+        """A node has no ranks of the job any more, though it was not told to give them up. It is told so all
+        the same: one that was only silent hears of it when it is back."""
+        if node in job.working:
+            yield from self._take_back(job, why)
+        if node in job.clearing:
+            yield from self._cleared(job, node)
+
+    def _fail(self, job: MoeJob, report: RunFailed) -> Iterator[Outcome]:
+        job.failures += 1
+        if report.permanent or job.failures >= MOST_FAILURES:
+            job.given_up = report.error or "the run failed"
+        yield from self._take_back(job, Why("run_failed", report.error), without=report.node)
+        yield from self._cleared(job, report.node)
+
+    def _clear(self, job: MoeJob, report: RunReport) -> Iterator[Outcome]:
+        """A node says that the ranks are gone that it was to give up, and the leader how far they came."""
+        if isinstance(report, RunStarted) or (isinstance(report, RunProgressed) and not report.complete):
+            return
+        is_open = job.finished is None and job.given_up is None
+        if report.node == job.leader and is_open and not isinstance(report, RunFailed):
+            job.progress(report.samples_done)
+            job.finished = report if isinstance(report, RunFinished) else None
+        yield from self._cleared(job, report.node)
+
+    def _take_back(self, job: MoeJob, why: Why, without: str | None = None) -> Iterator[Outcome]:
+        """Have all members give their ranks up, but for one that has ended them."""
+        working = job.working
+        self._let_go(job)
+        yield changed(self.zone, job, why)
+        for node in working:
+            if node != without:
+                yield released(self.zone, job, node, why)
+
+    def _let_go(self, job: MoeJob) -> None:
+        """The job has no members any more; those that it had are still to say that their ranks are gone."""
+        job.clearing = {node: job.members[node] for node in job.working}
+        self.gpus.give_back(job.job_id, job.done)
+        job.members, job.done = {}, {}
+
+    def _cleared(self, job: MoeJob, node: str) -> Iterator[Outcome]:
+        del job.clearing[node]
+        self.gpus.give_back(job.job_id, (node,))
+        yield from self._settle(job)
+
+    def _settle(self, job: MoeJob) -> Iterator[Outcome]:
+        """End a job that is ending as soon as its last rank is gone."""
+        if not job.is_ending or job.members or job.clearing:
+            self.recount(job)
+            return
+        user = job.job.user
+        del self.jobs[job.job_id]
+        self.sizes -= Counter((job.workload.ranks,))
+        counted = self._counted.pop(job.job_id)
+        self._live.add(-counted)
+        self._held -= Counter({user: counted + job.job.state_bytes})
+        if not self._held[user]:
+            self.turns.leave(user)
+        self.has_changed = self.has_news = True
+        yield ended(self.zone, job)

@@ -1,0 +1,234 @@
+"""A zone of mixture-of-experts models: events in, outcomes out."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from schemas.base import Event, Outcome
+from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
+from schemas.experts.outcomes import QueuedRanks
+from schemas.experts.reports import RoutingReport
+from schemas.experts.settings import ExpertsPolicy
+from schemas.fleet import RunFailed, RunReport
+from schemas.jobs import JobQuoteRequested
+from schemas.solves import SolveFinished
+from streams.cell.jobs import Job
+from streams.cell.nodes import NodeChange
+from streams.policies.experts.invariants import broken_invariants
+from streams.policies.experts.job import MoeJob
+from streams.policies.experts.outcomes import Why
+from streams.policies.experts.ranks import Ranks
+from streams.policies.experts.routing import Routing
+from streams.policies.experts.standing import served
+from streams.policies.gpus import Gpus
+from streams.policies.policy import ZoneContext
+
+
+class ExpertsZone:
+    """See `ZonePolicy`. Jobs begin, and services end in time, when the clock moves on."""
+
+    def __init__(self, context: ZoneContext) -> None:
+        self._jobs = context.jobs
+        self._gpus = Gpus()
+        self._ranks = Ranks(context.zone.id, self._gpus, context.live)
+        self._ranks.time_s = context.cell.epoch_s
+        self._routing = Routing(cast(ExpertsPolicy, context.zone.policy), self._ranks)
+        self._arrivals = 0
+        self._wanted: dict[str, bool] = {}
+        """Nodes that are to leave, and whether somebody waits for them."""
+        self._next_told_s = context.cell.epoch_s
+        self._configure(context)
+
+    def submitted(self, job: Job) -> Iterator[Outcome]:
+        entry = MoeJob(job, self._arrivals)
+        ranks, room = entry.workload.ranks, self._own_devices(without=self._wanted)
+        full = self._ranks.refuse(entry)
+        if ranks > room or full is not None:
+            too_large = f"{ranks} ranks need a device each, and the zone's own nodes have {room}"
+            yield JobRejected(
+                job_id=job.job_id,
+                user=job.user,
+                zone=self._zone.id,
+                reason="larger_than_the_zone" if ranks > room else "cell_full",
+                detail=too_large if ranks > room else full or "",
+            )
+            return
+        self._arrivals += 1
+        yield JobAdmitted(
+            job_id=job.job_id,
+            user=job.user,
+            zone=self._zone.id,
+            reason="queued",
+            payment_micros=0,
+            evidence=QueuedRanks(jobs_waiting=self._ranks.jobs_without_ranks, ranks=ranks),
+        )
+        self._ranks.add(entry)
+        self._ranks.turns.join(job.user)
+
+    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+        entry = self._ranks.jobs[job.job_id]
+        if entry.is_ending:
+            yield EventIgnored(reason="job_ending", detail=f"job {job.job_id} is ending already")
+        else:
+            yield from self._ranks.give_up(entry)
+
+    def quote(self, request: JobQuoteRequested) -> Outcome:
+        raise AssertionError(f"quote {request.quote_id}: the policy quotes nothing")
+
+    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
+        entry = self._ranks.jobs[job.job_id]
+        has_ranks = report.node in entry.working or report.node in entry.clearing
+        if report.run_id != entry.run_id or not has_ranks:
+            detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
+            yield EventIgnored(reason="stale_report", detail=detail)
+        elif isinstance(report, RoutingReport):
+            yield from self._routing.report(entry, report)
+        else:
+            yield from self._ranks.report(entry, report)
+
+    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
+        yield from self.run_changed(job, failed)
+
+    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
+        match change.status:
+            case "up":
+                self._gpus.reopen(change.node, ("down",))
+            case "open":
+                self._gpus.reopen(change.node, ("cordoned", "leaving"))
+                self._wanted.pop(change.node, None)
+            case "down" | "cordoned":
+                self._gpus.close(change.node, change.status)
+            case "leaving":
+                self._wanted[change.node] = change.by_s is not None
+        self._ranks.has_changed = self._ranks.has_news = True
+        if change.status in ("down", "restarted"):
+            why = Why("node_lost", f"node {change.node} is {change.status}")
+            for job in self._jobs_on(change.node):
+                yield from self._ranks.lose(job, change.node, why)
+        yield from self._vacate()
+
+    def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
+        return sorted(servers, key=lambda node: (len(self._gpus.holders(node)), node))[:count]
+
+    def broken_promises(self, context: ZoneContext) -> Iterator[str]:
+        gpus = Gpus()
+        gpus.configure(context.zone)
+        room = sum(count for node, count in gpus.nodes.items() if node not in context.loans)
+        too_large = [job for job in self._ranks.jobs.values() if job.workload.ranks > room]
+        if too_large:
+            yield (
+                f"{len(too_large)} jobs were admitted, such as {too_large[0].job_id}, that need "
+                f"{too_large[0].workload.ranks} devices, and the zone's own nodes would have {room}"
+            )
+        for node, count in gpus.nodes.items():
+            held = self._held_on(node)
+            if held > count:
+                yield f"node {node} would have {count} devices, and jobs have {held} there"
+
+    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
+        self._configure(context)
+        # A node that has joined may be down, which is told next: nothing begins before the clock moves on.
+        yield from ()
+
+    def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
+        idle = [node for node in nodes if not self._gpus.holders(node)]
+        needed = set(self._needed(idle))
+        return [node for node in idle if node not in needed]
+
+    def take(self, event: Event) -> Iterator[Outcome]:
+        raise AssertionError(f"{event.TYPE}: is a report about a run")
+
+    def wake(self, time_s: float) -> Iterator[Outcome]:
+        self._ranks.time_s = time_s
+        over = [job for job in self._ranks.jobs.values() if _is_over(job, time_s)]
+        for job in over:
+            yield from self._ranks.end_in_time(job)
+        yield from self._vacate()
+        yield from self._ranks.begin_all()
+        if self._ranks.has_news and time_s >= self._next_told_s:
+            self._ranks.has_news = False
+            self._next_told_s = time_s + self._ranks.report_interval_s
+            yield served(self._ranks)
+
+    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
+        yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
+
+    def broken_invariants(self) -> Iterator[str]:
+        yield from broken_invariants(self._ranks, self._jobs)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "jobs": [job.to_state() for job in self._ranks.jobs.values()],
+            "turns": self._ranks.turns.state(),
+            "time_s": self._ranks.time_s,
+            "arrivals": self._arrivals,
+            "closed": self._gpus.state(),
+            "wanted": self._wanted,
+            "changed": [self._ranks.has_changed, self._ranks.has_news],
+            "next_told_s": self._next_told_s,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._ranks.time_s, self._arrivals = state["time_s"], state["arrivals"]
+        self._gpus.restore(state["closed"])
+        self._wanted, self._next_told_s = state["wanted"], state["next_told_s"]
+        for packed in state["jobs"]:
+            self._ranks.add(MoeJob.from_state(packed, self._jobs, self._routing.rule))
+        self._ranks.turns.restore(state["turns"])
+        self._ranks.has_changed, self._ranks.has_news = state["changed"]
+
+    def _jobs_on(self, node: str) -> list[MoeJob]:
+        """In the order of their submission: a cell that was restored keeps no other."""
+        jobs = (self._ranks.jobs[job_id] for job_id in self._gpus.holders(node))
+        return sorted(jobs, key=lambda job: job.arrival)
+
+    def _held_on(self, node: str) -> int:
+        jobs = self._jobs_on(node)
+        return sum(job.members.get(node, 0) + job.clearing.get(node, 0) for job in jobs)
+
+    def _own_devices(self, without: Iterable[str] = ()) -> int:
+        """Of the nodes that are not on loan. Jobs are promised no others."""
+        return sum(self._own.values()) - sum(self._own.get(node, 0) for node in without)
+
+    def _needed(self, nodes: Iterable[str]) -> Iterator[str]:
+        """Those of some nodes without which a job would never run. In this order: nodes that are not needed
+        are gone for those that come after them."""
+        spare = self._own_devices() - max(self._ranks.sizes, default=0)
+        for node in nodes:
+            devices = self._own.get(node, 0)
+            if devices > spare:
+                yield node
+            else:
+                spare -= devices
+
+    def _vacate(self) -> Iterator[Outcome]:
+        """Close nodes that are to leave, but for those that jobs need, and have their jobs go elsewhere: at
+        once where somebody waits for the node, otherwise if there is room."""
+        needed = set(self._needed(self._wanted))
+        for node in self._wanted:
+            if node in needed:
+                self._gpus.reopen(node, ("leaving",))
+            else:
+                self._gpus.close(node, "leaving")
+        for node, is_awaited in self._wanted.items():
+            for job in self._jobs_on(node):
+                if job.members and node not in needed and (is_awaited or self._fits_elsewhere(job)):
+                    why = Why("preempted", f"node {node} is to leave")
+                    yield from self._ranks.put_back(job, why)
+
+    def _fits_elsewhere(self, job: MoeJob) -> bool:
+        return self._gpus.idle() + self._gpus.held_in_open(job.members) >= job.workload.ranks
+
+    def _configure(self, context: ZoneContext) -> None:
+        """Take over a configuration: the nodes that are there now, and the settings."""
+        self._zone = context.zone
+        policy = cast(ExpertsPolicy, context.zone.policy)
+        self._gpus.configure(context.zone)
+        self._own = {node: count for node, count in self._gpus.nodes.items() if node not in context.loans}
+        self._wanted = {node: due for node, due in self._wanted.items() if node in self._gpus.nodes}
+        self._ranks.report_interval_s = policy.report_interval_s
+        self._ranks.has_changed = self._ranks.has_news = True
+        self._routing.configure(policy)
+
+
+def _is_over(job: MoeJob, time_s: float) -> bool:
+    return job.until_s is not None and time_s >= job.until_s and not job.is_ending

@@ -1,0 +1,74 @@
+"""`millrace simulate` of mixture-of-experts models, from end to end."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.cli import run
+from infra.commands.options import CELLS_DIRECTORY
+
+SMALL = ["simulate", "--cells", str(CELLS_DIRECTORY / "experts.yaml"), "--jobs", "8", "--seed", "2"]
+SMALL += ["--draw", "serving_share=0.8"]
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert run([*SMALL, *options, "--json"]) == 0
+    (zone,) = json.loads(capsys.readouterr().out)["zones"].values()
+    return dict(zone)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a small simulation writes."""
+    folder = tmp_path_factory.mktemp("out")
+    assert run([*SMALL, "--out", str(folder)]) == 0
+    return folder
+
+
+def rows(folder: Path, name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / name).open()))
+
+
+def test_each_job_and_each_placement_is_a_line_of_a_file(folder: Path) -> None:
+    jobs = {row["job_id"]: row for row in rows(folder, "jobs.csv")}
+    assert len(jobs) == 8
+    assert {row["state"] for row in jobs.values()} == {"completed"}
+    placements = rows(folder, "placements.csv")
+    assert {row["reason"] for row in placements} == {"initial", "popularity_shifted"}
+    assert {jobs[row["job_id"]]["kind"] for row in placements} == {"moe-serve"}
+    followed = [row for row in placements if row["reason"] == "popularity_shifted"]
+    assert all(float(row["load"]) < float(row["load_before"]) for row in followed)
+
+
+def test_the_log_is_replayed_with_every_placement(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    capsys.readouterr()
+    assert run(["replay", "--from", str(folder / "ledger.jsonl"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_services_are_faster_where_placements_follow_popularity(capsys: pytest.CaptureFixture[str]) -> None:
+    following = simulated(capsys)
+    standing = simulated(capsys, "--set", "moe.policy.least_gain=0.99")
+    assert following["placements"]["popularity_shifted"] > 0
+    assert standing["placements"]["popularity_shifted"] == 0
+    assert following["batch_s"] < standing["batch_s"]
+
+
+def test_the_history_of_a_service_is_told(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    placed = next(row for row in rows(folder, "placements.csv") if row["reason"] == "popularity_shifted")
+    capsys.readouterr()
+    assert run(["explain", placed["job_id"], "--from", str(folder / "ledger.jsonl")]) == 0
+    told = capsys.readouterr().out
+    for part in (
+        "queues it, without a bid or a deadline",
+        "started with",
+        "has profiled it",
+        "its experts are placed by what its profile stage has counted: placement 1",
+        "its placement follows the tokens, which go to other experts than before: placement 2",
+        "is told placement 2",
+    ):
+        assert part in told, part

@@ -1,0 +1,217 @@
+"""Placements of a service: made of the profile, moved as popularity drifts, kept over a loss of ranks."""
+
+import msgpack
+import pytest
+
+from schemas.changes import ZoneConfigured
+from schemas.decisions import EventIgnored, JobCompleted
+from schemas.experts.commands import ExpertsPlaced
+from schemas.experts.outcomes import PlacementDecided
+from schemas.fleet import NodeSilent
+from streams.policies.experts.popularity import Popularity, rule_of, state_bytes
+from tests.streams.experts.test_zone import Script, assigned, kinds, released
+from tests.support.moe import (
+    CELL,
+    EVEN,
+    SKEWED,
+    TURNED,
+    commands,
+    finished,
+    gone,
+    moe_zone,
+    online,
+    profiled,
+    routed,
+    serving,
+    training,
+)
+
+
+class Served(Script):
+    """A service of four ranks on two nodes, with two layers of eight experts."""
+
+    def __init__(self, **policy):
+        super().__init__(**policy)
+        self.leader, self.other = self.start("a", serving(4))
+
+    def profile(self):
+        return self.send(profiled(self.leader, SKEWED, EVEN))
+
+    def decided(self, outcomes):
+        return [outcome for outcome in outcomes if isinstance(outcome, PlacementDecided)]
+
+
+def test_the_profile_gives_every_member_the_first_placement_of_all_layers():
+    script = Served()
+    decision, *placed = script.profile()
+    assert (decision.reason, decision.revision) == ("initial", 1)
+    assert [layer.placement.layer for layer in decision.layers] == [0, 1]
+    skewed, even = decision.layers
+    assert skewed.replicas[0] == 4, "with 80 % of the tokens, on all devices"
+    assert skewed.popularity[0] == 0.8
+    assert skewed.load < 1.1 < skewed.load_before
+    assert set(even.replicas) == {1}
+    assert [(command.node, command.revision) for command in placed] == [("n0", 1), ("n1", 1)]
+    assert all(isinstance(command, ExpertsPlaced) for command in placed)
+    assert placed[0].layers == placed[1].layers == tuple(layer.placement for layer in decision.layers)
+
+
+def test_a_shift_that_lasts_is_followed_in_the_layers_where_it_is():
+    script = Served()
+    script.profile()
+    assert script.send(routed(script.leader, SKEWED, EVEN, revision=1)) == []
+    assert script.send(routed(script.leader, TURNED, EVEN, revision=1)) == [], "not lasting yet"
+    decision, *placed = script.send(routed(script.leader, TURNED, EVEN, revision=1))
+    assert (decision.reason, decision.revision) == ("popularity_shifted", 2)
+    (layer,) = decision.layers
+    assert layer.placement.layer == 0
+    assert layer.reports_in_a_row == 2
+    assert layer.reported_tokens == sum(TURNED)
+    assert layer.replicas[7] > 1
+    assert len(placed) == 2
+
+
+def test_noise_changes_nothing():
+    script = Served()
+    script.profile()
+    noisy = (7_900, 550, 450, 500, 210, 110, 90, 190)
+    for _ in range(20):
+        assert script.send(routed(script.leader, noisy, EVEN, revision=1)) == []
+
+
+def test_a_layer_cools_down_after_a_change():
+    script = Served(cool_down_s=100.0)
+    script.profile()
+    for _ in range(5):
+        assert script.send(routed(script.leader, TURNED, EVEN)) == []
+    script.pass_time(101.0)
+    (decision, *_) = script.send(routed(script.leader, TURNED, EVEN))
+    assert decision.reason == "popularity_shifted"
+
+
+def test_without_a_profile_stage_the_first_report_stands_for_it():
+    script = Script()
+    leader, _ = script.start("a", serving(4, profile_batches=0))
+    decision, *_ = script.send(routed(leader, SKEWED))
+    assert (decision.reason, decision.revision) == ("initial", 1)
+
+
+def test_with_one_nothing_is_placed_before_it_is_over():
+    script = Served()
+    assert script.send(routed(script.leader, SKEWED, EVEN)) == []
+    assert script.decided(script.profile())
+
+
+def test_a_service_that_has_lost_ranks_begins_where_popularity_is_by_then():
+    script = Served()
+    script.profile()
+    script.send(routed(script.leader, TURNED, EVEN, revision=1, samples_done=80))
+    outcomes = script.send(NodeSilent(cell=CELL, node="n1", silent_s=60.0))
+    script.send(gone(released(outcomes)[0], 90))
+    script.send(online("n1"))
+    change, decision, first, second = script.pass_time()
+    assert change.reason == "resumed"
+    assert (decision.reason, decision.revision) == ("devices_changed", 2)
+    assert [layer.placement.layer for layer in decision.layers] == [0], "the other is as it was"
+    assert (first.revision, first.resume_samples) == (2, 90)
+    assert [layer.layer for layer in first.placement] == [0, 1]
+    assert first.placement == second.placement
+    assert first.placement[0] == decision.layers[0].placement
+    script.leader = first
+    assert script.decided(script.profile())[0].revision == 3, "each generation profiles for itself"
+
+
+def test_a_job_that_trains_reports_and_nothing_is_placed():
+    script = Script()
+    (leader,) = script.start("a", training())
+    assert script.send(routed(leader, SKEWED, samples_done=320)) == []
+    (ignored,) = script.send(profiled(leader, SKEWED))
+    assert "no profile stage" in ignored.detail
+    outcomes = script.send(online("n0"))
+    assert assigned([*outcomes, *script.pass_time()])[0].resume_samples == 320
+
+
+def test_other_settings_hold_from_the_next_report_on():
+    script = Served()
+    script.profile()
+    assert script.send(routed(script.leader, TURNED, EVEN)) == []
+    script.send(ZoneConfigured(cell=CELL, zone=moe_zone(lasting_reports=3)))
+    assert script.send(routed(script.leader, TURNED, EVEN)) == []
+    assert script.decided(script.send(routed(script.leader, TURNED, EVEN)))
+
+
+@pytest.mark.parametrize(
+    ("report", "detail"),
+    [
+        (lambda leader: routed(leader, SKEWED), "tells of 1 layers of 8 experts"),
+        (lambda leader: routed(leader, (1, 2), (3, 4)), "tells of 2 layers of 2 experts"),
+        (lambda leader: routed(leader, SKEWED, EVEN, revision=9), "placement 9, and the newest is 1"),
+        (lambda leader: profiled(leader, SKEWED, EVEN), "has told of its profile stage before"),
+    ],
+    ids=["layers", "experts", "revision", "profile"],
+)
+def test_a_report_that_does_not_fit_what_is_known_changes_nothing(report, detail):
+    script = Served()
+    script.profile()
+    (ignored,) = script.send(report(script.leader))
+    assert isinstance(ignored, EventIgnored)
+    assert ignored.reason == "unusable_report"
+    assert detail in ignored.detail
+
+
+def test_only_the_leader_tells_of_routing():
+    script = Served()
+    (ignored,) = script.send(profiled(script.other, SKEWED, EVEN))
+    assert ignored.reason == "stale_report"
+
+
+def test_reports_of_a_generation_that_is_over_change_nothing():
+    script = Served()
+    script.profile()
+    script.send(finished(script.leader))
+    for report in (routed(script.leader, TURNED, EVEN), profiled(script.leader, TURNED, EVEN)):
+        assert script.send(report)[0].reason == "stale_report"
+
+
+@pytest.mark.parametrize(
+    ("counts", "detail"),
+    [([(1,) * 17], "17 experts of a layer do not fit"), ([(1,) * 8] * 129, "slots")],
+    ids=["experts", "layers"],
+)
+def test_what_cannot_be_placed_is_not_and_the_service_goes_on(counts, detail):
+    script = Script()
+    leader, other = script.start(
+        "a", serving(4) if len(counts) == 1 else serving(4, most_experts_per_device=32)
+    )
+    (ignored,) = script.send(profiled(leader, *counts))
+    assert ignored.reason == "unusable_report"
+    assert detail in ignored.detail
+    script.send(finished(other))
+    assert kinds(script.send(finished(leader))) == [JobCompleted]
+
+
+def test_where_a_snapshot_has_no_room_popularity_is_not_kept():
+    script = Served()
+    for cell in (script.bench.cell, script.bench.twin):
+        cell.zones["z"]._ranks._live.limit(1_500)
+    (ignored,) = script.profile()
+    assert ignored.reason == "unusable_report"
+    assert "find no room" in ignored.detail
+    assert not commands(script.send(routed(script.leader, SKEWED, EVEN)))
+
+
+@pytest.mark.parametrize(("experts", "most"), [(8, 2), (256, 64), (4, 64)])
+def test_popularity_takes_no_more_of_a_snapshot_than_is_counted(experts, most):
+    workload = serving(4, most_experts_per_device=most)
+    script = Script()
+    leader, _ = script.start("a", workload)
+    counts = [2**40 - 7 * number for number in range(experts)]
+    script.send(profiled(leader, counts, counts))
+    known = script.bench.zone._ranks.jobs["a"].popularity
+    assert isinstance(known, Popularity)
+    for _ in range(3):
+        script.send(routed(leader, counts[::-1], [3] * experts))
+    taken = len(msgpack.packb(known.state()))
+    assert taken <= known.state_bytes
+    assert known.state_bytes == state_bytes(2, experts, script.bench.zone._ranks.jobs["a"].cluster)
+    assert rule_of(moe_zone().policy).lasting_reports == 2

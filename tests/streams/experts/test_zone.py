@@ -1,0 +1,440 @@
+"""An experts zone, case by case: who gets ranks, what is told to nodes, and how jobs end."""
+
+from typing import Any
+
+import pytest
+
+from schemas.base import Outcome
+from schemas.changes import NodeCordoned, NodeRetired, NodeUncordoned
+from schemas.codec import MAX_VALUE_BYTES
+from schemas.decisions import (
+    EventIgnored,
+    JobAdmitted,
+    JobCompleted,
+    JobRefunded,
+    JobRejected,
+    JobWithdrawn,
+    NodeMoved,
+)
+from schemas.experts.commands import RanksAssigned, RanksReleased
+from schemas.experts.outcomes import RanksChanged, ZoneServed
+from schemas.experts.reports import ELEMENTS_PER_LAYER, MAX_ELEMENTS
+from schemas.fleet import CommandRefused, NodeHeard, NodeSilent, RefusedRun
+from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
+from streams.cell.cell import Cell
+from streams.policies.experts.popularity import MAX_SLOTS
+from streams.policies.experts.ranks import MOST_FAILURES
+from streams.policies.experts.turns import MOST_PASSED
+from streams.policies.experts.warm_up import story
+from tests.support.cells import Bench
+from tests.support.moe import (
+    CELL,
+    LENDER,
+    SKEWED,
+    MoeBench,
+    commands,
+    failed,
+    finished,
+    gone,
+    moe_cell,
+    online,
+    profiled,
+    progressed,
+    serving,
+    submit,
+    tick,
+    training,
+    withdraw,
+)
+from tests.support.twins import ZONE
+
+
+class Script:
+    """A zone and its nodes, in good order unless a test says otherwise."""
+
+    def __init__(self, nodes: int = 2, lendable: int = 0, **policy: Any) -> None:
+        self.bench = MoeBench()
+        self.time_s = 0.0
+        self.send(moe_cell(nodes, lendable, **policy), tick(0.0))
+
+    def send(self, *events: Any) -> list[Outcome]:
+        return self.bench.send(*events)
+
+    def pass_time(self, seconds: float = 1.0) -> list[Outcome]:
+        self.time_s += seconds
+        return self.send(tick(self.time_s))
+
+    def start(self, job_id: str, workload: Any = None, user: str = "ann") -> list[RanksAssigned]:
+        """The commands to its nodes."""
+        self.send(submit(job_id, workload or training(), user))
+        return assigned(self.pass_time())
+
+
+def assigned(outcomes: list[Outcome]) -> list[RanksAssigned]:
+    return [outcome for outcome in outcomes if isinstance(outcome, RanksAssigned)]
+
+
+def released(outcomes: list[Outcome]) -> list[RanksReleased]:
+    return [outcome for outcome in outcomes if isinstance(outcome, RanksReleased)]
+
+
+def kinds(outcomes: list[Outcome]) -> list[type]:
+    return [type(outcome) for outcome in outcomes]
+
+
+def changes(outcomes: list[Outcome]) -> list[str]:
+    return [outcome.reason for outcome in outcomes if isinstance(outcome, RanksChanged)]
+
+
+def test_a_job_is_queued_and_gets_a_rank_per_device_when_the_clock_moves_on():
+    script = Script()
+    (admitted,) = script.send(submit("a", serving(3)))
+    assert isinstance(admitted, JobAdmitted)
+    assert (admitted.evidence.ranks, admitted.evidence.jobs_waiting) == (3, 0)
+    change, first, second = script.pass_time()
+    assert (change.reason, change.generation) == ("started", 1)
+    assert [(member.node, member.ranks) for member in change.members] == [("n0", 2), ("n1", 1)]
+    assert [first.node, second.node] == ["n0", "n1"]
+    assert first.run_id == second.run_id == "1/a"
+    assert first.members == second.members == change.members
+    assert (first.resume_samples, first.revision, first.placement) == (0, 0, ())
+
+
+def test_a_job_larger_than_the_zone_is_rejected():
+    script = Script()
+    (rejected,) = script.send(submit("a", serving(5)))
+    assert isinstance(rejected, JobRejected)
+    assert rejected.reason == "larger_than_the_zone"
+    assert "5 ranks need a device each, and the zone's own nodes have 4" in rejected.detail
+
+
+def test_a_job_is_completed_once_all_of_its_nodes_are_through():
+    script = Script()
+    leader, other = script.start("a", training(4))
+    assert script.send(progressed(other, 1_000, complete=True)) == []
+    (completed,) = script.send(finished(leader))
+    assert isinstance(completed, JobCompleted)
+    assert completed.samples_done == 1_000
+
+
+def test_a_job_is_not_over_before_its_last_node_is_through_and_its_devices_are_held_so_long():
+    script = Script()
+    leader, other = script.start("a", training(4))
+    assert script.send(finished(leader)) == []
+    script.send(submit("b", training(3)))
+    assert not assigned(script.pass_time())
+    (completed,) = script.send(progressed(other, 1_000, complete=True))
+    assert isinstance(completed, JobCompleted)
+    assert assigned(script.pass_time())
+
+
+def test_two_users_take_turns():
+    script = Script(1)
+    (running,) = script.start("a0")
+    script.send(*(submit(f"a{number}", training()) for number in (1, 2, 3)))
+    script.send(*(submit(f"b{number}", training(), "ben") for number in (1, 2)))
+    order = []
+    for _ in range(5):
+        script.send(finished(running))
+        (running,) = assigned(script.pass_time())
+        order.append(running.job_id)
+    assert order == ["b1", "a1", "b2", "a2", "a3"] or order == ["a1", "b1", "a2", "b2", "a3"]
+
+
+def test_smaller_jobs_pass_one_that_needs_more_than_idles_but_only_so_often():
+    script = Script()
+    running = [script.start(f"r{number}", training(2))[0] for number in (0, 1)]
+    script.send(submit("large", training(4), "large"))
+    for number in range(3 * MOST_PASSED):
+        script.send(submit(f"s{number}", training(2), f"u{number}"))
+    passed = 0
+    while True:
+        over = running.pop(0)
+        script.send(finished(over))
+        begun = assigned(script.pass_time())
+        if not begun:
+            break
+        assert begun[0].job_id != "large"
+        running += begun
+        passed += 1
+    assert passed == MOST_PASSED
+    script.send(finished(running.pop()))
+    assert {command.job_id for command in assigned(script.pass_time())} == {"large"}
+
+
+def test_a_job_that_needs_a_node_that_is_down_holds_nobody_up():
+    script = Script()
+    script.send(NodeSilent(cell=CELL, node="n1", silent_s=60.0))
+    script.send(submit("large", training(4), "large"))
+    for number in range(MOST_PASSED + 2):
+        (begun,) = script.start(f"s{number}", training(2))
+        script.send(finished(begun))
+    script.send(NodeHeard(cell=CELL, node="n1", base_model="any", runners=("moe",)))
+    assert {command.job_id for command in assigned(script.pass_time())} == {"large"}
+
+
+def test_a_lost_node_ends_the_generation_and_the_next_begins_elsewhere_once_the_others_are_gone():
+    script = Script(3)
+    leader, other = script.start("a", training(3))
+    script.send(progressed(leader, 400))
+    outcomes = script.send(NodeSilent(cell=CELL, node=other.node, silent_s=60.0))
+    assert changes(outcomes) == ["node_lost"]
+    assert [(command.node, command.reason) for command in released(outcomes)] == [
+        (leader.node, "node_lost"),
+        (other.node, "node_lost"),
+    ], "the lost one hears of it when it is back"
+    assert not assigned(script.pass_time()), "the leader has not ended its ranks"
+    script.send(gone(released(outcomes)[0], 350))
+    resumed = assigned(script.pass_time())
+    assert {command.node for command in resumed} == {"n0", "n2"}
+    assert {(command.generation, command.run_id) for command in resumed} == {(2, "2/a")}
+    assert resumed[0].resume_samples == 350, "as far as its checkpoint"
+
+
+def test_an_executor_that_has_begun_anew_has_lost_its_ranks():
+    script = Script(1)
+    script.start("a")
+    outcomes = script.send(online("n0"))
+    assert changes(outcomes) == ["node_lost"]
+    assert changes(script.pass_time()) == ["resumed"]
+
+
+def test_jobs_of_a_lost_node_lose_their_ranks_in_the_order_of_submission_also_in_a_restored_cell():
+    script = Script(1)
+    (first,) = script.start("a", training(1))
+    script.start("b", training(1))
+    script.send(failed(first))
+    assert assigned(script.pass_time())[0].job_id == "a", "it has its device after b has its own"
+    script.bench.twin = Cell.unpack(script.bench.cell.packed())
+    outcomes = script.send(NodeSilent(cell=CELL, node="n0", silent_s=60.0))
+    assert [command.job_id for command in released(outcomes)] == ["a", "b"]
+
+
+def test_a_failed_run_begins_anew_and_is_given_up_after_three_without_progress():
+    script = Script()
+    for attempt in range(MOST_FAILURES):
+        commanded = script.start("a", training(3)) if attempt == 0 else assigned(script.pass_time())
+        outcomes = script.send(failed(commanded[1]))
+        assert changes(outcomes) == ["run_failed"]
+        (release,) = released(outcomes)
+        assert release.node == commanded[0].node
+        last = script.send(gone(release))
+    assert release.reason == "failed", "nothing is kept"
+    (refunded,) = last
+    assert isinstance(refunded, JobRefunded)
+    assert (refunded.reason, refunded.detail, refunded.remaining_samples) == (
+        "run_failed",
+        "out of memory",
+        1_000,
+    )
+
+
+def test_failures_before_progress_do_not_count():
+    script = Script()
+    (command,) = script.start("a")
+    for attempt in range(1, 2 * MOST_FAILURES):
+        script.send(progressed(command, 10 * attempt))
+        script.send(failed(command))
+        (command,) = assigned(script.pass_time())
+    assert command.generation == 2 * MOST_FAILURES
+
+
+def test_a_permanent_failure_ends_a_job_at_once():
+    script = Script()
+    (command,) = script.start("a")
+    outcomes = script.send(failed(command, permanent=True, error="no such file"))
+    assert kinds(outcomes) == [RanksChanged, JobRefunded]
+    assert outcomes[1].detail == "no such file"
+
+
+def test_a_refused_command_counts_as_a_failed_run():
+    script = Script()
+    leader, other = script.start("a", training(3))
+    refusal = CommandRefused(
+        cell=CELL,
+        node=other.node,
+        command_id="c-1-0",
+        runner="moe",
+        reason="runner_failed",
+        detail="no GPU is visible",
+        runs=(RefusedRun(run_id=other.run_id, job_id="a"),),
+    )
+    outcomes = script.send(refusal)
+    assert changes(outcomes) == ["run_failed"]
+    assert [command.node for command in released(outcomes)] == [leader.node]
+
+
+def test_a_leader_that_ends_its_run_with_work_left_is_started_anew():
+    script = Script()
+    leader, _ = script.start("a", training(3))
+    outcomes = script.send(progressed(leader, 300, complete=True))
+    assert changes(outcomes) == ["run_failed"]
+    script.send(gone(released(outcomes)[0]))
+    assert assigned(script.pass_time())[0].resume_samples == 300
+
+
+def test_a_withdrawn_job_is_over_when_its_ranks_are_gone():
+    script = Script()
+    script.start("a", training(3))
+    outcomes = script.send(withdraw("a"))
+    assert changes(outcomes) == ["withdrawn"]
+    first, second = released(outcomes)
+    assert (first.reason, second.reason) == ("withdrawn", "withdrawn")
+    (ignored,) = script.send(withdraw("a"))
+    assert ignored.reason == "job_ending"
+    assert script.send(gone(first)) == []
+    assert kinds(script.send(gone(second))) == [JobWithdrawn]
+    script.send(submit("b", training(), "ben"))
+    assert kinds(script.send(withdraw("b", "ben"))) == [JobWithdrawn], "it had none"
+
+
+def test_work_that_was_done_before_the_release_was_heard_counts():
+    script = Script(2)
+    leader, other = script.start("a", training(3))
+    outcomes = script.send(NodeSilent(cell=CELL, node=other.node, silent_s=60.0))
+    assert changes(outcomes) == ["node_lost"]
+    assert kinds(script.send(finished(leader))) == [JobCompleted]
+
+
+def test_a_service_ends_at_its_time():
+    script = Script()
+    leader, _ = script.start("a", serving(3, None, until_s=100.0))
+    script.send(progressed(leader, 64))
+    assert not released(script.pass_time(90.0))
+    outcomes = script.pass_time(10.0)
+    assert changes(outcomes) == ["ended"]
+    first, second = released(outcomes)
+    assert first.reason == "ended"
+    script.send(gone(second))
+    (completed,) = script.send(gone(first, 70))
+    assert isinstance(completed, JobCompleted)
+    assert completed.samples_done == 70
+
+
+def test_a_service_whose_time_is_over_before_it_had_devices_is_refunded():
+    script = Script(1)
+    script.start("a")
+    script.send(submit("b", serving(2, None, until_s=50.0)))
+    (refunded,) = (o for o in script.pass_time(60.0) if isinstance(o, JobRefunded))
+    assert (refunded.job_id, refunded.reason) == ("b", "time_over")
+
+
+def test_a_cordoned_node_keeps_its_job_and_gets_no_other():
+    script = Script(1)
+    (command,) = script.start("a")
+    script.send(NodeCordoned(cell=CELL, node="n0"))
+    script.send(submit("b", training()))
+    script.send(finished(command))
+    assert not assigned(script.pass_time())
+    script.send(NodeUncordoned(cell=CELL, node="n0"))
+    assert assigned(script.pass_time())[0].job_id == "b"
+
+
+def test_a_job_is_preempted_from_a_node_that_is_to_leave_if_there_is_room_elsewhere():
+    script = Script()
+    script.start("a")
+    outcomes = script.send(NodeRetired(cell=CELL, node="n0"))
+    assert changes(outcomes) == ["preempted"]
+    (release,) = released(outcomes)
+    assert release.reason == "preempted"
+    outcomes = script.send(gone(release, 250))
+    assert NodeMoved in kinds(outcomes)
+    (resumed,) = assigned(script.pass_time())
+    assert (resumed.node, resumed.resume_samples) == ("n1", 250)
+
+
+def test_without_room_elsewhere_a_job_stays_until_there_is():
+    script = Script()
+    (first,) = script.start("a")
+    (second,) = script.start("b")
+    assert not released(script.send(NodeRetired(cell=CELL, node="n0")))
+    script.send(submit("c", training()))
+    outcomes = [*script.send(finished(second)), *script.pass_time()]
+    assert changes(outcomes)[0] == "preempted"
+    assert released(outcomes)[0].node == first.node
+
+
+def test_a_node_that_an_admitted_job_needs_stays_until_that_is_over():
+    script = Script()
+    script.send(submit("large", training(4)))
+    script.send(NodeRetired(cell=CELL, node="n1"))
+    leader, other = assigned(script.pass_time())
+    script.send(finished(leader))
+    outcomes = script.send(progressed(other, 1_000, complete=True))
+    assert NodeMoved in kinds(outcomes)
+    (rejected,) = script.send(submit("larger", training(3)))
+    assert rejected.reason == "larger_than_the_zone"
+
+
+def test_a_server_on_loan_is_used_and_given_back_when_it_is_wanted():
+    script = Script(1, lendable=2)
+    script.send(InferenceLoadReported(cell=CELL, zone=LENDER, time_s=0.0, load=0.0))
+    script.send(CapacityOffered(cell=CELL, zone=LENDER, offer_id="offer", servers=("i0",)), online("i0"))
+    (rejected,) = script.send(submit("large", training(3)))
+    assert rejected.reason == "larger_than_the_zone", "nobody is promised a server on loan"
+    script.start("a")
+    (command,) = script.start("b")
+    assert command.node == "i0"
+    reclaim = CapacityReclaimed(cell=CELL, zone=LENDER, reclaim_id="r", servers=1, due_s=script.time_s + 200)
+    outcomes = script.send(reclaim)
+    assert changes(outcomes) == ["preempted"]
+    (release,) = released(outcomes)
+    assert (release.node, release.job_id) == ("i0", "b")
+    assert NodeMoved in kinds(script.send(gone(release)))
+
+
+def test_a_stale_report_changes_nothing():
+    script = Script()
+    (command,) = script.start("a")
+    script.send(failed(command))
+    (again,) = assigned(script.pass_time())
+    for stale in (finished(command), failed(command), finished(again.model_copy(update={"node": "n1"}))):
+        (ignored,) = script.send(stale)
+        assert isinstance(ignored, EventIgnored)
+        assert ignored.reason == "stale_report"
+
+
+def test_the_zone_is_told_when_it_has_changed_and_once_in_an_interval():
+    script = Script()
+    (leader, _) = script.start("a", serving(3))
+    told = [o for o in script.pass_time(20.0) if isinstance(o, ZoneServed)]
+    assert [(view.jobs_serving, view.devices, view.used_devices, view.serving) for view in told] == [
+        (1, 4, 3, ())
+    ]
+    script.send(profiled(leader, SKEWED))
+    assert not any(isinstance(o, ZoneServed) for o in script.pass_time(1.0))
+    (view,) = (o for o in script.pass_time(20.0) if isinstance(o, ZoneServed))
+    (service,) = view.serving
+    assert (service.job_id, service.revision, service.tokens) == ("a", 1, sum(SKEWED))
+    assert 1.0 <= service.busiest_load < 1.5
+    assert not any(isinstance(o, ZoneServed) for o in script.pass_time(20.0))
+
+
+def test_jobs_are_cell_full_when_a_user_would_leave_no_room_for_others():
+    script = Script()
+    script.bench.zone._ranks._live.limit(6_000)
+    script.bench.twin.zones[ZONE]._ranks._live.limit(6_000)
+    outcomes: list[Outcome] = []
+    while not any(isinstance(outcome, JobRejected) for outcome in outcomes):
+        outcomes += script.send(submit(f"j{len(outcomes)}", training()))
+    assert outcomes[-1].reason == "cell_full"
+    assert isinstance(script.send(submit("other", training(), "ben"))[0], JobAdmitted)
+
+
+@pytest.mark.parametrize("nodes", [4, 32])
+def test_the_largest_placement_fits_a_record(nodes):
+    script = Script(nodes)
+    ranks = 2 * nodes
+    experts = 64
+    layers = min(MAX_SLOTS // (experts * ranks), MAX_ELEMENTS // (experts + ELEMENTS_PER_LAYER))
+    leader, *_ = script.start("a", serving(ranks, most_experts_per_device=64))
+    counts = [tuple(range(1, experts + 1))] * layers
+    outcomes = script.send(profiled(leader, *counts))
+    assert len(commands(outcomes)) == nodes
+    assert max(len(decision.encoded or b"") for decision in script.bench.decisions) < MAX_VALUE_BYTES // 2
+
+
+def test_the_warm_up_places_experts_and_places_them_anew():
+    bench = Bench(cell=Cell("experts"))
+    reasons = [o.reason for o in bench.send(*story()) if type(o).__name__ == "PlacementDecided"]
+    assert reasons[:2] == ["initial", "popularity_shifted"]
