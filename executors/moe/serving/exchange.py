@@ -53,8 +53,8 @@ class RankExchange:
         """
         timeout = timedelta(seconds=timeout_s)
         with _losses_told("connecting for tokens", timeout_s):
-            upward = dist.new_group(timeout=timeout)
-            downward = None if device.type == "cuda" else dist.new_group(timeout=timeout)
+            upward = _connected(timeout)
+            downward = None if device.type == "cuda" else _connected(timeout)
         return cls(group, Lanes(upward, downward), timeout_s)
 
     def note(self, decision: bytes) -> None:
@@ -123,6 +123,12 @@ class RankExchange:
             for work in self._lanes.exchange(arrived, rows.contiguous(), received, sent):
                 work.wait()
         return arrived
+
+
+def _connected(timeout: timedelta) -> dist.ProcessGroup:
+    group = dist.new_group(timeout=timeout)
+    assert isinstance(group, dist.ProcessGroup), "this rank is in it"
+    return group
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def route_of(placement: Placement, sends: Ints, rank: int, slots: Sequence[int],
     """The route of one rank's rows.
 
     Args:
-        sends: `(ranks, devices, slots)` rows from each rank to each slot of the placement; rank r is device r.
+        sends: `(ranks, devices, slots)` rows from each rank to each slot of the placement.
         slots: where the experts of the rank's device, in the order of the placement, are held there.
         size: slots of its device.
     """

@@ -1,4 +1,4 @@
-"""A layer's experts on one rank: weights of all in the host's memory, those of some in slots on the device."""
+"""A layer's experts on one rank: weights of all in the host's memory, of some in slots on the device."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
