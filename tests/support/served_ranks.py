@@ -1,4 +1,4 @@
-"""What the ranks of a service do in tests: a tiny model, served by all of them, beside the same in one process."""
+"""What the ranks of a service do in tests: a tiny model, served by all, beside the same in one process."""
 
 import os
 import signal

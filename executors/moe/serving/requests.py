@@ -94,6 +94,9 @@ class AtOnce:
         """See `Arrivals`."""
 
 
+StepWord = Literal["wait", "serve", "over"]
+
+
 @dataclass(frozen=True)
 class Step:
     """What a service does next.
@@ -104,7 +107,7 @@ class Step:
         wait_s: until something may have changed.
     """
 
-    word: Literal["serve", "wait", "over"]
+    word: StepWord
     count: int = 0
     wait_s: float = 0.0
 

@@ -96,17 +96,33 @@ class ExpertService:
         self._compile()
         for layer in range(len(layers)):
             self._hold(layer, first.placement)
+        if self._stage.is_over:
+            self._conclude_profile()
 
     @property
     def layer_count(self) -> int:
         """How many MoE layers there are."""
         return len(self._layers)
 
+    @property
+    def expert_count(self) -> int:
+        """Of each layer."""
+        return self._experts
+
+    def check(self, placements: Sequence[LayerPlacement]) -> None:
+        """See whether experts can stand so.
+
+        Raises:
+            ValueError: there is no such layer, or it is placed on other devices or with other experts.
+        """
+        for each in placements:
+            self._checked(each)
+
     def stand(self, placements: Sequence[LayerPlacement]) -> None:
         """Have the experts of some layers stand so from the next batch on, on all ranks at the same batch.
 
         Raises:
-            ValueError: there is no such layer, or it is placed on other devices or with other experts.
+            ValueError: see `check`.
         """
         checked = [(each.layer, self._checked(each)) for each in placements]
         for layer, placement in checked:
@@ -117,8 +133,6 @@ class ExpertService:
 
     def begin(self, tokens: int) -> None:
         """A batch comes, of which this rank has so many tokens."""
-        if self._stage.is_over and self.profiled is None:
-            self._conclude_profile()
         self._selections = []
         self.passages = []
         foretold = self._foresight(0, np.empty((tokens, 0), np.int64))
@@ -190,6 +204,8 @@ class ExpertService:
         """The batch has passed all layers."""
         if not self._stage.is_over:
             self._stage.add(self._everyones_selections())
+            if self._stage.is_over:
+                self._conclude_profile()
 
     def close(self) -> None:
         """End the thread."""

@@ -94,10 +94,10 @@ class ServiceSummary(Record):
     batches: int
     revised: int
     """How often a layer was placed anew after its gating network had chosen."""
-    placements: int
-    """Experts' standing placement as it ended."""
-    batch: Percentiles
-    """From the beginning of a batch to its end on the rank that takes longest."""
+    revision: int
+    """Of the standing placement as it ended."""
+    batch: Percentiles | None
+    """From the beginning of a batch to its end on the rank that takes longest; None without any."""
     request: Percentiles | None
     """From the arrival of a request to the end of its batch; None where requests do not arrive by a rate."""
 
