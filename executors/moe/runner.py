@@ -139,7 +139,7 @@ class MoeRunner:
                 _RunState(
                     job_id=job_id,
                     run_id=job.command.run_id,
-                    samples_done=job.command.resume_samples,
+                    samples_done=job.samples_done,
                     verdict=job.verdict or "none",
                 )
                 for job_id, job in sorted(self._jobs.items())

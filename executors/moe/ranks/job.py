@@ -89,7 +89,6 @@ class JobOnNode:
     _kill_s: float | None = None
     _failures: list[Failed] = field(default_factory=list)
     _endings: list[Ended] = field(default_factory=list)
-    _has_started: bool = False
     _dataset_samples: int | None = None
     _loss: float | None = None
     _node_s: float = 0.0
@@ -223,7 +222,6 @@ class JobOnNode:
     # Reports
 
     def _report_start(self) -> None:
-        self._has_started = True
         self.place.report(
             RunStarted(**self._about(), samples_done=self.samples_done, dataset_samples=self._dataset_samples)
         )
