@@ -21,7 +21,8 @@ class Profiled:
     Attributes:
         profile: of all its batches.
         accuracy: of the last of them, by a profile of those before: the fraction of batches and layers whose
-            top-2 list is estimated right. None where there were too few to hold any back.
+            top-2 list is estimated right. Layers count from the l-th on, as paths have l layers, or the last
+            where there are fewer. None where there were too few batches to hold any back.
     """
 
     profile: PathProfile
@@ -90,10 +91,10 @@ def is_foretold(foretold: Demand, tokens: Ints) -> bool:
 
 
 def _are_right(estimator: PopularityEstimator, batch: Ints) -> list[bool]:
-    experts = estimator.profile.experts
+    experts, layers = estimator.profile.experts, batch.shape[1]
     return [
         is_foretold(
             estimator.estimate(layer, batch[:, :layer]), np.bincount(batch[:, layer], minlength=experts)
         )
-        for layer in range(batch.shape[1])
+        for layer in range(min(estimator.profile.length, layers - 1), layers)
     ]
