@@ -14,7 +14,7 @@ from executors.moe.conversion.convert import Conversion, convert
 from executors.moe.gating import Gating
 from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.model import ServedModel
-from executors.moe.serving.service import ExpertService, ServiceTerms
+from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
 from executors.workers.group import ProcessGroup
 from executors.workers.shares import share
 from schemas.experts.commands import LayerPlacement
@@ -70,9 +70,20 @@ class Served:
         return self.model.answer(sequences[part.start : part.stop])
 
 
+def terms_of(told: dict[str, Any]) -> ServiceTerms:
+    """How experts are placed."""
+    return ServiceTerms(
+        SCHEMES[told.get("scheme", "balanced")],
+        told.get("most", 4),
+        told.get("length", 3),
+        told.get("profile_batches", 2),
+    )
+
+
 def connected(rank: Rank, timeout_s: float) -> RankExchange:
-    """All ranks, connected."""
+    """All ranks, connected, once none has anything to compile."""
     torch.set_num_threads(1)
+    warm_up(terms_of(rank.arguments), rank.world, rank.arguments["experts"])
     meeting = meet(rank)
     group = ProcessGroup.form(meeting, torch.device("cpu"), timeout_s)
     return RankExchange.connect(group, torch.device("cpu"), timeout_s)
@@ -82,12 +93,7 @@ def begin(rank: Rank, exchange: RankExchange) -> Served:
     """The service that the arguments tell of."""
     told = rank.arguments
     model = ServedModel(model_of(told))
-    terms = ServiceTerms(
-        SCHEMES[told.get("scheme", "balanced")],
-        told.get("most", 4),
-        told.get("length", 3),
-        told.get("profile_batches", 2),
-    )
+    terms = terms_of(told)
     layers = model.take_experts(terms.most_experts_per_device, torch.device("cpu"))
     service = ExpertService(exchange, layers, terms)
     model.serve_by(service)

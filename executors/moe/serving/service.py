@@ -93,7 +93,6 @@ class ExpertService:
         self._selections: list[Ints] = []
         self.passages: list[LayerPassage] = []
         self.profiled: Profiled | None = None
-        self._compile()
         for layer in range(len(layers)):
             self._hold(layer, first.placement)
         if self._stage.is_over:
@@ -286,17 +285,27 @@ class ExpertService:
         except ValueError as error:
             raise ValueError(f"layer {placed.layer} cannot be placed so: {error}") from error
 
-    def _compile(self) -> None:
-        """Call what is compiled on its first call, so that no batch waits for it."""
-        tokens = np.arange(1, self._experts + 1)
-        layout = self._layout(0)
-        settled = layout.settle(layout.plan(Demand.of_counts(tokens)), Demand.of_counts(tokens[::-1]), tokens)
-        everyones = np.zeros((self._cluster.devices, self._experts), np.int64)
-        everyones[0] = settled.tokens
-        sends(settled.placement, settled.split, everyones)
-        small = PathProfile(self._experts, 2, 1)
-        small.add(np.zeros((8, 2), np.int64))
-        FORESIGHTS["estimate"](small, self._history, self._scheme)(1, np.zeros((1, 1), np.int64))
+
+def warm_up(terms: ServiceTerms, ranks: int, experts: int) -> None:
+    """Compile what is compiled on its first call, before other ranks wait for this one.
+
+    Raises:
+        ValueError: the experts of a layer do not fit on the devices.
+    """
+    cluster = Cluster(ranks, terms.most_experts_per_device)
+    first = Standing.first(experts, cluster)
+    layout = Layout(terms.scheme, cluster, first, first.placement)
+    tokens = np.arange(1, experts + 1)
+    foretold = Demand.of_counts(tokens[::-1].copy())
+    everyones = np.zeros((ranks, experts), np.int64)
+    everyones[0] = tokens
+    if terms.scheme.balances_gating:
+        everyones = spread_evenly(everyones)
+    settled = layout.settle(layout.plan(foretold), foretold, tokens)
+    sends(settled.placement, settled.split, everyones)
+    profile = PathProfile(experts, 2, 1)
+    profile.add(np.zeros((8, 2), np.int64))
+    FORESIGHTS[terms.scheme.basis](profile, History(2, experts), terms.scheme)(1, np.zeros((1, 1), np.int64))
 
 
 def _numbers(demand: Demand) -> Ints:

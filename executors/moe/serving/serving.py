@@ -25,7 +25,7 @@ from executors.moe.ranks.places import result_path
 from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.model import ServedModel
 from executors.moe.serving.requests import Prompts, Schedule, Step, StepWord
-from executors.moe.serving.service import ExpertService, ServiceTerms
+from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
 from executors.moe.serving.statistics import Latencies, RoutedTokens, ServiceSummary
 from executors.node.files import write_folder
 from executors.workers.shares import share
@@ -82,6 +82,7 @@ def serve(rank: Rank) -> Ended:
         "the placement": _PLACEMENTS.dump_json(order.placement),
     }
     layers = model.take_experts(terms.most_experts_per_device, rank.device)
+    warm_up(terms, order.membership.world, model.experts)
     group = rank.meet()
     service = None
     try:
