@@ -1,1 +1,49 @@
-"""Mixture-of-experts layers with adaptive gating (thesis, chapter 5), and models that have them."""
+"""Mixture-of-experts models with adaptive gating (thesis, chapter 5), and the runner `moe`, by which they are
+trained and served over ranks (chapter 4).
+
+Each rank is a process of torch.distributed. The node's own process imports no torch: a fork server does, and
+the ranks are forked from it.
+"""
+
+from executors.moe.settings import MoeSettings
+from executors.node.runner import Runner, RunnerContext, UnfitError
+from executors.workers.network import interface_of
+from schemas.commands import Command
+from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
+
+
+class ExpertRanks:
+    """See `RunnerKind`."""
+
+    commands: tuple[type[Command], ...] = (RanksAssigned, ExpertsPlaced, RanksReleased)
+
+    def __init__(self) -> None:
+        """Look for the data and the models.
+
+        Raises:
+            UnfitError: a folder is missing, or the worker host is another machine.
+            ValidationError: a setting is none.
+        """
+        self._settings = MoeSettings()
+        for name in ("dataset_root", "model_root"):
+            folder = getattr(self._settings, name)
+            if not folder.is_dir():
+                raise UnfitError(f"{name.replace('_', ' ')} {folder} is no folder")
+        try:
+            interface_of(self._settings.worker_host)
+        except OSError as error:
+            raise UnfitError(str(error)) from error
+
+    def load(self, context: RunnerContext) -> Runner:
+        """Start the fork server, which imports torch and transformers: some ten seconds.
+
+        Raises:
+            ValueError: the machine has fewer CUDA devices than are set.
+        """
+        from executors.moe.ranks.kinds import warm_up
+        from executors.moe.runner import MoeRunner
+        from executors.workers.processes import room_for
+
+        return MoeRunner(
+            context, self._settings, room_for(self._settings.device, self._settings.gpus, warm_up())
+        )

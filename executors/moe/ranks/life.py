@@ -1,0 +1,136 @@
+"""The life of a rank process, whatever its job does: it begins, meets the others, works, and says its last
+word."""
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+import torch
+from pydantic import ValidationError
+from transformers.utils.logging import disable_progress_bar
+
+from executors.lora.slots.runs import is_permanent
+from executors.moe.ranks.inbox import Inbox
+from executors.moe.ranks.messages import Ended, Failed, RankOrder
+from executors.moe.ranks.places import job_folder
+from executors.node.room import is_for_want_of_room
+from executors.workers.folder import JobFolder
+from executors.workers.group import ProcessGroup
+from executors.workers.meeting import Meeting, PeerLostError
+from executors.workers.network import use_interface
+from executors.workers.processes import take_device
+from schemas import codec
+from schemas.base import MAX_TEXT_LENGTH
+
+_POLL_S = 0.005
+_NOTE_WAIT_S = 1.0
+"""A process that fails says why on the shared disk before it is gone, which others see at once."""
+
+
+class MissingPeersError(PeerLostError):
+    """Not all ranks have come in time."""
+
+
+class Rank:
+    """One rank of a job.
+
+    Attributes:
+        order: what it is to do.
+        device: where it computes.
+        needed_bytes: of a checkpoint that it writes, for a disk that refuses it.
+    """
+
+    def __init__(self, order: RankOrder, inbox: Inbox) -> None:
+        """Have torch use the device, the threads and the network interface of the order.
+
+        Raises:
+            OSError: the worker host is another machine.
+        """
+        self.order = order
+        self.inbox = inbox
+        self.folder = JobFolder(job_folder(order.state_root, order.cell, order.job_id))
+        self.needed_bytes = 1
+        if order.device == "cuda":
+            take_device(order.gpu)
+        self.device = torch.device(order.device)
+        torch.set_num_threads(order.threads)
+        disable_progress_bar()
+        use_interface(order.worker_host)
+
+    @property
+    def leads(self) -> bool:
+        """Whether it reports for all."""
+        return self.order.membership.rank == 0
+
+    def meet(self) -> ProcessGroup:
+        """Come together with the other ranks, once this one has loaded all that it needs.
+
+        Raises:
+            PeerLostError: another has failed before, or not all have come within `join_timeout_s`.
+        """
+        order, membership = self.order, self.order.membership
+        deadline_s = time.monotonic() + order.join_timeout_s
+        meeting: Meeting | None = None
+        while True:
+            meeting = meeting or Meeting.attend(self.folder, membership, order.worker_host)
+            if meeting is not None:
+                meeting.announce()
+                if meeting.all_ready:
+                    self.inbox.commit()
+                    meeting.enter()
+                    if meeting.all_entered:
+                        return ProcessGroup.form(meeting, self.device, order.collective_timeout_s)
+            if self.folder.read_failure(membership.generation) is not None:
+                raise PeerLostError("another rank has failed before all had come")
+            if time.monotonic() > deadline_s:
+                raise MissingPeersError(
+                    f"not all {membership.world} ranks of generation {membership.generation} have come in "
+                    f"{order.join_timeout_s:g} s"
+                )
+            time.sleep(_POLL_S)
+
+    def fail(self, error: Exception) -> Failed:
+        """The last word of a rank that cannot go on, which others can read, too."""
+        generation = self.order.membership.generation
+        text = _text_of(error)
+        if isinstance(error, PeerLostError):
+            deadline_s = time.monotonic() + _NOTE_WAIT_S
+            while time.monotonic() < deadline_s:
+                if (note := self.folder.read_failure(generation)) is not None:
+                    return Failed(error=note[0], permanent=note[1], cause="peer")
+                time.sleep(_POLL_S)
+            return Failed(error=text, permanent=False, cause="peer")
+        permanent = is_permanent(error) or isinstance(error, torch.OutOfMemoryError | MemoryError)
+        with suppress(OSError):
+            self.folder.write_failure(generation, text, permanent)
+        needed_bytes = self.needed_bytes if is_for_want_of_room(error) else None
+        return Failed(error=text, permanent=permanent, needed_bytes=needed_bytes)
+
+
+Work = Callable[[Rank], Ended]
+"""What a rank does from its beginning to its end; it raises where it cannot go on."""
+
+
+def live(order_json: str, connection: "Connection[bytes, bytes]", work: Work) -> None:
+    """The whole life of a rank process. Its last word is how it has ended."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # The node decides when its ranks stop, even if a supervisor signals all processes.
+        signal.signal(number, signal.SIG_IGN)
+    order = RankOrder.model_validate_json(order_json)
+    inbox = Inbox(connection)
+    try:
+        rank = Rank(order, inbox)
+    except OSError as error:
+        inbox.tell(Failed(error=_text_of(error), permanent=False))
+        return
+    try:
+        inbox.tell(work(rank))
+    except Exception as error:
+        inbox.tell(rank.fail(error))
+
+
+def _text_of(error: Exception) -> str:
+    message = codec.describe(error) if isinstance(error, ValidationError) else str(error)
+    return (" ".join(message.split()) or type(error).__name__)[:MAX_TEXT_LENGTH]

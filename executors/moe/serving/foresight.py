@@ -1,0 +1,74 @@
+"""What is known of a layer's experts before its gating network has chosen."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+
+from solvers.compiled import Ints
+from solvers.experts.paths import PathProfile, PopularityEstimator
+from solvers.experts.placement import Demand
+from solvers.experts.schemes import Basis, Scheme
+
+_FADING = 16
+"""Of what was counted, one part in so many is forgotten with each batch."""
+
+
+class History:
+    """What experts got in the batches before, in which older ones fade."""
+
+    def __init__(self, layers: int, experts: int) -> None:
+        self._counts = np.zeros((layers, experts), np.int64)
+
+    def add(self, layer: int, tokens: Ints) -> None:
+        """Count a batch.
+
+        Args:
+            tokens: (experts,) that this rank had for each.
+        """
+        # A batch counts for as many parts, so that small counts fade, too.
+        self._counts[layer] += tokens * _FADING - self._counts[layer] // _FADING
+
+    def demand(self, layer: int) -> Demand:
+        """What the experts of a layer got."""
+        return Demand.of_counts(self._counts[layer])
+
+
+class Foresight(Protocol):
+    """What one rank foretells of its own tokens; that of all ranks is combined."""
+
+    def __call__(self, layer: int, selections: Ints) -> Demand:
+        """Of a layer.
+
+        Args:
+            selections: (tokens, layers) the expert that each token chose at each MoE layer before.
+        """
+        ...
+
+
+def nothing(experts: int) -> Foresight:
+    """Nothing is known yet, or nothing is wanted."""
+    unknown = Demand.of_counts(np.zeros(experts, np.int64))
+    return lambda layer, selections: unknown  # noqa: ARG005
+
+
+def _by_estimate(profile: PathProfile, history: History, scheme: Scheme) -> Foresight:
+    del history
+    return PopularityEstimator(profile, scheme.top).estimate
+
+
+def _by_history(profile: PathProfile, history: History, scheme: Scheme) -> Foresight:
+    del profile, scheme
+    return lambda layer, selections: history.demand(layer)  # noqa: ARG005
+
+
+def _by_nothing(profile: PathProfile, history: History, scheme: Scheme) -> Foresight:
+    del history, scheme
+    return nothing(profile.experts)
+
+
+FORESIGHTS: Mapping[Basis, Callable[[PathProfile, History, Scheme], Foresight]] = MappingProxyType(
+    {"estimate": _by_estimate, "history": _by_history, "actual": _by_nothing}
+)
+"""Once the profile stage is over."""

@@ -1,0 +1,157 @@
+"""The model that a service serves: its experts with all ranks, the rest on each of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from executors.moe.block import LayerPass, MoeBlock, moe_blocks
+from executors.moe.conversion.storage import load
+from executors.moe.serving.service import ExpertService
+from executors.moe.serving.slots import ExpertSlots
+from schemas.experts.workload import GatingRule
+
+
+class _ServedExperts(nn.Module):
+    """A layer's experts, called as if they were here."""
+
+    def __init__(self, service: ExpertService, layer: int, block: MoeBlock) -> None:
+        super().__init__()
+        self._layer = layer
+        self._service = service
+        # A function, since the block is no part of its experts.
+        self._last_pass: Callable[[], LayerPass | None] = lambda: block.last_pass
+
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        last_pass = self._last_pass()
+        assert last_pass is not None, "the block has routed what it sends"
+        return self._service.apply(self._layer, rows, counts, last_pass.routing.first_expert)
+
+
+class ServedModel:
+    """A model whose experts are away from it: see `take_experts` and `serve_by`."""
+
+    def __init__(self, module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        """Take a model with gated experts, on the CPU.
+
+        Raises:
+            ValueError: it has no such layers, or an encoder and a decoder: their tokens share no path.
+        """
+        if module.config.is_encoder_decoder:
+            raise ValueError(
+                f"a {module.config.model_type} model has an encoder and a decoder: only models with one "
+                "stack of layers are served"
+            )
+        self._blocks = list(moe_blocks(module).values())
+        if not self._blocks:
+            raise ValueError("the model has no layer with experts")
+        self.module = module.eval()
+        self.tokenizer = tokenizer
+        self._hidden = self._blocks[0].router.get_parameter("weight").shape[1]
+        self._service: ExpertService | None = None
+
+    @classmethod
+    def load(cls, directory: Path) -> "ServedModel":
+        """Read a directory that `executors.moe.conversion.storage.save` has written, with a tokenizer.
+
+        Raises:
+            ValueError: a file is missing or does not fit, or it cannot be served.
+        """
+        module, _ = load(directory)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                directory, local_files_only=True, trust_remote_code=False
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"{directory.name}: no tokenizer: {error}") from error
+        return cls(module, tokenizer)
+
+    @property
+    def experts(self) -> int:
+        """Of each layer."""
+        return len(self._blocks[0].router.get_parameter("weight"))
+
+    @property
+    def longest_sequence_tokens(self) -> int | None:
+        """None where the model sets no bound."""
+        longest = getattr(self.module.config.get_text_config(), "max_position_embeddings", None)
+        return None if longest is None else int(longest)
+
+    def gate_by(self, rule: GatingRule) -> None:
+        """Have tokens get as many experts as a rule says; weights of their outputs stay the model's.
+
+        Raises:
+            ValueError: a layer has fewer experts than a token may get.
+        """
+        for block in self._blocks:
+            gating = replace(block.gating, mode=rule.mode)
+            if rule.threshold is not None:
+                gating = replace(gating, threshold=rule.threshold)
+            if self.experts < gating.fewest_experts:
+                raise ValueError(f"gating {rule.mode} needs two experts, the layers have {self.experts}")
+            block.gating = gating
+
+    def router_bytes(self) -> bytes:
+        """The weights of all routers, by which ranks see that they serve the same model."""
+        return b"".join(
+            each.detach().float().numpy().tobytes()
+            for block in self._blocks
+            for each in block.router.parameters()
+        )
+
+    def take_experts(self, slots: int, device: torch.device) -> list[ExpertSlots]:
+        """Take the experts out of all layers, and move what is left of the model to the device.
+
+        Args:
+            slots: on the device, of each layer.
+        """
+        taken = []
+        for block in self._blocks:
+            assert isinstance(block.experts, nn.Module), "they were loaded"
+            taken.append(ExpertSlots(block.experts, slots, device))
+            block.experts = nn.Identity()
+        self.module.to(device)
+        return taken
+
+    def serve_by(self, service: ExpertService) -> None:
+        """Have a service apply the experts."""
+        self._service = service
+        for layer, block in enumerate(self._blocks):
+            block.experts = _ServedExperts(service, layer, block)
+
+    @torch.inference_mode()
+    def answer(self, sequences: Sequence[Sequence[int]]) -> Tensor | None:
+        """Serve this rank's part of a batch, together with the others.
+
+        Args:
+            sequences: tokens of each request; none where this rank has no part.
+
+        Returns:
+            `(sequences, ...)` what the model gives for each: of a language model the logits after its last
+            token, of a classifier those of its classes. None where there is no sequence.
+
+        Raises:
+            CollectiveLostError, DisagreementError: see `ExpertService`.
+        """
+        service, device = self._service, self.module.device
+        assert service is not None, "a service was set"
+        service.begin(sum(map(len, sequences)))
+        if not sequences:
+            service.pass_idle(self._hidden, self.module.dtype, device)
+            service.end()
+            return None
+        lengths = torch.tensor([len(tokens) for tokens in sequences])
+        input_ids = torch.zeros(len(sequences), int(lengths.max()), dtype=torch.int64)
+        for row, tokens in enumerate(sequences):
+            input_ids[row, : len(tokens)] = torch.tensor(tokens)
+        is_token = torch.arange(input_ids.shape[1]) < lengths[:, None]
+        logits: Tensor = self.module(
+            input_ids=input_ids.to(device), attention_mask=is_token.long().to(device)
+        ).logits
+        service.end()
+        if logits.ndim == 2:
+            return logits
+        return logits[torch.arange(len(sequences)), lengths.to(logits.device) - 1]

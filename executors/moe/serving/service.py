@@ -1,0 +1,325 @@
+"""The way of a batch through the MoE layers of a service, as one rank sees it (thesis, section 4.5.2, 4.6.2).
+
+At each layer, once the gating network has chosen:
+
+1. All ranks tell how many rows they have for each expert, and with it what they foretell of the next layer.
+2. Phase two: each decides alike whether the layer's placement holds, and if not, makes it anew.
+3. Phase one of the next layer begins on a thread of its own: it is placed, and its weights are loaded while
+   this layer computes, and the attention after it.
+4. Rows go to the replicas of their experts by an all-to-all with uneven splits, and come back by another.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from executors.moe.serving.exchange import RankExchange
+from executors.moe.serving.foresight import FORESIGHTS, History, nothing
+from executors.moe.serving.phases import Layout, Standing
+from executors.moe.serving.profiling import Profiled, ProfileStage, is_foretold
+from executors.moe.serving.routes import route_of, spread_evenly
+from executors.moe.serving.slots import ExpertSlots
+from executors.moe.serving.statistics import LayerPassage
+from schemas.experts.commands import LayerPlacement
+from solvers.compiled import Ints
+from solvers.experts.paths import PathProfile
+from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.schemes import Scheme, Settled
+from solvers.experts.splitting import sends
+
+
+@dataclass(frozen=True)
+class ServiceTerms:
+    """How experts are placed; the same on all ranks."""
+
+    scheme: Scheme
+    most_experts_per_device: int
+    path_length: int
+    profile_batches: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Planned:
+    """Phase one of a layer, which may still be under way."""
+
+    demand: Demand
+    placement: Future[Placement | None]
+    loads: Future[int]
+    """Experts that were loaded; weights are there once it has ended."""
+
+
+class ExpertService:
+    """The MoE layers of one rank, from batch to batch. All ranks must go through the same batches.
+
+    Every method that speaks with other ranks raises CollectiveLostError where one is gone or late, and
+    DisagreementError where one has decided otherwise; then the service is over.
+
+    Attributes:
+        passages: how each layer of the last batch was passed.
+        profiled: what the profile stage has brought; None while it lasts.
+    """
+
+    def __init__(self, exchange: RankExchange, layers: Sequence[ExpertSlots], terms: ServiceTerms) -> None:
+        """Have one expert on each device, or as near as that can be.
+
+        Args:
+            layers: in the order in which a batch comes to them, all with as many experts.
+
+        Raises:
+            ValueError: the experts of a layer do not fit on the devices, or the paths are too long.
+        """
+        counts = {layer.count for layer in layers}
+        if len(counts) != 1:
+            raise ValueError(f"the layers have {sorted(counts)} experts: all must have as many")
+        (self._experts,) = counts
+        self._exchange = exchange
+        self._layers = list(layers)
+        self._scheme = terms.scheme
+        self._cluster = Cluster(exchange.world, terms.most_experts_per_device)
+        self._history = History(len(layers), self._experts)
+        self._foresight = nothing(self._experts)
+        profile = PathProfile(self._experts, len(layers), terms.path_length)
+        self._stage = ProfileStage(terms.profile_batches, profile, terms.scheme.top)
+        first = Standing.first(self._experts, self._cluster)
+        self._standing = [first] * len(layers)
+        self._loaded = [first.placement] * len(layers)
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="experts")
+        self._planned: _Planned | None = None
+        self._selections: list[Ints] = []
+        self.passages: list[LayerPassage] = []
+        self.profiled: Profiled | None = None
+        for layer in range(len(layers)):
+            self._hold(layer, first.placement)
+        if self._stage.is_over:
+            self._conclude_profile()
+
+    @property
+    def layer_count(self) -> int:
+        """How many MoE layers there are."""
+        return len(self._layers)
+
+    @property
+    def expert_count(self) -> int:
+        """Of each layer."""
+        return self._experts
+
+    def check(self, placements: Sequence[LayerPlacement]) -> None:
+        """See whether experts can stand so.
+
+        Raises:
+            ValueError: there is no such layer, or it is placed on other devices or with other experts.
+        """
+        for each in placements:
+            self._checked(each)
+
+    def stand(self, placements: Sequence[LayerPlacement]) -> None:
+        """Have the experts of some layers stand so from the next batch on, on all ranks at the same batch.
+
+        Raises:
+            ValueError: see `check`.
+        """
+        checked = [(each.layer, self._checked(each)) for each in placements]
+        for layer, placement in checked:
+            self._standing[layer] = Standing(placement, is_commanded=True)
+            self._hold(layer, placement)
+            self._loaded[layer] = placement
+            self._exchange.note(_bytes_of(placement))
+
+    def begin(self, tokens: int) -> None:
+        """A batch comes, of which this rank has so many tokens."""
+        self._selections = []
+        self.passages = []
+        foretold = self._foresight(0, np.empty((tokens, 0), np.int64))
+        told = self._exchange.tell("the beginning of a batch", _numbers(foretold))
+        self._plan(0, _demand_of(told))
+
+    def apply(self, layer: int, rows: Tensor, counts: Tensor, first: Tensor) -> Tensor:
+        """Apply to each row the network of its expert, wherever that is.
+
+        Args:
+            layer: as many have been passed before.
+            rows: `(pairs, hidden)` on the device, sorted by expert.
+            counts: `(experts,)` int64, rows of each expert.
+            first: `(tokens,)` int64, the expert that each token has, or the first of two.
+
+        Returns:
+            `(pairs, hidden)`.
+        """
+        began_s = time.monotonic()
+        exchange, slots = self._exchange, self._layers[layer]
+        self._selections.append(first.cpu().numpy())
+        own = counts.cpu().numpy()
+        planned = self._take_plan()
+        placement = planned.placement.result()
+        exchange.note(_bytes_of(placement))
+        numbers = np.concatenate([[len(rows) - len(first)], own, _numbers(self._foretell(layer + 1))])
+        told = exchange.tell(f"the choices at MoE layer {layer}", numbers)
+        tokens = told[:, 1 : 1 + self._experts]
+        counted = tokens.sum(axis=0)
+        if self._scheme.balances_gating:
+            tokens = spread_evenly(tokens)
+        settled = self._layout(layer).settle(placement, planned.demand, tokens.sum(axis=0))
+        exchange.note(_bytes_of(settled.placement))
+        self._plan(layer + 1, _demand_of(told[:, 1 + self._experts :]))
+        scheduled_s = time.monotonic()
+        loads = planned.loads.result() + self._hold(layer, settled.placement)
+        self._loaded[layer] = settled.placement
+        self._history.add(layer, own)
+        loaded_s = time.monotonic()
+        outputs, experts_s = self._send_and_compute(layer, slots, rows, settled, tokens)
+        ended_s = time.monotonic()
+        self.passages.append(
+            LayerPassage(
+                tokens=counted,
+                doubles=int(told[:, 0].sum()),
+                is_foretold=is_foretold(planned.demand, counted) if planned.demand.known else None,
+                is_revised=settled.is_revised,
+                loads=loads,
+                busiest_tokens=int(settled.split.sum(axis=1).max()),
+                scheduling_s=scheduled_s - began_s,
+                swap_wait_s=loaded_s - scheduled_s,
+                all_to_all_s=ended_s - loaded_s - experts_s,
+                experts_s=experts_s,
+            )
+        )
+        return outputs
+
+    def pass_idle(self, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Go through all layers without a token: other ranks' may come to experts of this one."""
+        for layer in range(self.layer_count):
+            self.apply(
+                layer,
+                torch.empty(0, hidden, dtype=dtype, device=device),
+                torch.zeros(self._experts, dtype=torch.int64),
+                torch.empty(0, dtype=torch.int64),
+            )
+
+    def end(self) -> None:
+        """The batch has passed all layers."""
+        if not self._stage.is_over:
+            self._stage.add(self._everyones_selections())
+            if self._stage.is_over:
+                self._conclude_profile()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._background.shutdown(cancel_futures=True)
+
+    def _send_and_compute(
+        self, layer: int, slots: ExpertSlots, rows: Tensor, settled: Settled, tokens: Ints
+    ) -> tuple[Tensor, float]:
+        exchange, rank = self._exchange, self._exchange.rank
+        sent = sends(settled.placement, settled.split, tokens)
+        held = slots.slots_of(settled.placement.lists()[rank])
+        route = route_of(settled.placement, sent, rank, held, slots.size)
+        order = torch.from_numpy(route.order).to(rows.device)
+        arrangement = torch.from_numpy(route.arrangement).to(rows.device)
+        where = f"tokens to the experts of MoE layer {layer}"
+        arrived = exchange.send_rows(where, rows.index_select(0, order), route.sent, route.received)
+        began_s = time.monotonic()
+        outputs = slots.compute(
+            arrived.index_select(0, arrangement), torch.from_numpy(route.counts).to(rows.device)
+        )
+        computed = torch.empty_like(outputs).index_copy_(0, arrangement, outputs)
+        experts_s = time.monotonic() - began_s
+        where = f"tokens back from the experts of MoE layer {layer}"
+        returned = exchange.send_rows(where, computed, route.received, route.sent)
+        return torch.empty_like(returned).index_copy_(0, order, returned), experts_s
+
+    def _plan(self, layer: int, demand: Demand) -> None:
+        """Begin phase one of a layer, if there is one more."""
+        if layer == self.layer_count:
+            return
+        layout = self._layout(layer)
+        placement = self._background.submit(layout.plan, demand)
+        loads = self._background.submit(lambda: self._hold(layer, placement.result()))
+        self._planned = _Planned(demand, placement, loads)
+
+    def _take_plan(self) -> _Planned:
+        planned, self._planned = self._planned, None
+        assert planned is not None, "a batch begins, and comes to its layers in their order"
+        return planned
+
+    def _hold(self, layer: int, placement: Placement | None) -> int:
+        if placement is None:
+            return 0
+        return self._layers[layer].hold(placement.lists()[self._exchange.rank])
+
+    def _layout(self, layer: int) -> Layout:
+        return Layout(self._scheme, self._cluster, self._standing[layer], self._loaded[layer])
+
+    def _foretell(self, layer: int) -> Demand:
+        if layer == self.layer_count:
+            return nothing(self._experts)(layer, np.empty((0, 0), np.int64))
+        return self._foresight(layer, np.stack(self._selections, axis=1))
+
+    def _conclude_profile(self) -> None:
+        self.profiled = self._stage.conclude()
+        make = FORESIGHTS[self._scheme.basis]
+        self._foresight = make(self.profiled.profile, self._history, self._scheme)
+
+    def _everyones_selections(self) -> Ints:
+        """(tokens, layers) of all ranks, in their order."""
+        own = np.stack(self._selections, axis=1)
+        where = "the selections of a batch that is profiled"
+        sizes = self._exchange.tell(where, np.array([len(own)]))[:, 0]
+        padded = np.zeros((int(sizes.max()), self.layer_count), np.int64)
+        padded[: len(own)] = own
+        told = self._exchange.tell(where, padded.ravel()).reshape(len(sizes), *padded.shape)
+        return np.concatenate([each[:size] for each, size in zip(told, sizes, strict=True)])
+
+    def _checked(self, placed: LayerPlacement) -> Placement:
+        if placed.layer >= self.layer_count or len(placed.devices) != self._cluster.devices:
+            raise ValueError(
+                f"layer {placed.layer} is placed on {len(placed.devices)} devices: the service has "
+                f"{self.layer_count} MoE layers on {self._cluster.devices}"
+            )
+        try:
+            lists = [list(device) for device in placed.devices]
+            return Placement.of_lists(lists, self._experts, self._cluster.most_per_device)
+        except ValueError as error:
+            raise ValueError(f"layer {placed.layer} cannot be placed so: {error}") from error
+
+
+def warm_up(terms: ServiceTerms, ranks: int, experts: int) -> None:
+    """Compile what is compiled on its first call, before other ranks wait for this one.
+
+    Raises:
+        ValueError: the experts of a layer do not fit on the devices.
+    """
+    cluster = Cluster(ranks, terms.most_experts_per_device)
+    first = Standing.first(experts, cluster)
+    layout = Layout(terms.scheme, cluster, first, first.placement)
+    tokens = np.arange(1, experts + 1)
+    foretold = Demand.of_counts(tokens[::-1].copy())
+    everyones = np.zeros((ranks, experts), np.int64)
+    everyones[0] = tokens
+    if terms.scheme.balances_gating:
+        everyones = spread_evenly(everyones)
+    settled = layout.settle(layout.plan(foretold), foretold, tokens)
+    sends(settled.placement, settled.split, everyones)
+    profile = PathProfile(experts, 2, 1)
+    profile.add(np.zeros((8, 2), np.int64))
+    FORESIGHTS[terms.scheme.basis](profile, History(2, experts), terms.scheme)(1, np.zeros((1, 1), np.int64))
+
+
+def _numbers(demand: Demand) -> Ints:
+    return np.concatenate([[demand.total], demand.loads])
+
+
+def _demand_of(told: Ints) -> Demand:
+    """Of all ranks together.
+
+    Args:
+        told: (ranks, 1 + experts), what `_numbers` makes.
+    """
+    return Demand(told[:, 1:].sum(axis=0), int(told[:, 0].sum()))
+
+
+def _bytes_of(placement: Placement | None) -> bytes:
+    return b"" if placement is None else placement.experts.tobytes() + placement.shares.tobytes()

@@ -1,0 +1,330 @@
+"""A rank of a service, from its first batch to its last.
+
+Between two batches all ranks tell each other whether they are to end, and rank 0 what comes next: a batch,
+and what it is made of; a wait, which it repeats often enough that no rank takes the others for lost; a
+placement that the cell has commanded, so that all ranks have it at the same batch.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from multiprocessing.connection import Connection
+from typing import Any, Literal, get_args
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from executors.elastic.model import model_directory
+from executors.lora.dataset import DatasetRoot, JsonlDataset
+from executors.moe.parallel.micro_ops import DisagreementError
+from executors.moe.ranks.life import Rank, live
+from executors.moe.ranks.messages import Ended, Joined, Placed, Progress, Told
+from executors.moe.ranks.places import result_path
+from executors.moe.serving.exchange import RankExchange
+from executors.moe.serving.model import ServedModel
+from executors.moe.serving.requests import Prompts, Schedule, Step, StepWord
+from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
+from executors.moe.serving.statistics import Latencies, RoutedTokens, ServiceSummary
+from executors.node.files import write_folder
+from executors.workers.shares import share
+from schemas.experts.commands import LayerPlacement
+from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, RoutingReport
+from schemas.experts.workload import MoeServeWorkload
+from solvers.experts.schemes import SCHEMES
+
+SUMMARY = "serving.json"
+"""What a service leaves, in its folder below the output root: a `ServiceSummary`."""
+_WORDS: tuple[StepWord, ...] = get_args(StepWord)
+_LONGEST_WAIT_S = 0.25
+_MICROSECONDS = 1e6
+_PLACEMENTS: TypeAdapter[tuple[LayerPlacement, ...]] = TypeAdapter(tuple[LayerPlacement, ...])
+
+_log = logging.getLogger(__name__)
+
+
+def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
+    """The whole life of a rank process that serves."""
+    live(order_json, connection, serve)
+
+
+def serve(rank: Rank) -> Ended:
+    """Serve until there is no request left, or the service is to end.
+
+    Raises:
+        PeerLostError: another rank is gone.
+        DisagreementError: ranks serve other things, or have decided differently.
+        ValueError: the model cannot be served so, or the requests are none.
+    """
+    order, workload = rank.order, rank.order.workload
+    assert isinstance(workload, MoeServeWorkload), "the kind of the workload has brought it here"
+    # What is cheap to refuse is refused before anything heavy is loaded.
+    directory = model_directory(order.model_root, workload.model)
+    dataset = DatasetRoot(order.dataset_root).open(workload.requests.dataset.path, form=Prompts())
+    model = ServedModel.load(directory)
+    model.gate_by(workload.gating)
+    longest = model.longest_sequence_tokens
+    if longest is not None and workload.sequence_length > longest:
+        raise ValueError(
+            f"{workload.model}: takes {longest} tokens, requests may have {workload.sequence_length}"
+        )
+    terms = ServiceTerms(
+        SCHEMES[workload.scheme],
+        workload.most_experts_per_device,
+        workload.path_length,
+        workload.profile_batches,
+    )
+    same = {
+        "the dataset": dataset.digest.encode(),
+        "the model": model.router_bytes(),
+        "the workload": workload.model_dump_json().encode(),
+        "the placement": _PLACEMENTS.dump_json(order.placement),
+    }
+    layers = model.take_experts(terms.most_experts_per_device, rank.device)
+    warm_up(terms, order.membership.world, model.experts)
+    group = rank.meet()
+    service = None
+    try:
+        exchange = RankExchange.connect(group, rank.device, order.collective_timeout_s)
+        _compare(exchange, same)
+        service = ExpertService(exchange, layers, terms)
+        model.serve_by(service)
+        return _Serving(rank, workload, dataset, model, service, exchange).run()
+    finally:
+        if service is not None:
+            service.close()
+        group.close()
+
+
+def _compare(exchange: RankExchange, same: dict[str, bytes]) -> None:
+    digests = [blake2b(content, digest_size=7).digest() for content in same.values()]
+    numbers = np.array([int.from_bytes(digest, "big") for digest in digests])
+    told = exchange.tell("the beginning of the service", numbers)
+    for name, of_ranks in zip(same, told.T.tolist(), strict=True):
+        others = [rank for rank, number in enumerate(of_ranks) if number != of_ranks[0]]
+        if others:
+            raise DisagreementError(f"{name} of ranks {others} differs from that of rank 0")
+
+
+@dataclass(frozen=True)
+class _Boundary:
+    """What one rank tells between two batches."""
+
+    is_released: int
+    batch_us: int
+    """What the batch before has taken here."""
+    word: int = 0
+    """What comes next; of rank 0, as all that follows."""
+    count: int = 0
+    revision: int = 0
+    placement_bytes: int = 0
+
+
+class _Serving:
+    """The loop of one rank."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        workload: MoeServeWorkload,
+        dataset: JsonlDataset,
+        model: ServedModel,
+        service: ExpertService,
+        exchange: RankExchange,
+    ) -> None:
+        self._rank = rank
+        self._workload = workload
+        self._dataset = dataset
+        self._model = model
+        self._service = service
+        self._exchange = exchange
+        self._done = rank.order.resume_samples
+        self._batches = self._revised = 0
+        self._node_s = 0.0
+        self._revision = 0
+        self._last_s: float | None = None
+        """What the batch before has taken on this rank; None once that is told."""
+        self._waited_s: list[float] = []
+        """Of its requests, since they arrived."""
+        self._is_profile_due = workload.profile_batches > 0
+        self._latencies = Latencies()
+        self._routed = RoutedTokens(service.layer_count, service.expert_count)
+        self._longest_wait_s = min(_LONGEST_WAIT_S, rank.order.collective_timeout_s / 4)
+
+    def run(self) -> Ended:
+        order, workload = self._rank.order, self._workload
+        self._schedule = Schedule(
+            workload.requests, workload.total_samples, workload.batch_size, self._done, time.time()
+        )
+        if order.placement:
+            self._service.stand(order.placement)
+            self._revision = order.revision
+        self._rank.inbox.tell(Joined(samples_done=self._done, dataset_samples=len(self._dataset)))
+        self._reported_s = self._progressed_s = time.monotonic()
+        while True:
+            step = self._agree()
+            if step is None or step.word == "over":
+                return self._end("stopped" if step is None else "finished")
+            if step.word == "serve":
+                self._serve(step.count)
+            elif self._rank.leads:
+                self._rank.inbox.wait(step.wait_s)
+            self._report_news()
+
+    def _agree(self) -> Step | None:
+        """What all ranks do next; None where they are to end."""
+        step, placed = Step("wait"), b""
+        revision = self._revision
+        if self._rank.leads:
+            step = self._schedule.step(self._done, time.time())
+            revision, placed = self._commanded()
+        mine = _Boundary(
+            is_released=self._rank.inbox.release is not None,
+            batch_us=round((self._last_s or 0.0) * _MICROSECONDS),
+            word=_WORDS.index(step.word),
+            count=step.count,
+            revision=revision,
+            placement_bytes=len(placed),
+        )
+        told = self._exchange.tell("the boundary of a batch", np.array(list(vars(mine).values())))
+        all_told = [_Boundary(*row) for row in told.tolist()]
+        self._note_time(max(each.batch_us for each in all_told) / _MICROSECONDS)
+        if any(each.is_released for each in all_told):
+            return None
+        leading = all_told[0]
+        if leading.placement_bytes:
+            placed = self._exchange.spread("a placement", placed, leading.placement_bytes)
+            self._stand(leading.revision, placed)
+        return Step(_WORDS[leading.word], leading.count, min(step.wait_s, self._longest_wait_s))
+
+    def _commanded(self) -> tuple[int, bytes]:
+        """The newest revision that the cell has commanded, and what changes with it."""
+        revision, layers = self._revision, {}
+        for placed in self._rank.inbox.take_placements():
+            if placed.revision > revision and self._can_stand(placed):
+                revision = placed.revision
+                layers.update({each.layer: each for each in placed.layers})
+        return revision, _PLACEMENTS.dump_json(tuple(layers.values())) if layers else b""
+
+    def _can_stand(self, placed: Placed) -> bool:
+        try:
+            self._service.check(placed.layers)
+        except ValueError as error:
+            _log.error("placement refused job=%s error=%s", self._rank.order.job_id, error)
+            return False
+        return True
+
+    def _stand(self, revision: int, placed: bytes) -> None:
+        # What was routed until now goes with the placement that it was routed by.
+        self._report_routed()
+        self._service.stand(_PLACEMENTS.validate_json(placed))
+        self._revision = revision
+
+    def _serve(self, count: int) -> None:
+        requests = range(self._done, self._done + count)
+        places = share(count, self._exchange.rank, self._exchange.world)
+        sequences = [self._tokens_of(requests[place]) for place in places]
+        began_s = time.monotonic()
+        answers = self._model.answer(sequences)
+        if answers is not None and answers.device.type == "cuda":
+            answers.cpu()  # Only then is it there.
+        self._last_s = time.monotonic() - began_s
+        self._waited_s = self._schedule.waited_s(requests, time.time())
+        self._done += count
+        self._batches += 1
+        self._revised += sum(passage.is_revised for passage in self._service.passages)
+        self._routed.add(self._service.passages)
+
+    def _tokens_of(self, request: int) -> Sequence[int]:
+        number = request % len(self._dataset)
+        assert self._model.tokenizer is not None, "it was loaded"
+        try:
+            tokenized = self._dataset[number].tokenize(self._model.tokenizer, self._workload.sequence_length)
+        except ValueError as error:
+            raise ValueError(f"{self._dataset.name}, record {number + 1}: {error}") from error
+        return tokenized.token_ids
+
+    def _note_time(self, batch_s: float) -> None:
+        if self._last_s is None:
+            return
+        self._node_s += batch_s
+        self._latencies.add(batch_s, self._waited_s)
+        self._last_s = None
+
+    # Reports, by the leader
+
+    def _report_news(self) -> None:
+        if not self._rank.leads:
+            return
+        now_s, profiled = time.monotonic(), self._service.profiled
+        if self._is_profile_due and profiled is not None:
+            self._is_profile_due = False
+            self._report(
+                ExpertsProfiled(
+                    **self._about(),
+                    layers=self._routed.take(),
+                    path_length=self._workload.path_length,
+                    paths=profiled.paths,
+                    accuracy=profiled.accuracy,
+                )
+            )
+            self._reported_s = now_s
+        if now_s - self._reported_s >= self._rank.order.report_interval_s:
+            self._report_routed()
+        if now_s - self._progressed_s >= self._rank.order.progress_s:
+            self._progressed_s = now_s
+            self._rank.inbox.tell(Progress(samples_done=self._done, node_s=self._node_s))
+
+    def _report_routed(self) -> None:
+        """What was routed since the report before, unless the profile stage lasts or there is nothing."""
+        if not self._rank.leads or self._service.profiled is None or not self._routed.batches:
+            return
+        now_s = time.monotonic()
+        batches, revised = self._routed.batches, self._routed.revised
+        self._report(
+            ExpertsRouted(
+                **self._about(),
+                layers=self._routed.take(),
+                batches=batches,
+                interval_s=now_s - self._reported_s,
+                revised=revised,
+                revision=self._revision,
+            )
+        )
+        self._reported_s = now_s
+
+    def _report(self, report: RoutingReport) -> None:
+        self._rank.inbox.tell(Told(type=report.TYPE, data=report.model_dump(mode="json")))
+
+    def _about(self) -> dict[str, Any]:
+        order = self._rank.order
+        return {
+            "cell": order.cell,
+            "node": order.node,
+            "run_id": order.run_id,
+            "job_id": order.job_id,
+            "samples_done": self._done,
+        }
+
+    def _end(self, reason: Literal["stopped", "finished"]) -> Ended:
+        self._report_routed()
+        summary = ServiceSummary(
+            requests=self._done - self._rank.order.resume_samples,
+            batches=self._batches,
+            revised=self._revised,
+            revision=self._revision,
+            batch=self._latencies.batch,
+            request=self._latencies.request,
+        )
+        if self._rank.leads:
+            order = self._rank.order
+            folder = order.output_root / result_path(order.cell, order.user, order.job_id)
+            write_folder(folder, {SUMMARY: summary.model_dump_json(indent=2).encode()})
+            _log.info("service over job=%s reason=%s summary=%s", order.job_id, reason, summary)
+        return Ended(
+            reason=reason,
+            samples_done=self._done,
+            node_s=self._node_s,
+            answers=self._rank.leads and reason == "finished",
+        )

@@ -1,0 +1,82 @@
+"""Which requests make a batch, and when they arrive."""
+
+from itertools import pairwise
+
+import pytest
+
+from executors.moe.serving.requests import Arrivals, Prompts, Schedule, Step
+from schemas.experts.workload import Requests
+from schemas.lora import Dataset
+
+DATASET = Dataset(path="p", samples=10)
+
+
+def schedule(total: int | None = 10, first: int = 0, **fields: object) -> Schedule:
+    requests = Requests.model_validate({"dataset": DATASET} | fields)
+    return Schedule(requests, total, batch_size=4, first=first, begin_s=1_000.0)
+
+
+def test_without_a_rate_each_batch_is_full_until_the_last() -> None:
+    plan = schedule()
+    assert [plan.step(done, 1_000.0) for done in (0, 4, 8, 10)] == [
+        Step("serve", 4),
+        Step("serve", 4),
+        Step("serve", 2),
+        Step("over"),
+    ]
+    assert plan.waited_s(range(4), 1_001.0) == []
+
+
+def test_a_service_without_an_end_goes_on_until_its_time() -> None:
+    plan = schedule(total=None, until_s=1_050.0)
+    assert plan.step(10**9, 1_049.0) == Step("serve", 4)
+    assert plan.step(10**9, 1_050.0) == Step("over")
+
+
+def test_those_that_have_arrived_are_served_and_others_waited_for() -> None:
+    plan = schedule(rate_per_s=2.0, seed=1)
+    arrivals = Arrivals(2.0, 1, 0)
+    times_s = [1_000.0 + arrivals.time_s(request) for request in range(3)]
+    waiting = plan.step(0, 1_000.0)
+    assert waiting.word == "wait"
+    assert waiting.wait_s == pytest.approx(times_s[0] - 1_000.0)
+    assert plan.step(0, times_s[1]) == Step("serve", 2)
+    assert plan.waited_s(range(2), times_s[1] + 1.0) == pytest.approx([times_s[1] - times_s[0] + 1.0, 1.0])
+    assert plan.step(2, times_s[1]).wait_s == pytest.approx(times_s[2] - times_s[1])
+    assert plan.step(2, times_s[1] + 1e6) == Step("serve", 4)
+
+
+def test_a_wait_is_no_longer_than_the_service() -> None:
+    assert schedule(rate_per_s=1e-6, until_s=1_003.0).step(0, 1_000.0) == Step("wait", wait_s=3.0)
+
+
+def test_arrivals_are_a_poisson_process_that_the_seed_decides() -> None:
+    def gaps_s(seed: int) -> list[float]:
+        arrivals = Arrivals(4.0, seed, 0)
+        times_s = [0.0, *(arrivals.time_s(request) for request in range(20_000))]
+        return [later - earlier for earlier, later in pairwise(times_s)]
+
+    gaps = gaps_s(1)
+    assert gaps == gaps_s(1) != gaps_s(2)
+    mean_s = sum(gaps) / len(gaps)
+    assert mean_s == pytest.approx(0.25, rel=0.03)
+    # Exponential: the standard deviation is the mean.
+    assert sum((gap - mean_s) ** 2 for gap in gaps) / len(gaps) == pytest.approx(mean_s**2, rel=0.06)
+
+
+def test_a_service_that_goes_on_has_the_gaps_that_it_would_have_had() -> None:
+    whole, rest = Arrivals(4.0, 3, 0), Arrivals(4.0, 3, 100)
+    assert whole.time_s(150) - whole.time_s(99) == pytest.approx(rest.time_s(150))
+    rest.forget(120)
+    assert whole.time_s(2_500) - whole.time_s(99) == pytest.approx(rest.time_s(2_500))
+
+
+@pytest.mark.parametrize("line", [{}, {"prompt": ""}, {"prompt": 3}, {"text": None}, [], "a"])
+def test_lines_without_a_prompt_are_refused(line: object) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        Prompts().parse(line)
+
+
+def test_a_prompt_is_a_prompt_or_a_text_whatever_else_the_line_has() -> None:
+    lines = [{"prompt": "a", "completion": "b"}, {"text": "a"}, {"text": "a", "label": 1}]
+    assert {Prompts().parse(line).text for line in lines} == {"a"}

@@ -1,0 +1,133 @@
+"""A service on nodes, by the cell's commands: what it reports, and how it ends."""
+
+import time
+
+from executors.moe.serving.statistics import ServiceSummary
+from schemas.experts.commands import LayerPlacement
+from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
+from tests.support.moe_nodes import EXPERTS, LAYERS, Fleet, is_end, service
+
+
+def summary_of(fleet: Fleet, job_id: str) -> ServiceSummary:
+    path = fleet.root / "output" / "c" / "u" / job_id / "serving.json"
+    return ServiceSummary.model_validate_json(path.read_bytes())
+
+
+def test_a_service_on_two_nodes_tells_what_it_has_routed_and_finishes(fleet: Fleet) -> None:
+    fleet.assign("j", [("n1", 1), ("n2", 1)], service(), report_interval_s=1e-6)
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    assert [(report.node, report.samples_done) for report in fleet.reports(RunStarted)] == [
+        ("n1", 0),
+        ("n2", 0),
+    ]
+    (finished,) = fleet.reports(RunFinished)
+    assert (finished.node, finished.samples_done) == ("n1", 60)
+    ends = [report for report in fleet.reports(RunProgressed) if is_end(report)]
+    assert [report.node for report in ends] == ["n2"]
+    (profiled,) = fleet.reports(ExpertsProfiled)
+    routed = fleet.reports(ExpertsRouted)
+    assert profiled.samples_done == 24
+    assert profiled.accuracy is not None
+    assert sum(report.batches for report in routed) == 6
+    for report in (profiled, *routed):
+        assert len(report.layers) == LAYERS
+        assert {len(layer.tokens) for layer in report.layers} == {EXPERTS}
+    # Each layer routes the same tokens, once each under top-1 gating.
+    for report in (profiled, *routed):
+        assert len({sum(layer.tokens) for layer in report.layers}) == 1
+        assert {layer.doubles for layer in report.layers} == {0}
+    summary = summary_of(fleet, "j")
+    assert (summary.requests, summary.batches, summary.request) == (60, 10, None)
+    assert summary.batch is not None
+    assert 0 < summary.batch.median_s <= summary.batch.p95_s
+
+
+def test_a_commanded_placement_stands_from_one_batch_on(fleet: Fleet) -> None:
+    work = service(requests={"most": 10**6})
+    fleet.assign("j", [("n1", 1), ("n2", 1)], work)
+    fleet.until(lambda: fleet.reports(ExpertsProfiled))
+    everywhere = tuple(range(EXPERTS))
+    fleet.place("j", 1, [LayerPlacement(layer=1, devices=(everywhere, (0,)))])
+    fleet.until(lambda: any(report.revision == 1 for report in fleet.reports(ExpertsRouted)))
+    # An older one changes nothing, nor does one that no cell would command.
+    fleet.place("j", 1, [LayerPlacement(layer=0, devices=(everywhere, everywhere))])
+    fleet.place("j", 7, [LayerPlacement(layer=LAYERS, devices=(everywhere, everywhere))])
+    fleet.place("j", 9, [LayerPlacement(layer=0, devices=(everywhere, everywhere))])
+    fleet.until(lambda: fleet.reports(ExpertsRouted)[-1].revision == 9)
+    revisions = [report.revision for report in fleet.reports(ExpertsRouted)]
+    assert revisions == sorted(revisions)
+    assert set(revisions) <= {0, 1, 9}
+    fleet.release("j")
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    assert not fleet.reports(RunFailed)
+    assert summary_of(fleet, "j").revision == 9
+
+
+def test_a_generation_begins_with_the_placement_of_its_command(fleet: Fleet) -> None:
+    everywhere = tuple(range(EXPERTS))
+    placement = [LayerPlacement(layer=layer, devices=(everywhere, everywhere)) for layer in range(LAYERS)]
+    fleet.assign("j", [("n1", 1), ("n2", 1)], service(), placement=placement)
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    assert {report.revision for report in fleet.reports(ExpertsRouted)} == {1}
+    assert summary_of(fleet, "j").revised == 0
+
+
+def test_a_service_goes_on_with_the_request_after_those_that_are_done(fleet: Fleet) -> None:
+    fleet.assign("j", [("n1", 2)], service(), resume_samples=48)
+    fleet.until(fleet.is_over("j", "n1"))
+    (finished,) = fleet.reports(RunFinished)
+    assert finished.samples_done == 60
+    assert summary_of(fleet, "j").requests == 12
+
+
+def test_requests_that_arrive_by_a_rate_wait_for_each_other(fleet: Fleet) -> None:
+    work = service(requests={"most": 20, "rate_per_s": 50.0, "seed": 4}, profile_batches=0)
+    fleet.assign("j", [("n1", 2)], work)
+    fleet.until(fleet.is_over("j", "n1"))
+    summary = summary_of(fleet, "j")
+    assert summary.requests == 20
+    assert summary.batch is not None
+    assert summary.request is not None
+    assert summary.request.p95_s >= summary.batch.median_s
+    assert not fleet.reports(ExpertsProfiled)
+
+
+def test_a_service_ends_at_its_time_though_nothing_arrives(fleet: Fleet) -> None:
+    # Ranks wait for requests much longer than they would for each other.
+    fleet.add("n1", collective_timeout_s=2.0)
+    until_s = time.time() + 8.0
+    work = service(requests={"most": None, "rate_per_s": 1e-6, "until_s": until_s})
+    fleet.assign("j", [("n1", 2)], work)
+    fleet.until(fleet.is_over("j", "n1"))
+    (finished,) = fleet.reports(RunFinished)
+    assert finished.samples_done == 0
+    assert until_s <= time.time()
+
+
+def test_a_withdrawn_service_ends_at_once_where_it_still_loads(fleet: Fleet) -> None:
+    fleet.assign("j", [("n1", 1), ("n2", 1)], service(requests={"most": 10**6}), only=["n1"])
+    fleet.until(lambda: fleet.pids("n1"))
+    fleet.release("j", "withdrawn")
+    fleet.until(fleet.is_over("j", "n1"))
+    assert not fleet.reports(RunFailed)
+
+
+def test_a_newer_generation_takes_the_place_of_the_one_before(fleet: Fleet) -> None:
+    fleet.assign("j", [("n1", 2)], service(requests={"most": 10**6}))
+    fleet.until(fleet.has_begun("j", "n1"))
+    fleet.assign("j", [("n1", 2)], service(), generation=2, resume_samples=30)
+    fleet.until(fleet.is_over("j", "n1", generation=2))
+    assert fleet.is_over("j", "n1")()
+    assert fleet.reports(RunFinished)[-1].run_id == "2/j"
+
+
+def test_runs_of_the_process_before_are_reported_as_failed(fleet: Fleet) -> None:
+    fleet.assign("j", [("n1", 2)], service(requests={"most": 10**6}))
+    fleet.until(fleet.has_begun("j", "n1"))
+    state = fleet.nodes["n1"].runner.state()
+    again = fleet.add("n3")
+    again.runner.restore(state)
+    again.runner.advance()
+    (failure,) = fleet.reports(RunFailed)
+    assert (failure.node, failure.run_id, failure.permanent) == ("n3", "1/j", False)
