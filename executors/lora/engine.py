@@ -44,11 +44,11 @@ class FusedEngine:
     One engine at a time may step on a base.
     """
 
-    def __init__(self, base: SharedBase, datasets: DatasetRoot, device: torch.device | str = "cpu") -> None:
-        """Put an engine on a base that was loaded for ``device``."""
+    def __init__(self, base: SharedBase, datasets: DatasetRoot) -> None:
+        """Put an engine on the device of its base."""
         self._base = base
         self._datasets = datasets
-        self._device = torch.device(device)
+        self._device = base.model.device
         self._residents: dict[str, ResidentTask] = {}
 
     @property

@@ -23,6 +23,8 @@ from executors.workers.folder import JobFolder
 from executors.workers.meeting import Meeting
 from executors.workers.membership import Membership
 
+CPU = torch.device("cpu")
+
 
 class SmallExperts(nn.Module):
     """Two-layer networks with stacked weights, those of a span of a layer's experts."""
@@ -100,6 +102,7 @@ def connected(
     generation: int = 1,
     world: int | None = None,
     order: Order | None = None,
+    backend: str = "gloo",
 ) -> Iterator[Ranks]:
     """Process groups and a scheduler that all ranks share."""
     world = world or rank.world
@@ -107,7 +110,7 @@ def connected(
     meeting = meet(rank, generation, world)
     store = meeting.store(timedelta(seconds=30))
     dist.init_process_group(
-        "gloo", store=store, rank=rank.rank, world_size=world, timeout=timedelta(seconds=timeout_s)
+        backend, store=store, rank=rank.rank, world_size=world, timeout=timedelta(seconds=timeout_s)
     )
     trace: list[MicroOpRecord] = []
     try:
@@ -124,15 +127,22 @@ def connected(
 
 
 def model_of(
-    ranks: Ranks, packing: Packing, layers: int, hidden: int, chunks: int, partition_bytes: int
+    ranks: Ranks,
+    packing: Packing,
+    layers: int,
+    hidden: int,
+    chunks: int,
+    partition_bytes: int,
+    device: torch.device = CPU,
 ) -> tuple[DistributedDataParallel, list[ParallelExperts]]:
     """Layers of dense parameters and parallel experts, under DistributedDataParallel with the hook."""
-    groups = connect_expert_groups(packing, ranks.rank, torch.device("cpu"), 20.0)
+    groups = connect_expert_groups(packing, ranks.rank, device, 20.0)
     spread = [
         parallel(ranks, groups, SmallExperts(packing.hosted(ranks.rank), hidden, layer), layer, chunks)
         for layer in range(layers)
     ]
     model = nn.Sequential(*(Block(hidden, packing.experts, each, layer) for layer, each in enumerate(spread)))
+    model.to(device)
     leave_out_of_averages(model, spread)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=hidden * hidden * 8 / 2**20)
     GradientAverage(ranks.scheduler, ranks.everyone, ranks.world, partition_bytes).attach(wrapped)

@@ -22,23 +22,34 @@ from executors.moe.parallel.scheduler import failures_told
 from tests.support.parallel_experts import Block, Ranks, SmallExperts, connected, model_of, tokens_of
 
 
+def device_of(rank: Rank) -> tuple[torch.device, str]:
+    """The CPU and Gloo by default; of CUDA devices each rank has its own."""
+    if rank.arguments.get("device") == "cuda":
+        torch.cuda.set_device(rank.rank)
+        return torch.device("cuda", rank.rank), "nccl"
+    return torch.device("cpu"), "gloo"
+
+
 def train(rank: Rank) -> dict[str, Any]:
     """Two backward passes; outputs, and gradients beside those of a model that hosts all experts."""
     told = rank.arguments
     packing = Packing(rank.world, told["experts"], told["per_device"])
     hidden, layers, counts = told["hidden"], told["layers"], told["tokens"]
-    with connected(rank) as ranks:
-        model, spread = model_of(ranks, packing, layers, hidden, told["chunks"], told["partition_bytes"])
+    device, backend = device_of(rank)
+    with connected(rank, backend=backend) as ranks:
+        model, spread = model_of(
+            ranks, packing, layers, hidden, told["chunks"], told["partition_bytes"], device
+        )
         whole = nn.Sequential(
             *(
                 Block(hidden, packing.experts, SmallExperts(range(packing.experts), hidden, layer), layer)
                 for layer in range(layers)
             )
-        )
+        ).to(device)
         plain = DistributedDataParallel(whole)
         differences = []
         for step in range(2):
-            rows = tokens_of(rank.rank, step, counts[rank.rank], hidden)
+            rows = tokens_of(rank.rank, step, counts[rank.rank], hidden).to(device)
             mine, theirs = model(rows), plain(rows)
             differences.append((mine - theirs).abs().max().item() if len(rows) else 0.0)
             # The mean over tokens has no value on a rank without any.
@@ -108,16 +119,18 @@ def disagree(rank: Rank) -> dict[str, Any]:
 def communicate_at_random(rank: Rank) -> dict[str, Any]:
     """Many collectives of both kinds, which each rank submits at times of its own; the trace."""
     random = Random(rank.rank)
-    with connected(rank) as ranks:
+    device, backend = device_of(rank)
+    with connected(rank, backend=backend) as ranks:
         lanes = Lanes(ranks.everyone)
         gradients, parcels = [], []
         for number in range(rank.arguments["count"]):
             time.sleep(random.uniform(0.0, 0.004))
             if number % 3:
-                total = torch.full((30_000,), float(rank.rank))
+                total = torch.full((30_000,), float(rank.rank), device=device)
                 gradients.append((total, ranks.scheduler.allreduce(total, ranks.everyone, f"r{number}")))
             else:
-                rows, arrived = torch.full((6_000, 1), float(rank.rank)), torch.empty(6_000, 1)
+                rows = torch.full((6_000, 1), float(rank.rank), device=device)
+                arrived = torch.empty_like(rows)
                 each = [6_000 // rank.world] * rank.world
                 pending = ranks.scheduler.all_to_all(arrived, rows, each, each, lanes, f"a{number}")
                 parcels.append(arrived)

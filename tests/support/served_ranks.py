@@ -80,13 +80,22 @@ def terms_of(told: dict[str, Any]) -> ServiceTerms:
     )
 
 
+def device_of(rank: Rank) -> torch.device:
+    """The CPU by default; of CUDA devices each rank has its own."""
+    if rank.arguments.get("device") == "cuda":
+        torch.cuda.set_device(rank.rank)
+        return torch.device("cuda")
+    return torch.device("cpu")
+
+
 def connected(rank: Rank, timeout_s: float) -> RankExchange:
     """All ranks, connected, once none has anything to compile."""
     torch.set_num_threads(1)
+    device = device_of(rank)
     warm_up(terms_of(rank.arguments), rank.world, rank.arguments["experts"])
     meeting = meet(rank)
-    group = ProcessGroup.form(meeting, torch.device("cpu"), timeout_s)
-    return RankExchange.connect(group, torch.device("cpu"), timeout_s)
+    group = ProcessGroup.form(meeting, device, timeout_s)
+    return RankExchange.connect(group, device, timeout_s)
 
 
 def begin(rank: Rank, exchange: RankExchange) -> Served:
@@ -94,7 +103,7 @@ def begin(rank: Rank, exchange: RankExchange) -> Served:
     told = rank.arguments
     model = ServedModel(model_of(told))
     terms = terms_of(told)
-    layers = model.take_experts(terms.most_experts_per_device, torch.device("cpu"))
+    layers = model.take_experts(terms.most_experts_per_device, device_of(rank))
     service = ExpertService(exchange, layers, terms)
     model.serve_by(service)
     return Served(rank.rank, rank.world, model, service)
@@ -136,7 +145,7 @@ def serve(rank: Rank) -> dict[str, Any]:
             with torch.inference_mode():
                 expected = whole(input_ids=torch.tensor([sequences[place]])).logits[0, -1]
             assert answers is not None
-            difference = max(difference, (answers[row] - expected).abs().max().item())
+            difference = max(difference, (answers[row].cpu() - expected).abs().max().item())
             largest = max(largest, expected.abs().max().item())
     served.service.close()
     profiled = served.service.profiled

@@ -53,7 +53,7 @@ def load_workshop(context: RunnerContext, settings: LoraSettings) -> Workshop:
     return Workshop(
         cell=node.cell,
         base_model=node.base_model,
-        engine=FusedEngine(base, DatasetRoot(settings.dataset_root), settings.device),
+        engine=FusedEngine(base, DatasetRoot(settings.dataset_root)),
         checkpoints=RunCheckpoints(node.state_root / node.cell / "checkpoints", base, settings.parked_runs),
         adapters=AdapterOutput(node.output_root, node.cell, base),
         cadence=Cadence(
