@@ -11,7 +11,7 @@ from infra.commands.options import CELLS_DIRECTORY, Json, Seed, bounded
 from infra.commands.output import console, print_json
 from infra.commands.replay import verdict_line
 from infra.demo.demo import DemoResult, run_demo
-from infra.demo.market import show
+from infra.demo.show import show
 from infra.deployment.deployment import interrupted_by_sigterm
 from infra.errors import CommandError
 from infra.views.tables import adapter_table, summary_table
@@ -40,7 +40,7 @@ def demo(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run a demo in six minutes: bids, adapters, a crash, a loan, a merge, and a verified log."""
+    """Run a demo in six minutes: all policies beside each other, a crash, and one verified log."""
     started_s = time.monotonic()
 
     source = trace or (_TRACE if _TRACE.is_file() else None)
@@ -58,11 +58,13 @@ def _tell(result: DemoResult, json: bool) -> None:
             {
                 **result.summary.as_json(),
                 "replay_ok": result.verdict.ok,
-                "killed_node": result.killed_node,
-                "returned": result.returned,
-                "recovered": result.recovered,
-                "loan_ok": not result.loan_shortcomings,
-                "merging_ok": not result.merging_shortcomings,
+                "killed_node": result.market.killed_node,
+                "returned": result.market.returned,
+                "recovered": result.market.recovered,
+                "market_adapters": len(result.market.completed),
+                "loan_ok": not result.loan.shortcomings,
+                "merging_ok": not result.merging.shortcomings,
+                "experts_ok": not result.experts.shortcomings,
                 "duration_s": result.duration_s,
             }
         )
@@ -70,10 +72,11 @@ def _tell(result: DemoResult, json: bool) -> None:
         screen = console()
         screen.print(adapter_table(result.summary))
         screen.print(summary_table("The demo", {"demo": result.summary}))
-        screen.print(f"executor killed: {result.killed_node}; came back and trained: {result.recovered}")
-        loan = "; ".join(result.loan_shortcomings) or "a job spread to the server, which was back in time"
-        screen.print(f"server on loan: {loan}")
-        screen.print(f"jobs merged: {result.merging_told}")
+        market = result.market
+        screen.print(f"executor killed: {market.killed_node}; came back and trained: {market.recovered}")
+        screen.print(f"server on loan: {result.loan.told}")
+        screen.print(f"jobs merged: {result.merging.told}")
+        screen.print(f"experts placed: {result.experts.told}")
         screen.print(f"replay: {verdict_line(result.verdict)}")
         screen.print(f"took {result.duration_s:.0f} s")
     if result.shortcomings:

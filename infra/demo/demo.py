@@ -1,4 +1,4 @@
-"""The demo from end to end: a whole deployment, a crash in between, a loan, a merge, and a replay."""
+"""The demo from end to end: a whole deployment, scenes of all policies beside each other, and a replay."""
 
 import ast
 import hashlib
@@ -14,21 +14,20 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from infra.broker import watched_broker
-from infra.demo.loans import HASTE, LoanScene, default_model
-from infra.demo.market import Market, Show
-from infra.demo.merging import SETTINGS, MergingScene, write_tasks
+from infra.demo.experts import ExpertsScene, write_texts
+from infra.demo.loans import HASTE, LoanScene
+from infra.demo.market import Market
+from infra.demo.merging import MergingScene, write_tasks
+from infra.demo.models import default_model
+from infra.demo.show import Show
 from infra.demo.stage import running_stage
-from infra.deployment.deployment import Deployment, Layout, principals, sole_user
+from infra.deployment.deployment import Layout, principals, sole_user
 from infra.deployment.folders import Folders
 from infra.kafka.settings import broker_settings
-from infra.log.publisher import EventPublisher
-from infra.log.reader import BoardFollower
 from infra.log.target import Target
 from infra.views.summary import Summary, summarise
 from infra.workloads.arrivals import Arrival
-from infra.workloads.auction.bids import Demands, Workload, draw_workload
-from schemas.access import Role
-from schemas.cells import CellConfigured
+from infra.workloads.auction.bids import Demands, draw_workload
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset
 from streams.replay.replay import Verdict
@@ -96,14 +95,16 @@ def _definitions(path: Path) -> Iterator[str]:
 
 
 LEAST_ADAPTERS = 6
-MARKET_LIMIT_S = 200.0
+SCENES_LIMIT_S = 230.0
 NODES_READY_S = 180.0
 """The first start ever makes the base model."""
+CELL_FILE = "four-zones.yaml"
 
 _PREFIX = "millrace"
 _LEAD_S = 1.0
 _QUIET_S = 1.0
 _DRAIN_S = 5.0
+_SETTINGS: Mapping[str, str] = {**HASTE, "MILLRACE_CHECKPOINT_S": "2"}
 _DEMANDS = Demands(
     median_work_slots=4.0,
     longest_work_slots=6.0,
@@ -119,40 +120,24 @@ class DemoResult:
 
     summary: Summary
     verdict: Verdict
-    finished: bool
-    """Whether every job was over in time."""
-    killed_node: str | None
-    returned: bool
-    """Whether the killed executor's node came online again."""
-    recovered: bool
-    """Whether it trained again after that."""
+    market: Market
+    loan: LoanScene
+    merging: MergingScene
+    experts: ExpertsScene
     faulty_adapters: list[str]
-    """Jobs whose adapter is not on disk as the log has it."""
-    loan_shortcomings: list[str]
-    """Of the second scene."""
-    merging_shortcomings: list[str]
-    """Of the third."""
-    merging_told: str
-    """What the third has shown, in a line."""
+    """Jobs of bids whose adapter is not on disk as the log has it."""
     duration_s: float
 
     @property
     def shortcomings(self) -> list[str]:
         """What the demo was to show and did not."""
         found = []
-        if len(self.summary.adapters) < LEAST_ADAPTERS:
-            found.append(f"only {len(self.summary.adapters)} adapters were trained, {LEAST_ADAPTERS} are due")
-        if not self.finished:
-            found.append(f"not every job was over after {MARKET_LIMIT_S:g} s")
+        if (adapters := len(self.market.completed)) < LEAST_ADAPTERS:
+            found.append(f"only {adapters} bids ended with an adapter, {LEAST_ADAPTERS} are due")
         if self.faulty_adapters:
             found.append(f"adapters are not on disk as reported: {', '.join(self.faulty_adapters)}")
-        if self.killed_node is None:
-            found.append("no executor was killed")
-        elif not self.recovered and not self.returned:
-            found.append(f"{self.killed_node} did not come online again after its executor was killed")
-        elif not self.recovered:
-            found.append(f"{self.killed_node} came online again after the kill and began no run since")
-        found += self.loan_shortcomings + self.merging_shortcomings
+        for scene in (self.market, self.loan, self.merging, self.experts):
+            found += scene.shortcomings
         if not self.verdict.ok:
             found.append("the replay does not verify")
         return found
@@ -170,7 +155,7 @@ def run_demo(
     """Run the demo in folders of its own, which are removed at the end unless `keep`.
 
     Args:
-        cells: the folder with the files of its cells, one for each scene.
+        cells: the folder with the file of its cell.
 
     Raises:
         BrokerError: no broker can be run.
@@ -181,7 +166,9 @@ def run_demo(
     """
     with _folders(keep, show.say) as folders, sole_user(folders):
         datasets = write_datasets(folders.datasets, seed)
-        show.say(f"{len(datasets)} datasets cut from Python's standard library")
+        write_tasks(folders.datasets)
+        write_texts(folders.datasets)
+        show.say("datasets are cut from Python's standard library")
         settings = broker_settings()
         settings = settings.model_copy(
             update={
@@ -194,91 +181,37 @@ def run_demo(
             show.say(f"broker answers at {broker.bootstrap_servers}{', secured' if secure else ''}")
             connections = principals(broker, _PREFIX)
             targets = {role: Target(connection, _PREFIX) for role, connection in connections.items()}
-            layout = Layout(cells / "demo.yaml", folders, targets["operators"], connections=connections)
-            deployment = Deployment(layout, show.say)
-            demands = replace(_DEMANDS, datasets=datasets)
+            layout = Layout(
+                cells / CELL_FILE, folders, targets["operators"], connections=connections, settings=_SETTINGS
+            )
             with (
-                EventPublisher(targets["users"], "millrace/demo") as bids,
-                EventPublisher(targets["vendors"], "millrace/demo") as quotes,
-                deployment.running(),
-                BoardFollower(targets["auditor"]) as follower,
+                default_model(folders.models) as has_model,
+                running_stage(layout, targets, show) as stage,
             ):
-                (cell,) = deployment.cells
-                market = Market(deployment, follower, bids, show, cell.cell)
-                finished = _trade(market, quotes, cell, arrivals, seed, demands)
-            loans = Layout(
-                cells / "loans.yaml", folders, targets["operators"], connections=connections, settings=HASTE
-            )
-            loan_shortcomings = _lend(loans, targets, datasets[0], show)
-            write_tasks(folders.datasets)
-            tuning = Layout(
-                cells / "tuning.yaml",
-                folders,
-                targets["operators"],
-                connections=connections,
-                settings=SETTINGS,
-            )
-            merging = _merge(tuning, targets, show)
+                show.say("executors load torch and the base model")
+                has_model()
+                stage.await_nodes(NODES_READY_S)
+                demands = replace(_DEMANDS, datasets=datasets)
+                workload = draw_workload(stage.cell, arrivals, time.time() + _LEAD_S, seed, demands)
+                show.say(f"{len(workload.jobs)} bids arrive over {arrivals[-1].offset_s:.0f} s")
+                market = Market(stage, workload.jobs, workload.quotes)
+                loan, merging = LoanScene(stage, datasets[0]), MergingScene(stage)
+                experts = ExpertsScene(stage)
+                scenes = (market, loan, merging, experts)
+                stage.play(scenes, time.monotonic() + SCENES_LIMIT_S)
+                stage.drain(scenes, _QUIET_S, time.monotonic() + _DRAIN_S)
             show.say("folding the ledger again")
             verdict = verify_kafka(connections["auditor"], _PREFIX)
-        completed = [end for job in market.board.jobs.by_id.values() if (end := job.completed) is not None]
         return DemoResult(
-            summary=summarise(market.board),
+            summary=summarise(stage.board),
             verdict=verdict,
-            finished=finished,
-            killed_node=market.killed_node,
-            returned=market.returned,
-            recovered=market.recovered,
-            faulty_adapters=faulty_adapters(folders.adapters, completed),
-            loan_shortcomings=loan_shortcomings,
-            merging_shortcomings=merging.shortcomings,
-            merging_told=merging.told,
+            market=market,
+            loan=loan,
+            merging=merging,
+            experts=experts,
+            faulty_adapters=faulty_adapters(folders.adapters, market.completed),
             duration_s=time.monotonic() - started_s,
         )
-
-
-def _trade(
-    market: Market,
-    quotes: EventPublisher,
-    cell: CellConfigured,
-    arrivals: list[Arrival],
-    seed: int,
-    demands: Demands,
-) -> bool:
-    """Run the market from the moment that all executors can train until every job is over."""
-    market.show.say("executors load torch and the base model")
-    market.await_nodes(NODES_READY_S)
-    workload: Workload = draw_workload(cell, arrivals, time.time() + _LEAD_S, seed, demands)
-    for quote in workload.quotes:
-        quotes.publish(quote)
-    market.show.say(f"{len(workload.jobs)} bids arrive over {arrivals[-1].offset_s:.0f} s")
-    deadline_s = time.monotonic() + MARKET_LIMIT_S
-    finished = market.run(workload.jobs, deadline_s - _DRAIN_S)
-    if finished:
-        market.read(_QUIET_S)
-    else:
-        market.drain(_QUIET_S, deadline_s)
-    return finished
-
-
-def _lend(layout: Layout, targets: Mapping[Role, Target], dataset: Dataset, show: Show) -> list[str]:
-    """Play the second scene, and say what is missing of it."""
-    with (
-        default_model(layout.folders.models) as has_model,
-        EventPublisher(targets["inference"], "millrace/demo") as inference,
-        running_stage(layout, targets, show) as stage,
-    ):
-        scene = LoanScene(stage, inference, dataset)
-        scene.play(NODES_READY_S, has_model)
-    return scene.shortcomings
-
-
-def _merge(layout: Layout, targets: Mapping[Role, Target], show: Show) -> MergingScene:
-    """Play the third scene."""
-    with running_stage(layout, targets, show) as stage:
-        scene = MergingScene(stage)
-        scene.play(NODES_READY_S)
-    return scene
 
 
 @contextmanager

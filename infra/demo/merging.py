@@ -1,23 +1,17 @@
-"""The demo's third scene: four fine-tuning jobs, of which one learns from another and is done sooner."""
+"""The demo's merge: four fine-tuning jobs, of which one learns from another and is done sooner."""
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from infra.demo.library import pieces, write_task
+from infra.demo.models import MODEL
 from infra.demo.stage import Stage
-from infra.errors import CommandError
 from schemas.codec import Decision, Envelope
 from schemas.decisions import JobCompleted
-from schemas.fleet import NodeOnline
 from schemas.lora import Dataset
 from schemas.merging.outcomes import MergeJudged
 from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
-
-SCENE_LIMIT_S = 90.0
-SETTINGS: Mapping[str, str] = {"MILLRACE_GPUS": "1", "MILLRACE_CHECKPOINT_S": "2"}
-"""Of the executor, for whom seconds are what minutes are to real ones."""
 
 _TABLES = ("encodings/cp*.py", "encodings/iso8859*.py")
 _HELP = ("pydoc_data/topics.py",)
@@ -55,7 +49,7 @@ def tuning_workload(
         validation: the task whose validation data it is measured on, its own by default.
     """
     return TuningWorkload(
-        model="tiny-llama",
+        model=MODEL,
         dataset=Dataset(path=f"{task}.jsonl", samples=_RECORDS[task]),
         validation_path=f"{validation or task}-validation.jsonl",
         hyperparameters=TuningHyperparameters(
@@ -90,7 +84,6 @@ class MergingScene:
     judged: MergeJudged | None = None
     """How the merge of the job that learns has ended."""
     completed: dict[str, JobCompleted] = field(default_factory=dict)
-    _online: bool = False
 
     @property
     def shortcomings(self) -> list[str]:
@@ -119,35 +112,23 @@ class MergingScene:
         batch = _WORKLOADS[job_id].hyperparameters.batch_size
         return self.completed[job_id].samples_done // batch
 
-    def play(self, ready_s: float) -> None:
-        """Wait for the executor, then play for `SCENE_LIMIT_S` at most.
-
-        Raises:
-            CommandError: the executor is not online within `ready_s`, or a service cannot be kept running.
-            PublishError: the broker does not take an event.
-            ReadError: the log cannot be read.
-        """
+    def play(self) -> Iterator[None]:
+        """See `Scene`."""
         stage = self.stage
-        (zone,) = stage.cell.zones
-        self._note(stage.follower.catch_up())
-        if not stage.until(lambda: self._online, self._note, time.monotonic() + ready_s):
-            raise CommandError(f"the executor is not online within {ready_s:g} s")
         stage.show.say(
-            f"*** {len(_WORKLOADS)} jobs are submitted; {_ALONE} does not share, and the adapter of "
+            f"*** {len(_WORKLOADS)} tuning jobs are submitted; {_ALONE} does not share, and the adapter of "
             f"{_STRANGER} is of another rank"
         )
         for job_id, workload in _WORKLOADS.items():
-            stage.submit(zone.id, job_id, workload, MergingTerms())
-        end_s = time.monotonic() + SCENE_LIMIT_S
-        stage.until(lambda: len(self.completed) == len(_WORKLOADS), self._note, end_s)
+            stage.submit(stage.zone("merging").id, job_id, workload, MergingTerms())
+        while len(self.completed) < len(_WORKLOADS):
+            yield
         stage.show.say(f"*** {self.told}")
 
-    def _note(self, records: Sequence[Envelope | Decision]) -> None:
-        cell = self.stage.cell.cell
+    def note(self, records: Sequence[Envelope | Decision]) -> None:
+        """See `Scene`."""
         for record in records:
-            match record.outcome if isinstance(record, Decision) else record.event:
-                case NodeOnline(cell=where) if where == cell:
-                    self._online = True
+            match record.outcome if isinstance(record, Decision) else None:
                 case MergeJudged(job_id=job_id) as judged if job_id == _LEARNER:
                     self.judged = judged
                 case JobCompleted() as completed if completed.job_id in _WORKLOADS:

@@ -1,0 +1,136 @@
+"""The demo's mixture of experts: a dense model is given experts, trained on two ranks, and then it serves.
+
+Half-way through, its requests are of another kind: their tokens go to other experts, which are placed anew.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.demo.library import pieces, write_task
+from infra.demo.models import MODEL
+from infra.demo.stage import Stage
+from schemas.codec import Decision, Envelope
+from schemas.decisions import JobCompleted
+from schemas.experts.outcomes import PlacementDecided
+from schemas.experts.workload import (
+    Conversion,
+    ExpertsTerms,
+    GatingRule,
+    MoeHyperparameters,
+    MoeServeWorkload,
+    MoeTrainWorkload,
+    Requests,
+)
+from schemas.lora import Dataset
+
+_TRAINED, _SERVED = "experts-trained", "experts-served"
+_TEXTS, _PROMPTS = "mixed-texts", "prompts.jsonl"
+_PROGRAMS = ("asyncio/*.py", "unittest/*.py")
+_TABLES = ("encodings/cp*.py", "encodings/iso8859*.py")
+_RECORDS = 400
+_PROMPTS_OF_A_KIND = 500
+_EXPERTS = 4
+_RANKS = 2
+
+
+def write_texts(folder: Path) -> None:
+    """Write what the model is trained on, programs and tables mixed, and the prompts: first all programs,
+    then all tables."""
+    programs, tables = pieces(_PROGRAMS, seed=3), pieces(_TABLES, seed=4)
+    half = _RECORDS // 2
+    mixed = [text for pair in zip(programs[:half], tables[:half], strict=True) for text in pair]
+    write_task(folder, _TEXTS, mixed, held_back=0)
+    prompts = [
+        *programs[half : half + _PROMPTS_OF_A_KIND],
+        *tables[half : half + _PROMPTS_OF_A_KIND],
+    ]
+    lines = (json.dumps({"text": text}) + "\n" for text in prompts)
+    (folder / _PROMPTS).write_text("".join(lines), encoding="utf-8")
+
+
+def training_workload(work_samples: int = _RECORDS) -> MoeTrainWorkload:
+    """A dense model that is given experts, and trains them with adaptive gating."""
+    return MoeTrainWorkload(
+        work_samples=work_samples,
+        model=MODEL,
+        conversion=Conversion(experts=_EXPERTS, noise=0.1),
+        dataset=Dataset(path=f"{_TEXTS}.jsonl", samples=_RECORDS),
+        gating=GatingRule(mode="adaptive", threshold=0.3),
+        hyperparameters=MoeHyperparameters(
+            global_batch_size=16, sequence_length=64, learning_rate=1e-3, curriculum=True
+        ),
+        ranks=_RANKS,
+    )
+
+
+def serving_workload(model: str) -> MoeServeWorkload:
+    """A service that answers all prompts once, as fast as they can be."""
+    return MoeServeWorkload(
+        model=model,
+        requests=Requests(dataset=Dataset(path=_PROMPTS, samples=2 * _PROMPTS_OF_A_KIND), rate_per_s=40.0),
+        ranks=_RANKS,
+        profile_batches=8,
+    )
+
+
+@dataclass
+class ExpertsScene:
+    """Submits the two jobs, and notes what becomes of them."""
+
+    stage: Stage
+    placements: list[PlacementDecided] = field(default_factory=list)
+    """Of the service."""
+    completed: dict[str, JobCompleted] = field(default_factory=dict)
+
+    @property
+    def shortcomings(self) -> list[str]:
+        """What the scene was to show and did not."""
+        if left := sorted({_TRAINED, _SERVED} - self.completed.keys()):
+            return [f"not done: {', '.join(left)}"]
+        found = []
+        if not any(placed.reason == "initial" for placed in self.placements):
+            found.append("no experts were placed by their popularity")
+        if not any(placed.reason == "popularity_shifted" for placed in self.placements):
+            found.append("no placement followed the popularity of experts")
+        return found
+
+    @property
+    def told(self) -> str:
+        """What it has shown, in a line."""
+        if self.shortcomings:
+            return "; ".join(self.shortcomings)
+        last = self.placements[-1].layers[0]
+        return (
+            f"{_TRAINED} has trained {self.completed[_TRAINED].samples_done} samples on {_RANKS} ranks; "
+            f"{_SERVED} has answered {self.completed[_SERVED].samples_done} requests, its experts placed "
+            f"{len(self.placements)} times, the last time for {last.gain:.0%} less on the busiest device"
+        )
+
+    def play(self) -> Iterator[None]:
+        """See `Scene`."""
+        stage, zone = self.stage, self.stage.zone("experts").id
+        stage.show.say(f"*** {_TRAINED} is submitted: {MODEL} is given experts, and trains on {_RANKS} ranks")
+        stage.submit(zone, _TRAINED, training_workload(), ExpertsTerms())
+        yield from self._until_done(_TRAINED)
+        folders = stage.deployment.layout.folders
+        shutil.copytree(folders.adapters / stage.cell.cell / "demo" / _TRAINED, folders.models / _TRAINED)
+        stage.show.say(f"*** {_SERVED} is submitted: it serves {_TRAINED}, programs first and then tables")
+        stage.submit(zone, _SERVED, serving_workload(_TRAINED), ExpertsTerms())
+        yield from self._until_done(_SERVED)
+        stage.show.say(f"*** {self.told}")
+
+    def note(self, records: Sequence[Envelope | Decision]) -> None:
+        """See `Scene`."""
+        for record in records:
+            match record.outcome if isinstance(record, Decision) else None:
+                case PlacementDecided(job_id=job_id) as placed if job_id == _SERVED:
+                    self.placements.append(placed)
+                case JobCompleted() as completed if completed.job_id in (_TRAINED, _SERVED):
+                    self.completed[completed.job_id] = completed
+
+    def _until_done(self, job_id: str) -> Iterator[None]:
+        while job_id not in self.completed:
+            yield

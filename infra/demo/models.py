@@ -1,0 +1,37 @@
+"""Models for the jobs of the demo that bring their own."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra.errors import CommandError
+
+MODEL = "tiny-llama"
+_MODEL_S = 120.0
+
+
+@contextmanager
+def default_model(folder: Path) -> Iterator[Callable[[], None]]:
+    """Have the small default model found, and made if there is none. What the block is given waits until the
+    model lies in `folder`.
+
+    Raises:
+        CommandError: it cannot be made.
+    """
+    # torch is loaded by another process, and meanwhile the services start.
+    command = [sys.executable, "-m", "executors.lora.default_base"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as making:
+
+        def copied() -> None:
+            found, said = making.communicate(timeout=_MODEL_S)
+            if making.returncode:
+                raise CommandError(f"the default model cannot be made: {said.strip()}")
+            shutil.copytree(found.strip(), folder / MODEL)
+
+        try:
+            yield copied
+        finally:
+            making.kill()
