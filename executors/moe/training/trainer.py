@@ -114,6 +114,11 @@ class Trainer:
         return self._spread.packing
 
     @property
+    def layers(self) -> int:
+        """With experts."""
+        return len(self._spread.layers)
+
+    @property
     def is_finished(self) -> bool:
         """Whether all of the work is done."""
         return not self._order.batch(self.samples_done)
@@ -147,7 +152,7 @@ class Trainer:
         with failures_told(self._connections.scheduler):
             loss = self._summed_loss(own)
         passes = list(take_passes(self._module).values())
-        layers, experts = len(self._spread.layers), self._spread.experts
+        layers, experts = self.layers, self._spread.experts
         routing = BatchRouting.nothing(layers, experts, batch)
         if own.places:
             routing = BatchRouting.of_share(passes, experts, batch, own.places, float(loss.detach()))
