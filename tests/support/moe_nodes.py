@@ -22,11 +22,12 @@ from schemas.experts.commands import (
     RanksReleased,
     RanksReleaseReason,
 )
-from schemas.experts.workload import MoeServeWorkload
+from schemas.experts.workload import MoeServeWorkload, MoeTrainWorkload
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 
 CELL = "c"
 MODEL = "experts"
+DENSE = "dense"
 PROMPTS = "prompts.jsonl"
 EXPERTS = 4
 LAYERS = 2
@@ -48,6 +49,27 @@ def service(ranks: int = 2, requests: dict[str, Any] | None = None, **fields: An
         "sequence_length": 24,
     }
     return MoeServeWorkload.model_validate_json(json.dumps(values | fields))
+
+
+def training(ranks: int = 2, work_samples: int = 60, **fields: Any) -> MoeTrainWorkload:
+    """A job that makes experts of the tiny dense model, and trains them."""
+    values = {
+        "work_samples": work_samples,
+        "model": DENSE,
+        "conversion": {"experts": EXPERTS, "noise": 0.5},
+        "dataset": {"path": PROMPTS, "samples": 24},
+        "gating": {"mode": "adaptive", "threshold": 0.1},
+        "ranks": ranks,
+    }
+    hyperparameters = {
+        "global_batch_size": 6,
+        "sequence_length": 24,
+        "learning_rate": 3e-3,
+        **fields.pop("hyperparameters", {}),
+    }
+    return MoeTrainWorkload.model_validate_json(
+        json.dumps(values | {"hyperparameters": hyperparameters} | fields)
+    )
 
 
 @dataclass
@@ -168,6 +190,15 @@ class Fleet:
             }
             >= set(names)
         )
+
+    def result(self, job_id: str) -> Path:
+        """What a job leaves."""
+        return self.root / "output" / CELL / "u" / job_id
+
+    def checkpoints(self, job_id: str) -> list[Path]:
+        """Those of a job, the oldest first."""
+        folder = self.root / "state" / CELL / "checkpoints" / job_id
+        return sorted(folder.glob("*-*"), key=lambda path: int(path.name.partition("-")[2]))
 
     def pids(self, node: str) -> list[int]:
         """Of a node's ranks."""

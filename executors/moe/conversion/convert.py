@@ -25,7 +25,8 @@ class Conversion(BaseModel):
 
     Attributes:
         experts: in each converted layer.
-        layers: ``all``, or ``alternate`` for every second one, beginning with the second, as in GShard.
+        layers: ``all``, or ``alternate`` for every second one, beginning with the second, as in GShard; a
+            number n for every n-th one, beginning with the n-th.
         initialization: ``dense``, each expert starts as the network that it replaces, with noise, so a
             trained model keeps what it knows: this is the default, since jobs fine-tune trained models.
             ``random`` draws experts anew, as the thesis does (section 5.4.3), for training from scratch.
@@ -37,7 +38,7 @@ class Conversion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     experts: PositiveInt = 16
-    layers: Literal["all", "alternate"] = "all"
+    layers: Literal["all", "alternate"] | PositiveInt = "all"
     initialization: Literal["dense", "random"] = "dense"
     noise: NonNegativeFloat = 0.01
     seed: int = Field(default=0, ge=0, lt=2**63)
@@ -91,7 +92,9 @@ def _to_convert(
         )
     family = DENSE_FAMILIES[kind]
     networks = feed_forwards(model, family)
-    chosen = networks if conversion.layers == "all" else networks[1::2]
+    layers = conversion.layers
+    every = layers if isinstance(layers, int) else {"all": 1, "alternate": 2}[layers]
+    chosen = networks[every - 1 :: every]
     if not chosen:
         raise ValueError(f"the model has {len(networks)} dense layers, of which none is to be converted")
     return family, chosen

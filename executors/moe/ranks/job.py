@@ -185,8 +185,10 @@ class JobOnNode:
     def _hear(self, rank: _RankProcess, word: Joined | Progress | Told | Ended | Failed) -> None:
         match word:
             case Joined():
+                if not any(each.has_joined for each in self._ranks):
+                    # All say the same: less than was told where a checkpoint has been lost.
+                    self.samples_done = word.samples_done
                 rank.has_joined = True
-                self.samples_done = max(self.samples_done, word.samples_done)
                 self._dataset_samples = word.dataset_samples
                 if all(each.has_joined for each in self._ranks) and not self._vacant:
                     self._report_start()

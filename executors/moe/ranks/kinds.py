@@ -10,7 +10,12 @@ from types import MappingProxyType
 
 from executors.workers import processes
 
-RANK_WORK: Mapping[str, str] = MappingProxyType({"moe-serve": "executors.moe.serving.serving:run_rank"})
+RANK_WORK: Mapping[str, str] = MappingProxyType(
+    {
+        "moe-serve": "executors.moe.serving.serving:run_rank",
+        "moe-train": "executors.moe.training.training:run_rank",
+    }
+)
 """`module:function` by the `kind` of a workload."""
 
 

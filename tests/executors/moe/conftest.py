@@ -1,4 +1,4 @@
-"""Nodes that serve a tiny model with experts, and prompts for it."""
+"""Nodes that train and serve a tiny model with experts, and data for it."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from executors.moe.gating import Gating
 from executors.moe.ranks.kinds import warm_up
 from executors.moe.settings import MoeSettings
 from tests.support.executors import write_dataset
-from tests.support.moe_nodes import EXPERTS, MODEL, PROMPTS, Fleet
+from tests.support.moe_nodes import DENSE, EXPERTS, MODEL, PROMPTS, Fleet
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def moe_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory
     convert(model, conversion, gating)
     save(model, MoeDescription(gating=gating, conversion=conversion), root / "models" / MODEL)
     AutoTokenizer.from_pretrained(llama_directory).save_pretrained(root / "models" / MODEL)
-    shutil.copytree(llama_directory, root / "models" / "dense")
+    shutil.copytree(llama_directory, root / "models" / DENSE)
     return MoeSettings(
         model_root=root / "models",
         dataset_root=root / "datasets",

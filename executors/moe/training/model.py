@@ -1,0 +1,214 @@
+"""A job's whole model: a dense one whose feed-forward networks become experts, or one that has experts."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from executors.elastic.model import TrainableModel
+from executors.lora.model_kind import is_classifier, labels_of, read_config
+from executors.lora.randomness import derive_seed
+from executors.lora.records import TEXT_RECORDS, RecordForm
+from executors.moe.block import moe_blocks, set_gating
+from executors.moe.conversion import convert as conversions
+from executors.moe.conversion.drop_in import adopt
+from executors.moe.conversion.storage import DESCRIPTION, MoeDescription, load, save
+from executors.moe.gating import Gating
+from executors.moe.training.objective import Label, NextToken, Objective, Translation
+from schemas.experts.workload import Conversion, GatingRule, MoeTrainWorkload
+from schemas.lora import LoraHyperparameters
+
+ModelFiles = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class MoeModel:
+    """A model with gated experts of which all weights, or those of an adapter, are trained, in float32.
+
+    Attributes:
+        description: what its configuration does not say.
+    """
+
+    module: PreTrainedModel | PeftModel
+    tokenizer: PreTrainedTokenizerBase
+    objective: Objective
+    description: MoeDescription
+
+    @property
+    def longest_sequence_tokens(self) -> int | None:
+        """None where the model sets no bound."""
+        longest = getattr(self.module.config.get_text_config(), "max_position_embeddings", None)
+        return None if longest is None else int(longest)
+
+    def fill(self, trained: Mapping[str, Tensor]) -> None:
+        """Set all that is trained, by name."""
+        with torch.no_grad():
+            for name, parameter in self.module.named_parameters():
+                if parameter.requires_grad:
+                    parameter.copy_(trained[name])
+
+    def adapter_files(self) -> ModelFiles | None:
+        """The adapter as PEFT loads it, by file name; None where all weights are trained."""
+        if not isinstance(self.module, PeftModel):
+            return None
+        return TrainableModel(self.module, self.tokenizer).files()
+
+    def files(self) -> ModelFiles:
+        """The model as a service loads it, by file name; an adapter is added to its weights."""
+        whole = self.module
+        if isinstance(whole, PeftModel):
+            whole = cast(PreTrainedModel, whole.merge_and_unload())
+        with tempfile.TemporaryDirectory() as scratch:
+            save(whole, self.description, Path(scratch))
+            self.tokenizer.save_pretrained(scratch)
+            return {
+                path.name: path.read_bytes() for path in sorted(Path(scratch).iterdir()) if path.is_file()
+            }
+
+
+def records_of(directory: Path) -> RecordForm:
+    """The data that the model in a directory can be trained on.
+
+    Raises:
+        ValueError: it is neither a language model nor a classifier.
+    """
+    config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    if config.is_encoder_decoder:
+        return TEXT_RECORDS
+    config = read_config(directory)
+    return labels_of(config) if is_classifier(config) else TEXT_RECORDS
+
+
+def load_model(directory: Path, workload: MoeTrainWorkload) -> MoeModel:
+    """Load a model onto the CPU, the same on all ranks, with a new adapter on it if there is to be one.
+
+    Raises:
+        ValueError: it cannot be loaded, or converted, or gated so, or a target module matches nothing.
+        OSError: a file cannot be read.
+    """
+    seed = workload.hyperparameters.seed
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        module, converted = _with_experts(directory, workload)
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{workload.model}: cannot be loaded: {error}") from error
+    module = module.float().train()
+    gating = next(iter(moe_blocks(module).values())).gating
+    config = module.config
+    objective = _objective(config)
+    adapted: PreTrainedModel | PeftModel = module
+    if workload.adapter is not None:
+        torch.manual_seed(derive_seed(seed, "weights"))
+        adapted = _adapted(module, workload.adapter, is_classifier(config), workload.model)
+    return MoeModel(
+        adapted.train(), tokenizer, objective, MoeDescription(gating=gating, conversion=converted)
+    )
+
+
+def _with_experts(
+    directory: Path, workload: MoeTrainWorkload
+) -> tuple[PreTrainedModel, conversions.Conversion | None]:
+    """A model whose layers are gated as the workload says, and how it was converted."""
+    gating = _gating(workload.gating, Gating(workload.gating.mode))
+    if (directory / DESCRIPTION).is_file():
+        if workload.conversion is not None:
+            raise ValueError("it has experts already, so there is nothing to convert: leave conversion out")
+        module, description = load(directory)
+        experts = {len(block.router.get_parameter("weight")) for block in moe_blocks(module).values()}
+        if min(experts) < gating.fewest_experts:
+            raise ValueError(f"gating {gating.mode} needs two experts, a layer has {min(experts)}")
+        set_gating(module, _gating(workload.gating, next(iter(moe_blocks(module).values())).gating))
+        return module, description.conversion
+    module = _dense(directory)
+    if workload.conversion is None:
+        adopt(module, gating)
+        return module, None
+    converted = _conversion(workload.conversion, workload.hyperparameters.seed)
+    conversions.convert(module, converted, gating)
+    return module, converted
+
+
+def _gating(rule: GatingRule, present: Gating) -> Gating:
+    """Gating by a rule; the weights of the experts' outputs stay the model's."""
+    if rule.threshold is None:
+        return replace(present, mode=rule.mode)
+    return replace(present, mode=rule.mode, threshold=rule.threshold)
+
+
+def _conversion(conversion: Conversion, seed: int) -> conversions.Conversion:
+    return conversions.Conversion(
+        experts=conversion.experts,
+        layers=conversion.every,
+        noise=conversion.noise,
+        seed=derive_seed(seed, "experts"),
+    )
+
+
+def _dense(directory: Path) -> PreTrainedModel:
+    config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    kind: type[AutoModelForCausalLM | AutoModelForSequenceClassification | AutoModelForSeq2SeqLM]
+    kind = AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM
+    if config.is_encoder_decoder:
+        kind = AutoModelForSeq2SeqLM
+    model: PreTrainedModel = kind.from_pretrained(
+        directory, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+    )
+    return model
+
+
+def _objective(config: PretrainedConfig) -> Objective:
+    if config.is_encoder_decoder:
+        return Translation(cast(int, config.decoder_start_token_id))
+    if is_classifier(config):
+        return Label(config.get_text_config().pad_token_id or 0)
+    return NextToken()
+
+
+def _adapted(
+    module: PreTrainedModel, adapter: LoraHyperparameters, is_labelled: bool, name: str
+) -> PeftModel:
+    """The model with an adapter on the layers, and the experts, that the adapter's targets name."""
+    modules = [each for each, _ in module.named_modules()]
+    experts = [
+        f"{layer}.experts.{each}"
+        for layer, block in moe_blocks(module).items()
+        for each, parameter in cast(nn.Module, block.experts).named_parameters()
+        if parameter.ndim == 3
+    ]
+    unknown = [
+        target for target in adapter.target_modules if not _named(target, modules) + _named(target, experts)
+    ]
+    if unknown:
+        raise ValueError(f"{name}: no such adapter: no layer is called {', '.join(unknown)}")
+    config = LoraConfig(
+        r=adapter.rank,
+        lora_alpha=cast(int, adapter.alpha),  # any number will do
+        lora_dropout=adapter.dropout,
+        target_modules=[target for target in adapter.target_modules if _named(target, modules)],
+        target_parameters=[target for target in adapter.target_modules if _named(target, experts)],
+        task_type="SEQ_CLS" if is_labelled else None,
+    )
+    try:
+        return cast(PeftModel, get_peft_model(module, config))
+    except ValueError as error:
+        raise ValueError(f"{name}: no such adapter: {error}") from error
+
+
+def _named(target: str, names: Sequence[str]) -> list[str]:
+    """Which names are meant by a target: the rule of PEFT."""
+    return [name for name in names if name == target or name.endswith(f".{target}")]

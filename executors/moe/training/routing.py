@@ -1,0 +1,135 @@
+"""How all ranks together have routed a batch: its balance loss, its complexity, and reports of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from executors.moe.block import LayerPass
+from schemas.experts.reports import LayerRouting
+
+
+@dataclass(frozen=True, eq=False)
+class BatchRouting:
+    """Counts of a batch, of one rank's share or of all: those of all ranks are the sum of their `vector`s.
+
+    Attributes:
+        loss: the sum over all that is predicted.
+        pairs: `(layers, experts)`, tokens that went to each; one with two experts counts for both.
+        first_of_singles: `(layers, experts)`, tokens of which it is the only expert.
+        first_of_all: `(layers, experts)`, tokens of which it is the first.
+        ratios: `(layers, batch)`, of each sample's tokens the ratio with two experts (Eq. 5.5).
+        lengths: `(batch,)`, tokens of each sample.
+    """
+
+    loss: float
+    pairs: NDArray[np.float64]
+    first_of_singles: NDArray[np.float64]
+    first_of_all: NDArray[np.float64]
+    ratios: NDArray[np.float64]
+    lengths: NDArray[np.float64]
+
+    @classmethod
+    def nothing(cls, layers: int, experts: int, batch: int) -> "BatchRouting":
+        """Of a rank that has no sample."""
+        pairs, singles, firsts = (np.zeros((layers, experts)) for _ in range(3))
+        return cls(0.0, pairs, singles, firsts, np.zeros((layers, batch)), np.zeros(batch))
+
+    @classmethod
+    def of_share(
+        cls, passes: Sequence[LayerPass], experts: int, batch: int, places: range, loss: float
+    ) -> "BatchRouting":
+        """Of one rank.
+
+        Args:
+            passes: of each layer, over the samples of the share.
+            places: of these samples in the batch.
+        """
+        routing = cls.nothing(len(passes), experts, batch)
+        own = slice(places.start, places.stop)
+        for layer, each in enumerate(passes):
+            first, is_single = each.routing.first_expert, ~each.routing.is_double
+            routing.pairs[layer] = each.routing.counts.cpu().numpy()
+            routing.first_of_all[layer] = _counted(first, experts)
+            routing.first_of_singles[layer] = _counted(first[is_single], experts)
+            routing.ratios[layer, own] = each.double_ratio_of_sequences.cpu().numpy()
+        routing.lengths[own] = passes[0].tokens_of_sequences.cpu().numpy()
+        return replace(routing, loss=loss)
+
+    @property
+    def vector(self) -> Tensor:
+        """All of it, float64 on the CPU, to be added up over ranks."""
+        parts = [np.array([self.loss]), *(part.ravel() for part in self._parts)]
+        return torch.from_numpy(np.concatenate(parts))
+
+    def summed(self, vector: Tensor) -> "BatchRouting":
+        """Of all ranks, from the sum of their vectors, which have the form of this one's."""
+        loss, *rest = np.split(
+            vector.numpy(), np.cumsum([1, *(part.size for part in self._parts)])[:-1].tolist()
+        )
+        parts = (part.reshape(like.shape) for part, like in zip(rest, self._parts, strict=True))
+        return BatchRouting(float(loss[0]), *parts)
+
+    @property
+    def doubles(self) -> NDArray[np.float64]:
+        """`(layers,)` tokens with two experts."""
+        doubles: NDArray[np.float64] = self.first_of_all.sum(1) - self.first_of_singles.sum(1)
+        return doubles
+
+    def balance_loss(self, passes: Sequence[LayerPass]) -> Tensor:
+        """A rank's part of the sum of the layers' balance losses over the batch of all ranks: the parts of
+        all ranks add up to `executors.moe.block.auxiliary_loss` of the batch in one process.
+
+        Eq. 5.4 has E sum_e f_e p_e, where fractions f bear no gradient, and means p are of all tokens.
+
+        Args:
+            passes: of this rank's share; this routing is that of all.
+        """
+        parts = []
+        for layer, each in enumerate(passes):
+            probabilities = each.routing.probabilities
+            tokens = self.first_of_all[layer].sum()
+            singles = self.first_of_singles[layer]
+            counted = singles if singles.any() else self.first_of_all[layer]
+            fractions = torch.from_numpy(counted / max(counted.sum(), 1.0)).to(probabilities)
+            means = probabilities.sum(dim=0) / max(tokens, 1.0)
+            parts.append(len(fractions) * (fractions * means).sum())
+        return torch.stack(parts).sum()
+
+    @property
+    def _parts(self) -> tuple[NDArray[np.float64], ...]:
+        return (self.pairs, self.first_of_singles, self.first_of_all, self.ratios, self.lengths)
+
+
+class RoutedBatches:
+    """What was routed since the last report."""
+
+    def __init__(self, layers: int, experts: int) -> None:
+        self._pairs = np.zeros((layers, experts), np.int64)
+        self._doubles = np.zeros(layers, np.int64)
+        self.batches = 0
+
+    def add(self, routing: BatchRouting) -> None:
+        """Count a batch of all ranks."""
+        self._pairs += routing.pairs.astype(np.int64)
+        self._doubles += routing.doubles.astype(np.int64)
+        self.batches += 1
+
+    def take(self) -> tuple[LayerRouting, ...]:
+        """The counts by layer, which begin anew."""
+        taken = tuple(
+            LayerRouting(tokens=tuple(tokens), doubles=doubles)
+            for tokens, doubles in zip(self._pairs.tolist(), self._doubles.tolist(), strict=True)
+        )
+        self._pairs[:], self._doubles[:], self.batches = 0, 0, 0
+        return taken
+
+
+def _counted(experts_of_tokens: Tensor, experts: int) -> NDArray[np.float64]:
+    counted: NDArray[np.float64] = (
+        torch.bincount(experts_of_tokens, minlength=experts).cpu().numpy().astype(np.float64)
+    )
+    return counted

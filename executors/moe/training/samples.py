@@ -1,0 +1,101 @@
+"""Which samples a step takes: the same on all ranks, and on however many."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from executors.elastic.batches import global_batch
+from executors.moe.curriculum import Curriculum
+from schemas.experts.workload import MoeTrainWorkload
+
+
+class SampleOrder(Protocol):
+    """The order of a dataset's samples in training."""
+
+    def batch(self, samples_done: int) -> Sequence[int]:
+        """Record numbers of the step after so many samples; empty when all work is done."""
+
+    def record(self, samples: Sequence[int], ratios: NDArray[np.float64], tokens: NDArray[np.int64]) -> None:
+        """How a batch was routed: see `Curriculum.record`."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint has to keep."""
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` has told."""
+
+
+def order_of(workload: MoeTrainWorkload, records: int, layers: int) -> SampleOrder:
+    """The order that a job asks for."""
+    if workload.hyperparameters.curriculum:
+        return ByComplexity(workload, records, layers)
+    return Shuffled(workload, records)
+
+
+class Shuffled:
+    """Each epoch in an order of its own, which the seed decides; batches go on from one epoch to the next."""
+
+    def __init__(self, workload: MoeTrainWorkload, records: int) -> None:
+        self._workload = workload
+        self._records = records
+
+    def batch(self, samples_done: int) -> Sequence[int]:
+        """See `SampleOrder`."""
+        told, work = self._workload.hyperparameters, self._workload.work_samples
+        return global_batch(self._records, told.seed, samples_done, told.global_batch_size, work)
+
+    def record(self, samples: Sequence[int], ratios: NDArray[np.float64], tokens: NDArray[np.int64]) -> None:
+        """Nothing: the order does not depend on it."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Nothing: the seed and the samples done say all."""
+        return {}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Nothing."""
+
+
+class ByComplexity:
+    """Samples in the order of their complexity, ordered anew before each epoch; batches end with it."""
+
+    def __init__(self, workload: MoeTrainWorkload, records: int, layers: int) -> None:
+        told = workload.hyperparameters
+        self._curriculum = Curriculum(records, layers, told.seed)
+        self._work_samples = workload.work_samples
+        self._batch_size = told.global_batch_size
+        self._epoch = -1
+        self._order = np.zeros(records, np.int64)
+
+    def batch(self, samples_done: int) -> Sequence[int]:
+        """See `SampleOrder`. To be asked for each batch in its turn: what is recorded meanwhile counts from
+        the next epoch on."""
+        epoch, place = divmod(samples_done, len(self._order))
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = np.concatenate(self._curriculum.batches(epoch, self._batch_size))
+        count = min(self._batch_size, self._work_samples - samples_done)
+        return [int(number) for number in self._order[place : place + count]]
+
+    def record(self, samples: Sequence[int], ratios: NDArray[np.float64], tokens: NDArray[np.int64]) -> None:
+        """See `SampleOrder`."""
+        self._curriculum.record(np.array(samples, np.int64), ratios, tokens)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Complexity as last recorded, and the order of the present epoch, which came of what was before."""
+        return {
+            "vectors": torch.from_numpy(self._curriculum.vectors.copy()),
+            "tokens": torch.from_numpy(self._curriculum.tokens.copy()),
+            "order": torch.from_numpy(self._order.copy()),
+            "epoch": torch.tensor([self._epoch]),
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """See `SampleOrder`."""
+        self._curriculum.vectors[:] = tensors["vectors"].numpy()
+        self._curriculum.tokens[:] = tensors["tokens"].numpy()
+        self._order[:] = tensors["order"].numpy()
+        self._epoch = int(tensors["epoch"])

@@ -1,0 +1,348 @@
+"""One rank's part of a training step, and of the state between two steps."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from executors.elastic.training import DivergedError
+from executors.lora.batch import TokenSequence
+from executors.lora.randomness import derive_seed
+from executors.moe.block import take_passes
+from executors.moe.parallel.exchange import agreed_times
+from executors.moe.parallel.packing import Packing
+from executors.moe.parallel.scheduler import failures_told
+from executors.moe.training.hosting import ExpertTensor
+from executors.moe.training.model import MoeModel
+from executors.moe.training.packing import PackingController
+from executors.moe.training.peers import Peers, lost_at
+from executors.moe.training.routing import BatchRouting
+from executors.moe.training.samples import SampleOrder
+from executors.moe.training.spread import Connections, SpreadModel
+from executors.workers.shares import share
+from schemas.experts.workload import MoeHyperparameters
+
+FIRST_MOMENT, SECOND_MOMENT = "exp_avg.", "exp_avg_sq."
+"""Before a parameter's name: what AdamW keeps of it."""
+ORDER = "order."
+"""Before what the order of the samples keeps."""
+
+
+class Sequences(Protocol):
+    """The data in tokens."""
+
+    def __call__(self, sample: int) -> TokenSequence:
+        """One sample, by its number.
+
+        Raises:
+            ValueError: it leaves nothing to predict.
+        """
+
+
+@dataclass(frozen=True)
+class Share:
+    """One rank's part of a global batch.
+
+    Attributes:
+        samples: of the whole batch, by number.
+        places: of this rank's in the batch; none where there are fewer samples than ranks.
+        sequences: in these places; of a rank without any, the first of the batch, which is passed through the
+            model but does not count, since all ranks take part in each pass.
+    """
+
+    samples: Sequence[int]
+    places: range
+    sequences: Sequence[TokenSequence]
+
+    @property
+    def loss_tokens(self) -> int:
+        """How many tokens are predicted that count."""
+        return sum(sequence.loss_tokens for sequence in self.sequences) if self.places else 0
+
+
+class Trainer:
+    """A rank's part of a model, AdamW's moments of it, and a place in the data.
+
+    The loss of a step is the mean over all tokens that are predicted in the global batch, plus the balance
+    loss of that batch (Eq. 5.4), as one process would compute both. Gradients are averaged over ranks, so a
+    rank's own loss is its part of the sum, times the number of ranks. The gradient is scaled down by its norm
+    over all parameters, each expert's counted once.
+
+    Attributes:
+        samples_done: samples trained.
+        steps: taken, since the very beginning.
+        loss: of the last step, the model's own; None before the first of all.
+    """
+
+    def __init__(
+        self,
+        hyperparameters: MoeHyperparameters,
+        model: MoeModel,
+        order: SampleOrder,
+        sequences: Sequences,
+        spread: SpreadModel,
+        connections: Connections,
+        peers: Peers,
+    ) -> None:
+        """Begin at the first sample.
+
+        Args:
+            model: of which `spread` is this rank's part.
+        """
+        self._told = hyperparameters
+        self._module, self._objective = model.module, model.objective
+        self._order = order
+        self._sequences = sequences
+        self._spread = spread
+        self._connections = connections
+        self._peers = peers
+        self.samples_done = self.steps = 0
+        self.loss: float | None = None
+        self._moments: dict[nn.Parameter, tuple[Tensor, Tensor]] = {
+            parameter: (torch.zeros_like(parameter), torch.zeros_like(parameter))
+            for parameter in self._parameters()
+        }
+        self._prepare_optimizer()
+
+    @property
+    def packing(self) -> Packing:
+        """Which rank hosts which experts."""
+        return self._spread.packing
+
+    @property
+    def layers(self) -> int:
+        """With experts."""
+        return len(self._spread.layers)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all of the work is done."""
+        return not self._order.batch(self.samples_done)
+
+    def share(self) -> Share:
+        """What this rank trains in the next step.
+
+        Raises:
+            ValueError: a record leaves nothing to predict.
+        """
+        samples = self._order.batch(self.samples_done)
+        places = share(len(samples), self._peers.rank, self._peers.world)
+        return Share(samples, places, [self._sequences(samples[place]) for place in places or range(1)])
+
+    def step(self, own: Share, loss_tokens: int) -> BatchRouting:
+        """Take a step together with the other ranks, and return how all of them have routed the batch.
+
+        Args:
+            own: this rank's share.
+            loss_tokens: of the global batch.
+
+        Raises:
+            CollectiveLostError, DisagreementError: the ranks cannot go on together.
+            DivergedError: the step would spoil the model. All ranks raise it.
+        """
+        world, batch = self._peers.world, len(own.samples)
+        # Masks depend on the place in the data alone, and on no step before.
+        torch.manual_seed(
+            derive_seed(self._told.seed, "dropout", self.samples_done + own.places.start, self._peers.rank)
+        )
+        with failures_told(self._connections.scheduler):
+            loss = self._summed_loss(own)
+        passes = list(take_passes(self._module).values())
+        layers, experts = self.layers, self._spread.experts
+        routing = BatchRouting.nothing(layers, experts, batch)
+        if own.places:
+            routing = BatchRouting.of_share(passes, experts, batch, own.places, float(loss.detach()))
+        vector = routing.vector
+        self._peers.add_up("how the batch was routed", vector)
+        routing = routing.summed(vector)
+        part = loss * 0.0
+        if own.places:
+            part = loss / loss_tokens + self._told.balance_weight * routing.balance_loss(passes)
+        del passes
+        for parameter in self._moments:
+            parameter.grad = None
+        with failures_told(self._connections.scheduler):
+            (part * world).backward()
+        self._descend(routing.loss / loss_tokens)
+        self._order.record(own.samples, routing.ratios, routing.lengths.astype(np.int64))
+        self.samples_done += batch
+        self.steps += 1
+        return routing
+
+    def adjust(self, controller: PackingController, step: int) -> Packing | None:
+        """Measure and pack, where the controller wants it after so many steps of this group of ranks.
+
+        Returns:
+            The new packing; None where it stays.
+
+        Raises:
+            CollectiveLostError: a rank is gone.
+        """
+        if controller.discards_after(step):
+            self._spread.take_times()
+        times = self._spread.take_times() if controller.measures_after(step) else None
+        if times is None:
+            return None
+        where = "the times of micro-ops"
+        with lost_at(where, self._connections.timeout_s):
+            times = agreed_times(times)
+        following = controller.decide(self.packing, times)
+        # Rank 0 decides, whatever others make of the same times.
+        (per_device, *_), *_ = self._peers.tell("the packing of experts", [following.per_device])
+        following = Packing(self.packing.world, self.packing.experts, per_device)
+        if following == self.packing:
+            return None
+        self.pack(following)
+        return following
+
+    def pack(self, packing: Packing) -> None:
+        """Host experts by another packing, with what AdamW keeps of them, on all ranks at the same time.
+
+        Raises:
+            CollectiveLostError: a rank is gone.
+        """
+        moments = [
+            {part: self._moments[parameter] for part, parameter in hosted.items()}
+            for hosted in self._spread.hosted
+        ]
+        moved = self._spread.pack(packing, moments)
+        kept = {each: self._moments[each] for each in self._spread.dense.values()}
+        for (_, parameter), (first, second) in zip(self._spread.trained_experts(), moved, strict=True):
+            kept[parameter] = (first, second)
+        self._moments = kept
+        self._prepare_optimizer()
+
+    # The state of all ranks together
+
+    def collect(self) -> dict[str, Tensor] | None:
+        """On rank 0, all that is trained and what AdamW keeps of it, as in the whole model, and the order of
+        the samples, on the CPU; None elsewhere. All ranks must do so at the same time.
+
+        Raises:
+            CollectiveLostError: a rank is gone.
+        """
+        where, group = "collecting the model", self.packing.group(0)
+        whole = {ORDER + name: tensor for name, tensor in self._order.tensors().items()}
+        for name, tensor in self._dense_tensors():
+            whole[name] = tensor.detach().cpu().clone()
+        for prefix, expert, tensor in self._expert_tensors():
+            parts = self._peers.collect(where, tensor, group)
+            if parts is not None:
+                whole[prefix + expert.name] = expert.whole(torch.cat(parts)).contiguous()
+        return whole if self._peers.rank == 0 else None
+
+    def take(self, whole: Mapping[str, Tensor]) -> None:
+        """Go on from what `collect` has given, on all ranks at the same time, and on however many.
+
+        Args:
+            whole: counts on rank 0 alone; see `check`.
+
+        Raises:
+            CollectiveLostError: a rank is gone.
+        """
+        where, is_source = "spreading the model", self._peers.rank == 0
+
+        def spread(name: str, like: Tensor) -> Tensor:
+            tensor = whole[name].contiguous() if is_source else torch.empty_like(like, device="cpu")
+            self._peers.spread(where, tensor)
+            return tensor
+
+        order = {name: spread(ORDER + name, tensor) for name, tensor in sorted(self._order.tensors().items())}
+        self._order.load(order)
+        with torch.no_grad():
+            for name, tensor in self._dense_tensors():
+                tensor.copy_(spread(name, tensor))
+            span = self.packing.hosted(self._peers.rank)
+            for prefix, expert, tensor in self._expert_tensors():
+                like = torch.empty(expert.shape, dtype=tensor.dtype, device="meta")
+                stacked = expert.stacked(spread(prefix + expert.name, like), self.packing.experts)
+                tensor.copy_(stacked[span.start : span.stop])
+
+    def check(self, whole: Mapping[str, Tensor]) -> None:
+        """See that tensors are of this model and adapter.
+
+        Raises:
+            ValueError: they are not.
+        """
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._dense_tensors()}
+        shapes |= {prefix + expert.name: expert.shape for prefix, expert, _ in self._expert_tensors()}
+        shapes |= {ORDER + name: tuple(tensor.shape) for name, tensor in self._order.tensors().items()}
+        given = {name: tuple(tensor.shape) for name, tensor in whole.items()}
+        odd = sorted(name for name in shapes | given if shapes.get(name) != given.get(name))
+        if odd:
+            raise ValueError(f"the tensors do not fit the model: {', '.join(odd[:5])}")
+
+    def move_to(self, samples_done: int, steps: int, loss: float | None) -> None:
+        """Set what the tensors do not say."""
+        self.samples_done, self.steps, self.loss = samples_done, steps, loss
+        self._prepare_optimizer()
+
+    # Parts of a step
+
+    def _summed_loss(self, own: Share) -> Tensor:
+        device = self._connections.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            return self._objective.loss(self._spread.call, own.sequences, device)
+
+    def _descend(self, loss: float) -> None:
+        norm = self._gradient_norm()
+        if not (math.isfinite(norm) and math.isfinite(loss)):
+            raise DivergedError(
+                f"the training has diverged: loss {loss}, gradient norm {norm} after {self.samples_done} "
+                "samples"
+            )
+        if norm > self._told.max_gradient_norm:
+            for parameter in self._moments:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self._told.max_gradient_norm / norm)
+        self._optimizer.step()
+        self.loss = loss
+
+    def _gradient_norm(self) -> float:
+        """Over all parameters, the same number on all ranks."""
+        replicas = self.packing.world // self.packing.group_size
+        squares = _squares(each for _, each in self._spread.trained_experts()) / replicas
+        if self._peers.rank == 0:
+            squares += _squares(self._spread.dense.values())
+        total = torch.tensor([squares], dtype=torch.float64)
+        self._peers.add_up("the gradient's norm", total)
+        return math.sqrt(float(total))
+
+    def _parameters(self) -> Iterator[nn.Parameter]:
+        yield from self._spread.dense.values()
+        for _, parameter in self._spread.trained_experts():
+            yield parameter
+
+    def _prepare_optimizer(self) -> None:
+        self._optimizer = torch.optim.AdamW(
+            self._moments, lr=self._told.learning_rate, weight_decay=self._told.weight_decay, fused=True
+        )
+        for parameter, (first, second) in self._moments.items():
+            self._optimizer.state[parameter] = {
+                "step": torch.full((), float(self.steps), device=parameter.device),
+                "exp_avg": first,
+                "exp_avg_sq": second,
+            }
+
+    def _dense_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self._spread.dense.items():
+            first, second = self._moments[parameter]
+            yield name, parameter
+            yield FIRST_MOMENT + name, first
+            yield SECOND_MOMENT + name, second
+
+    def _expert_tensors(self) -> Iterator[tuple[str, ExpertTensor, Tensor]]:
+        for expert, parameter in self._spread.trained_experts():
+            first, second = self._moments[parameter]
+            yield "", expert, parameter
+            yield FIRST_MOMENT, expert, first
+            yield SECOND_MOMENT, expert, second
+
+
+def _squares(parameters: Iterable[nn.Parameter]) -> float:
+    """The sum of the squares of gradients."""
+    return sum(float(each.grad.double().square().sum()) for each in parameters if each.grad is not None)

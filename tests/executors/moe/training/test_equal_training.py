@@ -1,0 +1,114 @@
+"""Ranks together train what one process does: losses, routing and parameters."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.network.links import loopback
+from bench.network.ranks import run_ranks
+from tests.support import trained_ranks as scenarios
+
+ADAPTIVE = {"mode": "adaptive", "threshold": 0.15}
+ADAPTER = {"rank": 2, "alpha": 4.0, "target_modules": ["gate_up_proj", "down_proj", "q_proj"]}
+
+
+def ranks(tmp_path: Path, world: int, work: Any = scenarios.train, **told: Any) -> list[dict[str, Any]]:
+    return run_ranks(work, loopback(world), tmp_path, timeout_s=120.0, **told)
+
+
+def assert_equal(results: list[dict[str, Any]], told: dict[str, Any], after: int = 0) -> None:
+    """Losses after so many steps, routing, and all that is trained."""
+    expected = scenarios.reference(told)
+    # Their normalization computes in float32, whatever the model is.
+    is_float32 = told.get("family", "gpt2") not in ("gpt2", "bert")
+    for result in results:
+        tolerance = 1e-6 if is_float32 else 1e-9
+        np.testing.assert_allclose(result["losses"], expected["losses"][after:], rtol=tolerance)
+        assert result["doubles"] == expected["doubles"][after:]
+    trained = results[0]["parameters"]
+    assert trained.keys() == expected["parameters"].keys()
+    for name, values in expected["parameters"].items():
+        relative, absolute = (1e-4, 1e-5) if is_float32 else (1e-6, 1e-9)
+        np.testing.assert_allclose(trained[name], values, rtol=relative, atol=absolute, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "gating", [{"mode": "top1"}, {"mode": "top2"}, ADAPTIVE], ids=["top1", "top2", "adaptive"]
+)
+def test_two_ranks_train_what_one_process_does(tmp_path: Path, gating: dict[str, Any]) -> None:
+    told = {"gating": gating}
+    assert_equal(ranks(tmp_path, 2, **told), told)
+
+
+@pytest.mark.parametrize(
+    ("world", "told"),
+    [
+        pytest.param(
+            2,
+            {"family": "llama", "adapter": ADAPTER, "gating": ADAPTIVE},
+            id="adapter on experts and attention",
+        ),
+        pytest.param(2, {"adapter": ADAPTER | {"target_modules": ["down_proj"]}}, id="adapter on experts"),
+        pytest.param(
+            3,
+            {"family": "llama", "adapter": ADAPTER | {"target_modules": ["q_proj"]}},
+            id="adapter beside experts, and three ranks",
+        ),
+        pytest.param(
+            2, {"family": "llama", "gating": ADAPTIVE, "per_device": 4}, id="all experts everywhere"
+        ),
+        pytest.param(4, {"family": "mixtral", "gating": ADAPTIVE, "per_device": 2}, id="replicated experts"),
+        pytest.param(2, {"family": "bert"}, id="classifier"),
+        pytest.param(2, {"family": "switch", "gating": {"mode": "top1"}}, id="encoder and decoder"),
+        pytest.param(
+            2,
+            {"hyperparameters": {"curriculum": True}, "gating": ADAPTIVE, "work_samples": 45},
+            id="curriculum",
+        ),
+        pytest.param(1, {"gating": ADAPTIVE}, id="one rank"),
+        pytest.param(
+            4,
+            {"experts": 16, "hyperparameters": {"global_batch_size": 4}, "work_samples": 13},
+            id="fewer samples than ranks, and more experts than tokens",
+        ),
+        pytest.param(
+            1, {"hyperparameters": {"global_batch_size": 1}, "work_samples": 5}, id="a batch of one"
+        ),
+        pytest.param(
+            2, {"gating": ADAPTIVE, "decisiveness": 50.0, "experts": 8}, id="experts without tokens"
+        ),
+    ],
+)
+def test_so_they_do_whatever_is_trained(tmp_path: Path, world: int, told: dict[str, Any]) -> None:
+    assert_equal(ranks(tmp_path, world, **told), told)
+
+
+def test_packing_anew_in_the_middle_changes_nothing(tmp_path: Path) -> None:
+    told = {"gating": ADAPTIVE, "adapter": None}
+    results = ranks(tmp_path, 4, packed={2: 2, 4: 4}, **told)
+    assert results[0]["per_device"] == [1, 4]
+    assert_equal(results, told)
+
+
+def test_packing_anew_moves_adapters_with_their_experts(tmp_path: Path) -> None:
+    told = {"family": "llama", "gating": ADAPTIVE, "adapter": ADAPTER}
+    assert_equal(ranks(tmp_path, 2, packed={3: 4}, **told), told)
+
+
+@pytest.mark.parametrize("adapter", [None, ADAPTER], ids=["all weights", "adapter"])
+@pytest.mark.parametrize(("world", "per_device"), [(1, None), (2, 4)], ids=["one rank", "packed otherwise"])
+def test_what_goes_on_otherwise_packed_comes_to_the_same(
+    tmp_path: Path, adapter: dict[str, Any] | None, world: int, per_device: int | None
+) -> None:
+    told = {
+        "family": "llama",
+        "gating": ADAPTIVE,
+        "adapter": adapter,
+        "hyperparameters": {"curriculum": True},
+    }
+    results = ranks(
+        tmp_path, 2, scenarios.resume, steps=4, again={"per_device": per_device, "world": world}, **told
+    )
+    assert_equal(results[:world], told, after=4)

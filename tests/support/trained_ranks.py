@@ -1,0 +1,295 @@
+"""What the ranks of a job that trains do in tests: tiny models in float64, beside the same in one process."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedModel,
+    SwitchTransformersConfig,
+    SwitchTransformersForConditionalGeneration,
+)
+
+from bench.network.ranks import Rank
+from executors.lora.batch import LabelledSequence, TextSequence, TokenSequence
+from executors.moe.block import auxiliary_loss, moe_blocks, take_passes
+from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.conversion.drop_in import adopt
+from executors.moe.conversion.storage import MoeDescription
+from executors.moe.gating import Gating
+from executors.moe.parallel.packing import Packing
+from executors.moe.training import model as models
+from executors.moe.training.model import MoeModel
+from executors.moe.training.packing import PackingController, begin_packing
+from executors.moe.training.peers import Peers
+from executors.moe.training.samples import order_of
+from executors.moe.training.spread import Connections, SpreadModel
+from executors.moe.training.trainer import Trainer
+from executors.workers.group import ProcessGroup
+from schemas.experts.workload import MoeTrainWorkload
+from tests.support.parallel_experts import meet
+
+VOCABULARY = 48
+SAMPLES = 14
+
+
+def workload(told: dict[str, Any]) -> MoeTrainWorkload:
+    """A job of the tiny model, with all that a test says."""
+    hyperparameters = {
+        "global_batch_size": 6,
+        "sequence_length": 12,
+        "learning_rate": 1e-2,
+        "weight_decay": 0.1,
+        "max_gradient_norm": 0.5,
+        "balance_weight": 0.05,
+        "micro_op_mb": 0.004,
+        "seed": 3,
+    } | told.get("hyperparameters", {})
+    fields = {
+        "work_samples": told.get("work_samples", 31),
+        "model": "tiny",
+        "dataset": {"path": "d.jsonl", "samples": SAMPLES},
+        "gating": told.get("gating", {"mode": "top2"}),
+        "hyperparameters": hyperparameters,
+        "ranks": 1,
+        "adapter": told.get("adapter"),
+    }
+    return MoeTrainWorkload.model_validate_json(json.dumps(fields))
+
+
+def sequence_of(family: str, number: int) -> TokenSequence:
+    """A sample, the same on all ranks."""
+    generator = torch.Generator().manual_seed(1_000 + number)
+    length = int(torch.randint(4, 12, (1,), generator=generator))
+    tokens = torch.randint(1, VOCABULARY, (length,), generator=generator).tolist()
+    if family == "bert":
+        return LabelledSequence(tokens, 0, number % 3)
+    return TextSequence(tokens, 1 + number % 3)
+
+
+def module_of(family: str) -> PreTrainedModel:
+    """A tiny model without dropout, dense or with experts."""
+    torch.manual_seed(7)
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    if family == "gpt2":
+        config = GPT2Config(
+            vocab_size=VOCABULARY,
+            n_embd=16,
+            n_layer=3,
+            n_head=2,
+            n_positions=16,
+            initializer_range=0.3,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        return GPT2LMHeadModel(config)
+    if family == "bert":
+        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        return BertForSequenceClassification(
+            BertConfig(**sizes, **dropout, num_hidden_layers=2, num_labels=3, initializer_range=0.3)
+        )
+    if family == "mixtral":
+        return MixtralForCausalLM(
+            MixtralConfig(
+                **sizes,
+                num_hidden_layers=2,
+                num_key_value_heads=1,
+                num_local_experts=4,
+                initializer_range=0.3,
+            )
+        )
+    if family == "switch":
+        return SwitchTransformersForConditionalGeneration(
+            SwitchTransformersConfig(
+                vocab_size=VOCABULARY,
+                d_model=16,
+                d_kv=8,
+                d_ff=24,
+                num_layers=2,
+                num_sparse_encoder_layers=1,
+                num_decoder_layers=2,
+                num_sparse_decoder_layers=1,
+                num_heads=2,
+                num_experts=4,
+                dropout_rate=0.0,
+                decoder_start_token_id=0,
+                pad_token_id=0,
+            )
+        )
+    return LlamaForCausalLM(
+        LlamaConfig(**sizes, num_hidden_layers=2, num_key_value_heads=1, initializer_range=0.3)
+    )
+
+
+def model_of(told: dict[str, Any]) -> MoeModel:
+    """A whole model in float64, with the adapter that a test says."""
+    job, family = workload(told), told.get("family", "gpt2")
+    gating = Gating(job.gating.mode, job.gating.threshold or 0.0)
+    module = module_of(family).double().train()
+    module.config.architectures = [type(module).__name__]
+    conversion = None
+    if family in ("mixtral", "switch"):
+        adopt(module, gating)
+    else:
+        conversion = Conversion(experts=told.get("experts", 4), initialization="random", seed=5)
+        convert(module, conversion, gating)
+        with torch.no_grad():
+            for block in moe_blocks(module).values():
+                block.router.get_parameter("weight").mul_(told.get("decisiveness", 1.0))
+    objective = models._objective(module.config)
+    adapted = module
+    if job.adapter is not None:
+        torch.manual_seed(11)
+        adapted = models._adapted(module, job.adapter, family == "bert", "tiny")
+        with torch.no_grad():  # not zero, so that both factors have gradients at once
+            for name, parameter in adapted.named_parameters():
+                if "lora_B" in name:
+                    parameter.normal_(0.0, 0.1)
+    description = MoeDescription(gating=gating, conversion=conversion)
+    return MoeModel(adapted.train(), None, objective, description)  # type: ignore[arg-type]
+
+
+def reference(told: dict[str, Any]) -> dict[str, Any]:
+    """The same job in one process, by torch and Hugging Face alone; losses and parameters."""
+    job, family, model = workload(told), told.get("family", "gpt2"), model_of(told)
+    hyperparameters = job.hyperparameters
+    order = order_of(job, SAMPLES, len(moe_blocks(model.module)))
+    trained = {name: each for name, each in model.module.named_parameters() if each.requires_grad}
+    optimizer = torch.optim.AdamW(
+        trained.values(), lr=hyperparameters.learning_rate, weight_decay=hyperparameters.weight_decay
+    )
+    losses, doubles, done = [], [], 0
+    while samples := order.batch(done):
+        sequences = [sequence_of(family, sample) for sample in samples]
+        loss = model.objective.loss(model.module, sequences, torch.device("cpu"))
+        loss = loss / sum(sequence.loss_tokens for sequence in sequences)
+        passes = take_passes(model.module)
+        optimizer.zero_grad()
+        (loss + hyperparameters.balance_weight * auxiliary_loss(passes)).backward()
+        norm = torch.stack([each.grad.square().sum() for each in trained.values()]).sum().sqrt()
+        if norm > hyperparameters.max_gradient_norm:
+            for parameter in trained.values():
+                parameter.grad.mul_(hyperparameters.max_gradient_norm / norm)
+        optimizer.step()
+        layers = list(passes.values())
+        order.record(
+            samples,
+            torch.stack([layer.double_ratio_of_sequences for layer in layers]).numpy(),
+            layers[0].tokens_of_sequences.numpy(),
+        )
+        losses.append(loss.item())
+        doubles.append([int(layer.routing.is_double.sum()) for layer in layers])
+        done += len(samples)
+    return {"losses": losses, "doubles": doubles, "parameters": _listed(trained)}
+
+
+@contextmanager
+def trainer_of(
+    rank: Rank, told: dict[str, Any], generation: int = 1, world: int | None = None
+) -> Iterator[Trainer]:
+    """A rank's trainer, connected with the others."""
+    torch.set_num_threads(1)
+    world = world or rank.world
+    timeout_s = told.get("timeout_s", 20.0)
+    job, family, model = workload(told), told.get("family", "gpt2"), model_of(told)
+    group = ProcessGroup.form(meet(rank, generation, world), torch.device("cpu"), timeout_s)
+    connections = Connections(rank.rank, world, torch.device("cpu"), rank.host, timeout_s)
+    experts = len(next(iter(moe_blocks(model.module).values())).router.get_parameter("weight"))
+    packing = begin_packing(world, experts, told.get("per_device"))
+    spread = SpreadModel(model.module, connections, packing, job.hyperparameters.micro_op_mb, 200)
+    yield Trainer(
+        job.hyperparameters,
+        model,
+        order_of(job, SAMPLES, len(spread.layers)),
+        lambda sample: sequence_of(family, sample),
+        spread,
+        connections,
+        Peers(group, timeout_s),
+    )
+    connections.close()
+    group.close()
+
+
+def train(rank: Rank) -> dict[str, Any]:
+    """All of a job; packed anew after some steps, if so told. Losses and, of rank 0, parameters."""
+    told = rank.arguments
+    losses, doubles = [], []
+    with trainer_of(rank, told) as trainer:
+        first = trainer.packing
+        while not trainer.is_finished:
+            if len(losses) in (packed := {int(key): each for key, each in told.get("packed", {}).items()}):
+                trainer.pack(Packing(first.world, first.experts, packed[len(losses)]))
+            doubles.append(_step(trainer))
+            losses.append(trainer.loss)
+        whole = trainer.collect()
+        per_device = trainer.packing.per_device
+    found = {"losses": losses, "doubles": doubles, "per_device": [first.per_device, per_device]}
+    return found | {"parameters": _listed(whole or {})}
+
+
+def resume(rank: Rank) -> dict[str, Any]:
+    """Trains some steps with all ranks, then goes on with the first `world`: rank 0 knows what there was."""
+    told = rank.arguments
+    with trainer_of(rank, told) as trainer:
+        for _ in range(told["steps"]):
+            _step(trainer)
+        whole, place = trainer.collect(), (trainer.samples_done, trainer.steps, trainer.loss)
+    losses, doubles = [], []
+    if rank.rank >= told["again"]["world"]:
+        return {}
+    with trainer_of(rank, told | told["again"], 2, told["again"]["world"]) as trainer:
+        if whole is not None:
+            trainer.check(whole)
+        trainer.take(whole or {})
+        trainer.move_to(*place)
+        while not trainer.is_finished:
+            doubles.append(_step(trainer))
+            losses.append(trainer.loss)
+        whole = trainer.collect()
+    return {"losses": losses, "doubles": doubles, "parameters": _listed(whole or {})}
+
+
+def adjust(rank: Rank) -> dict[str, Any]:
+    """All of a job under a controller; how it was packed after which steps."""
+    found: dict[str, Any] = {"packings": []}
+    with trainer_of(rank, rank.arguments) as trainer:
+        controller = PackingController(trainer.packing, is_fixed=False)
+        step = 0
+        while not trainer.is_finished:
+            _step(trainer)
+            step += 1
+            packing = trainer.adjust(controller, step)
+            if packing is not None:
+                found["packings"].append([step, packing.per_device])
+        found["is_settled"] = controller.is_settled
+        found["parameters"] = _listed(trainer.collect() or {})
+    return found
+
+
+def _step(trainer: Trainer) -> list[int]:
+    own = trainer.share()
+    counts = trainer._peers.tell("a test", [own.loss_tokens])
+    routing = trainer.step(own, sum(tokens for (tokens,) in counts))
+    return [int(count) for count in routing.doubles]
+
+
+def _listed(tensors: dict[str, Tensor]) -> dict[str, list[float]]:
+    return {
+        name: tensor.detach().double().flatten().tolist()
+        for name, tensor in tensors.items()
+        if not name.startswith(("exp_avg", "order."))
+    }
