@@ -27,7 +27,7 @@ from infra.kafka.settings import broker_settings
 from infra.log.target import Target
 from infra.views.summary import Summary, summarise
 from infra.workloads.arrivals import Arrival
-from infra.workloads.auction.bids import Demands, draw_workload
+from infra.workloads.auction.bids import BidDraw, Demands, draw_quotes
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset
 from streams.replay.replay import Verdict
@@ -192,9 +192,11 @@ def run_demo(
                 has_model()
                 stage.await_nodes(NODES_READY_S)
                 demands = replace(_DEMANDS, datasets=datasets)
-                workload = draw_workload(stage.cell, arrivals, time.time() + _LEAD_S, seed, demands)
-                show.say(f"{len(workload.jobs)} bids arrive over {arrivals[-1].offset_s:.0f} s")
-                market = Market(stage, workload.jobs, workload.quotes)
+                quotes = draw_quotes(stage.cell, seed)
+                draw = BidDraw(stage.cell, stage.zone("auction"), quotes, seed, demands)
+                bids = draw.jobs(arrivals, time.time() + _LEAD_S)
+                show.say(f"{len(bids)} bids arrive over {arrivals[-1].offset_s:.0f} s")
+                market = Market(stage, bids, quotes)
                 loan, merging = LoanScene(stage, datasets[0]), MergingScene(stage)
                 experts = ExpertsScene(stage)
                 scenes = (market, loan, merging, experts)

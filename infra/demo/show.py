@@ -11,6 +11,7 @@ from rich.live import Live
 from infra.views.board import Board
 from infra.views.tables import board_view
 from infra.views.words import happening
+from schemas.base import ZoneView
 from schemas.codec import Decision, Envelope
 
 _JOBS_SHOWN = 16
@@ -47,15 +48,18 @@ class PlainShow:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._start_s = self._stood_s = time.monotonic()
+        self._zones: dict[str, str] = {}
+        """The last line of how each zone stands."""
 
     def say(self, line: str) -> None:
         self._console.print(f"{time.monotonic() - self._start_s:6.1f} s  {line}", markup=False)
 
     def update(self, board: Board | None, records: Sequence[Envelope | Decision]) -> None:
         for record in records:
-            line = happening(record) if isinstance(record, Decision) else None
-            if line is not None:
-                self.say(line)
+            if isinstance(record, Decision):
+                line = happening(record)
+                if line is not None and not self._is_known(record, line):
+                    self.say(line)
         if board is not None and time.monotonic() - self._stood_s >= _STANDING_S:
             self._stood_s = time.monotonic()
             jobs = board.jobs.by_id.values()
@@ -63,6 +67,13 @@ class PlainShow:
             losses = ", ".join(f"{job.job_id} {job.first_loss:.2f} → {job.loss:.2f}" for job in running)
             if losses:
                 self.say(f"losses: {losses}")
+
+    def _is_known(self, record: Decision, line: str) -> bool:
+        """Whether a zone stands as the line before said."""
+        if not isinstance(view := record.outcome, ZoneView):
+            return False
+        before, self._zones[view.zone] = self._zones.get(view.zone), line
+        return line == before
 
 
 @contextmanager

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from infra.demo import market as market_module
+from infra.demo import stage as stage_module
 from infra.demo.market import HOLD_LIMIT_S, Market
+from infra.demo.stage import Stage
 from infra.views.board import Board
+from infra.views.jobs import Job
 from infra.workloads.timed import TimedEvent
 from schemas.base import Event
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
-from schemas.decisions import NodeStatusChanged
+from schemas.decisions import JobCompleted, NodeStatusChanged
 from schemas.fleet import NodeOnline, RunProgressed, RunStarted
 from schemas.jobs import JobSubmitted
 from tests.support.cells import EPOCH_S, bid, configuration
@@ -80,7 +83,7 @@ class Follower:
                 yield envelope
 
 
-class Stage:
+class Play:
     """A market whose first two jobs are done a second after they came, and whose third trains until `end`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,19 +92,23 @@ class Stage:
         self.sent: list[tuple[float, JobSubmitted]] = []
         self.said: list[str] = []
         self.kills: list[float] = []
-        monkeypatch.setattr(market_module, "time", self.clock)
+        for module in (market_module, stage_module):
+            monkeypatch.setattr(module, "time", self.clock)
         monkeypatch.setattr(market_module.os, "kill", lambda pid, number: self.kills.append(self.clock.now_s))
         for event in (configuration(), NodeOnline(cell="c", node=NODE, base_model="tiny", runners=("lora",))):
             self.board.take_event(fresh(event))
         collaborators: Any = {
             "deployment": SimpleNamespace(
-                executors={("c", NODE): SimpleNamespace(pid=7)}, keep_running=self._keep_running
+                cells=[configuration()],
+                executors={("c", NODE): SimpleNamespace(pid=7)},
+                keep_running=self._keep_running,
             ),
             "follower": self.follower,
-            "publisher": SimpleNamespace(publish=self._publish),
+            "publishers": {"users": SimpleNamespace(publish=self._publish)},
             "show": SimpleNamespace(say=self.said.append, update=lambda board, records: None),
         }
-        self.market = Market(**collaborators, cell="c")
+        self.stage = Stage(**collaborators)
+        self.market = Market(self.stage, BIDS)
         self.on_pass: Callable[[], None] = lambda: None
 
     @property
@@ -109,7 +116,8 @@ class Stage:
         return self.follower.boards["c"]
 
     def run(self) -> bool:
-        return self.market.run(BIDS, self.clock.now_s + LIMIT_S)
+        self.stage.play([self.market], self.clock.now_s + LIMIT_S)
+        return self.market.finished
 
     def comes(self, time_s: float, what: Event | NodeStatusChanged) -> None:
         self.follower.coming.append((time_s, what))
@@ -130,15 +138,15 @@ class Stage:
             self.comes(self.clock.now_s, started("j2"))
             self.comes(self.clock.now_s, progressed("j2"))
         elif len(self.sent) <= 2:
-            self.board.jobs.by_id[bid.job_id].state = "completed"
+            finish(self.board.jobs.by_id[bid.job_id])
 
     def _keep_running(self) -> None:
         self.on_pass()
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    return Stage(monkeypatch)
+def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+    return Play(monkeypatch)
 
 
 def status(to: Any) -> NodeStatusChanged:
@@ -162,74 +170,88 @@ def progressed(job_id: str) -> RunProgressed:
     )
 
 
+def finish(job: Job) -> None:
+    job.state = "completed"
+    job.completed = JobCompleted(
+        zone="z",
+        job_id=job.job_id,
+        user="u",
+        reason="work_done",
+        node=NODE,
+        payment_micros=1,
+        samples_done=5,
+        loss=1.0,
+    )
+
+
 def finish_all(board: Board) -> None:
     for job in board.jobs.by_id.values():
-        job.state = "completed"
+        finish(job)
 
 
-def test_the_last_bids_wait_for_the_killed_node_and_keep_their_slack(stage: Stage) -> None:
+def test_the_last_bids_wait_for_the_killed_node_and_keep_their_slack(play: Play) -> None:
     back_s = EPOCH_S + 50
 
     def on_pass() -> None:
-        if stage.kills and not stage.follower.coming and not stage.market.returned:
-            stage.node_returns(back_s)
-        if len(stage.sent) == len(BIDS) and not stage.market.recovered:
-            stage.comes(stage.clock.now_s, started("j9"))
-        if stage.market.recovered:
-            finish_all(stage.board)
+        if play.kills and not play.follower.coming and not play.market.returned:
+            play.node_returns(back_s)
+        if len(play.sent) == len(BIDS) and not play.market.recovered:
+            play.comes(play.clock.now_s, started("j9"))
+        if play.market.recovered:
+            finish_all(play.board)
 
-    stage.on_pass = on_pass
-    assert stage.run()
-    assert stage.market.killed_node == NODE
-    assert stage.market.recovered
-    assert [bid.job_id for _, bid in stage.sent] == [timed.event.job_id for timed in BIDS]
-    assert [time_s >= back_s for time_s, _ in stage.sent] == [False] * 8 + [True] * 2
-    for (time_s, sent), timed in zip(stage.sent, BIDS, strict=True):
+    play.on_pass = on_pass
+    assert play.run()
+    assert play.market.killed_node == NODE
+    assert play.market.recovered
+    assert [bid.job_id for _, bid in play.sent] == [timed.event.job_id for timed in BIDS]
+    assert [time_s >= back_s for time_s, _ in play.sent] == [False] * 8 + [True] * 2
+    for (time_s, sent), timed in zip(play.sent, BIDS, strict=True):
         assert sent.terms.deadline_s - time_s == pytest.approx(60.0, abs=0.3), timed.time_s
 
 
-def test_all_else_over_the_node_is_waited_for_before_the_last_bids(stage: Stage) -> None:
+def test_all_else_over_the_node_is_waited_for_before_the_last_bids(play: Play) -> None:
     def on_pass() -> None:
-        if stage.kills:
-            finish_all(stage.board)
+        if play.kills:
+            finish_all(play.board)
 
-    stage.on_pass = on_pass
-    stage.run()
-    assert [time_s - EPOCH_S >= HOLD_LIMIT_S for time_s, _ in stage.sent] == [False] * 8 + [True] * 2
-    assert any("wait no longer: a1 is not back" in line for line in stage.said)
-    assert not stage.market.returned
+    play.on_pass = on_pass
+    play.run()
+    assert [time_s - EPOCH_S >= HOLD_LIMIT_S for time_s, _ in play.sent] == [False] * 8 + [True] * 2
+    assert any("wait no longer: a1 is not back" in line for line in play.said)
+    assert not play.market.returned
 
 
-def test_a_run_from_before_the_return_does_not_count(stage: Stage) -> None:
+def test_a_run_from_before_the_return_does_not_count(play: Play) -> None:
     def on_pass() -> None:
-        if stage.kills and not stage.follower.coming and not stage.market.returned:
-            stage.comes(stage.clock.now_s, started("j3"))
-            stage.node_returns(stage.clock.now_s + 20)
-        if len(stage.sent) == len(BIDS):
-            finish_all(stage.board)
+        if play.kills and not play.follower.coming and not play.market.returned:
+            play.comes(play.clock.now_s, started("j3"))
+            play.node_returns(play.clock.now_s + 20)
+        if len(play.sent) == len(BIDS):
+            finish_all(play.board)
 
-    stage.on_pass = on_pass
-    assert stage.run()
-    assert stage.market.returned
-    assert not stage.market.recovered
-
-
-def test_with_nothing_to_kill_the_last_bids_go_out(stage: Stage) -> None:
-    stage.on_pass = lambda: finish_all(stage.board)
-    assert stage.run()
-    assert len(stage.sent) == len(BIDS)
-    assert stage.market.killed_node is None
-    assert stage.clock.now_s < EPOCH_S + 20
+    play.on_pass = on_pass
+    assert play.run()
+    assert play.market.returned
+    assert not play.market.recovered
 
 
-def test_running_and_draining_end_at_their_deadlines_though_records_keep_coming(stage: Stage) -> None:
-    stage.follower.ticks = True
-    assert not stage.run()
-    assert stage.clock.now_s == pytest.approx(EPOCH_S + LIMIT_S, abs=0.3)
-    stage.market.drain(1.0, stage.clock.now_s + 5)
-    assert stage.clock.now_s == pytest.approx(EPOCH_S + LIMIT_S + 5, abs=0.3)
+def test_with_nothing_to_kill_the_last_bids_go_out(play: Play) -> None:
+    play.on_pass = lambda: finish_all(play.board)
+    assert play.run()
+    assert len(play.sent) == len(BIDS)
+    assert play.market.killed_node is None
+    assert play.clock.now_s < EPOCH_S + 20
 
 
-def test_draining_ends_when_nothing_comes(stage: Stage) -> None:
-    stage.market.drain(1.0, stage.clock.now_s + 5)
-    assert stage.clock.now_s == EPOCH_S + 1
+def test_running_and_draining_end_at_their_deadlines_though_records_keep_coming(play: Play) -> None:
+    play.follower.ticks = True
+    assert not play.run()
+    assert play.clock.now_s == pytest.approx(EPOCH_S + LIMIT_S, abs=0.3)
+    play.stage.drain([], 1.0, play.clock.now_s + 5)
+    assert play.clock.now_s == pytest.approx(EPOCH_S + LIMIT_S + 5, abs=0.3)
+
+
+def test_draining_ends_when_nothing_comes(play: Play) -> None:
+    play.stage.drain([], 1.0, play.clock.now_s + 5)
+    assert play.clock.now_s == EPOCH_S + 1
