@@ -43,7 +43,7 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
         ),
         "demo": Command(
             "infra.commands.demo:demo",
-            "Run a demo in six minutes: bids, adapters, a crash, a loan, a merge, and a verified log.",
+            "Run a demo in six minutes: all policies beside each other, a crash, and one verified log.",
         ),
         "submit": Command("infra.commands.asking:submit", "Submit jobs and wait for the decisions."),
         "withdraw": Command(
