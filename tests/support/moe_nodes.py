@@ -198,7 +198,7 @@ class Fleet:
     def checkpoints(self, job_id: str) -> list[Path]:
         """Those of a job, the oldest first."""
         folder = self.root / "state" / CELL / "checkpoints" / job_id
-        return sorted(folder.glob("*-*"), key=lambda path: int(path.name.partition("-")[2]))
+        return sorted(folder.glob("[0-9]*-*"), key=lambda path: int(path.name.partition("-")[2]))
 
     def pids(self, node: str) -> list[int]:
         """Of a node's ranks."""

@@ -57,9 +57,9 @@ class ExpertTensor:
         return stacked
 
 
-class AdaptedExperts(nn.Module):
-    """Experts under a LoRA adapter: to weights `(experts, out, in)` is added a scaled product of factors
-    `(experts, out, rank)` and `(experts, rank, in)`, as PEFT does."""
+class HostedExperts(nn.Module):
+    """Some experts of a layer, and their part of a LoRA adapter: to weights `(experts, out, in)` is added a
+    scaled product of factors `(experts, out, rank)` and `(experts, rank, in)`, as PEFT does."""
 
     def __init__(
         self, experts: nn.Module, factors: Mapping[str, tuple[Tensor, Tensor]], scaling: Mapping[str, float]
@@ -67,7 +67,7 @@ class AdaptedExperts(nn.Module):
         """Put both together.
 
         Args:
-            factors: inward and outward, by the name of the weight.
+            factors: inward and outward, by the name of the weight; of weights that are adapted.
             scaling: of the product, by the name of the weight.
         """
         super().__init__()
@@ -77,7 +77,8 @@ class AdaptedExperts(nn.Module):
         self._scaling = dict(scaling)
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """As `Experts.forward`."""
+        """As `Experts.forward`, but outputs have the type of the rows under autocast, too: they travel side
+        by side with them, and so do their gradients."""
         adapted = {
             name: torch.baddbmm(
                 self.experts.get_parameter(name), self.outward[name], self.inward[name], alpha=scale
@@ -85,7 +86,7 @@ class AdaptedExperts(nn.Module):
             for name, scale in self._scaling.items()
         }
         outputs: Tensor = functional_call(self.experts, adapted, (rows, counts))
-        return outputs
+        return outputs.to(rows.dtype)
 
 
 class LayerExperts:
@@ -142,13 +143,11 @@ class LayerExperts:
         for part, parameter in parameters.items():
             if part in experts._parameters:
                 setattr(experts, part, parameter)
-        if self._scaling:
-            factors = {
-                name: (parameters[f"{name} inward factor"], parameters[f"{name} outward factor"])
-                for name in self._scaling
-            }
-            experts = AdaptedExperts(experts, factors, self._scaling)
-        return experts, parameters
+        factors = {
+            name: (parameters[f"{name} inward factor"], parameters[f"{name} outward factor"])
+            for name in self._scaling
+        }
+        return HostedExperts(experts, factors, self._scaling), parameters
 
     def _add(self, name: str, part: str, form: _Form, parameter: nn.Parameter) -> None:
         shape = tuple(parameter.shape)

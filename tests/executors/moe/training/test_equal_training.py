@@ -112,3 +112,15 @@ def test_what_goes_on_otherwise_packed_comes_to_the_same(
         tmp_path, 2, scenarios.resume, steps=4, again={"per_device": per_device, "world": world}, **told
     )
     assert_equal(results[:world], told, after=4)
+
+
+def test_a_controller_packs_at_its_steps_and_changes_nothing_else(tmp_path: Path) -> None:
+    told = {"work_samples": 150}
+    results = ranks(tmp_path, 4, scenarios.adjust, **told)
+    packings = results[0]["packings"]
+    assert [result["packings"] for result in results] == [packings] * 4
+    for index, (step, per_device) in enumerate(packings):
+        assert (step, per_device) == (10 + 4 * index, 2 * 2**index)
+    expected = scenarios.reference(told)["parameters"]
+    for name, values in expected.items():
+        np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-5, atol=1e-8)

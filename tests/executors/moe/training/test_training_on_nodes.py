@@ -81,7 +81,7 @@ def test_what_two_ranks_have_trained_two_ranks_serve(fleet: Fleet) -> None:
     for name in ("n1", "n2"):
         fleet.add(name, model_root=fleet.root / "output")
     fleet.assign("k", BOTH, service(model="c/u/j"))
-    fleet.until(fleet.is_over("k", "n1", "n2"))
+    fleet.until(fleet.is_over("k", "n1", "n2"), 240.0)  # where nothing is compiled yet
     (finished,) = fleet.reports(RunFinished, "k")
     assert finished.samples_done == 60
     assert fleet.reports(ExpertsProfiled, "k")

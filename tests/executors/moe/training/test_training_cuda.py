@@ -1,0 +1,46 @@
+"""A job that trains on a CUDA device: in bfloat16 where products are computed, and by the runner."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from executors.moe.conversion.storage import load
+from schemas.experts.reports import ExpertsRouted
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
+from tests.support.moe_nodes import Fleet, training
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"adapter": {"rank": 2, "target_modules": ["gate_up_proj", "down_proj", "q_proj"]}}],
+    ids=["all_weights", "adapter"],
+)
+def test_a_device_trains_what_a_cpu_does(fleet: Fleet, fields: dict[str, Any]) -> None:
+    fleet.add("n2", gpus=1, device="cuda")
+    for name, job_id in (("n1", "cpu"), ("n2", "gpu")):
+        fleet.assign(job_id, [(name, 1)], training(1, **fields))
+        fleet.until(fleet.is_over(job_id, name), 120.0)
+    assert not fleet.reports(RunFailed)
+    losses = {report.job_id: report.loss for report in fleet.reports(RunFinished)}
+    assert losses["gpu"] == pytest.approx(losses["cpu"], rel=5e-2)
+    load(fleet.result("gpu"))
+    assert fleet.reports(ExpertsRouted, "gpu")
+
+
+def test_a_job_goes_on_with_as_many_devices_as_there_are(fleet: Fleet) -> None:
+    ranks = min(torch.cuda.device_count(), 4)
+    fleet.add("n1", gpus=ranks, device="cuda", checkpoint_s=1e-3, progress_s=1e-3)
+    fleet.assign("j", [("n1", ranks)], training(ranks))
+    fleet.until(lambda: any(each.samples_done >= 12 for each in fleet.reports(RunProgressed)), 120.0)
+    fleet.release("j", "preempted")
+    fleet.until(fleet.is_over("j", "n1"), 120.0)
+    done = fleet.reports(RunProgressed)[-1].samples_done
+    fleet.assign("j", [("n1", ranks)], training(ranks), generation=2, resume_samples=done)
+    fleet.until(fleet.is_over("j", "n1", generation=2), 120.0)
+    assert not fleet.reports(RunFailed)
+    assert fleet.reports(RunStarted)[-1].samples_done == done
+    (finished,) = fleet.reports(RunFinished)
+    assert finished.samples_done == 60
