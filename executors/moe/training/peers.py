@@ -6,15 +6,13 @@ All of it goes over the default process group, while no other collective is unde
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from hashlib import blake2b
 from typing import TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executors.moe.parallel.micro_ops import CollectiveLostError, DisagreementError
+from executors.moe.parallel.micro_ops import CollectiveLostError
 from executors.workers.group import ProcessGroup
 from executors.workers.meeting import PeerLostError, losses_told
 
@@ -46,23 +44,6 @@ class Peers:
         """
         with lost_at(where, self._timeout_s):
             return self._group.gather([int(number) for number in numbers])
-
-    def compare(self, same: dict[str, bytes]) -> None:
-        """See that all ranks have the same.
-
-        Args:
-            same: by what it is, in words.
-
-        Raises:
-            DisagreementError: a rank has something else.
-        """
-        digests = [blake2b(content, digest_size=7).digest() for content in same.values()]
-        numbers = [int.from_bytes(digest, "big") for digest in digests]
-        told = np.array(self.tell("the beginning of the training", numbers))
-        for name, of_ranks in zip(same, told.T.tolist(), strict=True):
-            others = [rank for rank, number in enumerate(of_ranks) if number != of_ranks[0]]
-            if others:
-                raise DisagreementError(f"{name} of ranks {others} differs from that of rank 0")
 
     def led(self, where: str, work: Callable[[], T]) -> T | None:
         """Have rank 0 do something that may take longer than ranks wait for each other; all of them return

@@ -23,6 +23,7 @@ from executors.elastic.model import model_directory
 from executors.lora.batch import TokenSequence
 from executors.lora.dataset import DatasetRoot, JsonlDataset
 from executors.moe.block import moe_blocks
+from executors.moe.ranks.comparison import compare, digests_of
 from executors.moe.ranks.life import Rank, live
 from executors.moe.ranks.messages import Ended, Joined
 from executors.moe.ranks.places import checkpoint_root, result_path
@@ -77,7 +78,7 @@ def train(rank: Rank) -> Ended:
     membership = order.membership
     group = rank.meet()
     peers = Peers(group, order.collective_timeout_s)
-    peers.compare(same)
+    compare(same, peers.tell("the beginning of the training", digests_of(same)))
     connections = Connections(
         membership.rank, membership.world, rank.device, order.worker_host, order.collective_timeout_s
     )
@@ -197,9 +198,9 @@ class _Training:
         self._saved_samples = 0
         self._saved_s = time.monotonic()
         self._reporter = Reporter(rank, trainer.layers, trainer.packing.experts)
-        self._controller = PackingController(
-            trainer.packing, is_fixed=workload.experts_per_device is not None
-        )
+        # On a CUDA device the clock does not see how long micro-ops take.
+        is_fixed = workload.experts_per_device is not None or rank.device.type == "cuda"
+        self._controller = PackingController(trainer.packing, is_fixed=is_fixed)
         self._steps = 0
         """In this generation."""
 
