@@ -42,7 +42,7 @@ class MoeSettings(BaseSettings):
     checkpoint_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
     """How long a job that starts anew waits for the checkpoint that the cell knows of."""
     progress_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
-    """Seconds between two reports of how far a service is."""
+    """Seconds between two reports of how far a job is; one that trains reports each checkpoint, too."""
     join_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     """How long ranks wait for the others of their job to load the model and to come."""
     collective_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0

@@ -64,7 +64,7 @@ def training(ranks: int = 2, work_samples: int = 60, **fields: Any) -> MoeTrainW
     hyperparameters = {
         "global_batch_size": 6,
         "sequence_length": 24,
-        "learning_rate": 3e-3,
+        "learning_rate": 1e-3,
         **fields.pop("hyperparameters", {}),
     }
     return MoeTrainWorkload.model_validate_json(

@@ -29,8 +29,7 @@ from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import MoeDescription
 from executors.moe.gating import Gating
 from executors.moe.parallel.packing import Packing
-from executors.moe.training import model as models
-from executors.moe.training.model import MoeModel
+from executors.moe.training.model import MoeModel, adapt, objective_of
 from executors.moe.training.packing import PackingController, begin_packing
 from executors.moe.training.peers import Peers
 from executors.moe.training.samples import order_of
@@ -150,11 +149,11 @@ def model_of(told: dict[str, Any]) -> MoeModel:
         with torch.no_grad():
             for block in moe_blocks(module).values():
                 block.router.get_parameter("weight").mul_(told.get("decisiveness", 1.0))
-    objective = models._objective(module.config)
+    objective = objective_of(module.config)
     adapted = module
     if job.adapter is not None:
         torch.manual_seed(11)
-        adapted = models._adapted(module, job.adapter, family == "bert", "tiny")
+        adapted = adapt(module, job.adapter, family == "bert", "tiny")
         with torch.no_grad():  # not zero, so that both factors have gradients at once
             for name, parameter in adapted.named_parameters():
                 if "lora_B" in name:

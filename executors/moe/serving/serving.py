@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from multiprocessing.connection import Connection
 from typing import Any, Literal, get_args
 
@@ -18,7 +17,7 @@ from pydantic import TypeAdapter
 
 from executors.elastic.model import model_directory
 from executors.lora.dataset import DatasetRoot, JsonlDataset
-from executors.moe.parallel.micro_ops import DisagreementError
+from executors.moe.ranks.comparison import compare, digests_of
 from executors.moe.ranks.life import Rank, live
 from executors.moe.ranks.messages import Ended, Joined, Placed, Progress, Told
 from executors.moe.ranks.places import result_path
@@ -87,7 +86,8 @@ def serve(rank: Rank) -> Ended:
     service = None
     try:
         exchange = RankExchange.connect(group, rank.device, order.collective_timeout_s)
-        _compare(exchange, same)
+        told = exchange.tell("the beginning of the service", np.array(digests_of(same)))
+        compare(same, told.tolist())
         service = ExpertService(exchange, layers, terms)
         model.serve_by(service)
         return _Serving(rank, workload, dataset, model, service, exchange).run()
@@ -95,16 +95,6 @@ def serve(rank: Rank) -> Ended:
         if service is not None:
             service.close()
         group.close()
-
-
-def _compare(exchange: RankExchange, same: dict[str, bytes]) -> None:
-    digests = [blake2b(content, digest_size=7).digest() for content in same.values()]
-    numbers = np.array([int.from_bytes(digest, "big") for digest in digests])
-    told = exchange.tell("the beginning of the service", numbers)
-    for name, of_ranks in zip(same, told.T.tolist(), strict=True):
-        others = [rank for rank, number in enumerate(of_ranks) if number != of_ranks[0]]
-        if others:
-            raise DisagreementError(f"{name} of ranks {others} differs from that of rank 0")
 
 
 @dataclass(frozen=True)

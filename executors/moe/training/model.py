@@ -110,11 +110,11 @@ def load_model(directory: Path, workload: MoeTrainWorkload) -> MoeModel:
     module = module.float().train()
     gating = next(iter(moe_blocks(module).values())).gating
     config = module.config
-    objective = _objective(config)
+    objective = objective_of(config)
     adapted: PreTrainedModel | PeftModel = module
     if workload.adapter is not None:
         torch.manual_seed(derive_seed(seed, "weights"))
-        adapted = _adapted(module, workload.adapter, is_classifier(config), workload.model)
+        adapted = adapt(module, workload.adapter, is_classifier(config), workload.model)
     return MoeModel(
         adapted.train(), tokenizer, objective, MoeDescription(gating=gating, conversion=converted)
     )
@@ -171,7 +171,8 @@ def _dense(directory: Path) -> PreTrainedModel:
     return model
 
 
-def _objective(config: PretrainedConfig) -> Objective:
+def objective_of(config: PretrainedConfig) -> Objective:
+    """How a kind of model is trained."""
     if config.is_encoder_decoder:
         return Translation(cast(int, config.decoder_start_token_id))
     if is_classifier(config):
@@ -179,10 +180,16 @@ def _objective(config: PretrainedConfig) -> Objective:
     return NextToken()
 
 
-def _adapted(
-    module: PreTrainedModel, adapter: LoraHyperparameters, is_labelled: bool, name: str
-) -> PeftModel:
-    """The model with an adapter on the layers, and the experts, that the adapter's targets name."""
+def adapt(module: PreTrainedModel, adapter: LoraHyperparameters, is_labelled: bool, name: str) -> PeftModel:
+    """Put an adapter on the layers, and the experts, that the adapter's targets name.
+
+    Args:
+        is_labelled: whether it is a classifier, whose head is trained, too.
+        name: of the model, for errors.
+
+    Raises:
+        ValueError: a target names nothing, or PEFT does not adapt what it names.
+    """
     modules = [each for each, _ in module.named_modules()]
     experts = [
         f"{layer}.experts.{each}"

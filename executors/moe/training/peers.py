@@ -3,18 +3,20 @@
 All of it goes over the default process group, while no other collective is under way.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from hashlib import blake2b
+from typing import TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executors.moe.parallel.micro_ops import CollectiveLostError, DisagreementError
+from executors.moe.parallel.micro_ops import CollectiveLostError
 from executors.workers.group import ProcessGroup
 from executors.workers.meeting import PeerLostError, losses_told
+
+T = TypeVar("T")
 
 
 class Peers:
@@ -41,24 +43,30 @@ class Peers:
             where: in words, for errors; so in all that follows.
         """
         with lost_at(where, self._timeout_s):
-            return self._group.gather(numbers)
+            return self._group.gather([int(number) for number in numbers])
 
-    def compare(self, same: dict[str, bytes]) -> None:
-        """See that all ranks have the same.
+    def led(self, where: str, work: Callable[[], T]) -> T | None:
+        """Have rank 0 do something that may take longer than ranks wait for each other; all of them return
+        once it is done.
 
-        Args:
-            same: by what it is, in words.
+        Returns:
+            What the work returns, on rank 0; None elsewhere.
 
         Raises:
-            DisagreementError: a rank has something else.
+            Exception: on rank 0, what the work raises.
         """
-        digests = [blake2b(content, digest_size=7).digest() for content in same.values()]
-        numbers = [int.from_bytes(digest, "big") for digest in digests]
-        told = np.array(self.tell("the beginning of the training", numbers))
-        for name, of_ranks in zip(same, told.T.tolist(), strict=True):
-            others = [rank for rank, number in enumerate(of_ranks) if number != of_ranks[0]]
-            if others:
-                raise DisagreementError(f"{name} of ranks {others} differs from that of rank 0")
+        if self.rank > 0:
+            while not self.tell(where, [0])[0][0]:
+                pass
+            return None
+        with ThreadPoolExecutor(1) as thread:
+            working = thread.submit(work)
+            while True:
+                is_done = bool(wait([working], self._timeout_s / 4).done)
+                result = working.result() if is_done else None
+                self.tell(where, [is_done])
+                if is_done:
+                    return result
 
     def add_up(self, where: str, vector: Tensor) -> None:
         """Add a vector up over all ranks, in place."""

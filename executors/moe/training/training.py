@@ -7,6 +7,7 @@ rank 0 whether a checkpoint is due: so all collect the model at the same step.
 import logging
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 from hashlib import blake2b
@@ -22,10 +23,11 @@ from executors.elastic.model import model_directory
 from executors.lora.batch import TokenSequence
 from executors.lora.dataset import DatasetRoot, JsonlDataset
 from executors.moe.block import moe_blocks
+from executors.moe.ranks.comparison import compare, digests_of
 from executors.moe.ranks.life import Rank, live
 from executors.moe.ranks.messages import Ended, Joined
 from executors.moe.ranks.places import checkpoint_root, result_path
-from executors.moe.training.checkpoint import FinishedJob, JobCheckpoints, publish
+from executors.moe.training.checkpoint import FinishedJob, JobCheckpoints, TrainingState, publish
 from executors.moe.training.model import MoeModel, load_model, records_of
 from executors.moe.training.packing import PackingController, begin_packing
 from executors.moe.training.peers import Peers
@@ -33,7 +35,7 @@ from executors.moe.training.reporting import Reporter
 from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import Trainer
-from executors.node.checkpoints import Checkpoint, StaleWriterError
+from executors.node.checkpoints import StaleWriterError
 from schemas.experts.workload import MoeTrainWorkload
 
 _CHECKPOINT_POLL_S = 0.25
@@ -76,7 +78,7 @@ def train(rank: Rank) -> Ended:
     membership = order.membership
     group = rank.meet()
     peers = Peers(group, order.collective_timeout_s)
-    peers.compare(same)
+    compare(same, peers.tell("the beginning of the training", digests_of(same)))
     connections = Connections(
         membership.rank, membership.world, rank.device, order.worker_host, order.collective_timeout_s
     )
@@ -196,9 +198,9 @@ class _Training:
         self._saved_samples = 0
         self._saved_s = time.monotonic()
         self._reporter = Reporter(rank, trainer.layers, trainer.packing.experts)
-        self._controller = PackingController(
-            trainer.packing, is_fixed=workload.experts_per_device is not None
-        )
+        # On a CUDA device the clock does not see how long micro-ops take.
+        is_fixed = workload.experts_per_device is not None or rank.device.type == "cuda"
+        self._controller = PackingController(trainer.packing, is_fixed=is_fixed)
         self._steps = 0
         """In this generation."""
 
@@ -243,60 +245,61 @@ class _Training:
         order, trainer = self._rank.order, self._trainer
         if order.resume_samples == 0:
             return
+        found = self._peers.led("looking for a checkpoint", self._awaited_checkpoint)
         whole: dict[str, Tensor] = {}
         place = torch.tensor([0.0, 0.0, math.nan], dtype=torch.float64)
-        if self._rank.leads:
-            newest = self._awaited_checkpoint()
-            if newest is not None:
-                whole, state = self._checkpoints.read(newest, trainer, self._dataset)
-                loss = math.nan if state.loss is None else state.loss
-                place = torch.tensor([state.samples_done, state.steps, loss], dtype=torch.float64)
-            if int(place[0]) < order.resume_samples:
-                _log.warning(
-                    "run behind job=%s samples_done=%d expected=%d",
-                    *(order.job_id, int(place[0]), order.resume_samples),
-                )
+        if found is not None:
+            whole, state = found
+            loss = math.nan if state.loss is None else state.loss
+            place = torch.tensor([state.samples_done, state.steps, loss], dtype=torch.float64)
         self._peers.spread("the place to go on from", place)
         samples_done, steps, loss = place.tolist()
+        if samples_done < order.resume_samples and self._rank.leads:
+            _log.warning(
+                "run behind job=%s samples_done=%d expected=%d",
+                *(order.job_id, samples_done, order.resume_samples),
+            )
         if samples_done > 0:
             trainer.take(whole)
             trainer.move_to(int(samples_done), int(steps), None if math.isnan(loss) else loss)
             self._saved_samples = int(samples_done)
             self._reporter.resumed(self._saved_samples)
 
-    def _awaited_checkpoint(self) -> Checkpoint | None:
+    def _awaited_checkpoint(self) -> tuple[dict[str, Tensor], TrainingState] | None:
         """The newest checkpoint. One that the cell knows of is waited for: its writer may still be at it."""
         order = self._rank.order
-        wait_s = min(order.checkpoint_wait_s, order.collective_timeout_s / 2)
-        deadline_s = time.monotonic() + wait_s
+        deadline_s = time.monotonic() + order.checkpoint_wait_s
         newest = self._checkpoints.newest()
-        while newest is None or newest.samples_done < order.resume_samples:
-            if time.monotonic() > deadline_s:
-                break
+        while (
+            newest is None or newest.samples_done < order.resume_samples
+        ) and time.monotonic() < deadline_s:
             time.sleep(_CHECKPOINT_POLL_S)
             newest = self._checkpoints.newest()
+        if newest is None:
+            return None
         generation = order.membership.generation
-        if newest is not None and newest.token > generation:
+        if newest.token > generation:
             raise StaleWriterError(f"generation {generation} was replaced by {newest.token}")
-        return newest
+        return self._checkpoints.read(newest, self._trainer, self._dataset)
 
     def _save(self) -> None:
         trainer = self._trainer
         if self._saved_samples < trainer.samples_done:
             whole = trainer.collect()
-            if whole is not None:
-                generation = self._rank.order.membership.generation
-                self._rank.needed_bytes = max(1, sum(tensor.nbytes for tensor in whole.values()))
-                self._checkpoints.save(whole, trainer, self._dataset, generation)
+            self._peers.led("writing a checkpoint", lambda: self._write(whole or {}))
             self._saved_samples = trainer.samples_done
             self._reporter.saved(self._saved_samples)
         self._saved_s = time.monotonic()
+
+    def _write(self, whole: Mapping[str, Tensor]) -> None:
+        self._rank.needed_bytes = max(1, sum(tensor.nbytes for tensor in whole.values()))
+        generation = self._rank.order.membership.generation
+        self._checkpoints.save(whole, self._trainer, self._dataset, generation)
 
     def _stop(self, *, keeps: bool) -> Ended:
         """End where the job is, all ranks together: none says that a checkpoint is there before it is."""
         if keeps:
             self._save()
-        self._peers.tell("the end of the run", [self._saved_samples])
         self._reporter.close()
         return Ended(
             reason="stopped",
@@ -307,26 +310,27 @@ class _Training:
 
     def _finish(self) -> Ended:
         """Publish what has been trained; the others wait for it."""
-        order, trainer = self._rank.order, self._trainer
-        path = result_path(order.cell, order.user, order.job_id)
+        trainer = self._trainer
         whole = trainer.collect()
-        finished = None
-        if whole is not None:
-            model = load_model(self._directory, self._workload)
-            model.fill(whole)
-            finished = publish(model, self._workload, trainer, order.output_root, path)
-            self._checkpoints.finish(finished, order.membership.generation)
-            self._rank.folder.remove()
-        self._peers.tell("the end of the job", [trainer.samples_done])
+        finished = self._peers.led("publishing the model", lambda: self._publish(whole or {}))
         self._reporter.saved(trainer.samples_done)
         self._reporter.close()
-        return (
-            Ended(
-                reason="finished",
-                samples_done=trainer.samples_done,
-                loss=reportable(trainer.loss),
-                node_s=self._reporter.node_s,
-            )
-            if finished is None
-            else _answered(self._rank, finished, self._reporter.node_s)
+        if finished is not None:
+            return _answered(self._rank, finished, self._reporter.node_s)
+        return Ended(
+            reason="finished",
+            samples_done=trainer.samples_done,
+            loss=reportable(trainer.loss),
+            node_s=self._reporter.node_s,
         )
+
+    def _publish(self, whole: Mapping[str, Tensor]) -> FinishedJob:
+        order = self._rank.order
+        path = result_path(order.cell, order.user, order.job_id)
+        # This rank's own has no experts but those that it hosts.
+        model = load_model(self._directory, self._workload)
+        model.fill(whole)
+        finished = publish(model, self._workload, self._trainer, order.output_root, path)
+        self._checkpoints.finish(finished, order.membership.generation)
+        self._rank.folder.remove()
+        return finished

@@ -1,8 +1,13 @@
 """What docs/moe.md shows works, and what it refers to is there."""
 
+import json
 import re
 from pathlib import Path
 
+import yaml
+
+from executors.moe.settings import MoeSettings
+from schemas.experts.workload import ExpertsTerms, MoeTrainWorkload
 from solvers.experts.schemes import SCHEMES
 
 ROOT = Path(__file__).parents[3]
@@ -25,3 +30,20 @@ def test_the_page_names_all_schemes_and_modules_that_there_are() -> None:
     assert set(SCHEMES) <= named
     for path in re.findall(r"`((?:executors|solvers)/[^`]*)`", PAGE):
         assert (ROOT / path).exists(), path
+
+
+def test_the_job_of_the_page_is_one() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (job,) = yaml.safe_load(text)
+    MoeTrainWorkload.model_validate_json(json.dumps(job["workload"]))
+    ExpertsTerms.model_validate_json(json.dumps(job["terms"]))
+
+
+def test_the_page_of_executors_has_all_settings_of_the_runner_and_their_defaults() -> None:
+    page = (ROOT / "docs" / "executors.md").read_text(encoding="utf-8")
+    section = page.partition("### Settings of the runner moe")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (.*?) \|", section, re.MULTILINE))
+    assert {name.lower() for name in rows} == set(MoeSettings.model_fields)
+    for name, field in MoeSettings.model_fields.items():
+        if isinstance(field.default, int | float):
+            assert float(rows[name.upper()]) == field.default

@@ -18,6 +18,8 @@ from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from tests.support.moe_nodes import DENSE, EXPERTS, LAYERS, MODEL, Fleet, is_end, service, training
 
 BOTH = [("n1", 1), ("n2", 1)]
+LONG = 240
+"""Samples of a job that takes so long that it can be interrupted."""
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -32,17 +34,17 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 @pytest.fixture(scope="session")
 def alone(moe_settings: Any, fork_server: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What comes of `training()` on one rank that nobody disturbs."""
+    """What comes of `training(1, LONG)` on one rank that nobody disturbs."""
     fleet = Fleet(tmp_path_factory.mktemp("alone"), moe_settings)
     fleet.add("n1")
-    fleet.assign("alone", [("n1", 1)], training(1))
+    fleet.assign("alone", [("n1", 1)], training(1, LONG))
     fleet.until(fleet.is_over("alone", "n1"))
     assert not fleet.reports(RunFailed)
     return fleet.result("alone")
 
 
 def test_a_job_on_two_nodes_trains_reports_and_leaves_a_model(fleet: Fleet, alone: Path) -> None:
-    fleet.assign("j", BOTH, training(), report_interval_s=1e-6)
+    fleet.assign("j", BOTH, training(2, LONG), report_interval_s=1e-6)
     fleet.until(fleet.is_over("j", "n1", "n2"))
     started = fleet.reports(RunStarted)
     assert [(each.node, each.samples_done, each.dataset_samples) for each in started] == [
@@ -50,12 +52,12 @@ def test_a_job_on_two_nodes_trains_reports_and_leaves_a_model(fleet: Fleet, alon
         ("n2", 0, 24),
     ]
     (finished,) = fleet.reports(RunFinished)
-    assert (finished.node, finished.samples_done, finished.adapter_path) == ("n1", 60, None)
+    assert (finished.node, finished.samples_done, finished.adapter_path) == ("n1", LONG, None)
     assert finished.loss is not None
     assert [each.node for each in fleet.reports(RunProgressed) if is_end(each)] == ["n2"]
     assert not fleet.reports(ExpertsProfiled)
     routed = fleet.reports(ExpertsRouted)
-    assert sum(each.batches for each in routed) == 10
+    assert sum(each.batches for each in routed) == LONG // 6
     assert {each.revision for each in routed} == {0}
     for report in routed:
         assert [len(layer.tokens) for layer in report.layers] == [EXPERTS] * LAYERS
@@ -124,7 +126,7 @@ def interrupted(fleet: Fleet, **settings: object) -> int:
     """A job that is preempted in its midst; how far it is."""
     for name in ("n1", "n2"):
         fleet.add(name, checkpoint_s=1e-3, progress_s=1e-3, **settings)
-    fleet.assign("j", BOTH, training())
+    fleet.assign("j", BOTH, training(2, LONG))
     fleet.until(lambda: any(each.samples_done >= 12 for each in fleet.reports(RunProgressed)))
     fleet.release("j", "preempted")
     fleet.until(fleet.is_over("j", "n1", "n2"))
@@ -139,9 +141,9 @@ def test_a_job_that_was_preempted_goes_on_with_any_number_of_ranks(
     fleet: Fleet, alone: Path, ranks: int
 ) -> None:
     done = interrupted(fleet)
-    assert 12 <= done < 60
+    assert 12 <= done < LONG
     members = [("n2", 1), ("n1", 1)][:ranks]
-    fleet.assign("j", members, training(ranks), generation=2, resume_samples=done)
+    fleet.assign("j", members, training(ranks, LONG), generation=2, resume_samples=done)
     fleet.until(fleet.is_over("j", "n2", generation=2))
     assert [each.samples_done for each in fleet.reports(RunStarted) if each.run_id == "2/j"] == [done] * ranks
     assert_same(weights(alone), weights(fleet.result("j")))
@@ -156,7 +158,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(fleet: Fleet, al
     (newest / "model.safetensors").write_bytes(content)
     for name in ("n1", "n2"):
         fleet.add(name, checkpoint_wait_s=0.1)
-    fleet.assign("j", BOTH, training(), generation=2, resume_samples=done)
+    fleet.assign("j", BOTH, training(2, LONG), generation=2, resume_samples=done)
     fleet.until(fleet.is_over("j", "n1", "n2", generation=2))
     resumed = {each.samples_done for each in fleet.reports(RunStarted) if each.run_id == "2/j"}
     assert resumed == {int(before.name.partition("-")[2])}
@@ -165,7 +167,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(fleet: Fleet, al
 
 def test_a_job_that_the_cell_knows_to_be_at_its_beginning_starts_anew(fleet: Fleet, alone: Path) -> None:
     interrupted(fleet)
-    fleet.assign("j", BOTH, training(), generation=2)
+    fleet.assign("j", BOTH, training(2, LONG), generation=2)
     fleet.until(fleet.is_over("j", "n1", "n2", generation=2))
     assert {each.samples_done for each in fleet.reports(RunStarted) if each.run_id == "2/j"} == {0}
     assert_same(weights(alone), weights(fleet.result("j")))
@@ -174,7 +176,7 @@ def test_a_job_that_the_cell_knows_to_be_at_its_beginning_starts_anew(fleet: Fle
 def test_a_replaced_writer_keeps_nothing(fleet: Fleet) -> None:
     done = interrupted(fleet)
     newest = fleet.checkpoints("j")[-1]
-    fleet.assign("j", BOTH, training(), generation=3, resume_samples=done)
+    fleet.assign("j", BOTH, training(2, LONG), generation=3, resume_samples=done)
     fleet.until(lambda: fleet.checkpoints("j")[-1].name.startswith("3-"))
     fleet.release("j", "preempted", generation=3)
     fleet.until(fleet.is_over("j", "n1", "n2", generation=3))
@@ -182,7 +184,7 @@ def test_a_replaced_writer_keeps_nothing(fleet: Fleet) -> None:
     kept = [path.name for path in fleet.checkpoints("j")]
     for name in ("n1", "n2"):
         fleet.add(name)
-    fleet.assign("j", BOTH, training(), generation=2, resume_samples=done)
+    fleet.assign("j", BOTH, training(2, LONG), generation=2, resume_samples=done)
     fleet.until(fleet.is_over("j", "n1", "n2", generation=2))
     failures = [each for each in fleet.reports(RunFailed) if each.run_id == "2/j"]
     assert [failure.permanent for failure in failures] == [False, False]

@@ -1,0 +1,148 @@
+"""Models that jobs train: what is loaded of which directory, and what is left of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedModel
+
+from executors.lora.records import LabelledRecords, TextRecords
+from executors.moe.block import moe_blocks
+from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.conversion.storage import MoeDescription, load, save
+from executors.moe.gating import Gating
+from executors.moe.training.model import load_model, records_of
+from executors.moe.training.objective import Label, NextToken, Translation
+from schemas.experts.workload import MoeTrainWorkload
+from tests.support.trained_ranks import module_of, sequence_of
+
+EVERYWHERE = {"experts": 4, "noise": 0.5}
+
+
+def workload(**fields: Any) -> MoeTrainWorkload:
+    values = {"work_samples": 8, "model": "m", "dataset": {"path": "d.jsonl", "samples": 8}, **fields}
+    return MoeTrainWorkload.model_validate_json(json.dumps(values))
+
+
+def directory_of(family: str, llama_directory: Path, folder: Path) -> Path:
+    module_of(family).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(llama_directory).save_pretrained(folder)
+    return folder
+
+
+def logits(module: nn.Module) -> Tensor:
+    tokens = torch.arange(1, 9)[None]
+    more = {"decoder_input_ids": tokens[:, :4]} if getattr(module.config, "is_encoder_decoder", 0) else {}
+    with torch.no_grad():
+        outputs: Tensor = module.eval()(input_ids=tokens, **more).logits
+    return outputs
+
+
+def written(files: dict[str, bytes], folder: Path) -> PreTrainedModel:
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return load(folder)[0]
+
+
+@pytest.mark.parametrize(
+    ("family", "conversion", "objective", "records"),
+    [
+        ("gpt2", EVERYWHERE | {"every": 2}, NextToken, TextRecords),
+        ("llama", EVERYWHERE, NextToken, TextRecords),
+        ("bert", EVERYWHERE, Label, LabelledRecords),
+        ("mixtral", None, NextToken, TextRecords),
+        ("switch", None, Translation, TextRecords),
+    ],
+)
+def test_what_is_trained_comes_back_as_a_service_loads_it(
+    llama_directory: Path,
+    tmp_path: Path,
+    family: str,
+    conversion: dict[str, Any] | None,
+    objective: type,
+    records: type,
+) -> None:
+    directory = directory_of(family, llama_directory, tmp_path / "m")
+    model = load_model(directory, workload(conversion=conversion, gating={"mode": "top2"}))
+    assert isinstance(model.objective, objective)
+    assert isinstance(records_of(directory), records)
+    loss = model.objective.loss(model.module, [sequence_of(family, 0)], torch.device("cpu"))
+    loss.backward()
+    trained = {
+        name: parameter.detach() - 0.01 * (0 if parameter.grad is None else parameter.grad)
+        for name, parameter in model.module.named_parameters()
+    }
+    again = load_model(directory, workload(conversion=conversion, gating={"mode": "top2"}))
+    before = logits(again.module)
+    again.fill(trained)
+    served = written(again.files(), tmp_path / "result")
+    assert {block.gating.mode for block in moe_blocks(served).values()} == {"top2"}
+    torch.testing.assert_close(logits(served), logits(again.module))
+    assert not torch.allclose(logits(served), before, atol=1e-4)
+    assert again.adapter_files() is None
+
+
+@pytest.mark.parametrize(
+    ("family", "targets", "trained"),
+    [
+        ("llama", ["down_proj", "q_proj"], ["mlp.experts.lora_A", "q_proj.lora_B"]),
+        ("mixtral", ["experts.gate_up_proj", "router"], ["experts.lora_A", "router.lora_B"]),
+        # A classifier's head is trained, too.
+        ("bert", ["experts.up_proj"], ["experts.lora_A", "classifier.modules_to_save"]),
+    ],
+)
+def test_an_adapter_is_on_what_its_targets_name_and_becomes_part_of_the_model(
+    llama_directory: Path, tmp_path: Path, family: str, targets: list[str], trained: list[str]
+) -> None:
+    directory = directory_of(family, llama_directory, tmp_path / "m")
+    conversion = None if family == "mixtral" else EVERYWHERE
+    model = load_model(
+        directory,
+        workload(conversion=conversion, adapter={"rank": 2, "target_modules": targets}),
+    )
+    changed = {
+        name: parameter.detach() + 0.05
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad
+    }
+    for part in trained:
+        assert any(part in name for name in changed), changed.keys()
+    before = logits(model.module)
+    model.fill(changed)
+    expected = logits(model.module)
+    assert not torch.allclose(expected, before, atol=1e-3)
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= (model.adapter_files() or {}).keys()
+    served = written(model.files(), tmp_path / "result")
+    torch.testing.assert_close(logits(served), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_all_ranks_load_the_same(llama_directory: Path, tmp_path: Path) -> None:
+    directory = directory_of("llama", llama_directory, tmp_path / "m")
+    told = workload(conversion=EVERYWHERE, adapter={"target_modules": ["down_proj", "v_proj"]})
+    one, other = load_model(directory, told).module, load_model(directory, told).module
+    for (name, mine), (_, theirs) in zip(one.named_parameters(), other.named_parameters(), strict=True):
+        assert torch.equal(mine, theirs), name
+
+
+def test_a_masked_language_model_is_refused(llama_directory: Path, tmp_path: Path) -> None:
+    directory = directory_of("bert", llama_directory, tmp_path / "m")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
+    with pytest.raises(ValueError, match="its architecture is BertForMaskedLM"):
+        records_of(directory)
+
+
+def test_a_model_with_fewer_experts_than_a_token_may_get_is_refused(
+    llama_directory: Path, tmp_path: Path
+) -> None:
+    directory = directory_of("llama", llama_directory, tmp_path / "m")
+    model, conversion, gating = module_of("llama"), Conversion(experts=1), Gating("top1")
+    convert(model, conversion, gating)
+    save(model, MoeDescription(gating=gating, conversion=conversion), directory)
+    assert load_model(directory, workload(gating={"mode": "top1"})).description.gating.mode == "top1"
+    with pytest.raises(ValueError, match="m: cannot be loaded: gating top2 needs two experts, a layer has 1"):
+        load_model(directory, workload(gating={"mode": "top2"}))
