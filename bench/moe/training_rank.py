@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.distributed import FileStore, PrefixStore, ProcessGroup, Store  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.moe.training_shape import Shape, Variant
@@ -69,7 +70,7 @@ def measure_averages(rank: Rank) -> dict[str, Any]:
     given = rank.arguments
     with _connected(rank) as store, _scheduler(rank, store, "averages", []) as scheduler:
         everyone = dist.new_group()
-        assert isinstance(everyone, dist.ProcessGroup)
+        assert isinstance(everyone, ProcessGroup)
         buckets = [torch.ones(size // 4) for size in given["buckets_bytes"]]
         taken_s: list[list[float]] = [[] for _ in given["partitions_bytes"]]
         for _ in range(given["rounds"] + 1):
@@ -86,9 +87,9 @@ def measure_averages(rank: Rank) -> dict[str, Any]:
 
 
 @contextmanager
-def _connected(rank: Rank) -> Iterator[dist.Store]:
+def _connected(rank: Rank) -> Iterator[Store]:
     torch.set_num_threads(1)
-    store = dist.FileStore(str(rank.scratch / "store"), rank.world)
+    store = FileStore(str(rank.scratch / "store"), rank.world)
     timeout = timedelta(seconds=_TIMEOUT_S)
     dist.init_process_group("gloo", store=store, rank=rank.rank, world_size=rank.world, timeout=timeout)
     try:
@@ -99,9 +100,9 @@ def _connected(rank: Rank) -> Iterator[dist.Store]:
 
 @contextmanager
 def _scheduler(
-    rank: Rank, store: dist.Store, name: str, trace: list[MicroOpRecord]
+    rank: Rank, store: Store, name: str, trace: list[MicroOpRecord]
 ) -> Iterator[CommunicationScheduler]:
-    own = dist.PrefixStore(name, store)
+    own = PrefixStore(name, store)
     order = AgreedOrder.connect(own, rank.rank, rank.world, rank.host, "", _TIMEOUT_S)
     scheduler = CommunicationScheduler(order, rank.rank, _TIMEOUT_S, trace)
     try:
@@ -111,9 +112,7 @@ def _scheduler(
 
 
 @contextmanager
-def _training(
-    rank: Rank, store: dist.Store, shape: Shape, variant: Variant, seed: int
-) -> Iterator["_Training"]:
+def _training(rank: Rank, store: Store, shape: Shape, variant: Variant, seed: int) -> Iterator["_Training"]:
     trace: list[MicroOpRecord] = []
     if variant.is_scheduled:
         with _scheduler(rank, store, variant.name, trace) as scheduler:
@@ -144,7 +143,7 @@ class _Training:
         if not variant.has_two_lanes:
             groups = replace(groups, tokens=Lanes(groups.tokens.upward))
         everyone = dist.new_group()
-        assert isinstance(everyone, dist.ProcessGroup)
+        assert isinstance(everyone, ProcessGroup)
         self._trace = trace
         self._computed: list[Span] = []
         average = GradientAverage(communication, groups.replicas, rank.world, variant.partition_bytes)

@@ -146,13 +146,14 @@ def common_s(first: Sequence[Interval], second: Sequence[Interval]) -> float:
     )
 
 
-def _total_s(intervals: Iterable[Interval]) -> float:
+def total_s(intervals: Iterable[Interval]) -> float:
+    """How long they last together."""
     return sum(end - begin for begin, end in intervals)
 
 
 def _all_to_all_s(group: Sequence[RankStep], direction: str) -> float:
     by_exchange = zip(*(rank.all_to_alls(direction) for rank in group), strict=True)
-    return _total_s(
+    return total_s(
         merged(
             (max(each.submitted_s for each in records), max(each.completed_s for each in records))
             for records in by_exchange
@@ -180,4 +181,4 @@ def _efficiency(rank: RankStep) -> float:
     if not exchanges:
         return 0.0
     computed = merged((began_s, ended_s) for _, began_s, ended_s in rank.computed)
-    return common_s(exchanges, computed) / _total_s(exchanges)
+    return common_s(exchanges, computed) / total_s(exchanges)
