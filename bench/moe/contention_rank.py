@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, ProcessGroup  # type: ignore[attr-defined]
 
 from bench.network.ranks import Rank
 
@@ -34,6 +34,8 @@ def measure_contention(rank: Rank) -> dict[str, Any]:
     size_bytes = rank.arguments["size_bytes"]
     try:
         tokens, gradients = dist.new_group(), dist.new_group()
+        assert isinstance(tokens, ProcessGroup)
+        assert isinstance(gradients, ProcessGroup)
         sent = torch.ones(size_bytes // 4)
         received = torch.empty_like(sent)
 

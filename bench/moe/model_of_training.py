@@ -7,7 +7,7 @@ It is what stands for sizes that a single machine cannot show. Its costs are mea
 from collections import deque
 from dataclasses import dataclass, replace
 
-from bench.moe.training_shape import Variant
+from bench.moe.training_shape import Shape, Variant
 from bench.moe.training_steps import Interval, StepTimes, common_s, merged, total_s
 
 BACKWARD_WORK = 2.0
@@ -38,6 +38,33 @@ class Costs:
     slowdown: float
     bucket_layers: int
     parts: int
+
+
+def costs_of(
+    shape: Shape, world: int, baseline: StepTimes, slowdown: float, micro_op_s: float, parts: int = 1
+) -> Costs:
+    """A model's costs from a measured step without chunks, under any order of its collectives.
+
+    Args:
+        world: ranks that it was measured on, one expert on each.
+        slowdown: of an all-to-all beside an allreduce.
+        micro_op_s: what a micro-op takes beside its bytes.
+        parts: micro-ops of a bucket that is cut.
+    """
+    exchange_s = baseline.all_to_all_forward_s / shape.layers / 2 - micro_op_s
+    exchanged_s = exchange_s * world / (world - 1)
+    byte_s = exchanged_s / shape.exchanged_bytes
+    return Costs(
+        dense_s=max(0.0, baseline.forward_s - baseline.layers_forward_s) / shape.layers,
+        experts_s=max(0.0, baseline.layers_forward_s - baseline.all_to_all_forward_s) / shape.layers,
+        exchanged_s=exchanged_s,
+        dense_gradients_s=byte_s * shape.dense_bytes,
+        expert_gradients_s=byte_s * shape.expert_bytes,
+        micro_op_s=micro_op_s,
+        slowdown=slowdown,
+        bucket_layers=max(1, round(shape.bucket_bytes / shape.dense_bytes)),
+        parts=parts,
+    )
 
 
 def modelled_step(costs: Costs, world: int, layers: int, variant: Variant, is_cut: bool = False) -> StepTimes:

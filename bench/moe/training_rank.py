@@ -1,7 +1,7 @@
 """What each rank of a measured training run does: steps of all variants, one after another in each round."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -28,53 +28,61 @@ from executors.moe.parallel.unscheduled import UnscheduledCommunication
 
 _TIMEOUT_S = 60.0
 """A busy machine may be slow."""
+_WARM_UP_STEPS = 2
+"""DistributedDataParallel forms its buckets anew after the first."""
 
 Span = tuple[str, float, float]
 """What was computed, from when, until when."""
 
 
-def measure_steps(rank: Rank) -> dict[str, Any]:
-    """Train on this rank.
+def measure_training(rank: Rank) -> dict[str, Any]:
+    """Train on this rank, then average gradients with nothing beside.
 
-    Arguments of the run: `shape`, `variants`, `rounds` and `seed`, as `Shape` and `Variant` have them.
+    Arguments of the run: `shape`, `variants`, `rounds` and `seed`, as `Shape` and `Variant` have them; and
+    `partitions_bytes`, by which to average.
 
     Returns:
-        for each variant, by name, its steps: see `training_steps.RankStep`.
+        for each variant, by name, its `steps`: see `training_steps.RankStep`; for each partition size, the
+        seconds that averaging a step's dense gradients takes by it, in the same number of rounds.
     """
     given = rank.arguments
     shape = Shape(**given["shape"])
     variants = [Variant(**each) for each in given["variants"]]
-    with _connected(rank) as store, ExitStack() as stack:
+    with _connected(rank) as store:
+        return {
+            "steps": _measured_steps(rank, store, shape, variants),
+            "averages_s": _measured_averages_s(rank, store, shape),
+        }
+
+
+def _measured_steps(
+    rank: Rank, store: Store, shape: Shape, variants: Sequence[Variant]
+) -> dict[str, list[dict[str, Any]]]:
+    given = rank.arguments
+    steps: dict[str, list[dict[str, Any]]] = {each.name: [] for each in variants}
+    with ExitStack() as stack:
         trainings = [
             stack.enter_context(_training(rank, store, shape, each, given["seed"])) for each in variants
         ]
-        steps: dict[str, list[dict[str, Any]]] = {each.name: [] for each in variants}
         for training in trainings:
-            training.step()  # DistributedDataParallel forms its buckets anew after the first
-            training.step()
+            for _ in range(_WARM_UP_STEPS):
+                training.step()
         for _ in range(given["rounds"]):
             for variant, training in zip(variants, trainings, strict=True):
                 steps[variant.name].append(training.step())
         dist.barrier()
-    return {"steps": steps}
+    return steps
 
 
-def measure_averages(rank: Rank) -> dict[str, Any]:
-    """Average a step's gradients with nothing beside, by the scheduler, in parts of each size in turn.
-
-    Arguments of the run: `buckets_bytes`, `partitions_bytes` and `rounds`.
-
-    Returns:
-        for each partition size, the seconds of each time.
-    """
-    given = rank.arguments
-    with _connected(rank) as store, _scheduler(rank, store, "averages", []) as scheduler:
+def _measured_averages_s(rank: Rank, store: Store, shape: Shape) -> list[list[float]]:
+    sizes = rank.arguments["partitions_bytes"]
+    taken_s: list[list[float]] = [[] for _ in sizes]
+    with _scheduler(rank, store, "averages", []) as scheduler:
         everyone = dist.new_group()
         assert isinstance(everyone, ProcessGroup)
-        buckets = [torch.ones(size // 4) for size in given["buckets_bytes"]]
-        taken_s: list[list[float]] = [[] for _ in given["partitions_bytes"]]
-        for _ in range(given["rounds"] + 1):
-            for size, times_s in zip(given["partitions_bytes"], taken_s, strict=True):
+        buckets = [torch.ones(shape.dense_bytes // 4) for _ in range(shape.layers)]
+        for _ in range(rank.arguments["rounds"] + 1):
+            for size, times_s in zip(sizes, taken_s, strict=True):
                 average = GradientAverage(scheduler, everyone, rank.world, size)
                 dist.barrier()
                 began_s = time.monotonic()
@@ -83,7 +91,7 @@ def measure_averages(rank: Rank) -> dict[str, Any]:
                     future.wait()
                 times_s.append(time.monotonic() - began_s)
         dist.barrier()
-    return {"taken_s": [times_s[1:] for times_s in taken_s]}
+    return [times_s[1:] for times_s in taken_s]
 
 
 @contextmanager
@@ -197,7 +205,7 @@ class _Layer(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         rows = rows + self.down(torch.relu(self.up(rows)))
-        outputs = self.experts(rows.index_select(0, self._tokens), self._counts)
+        outputs: Tensor = self.experts(rows.index_select(0, self._tokens), self._counts)
         return rows.index_add(0, self._tokens, outputs, alpha=0.5)
 
 
@@ -219,9 +227,9 @@ class _Experts(nn.Module):
         outputs = torch.cat(
             [torch.relu(part @ self.up[each]) @ self.down[each] for each, part in enumerate(parts)]
         )
-        outputs = _Noted.apply(outputs, lambda: turned_s.append(time.monotonic()))
+        noted: Tensor = _Noted.apply(outputs, lambda: turned_s.append(time.monotonic()))
         self._note("forward", began_s)
-        return outputs
+        return noted
 
     def _note(self, direction: str, began_s: float) -> None:
         self._computed.append((f"{self._name} {direction}", began_s, time.monotonic()))
