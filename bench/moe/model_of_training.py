@@ -83,11 +83,12 @@ def modelled_step(costs: Costs, world: int, layers: int, variant: Variant, is_cu
     for layer in reversed(range(layers)):
         run.layer("backward", BACKWARD_WORK)
         run.average_experts()
-        run.compute(BACKWARD_WORK * costs.dense_s)
+        run.compute(BACKWARD_WORK * costs.dense_s / 2)  # of its two matrices, gradients of one are there
         gathered += 1
         if gathered == costs.bucket_layers or layer == 0:
             run.average_dense(gathered)
             gathered = 0
+        run.compute(BACKWARD_WORK * costs.dense_s / 2)
     run.finish()
     return run.times(turned_s)
 
