@@ -67,14 +67,13 @@ def costs_of(
     )
 
 
-def modelled_step(costs: Costs, world: int, layers: int, variant: Variant, is_cut: bool = False) -> StepTimes:
+def modelled_step(costs: Costs, world: int, layers: int, variant: Variant) -> StepTimes:
     """A step with as many experts in a layer as ranks.
 
     Args:
-        variant: of it, whether it is scheduled, its chunks and its experts per device count.
-        is_cut: whether buckets are cut into parts.
+        variant: that it is cut says that each bucket is in `costs.parts` parts; lanes do not count.
     """
-    run = _Run(costs, world, variant, costs.parts if is_cut else 1)
+    run = _Run(costs, world, variant, costs.parts if variant.is_cut else 1)
     for _ in range(layers):
         run.compute(costs.dense_s)
         run.layer("forward", 1.0)

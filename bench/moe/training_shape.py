@@ -69,6 +69,11 @@ class Variant:
     chunks: int = 1
     per_device: int = 1
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether gradients are averaged in micro-ops."""
+        return self.partition_bytes < UNCUT_BYTES
+
 
 BASELINE = Variant("baseline", is_scheduled=False, has_two_lanes=False)
 """As other systems do: section 4.2.2."""

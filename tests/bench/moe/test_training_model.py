@@ -61,7 +61,7 @@ def test_with_priority_an_all_to_all_waits_behind_the_allreduce_that_came_first_
     costs = replace(COSTS, dense_gradients_s=6.0)
 
     whole = modelled_step(costs, 2, 2, PRIORITY)
-    cut = modelled_step(costs, 2, 2, PRIORITY, is_cut=True)
+    cut = modelled_step(costs, 2, 2, replace(PRIORITY, partition_bytes=1))
 
     # The upper layer's 6 s begin 2 s before the lower layer's first all-to-all.
     assert whole.all_to_all_backward_s == pytest.approx(4.0 + 4.0)
@@ -101,9 +101,9 @@ def test_the_link_carries_all_bytes_and_a_step_is_no_shorter_than_it_or_the_devi
     slowdown: float,
 ):
     costs = Costs(dense_s, experts_s, exchanged_s, gradients_s, 0.0, 0.0, slowdown, 1, 3)
-    variant = Variant("any", is_scheduled=is_scheduled, chunks=chunks)
+    variant = Variant("any", is_scheduled=is_scheduled, chunks=chunks, partition_bytes=1)
 
-    times = modelled_step(costs, 4, layers, variant, is_cut=True)
+    times = modelled_step(costs, 4, layers, variant)
 
     computing_s = layers * (dense_s + experts_s) * (1 + BACKWARD_WORK)
     sending_s = layers * (4 * exchanged_s * 3 / 4 + gradients_s * 2 * 3 / 4)
