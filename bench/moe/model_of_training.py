@@ -82,12 +82,11 @@ def modelled_step(costs: Costs, world: int, layers: int, variant: Variant) -> St
     for layer in reversed(range(layers)):
         run.layer("backward", BACKWARD_WORK)
         run.average_experts()
-        run.compute(BACKWARD_WORK * costs.dense_s / 2)  # of its two matrices, gradients of one are there
+        run.compute(BACKWARD_WORK * costs.dense_s)
         gathered += 1
         if gathered == costs.bucket_layers or layer == 0:
             run.average_dense(gathered)
             gathered = 0
-        run.compute(BACKWARD_WORK * costs.dense_s / 2)
     run.finish()
     return run.times(turned_s)
 

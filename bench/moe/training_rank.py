@@ -28,6 +28,8 @@ from executors.moe.parallel.unscheduled import UnscheduledCommunication
 
 _TIMEOUT_S = 60.0
 """A busy machine may be slow."""
+_AVERAGES_EACH = 2
+"""Rounds of averages for each of steps, which take longer."""
 _WARM_UP_STEPS = 2
 """DistributedDataParallel forms its buckets anew after the first."""
 
@@ -43,7 +45,7 @@ def measure_training(rank: Rank) -> dict[str, Any]:
 
     Returns:
         for each variant, by name, its `steps`: see `training_steps.RankStep`; for each partition size, the
-        seconds that averaging a step's dense gradients takes by it, in the same number of rounds.
+        seconds that averaging a step's dense gradients takes by it, in twice as many rounds.
     """
     given = rank.arguments
     shape = Shape(**given["shape"])
@@ -81,7 +83,7 @@ def _measured_averages_s(rank: Rank, store: Store, shape: Shape) -> list[list[fl
         everyone = dist.new_group()
         assert isinstance(everyone, ProcessGroup)
         buckets = [torch.ones(shape.dense_bytes // 4) for _ in range(shape.layers)]
-        for _ in range(rank.arguments["rounds"] + 1):
+        for _ in range(_AVERAGES_EACH * rank.arguments["rounds"] + 1):
             for size, times_s in zip(sizes, taken_s, strict=True):
                 average = GradientAverage(scheduler, everyone, rank.world, size)
                 dist.barrier()

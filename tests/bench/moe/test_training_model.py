@@ -60,12 +60,12 @@ def test_unscheduled_an_all_to_all_is_slowed_while_an_allreduce_runs():
 def test_with_priority_an_all_to_all_waits_behind_the_allreduce_that_came_first_and_less_if_it_is_cut():
     costs = replace(COSTS, dense_gradients_s=6.0)
 
-    whole = modelled_step(costs, 2, 2, PRIORITY)
-    cut = modelled_step(costs, 2, 2, replace(PRIORITY, partition_bytes=1))
+    whole = modelled_step(costs, 2, 3, PRIORITY)
+    cut = modelled_step(costs, 2, 3, replace(PRIORITY, partition_bytes=1))
 
-    # The upper layer's 6 s begin 2 s before the lower layer's first all-to-all.
-    assert whole.all_to_all_backward_s == pytest.approx(4.0 + 4.0)
-    assert cut.all_to_all_backward_s == pytest.approx(4.0 + 1.0)  # two micro-ops of 1.5 s
+    # The top layer's 6 s begin when the middle layer's tokens are back, 4 s before the lowest layer's go.
+    assert whole.all_to_all_backward_s == pytest.approx(6.0 + 2.0)
+    assert cut.all_to_all_backward_s == pytest.approx(6.0 + 0.5)  # three micro-ops of 1.5 s
 
 
 def test_averaging_experts_costs_as_much_as_their_replicas_send():
