@@ -56,7 +56,7 @@ def sample_contention(world: int, size_bytes: int, samples: int, seed: int) -> C
 
 def measure_contention_part(conditions: Conditions) -> Result:
     """What an all-to-all loses beside an allreduce; in full, also its share of a step."""
-    sizes, samples = ((2**20,), 10) if conditions.quick else (_SIZES_BYTES, 30)
+    sizes, samples = ((2**20,), 10) if conditions.quick else (_SIZES_BYTES, 20)
     sampled = {size: sample_contention(4, size, samples, conditions.seed) for size in sizes}
     slowdowns = [factor for each in sampled.values() for factor in each.slowdowns]
     figure = Measurement(

@@ -18,6 +18,10 @@ _PARTITIONS_PER_BUCKET = 2
 _PARTITION_SIZES_BYTES = (2**18, 2**19, 2**20, 3 * 2**19, 3 * 2**20)
 
 
+_PACKING_ALONE = Variant("packing alone", is_scheduled=False, per_device=2)
+"""With two lanes, but without any order: what of Lina's gain is not the order's."""
+
+
 def designs(partition_bytes: int) -> list[Variant]:
     """The baseline, and each choice of Lina's design added to those before; the last one is all of Lina."""
     partitioned = Variant("+ partitioning", partition_bytes=partition_bytes)
@@ -39,9 +43,15 @@ def measure_training_part(conditions: Conditions) -> Result:
     variants = designs(partition_bytes)
     if conditions.quick:
         variants = [variants[0], variants[-1]]
+    others = [] if conditions.quick else [_PACKING_ALONE]
     rounds = 4 if conditions.quick else 7
     run = run_training(
-        shape, _WORLD, variants, rounds, conditions.seed, partitions_bytes=(UNCUT_BYTES, partition_bytes)
+        shape,
+        _WORLD,
+        [*variants, *others],
+        rounds,
+        conditions.seed,
+        partitions_bytes=(UNCUT_BYTES, partition_bytes),
     )
     figures = _figures(run, shape, variants, rounds)
     if conditions.quick:
@@ -80,8 +90,9 @@ def _figures(
     if len(variants) > 2:
         lanes, pipelined = steps[variants[1].name], steps[variants[-2].name]
         between = (
-            f"; over a baseline with two lanes {_ratio(lanes, lina)}, without packing "
-            f"{_ratio(baseline, pipelined)} (all-to-all, step)"
+            f"; over a baseline with two lanes {_ratio(lanes, lina)}, with packing too "
+            f"{_ratio(steps[_PACKING_ALONE.name], lina)}; without packing {_ratio(baseline, pipelined)} "
+            f"(all-to-all, step)"
         )
     speedup, step_speedup = _speedups(baseline, lina)
     return (

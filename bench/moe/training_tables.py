@@ -55,7 +55,7 @@ class Measured:
 
     Attributes:
         variants: the baseline first, all of Lina last.
-        steps: of four ranks, by variant.
+        steps: of four ranks, by variant, and of others.
         pair: the baseline and all of Lina on two ranks.
         by_size: without packing, by partition size.
         slowdown: of an all-to-all of this size beside an allreduce.
@@ -137,12 +137,11 @@ def _designs(measured: Measured, published: dict[int, Costs]) -> Table:
     baseline = measured.steps[measured.variants[0].name]
     rows: list[tuple[str, str, float, float | None]] = [
         (
-            "4, measured",
-            each.name,
-            baseline.step_s / measured.steps[each.name].step_s,
-            baseline.all_to_all_backward_s / measured.steps[each.name].all_to_all_backward_s,
+            *("4, measured", name, baseline.step_s / times.step_s),
+            baseline.all_to_all_backward_s / times.all_to_all_backward_s,
         )
-        for each in measured.variants[1:]
+        for name, times in measured.steps.items()
+        if times is not baseline
     ]
     for experts, costs in published.items():
         slow = _modelled(costs, experts, BASELINE)
