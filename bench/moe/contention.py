@@ -74,7 +74,7 @@ def measure_contention_part(conditions: Conditions) -> Result:
     return Result((figure,), tuple(tables))
 
 
-def share_shape(experts: int, layers: int) -> Shape:
+def _share_shape(experts: int, layers: int) -> Shape:
     """A step whose all-to-alls take about the share of the thesis's."""
     return Shape(experts, layers, hidden=512, dense=1024, inner=512, tokens=512, bucket_bytes=4 * 2**20)
 
@@ -82,7 +82,7 @@ def share_shape(experts: int, layers: int) -> Shape:
 def _share_tables(seed: int, slowdown: float) -> list[Table]:
     measured = {(world, layers): _baseline(world, layers, seed) for world in (2, 4) for layers in _LAYERS}
     middle = _LAYERS[1]
-    costs = costs_of(share_shape(4, middle), 4, measured[4, middle], slowdown, micro_op_s=0.001)
+    costs = costs_of(_share_shape(4, middle), 4, measured[4, middle], slowdown, micro_op_s=0.001)
     modelled = {
         (world, layers): modelled_step(costs, world, layers, BASELINE)
         for world in (2, 4, 8, 16)
@@ -133,7 +133,7 @@ def _table_row(layers: int, experts: str, times: StepTimes) -> tuple[Any, ...]:
 
 
 def _baseline(world: int, layers: int, seed: int) -> StepTimes:
-    run = run_training(share_shape(world, layers), world, [BASELINE], rounds=3, seed=seed)
+    run = run_training(_share_shape(world, layers), world, [BASELINE], rounds=3, seed=seed)
     return run.steps[BASELINE.name]
 
 

@@ -23,7 +23,7 @@ COSTS = Costs(
 )
 
 
-def test_without_gradients_a_step_is_computation_and_all_to_alls_one_after_another():
+def test_without_gradients_a_step_is_computation_and_all_to_alls_one_after_another() -> None:
     times = modelled_step(COSTS, world=2, layers=1, variant=PRIORITY)
 
     assert times.forward_s == pytest.approx(2.0 + 1.0 + 1.0 + 1.0)
@@ -32,7 +32,7 @@ def test_without_gradients_a_step_is_computation_and_all_to_alls_one_after_anoth
     assert times.efficiency == 0.0
 
 
-def test_chunks_travel_while_experts_compute():
+def test_chunks_travel_while_experts_compute() -> None:
     times = modelled_step(COSTS, 2, 1, replace(PRIORITY, chunks=2))
 
     # Half arrives at 0.5, computes until 1 while the other half comes, which computes until 1.5; the second
@@ -41,14 +41,14 @@ def test_chunks_travel_while_experts_compute():
     assert times.efficiency > 0.0
 
 
-def test_with_all_experts_on_each_device_there_is_no_all_to_all():
+def test_with_all_experts_on_each_device_there_is_no_all_to_all() -> None:
     times = modelled_step(COSTS, 2, 3, replace(PRIORITY, per_device=2))
 
     assert times.all_to_all_s == 0.0
     assert times.step_s == pytest.approx(3 * 3.0 * (1 + BACKWARD_WORK))
 
 
-def test_unscheduled_an_all_to_all_is_slowed_while_an_allreduce_runs():
+def test_unscheduled_an_all_to_all_is_slowed_while_an_allreduce_runs() -> None:
     costs = replace(COSTS, dense_gradients_s=100.0)
 
     times = modelled_step(costs, 2, 2, BASELINE)
@@ -57,7 +57,9 @@ def test_unscheduled_an_all_to_all_is_slowed_while_an_allreduce_runs():
     assert times.all_to_all_backward_s == pytest.approx(1.0 + 1.0 + 2.0 + 2.0)
 
 
-def test_with_priority_an_all_to_all_waits_behind_the_allreduce_that_came_first_and_less_if_it_is_cut():
+def test_with_priority_an_all_to_all_waits_behind_the_allreduce_that_came_first_and_less_if_it_is_cut() -> (
+    None
+):
     costs = replace(COSTS, dense_gradients_s=6.0)
 
     whole = modelled_step(costs, 2, 3, PRIORITY)
@@ -68,7 +70,7 @@ def test_with_priority_an_all_to_all_waits_behind_the_allreduce_that_came_first_
     assert cut.all_to_all_backward_s == pytest.approx(6.0 + 0.5)  # three micro-ops of 1.5 s
 
 
-def test_averaging_experts_costs_as_much_as_their_replicas_send():
+def test_averaging_experts_costs_as_much_as_their_replicas_send() -> None:
     costs = replace(COSTS, expert_gradients_s=3.0, dense_s=0.0)
 
     times = modelled_step(costs, 2, 1, replace(PRIORITY, per_device=2))
@@ -99,7 +101,7 @@ def test_the_link_carries_all_bytes_and_a_step_is_no_shorter_than_it_or_the_devi
     is_scheduled: bool,
     chunks: int,
     slowdown: float,
-):
+) -> None:
     costs = Costs(dense_s, experts_s, exchanged_s, gradients_s, 0.0, 0.0, slowdown, 1, 3)
     variant = Variant("any", is_scheduled=is_scheduled, chunks=chunks, partition_bytes=1)
 
@@ -111,7 +113,7 @@ def test_the_link_carries_all_bytes_and_a_step_is_no_shorter_than_it_or_the_devi
     assert max(computing_s, sending_s) - 1e-6 <= times.step_s <= all_in_turn_s + 1e-6
 
 
-def test_costs_are_fitted_to_a_published_step():
+def test_costs_are_fitted_to_a_published_step() -> None:
     costs = replace(COSTS, dense_s=0.0, experts_s=0.5, exchanged_s=1.0, dense_gradients_s=1.0)
 
     fit = fitted(costs, 4, 12, BASELINE, step_s=0.706, all_to_all_s=0.259)
@@ -122,6 +124,6 @@ def test_costs_are_fitted_to_a_published_step():
     assert fit.experts_s == pytest.approx(0.5 * fit.exchanged_s)
 
 
-def test_a_step_that_is_all_communication_cannot_be_fitted():
+def test_a_step_that_is_all_communication_cannot_be_fitted() -> None:
     with pytest.raises(ValueError, match="no room to compute"):
         fitted(replace(COSTS, experts_s=5.0), 4, 2, BASELINE, step_s=1.0, all_to_all_s=0.99)

@@ -1,12 +1,10 @@
-"""Small runs of training and contention, on this machine's loopback."""
+"""Small runs of training, on this machine's loopback."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.moe.contention_rank import measure_contention
 from bench.moe.training_rank import measure_training
 from bench.moe.training_shape import BASELINE, UNCUT_BYTES, Shape, Variant
 from bench.moe.training_steps import RankStep, read_steps, step_times
@@ -37,13 +35,15 @@ def rank_steps(results: list[dict[str, Any]], name: str) -> list[RankStep]:
     return [RankStep.read(result["steps"][name][0]) for result in results]
 
 
-def test_each_layer_of_the_baseline_has_four_all_to_alls(results: list[dict[str, Any]]):
+def test_each_layer_of_the_baseline_has_four_all_to_alls(results: list[dict[str, Any]]) -> None:
     (first, _) = rank_steps(results, BASELINE.name)
 
     assert [len(first.all_to_alls(direction)) for direction in ("forward", "backward")] == [4, 4]
 
 
-def test_chunks_and_partitions_are_micro_ops_and_none_of_the_kinds_overlap(results: list[dict[str, Any]]):
+def test_chunks_and_partitions_are_micro_ops_and_none_of_the_kinds_overlap(
+    results: list[dict[str, Any]],
+) -> None:
     steps = rank_steps(results, LINA.name)
 
     assert [len(steps[0].all_to_alls(direction)) for direction in ("forward", "backward")] == [8, 8]
@@ -51,7 +51,7 @@ def test_chunks_and_partitions_are_micro_ops_and_none_of_the_kinds_overlap(resul
     assert not overlaps(record for step in steps for record in step.micro_ops)
 
 
-def test_experts_note_what_they_compute_in_both_passes(results: list[dict[str, Any]]):
+def test_experts_note_what_they_compute_in_both_passes(results: list[dict[str, Any]]) -> None:
     (first, _) = rank_steps(results, LINA.name)
 
     names = [name for name, _, _ in first.computed]
@@ -64,7 +64,7 @@ def test_experts_note_what_they_compute_in_both_passes(results: list[dict[str, A
 
 def test_experts_that_are_on_every_rank_exchange_no_tokens_and_average_their_gradients(
     results: list[dict[str, Any]],
-):
+) -> None:
     steps = rank_steps(results, PACKED.name)
 
     times = step_times(steps, group_size=1)
@@ -73,16 +73,6 @@ def test_experts_that_are_on_every_rank_exchange_no_tokens_and_average_their_gra
     assert any("expert gradient" in record.label for record in steps[0].allreduces)
 
 
-def test_rounds_and_averages_are_as_many_as_asked_for(results: list[dict[str, Any]]):
+def test_rounds_and_averages_are_as_many_as_asked_for(results: list[dict[str, Any]]) -> None:
     assert len(read_steps(results, LINA.name, 2)) == 2
     assert [[len(times_s) for times_s in result["averages_s"]] for result in results] == [[4, 4], [4, 4]]
-
-
-def test_all_to_alls_are_timed_alone_and_beside_the_same_allreduces_on_all_ranks(tmp_path: Path):
-    results = run_ranks(measure_contention, loopback(2), tmp_path, size_bytes=2**16, samples=3, seed=1)
-
-    first, second = results
-    assert (len(first["alone_s"]), len(first["beside_s"])) == (6, 3)
-    assert first["allreduce_bytes"] == second["allreduce_bytes"]
-    assert all(2 * 2**16 <= size <= 4 * 2**16 for size in first["allreduce_bytes"])
-    assert min(*first["alone_s"], *first["beside_s"]) > 0.0

@@ -44,7 +44,7 @@ def measured() -> Measured:
     )
 
 
-def test_costs_of_a_step_are_those_that_it_was_made_of():
+def test_costs_of_a_step_are_those_that_it_was_made_of() -> None:
     step = modelled_step(COSTS, 4, SHAPE.layers, VARIANTS[1])
 
     found = costs_of(SHAPE, 4, step, COSTS.slowdown, COSTS.micro_op_s, COSTS.parts)
@@ -52,7 +52,7 @@ def test_costs_of_a_step_are_those_that_it_was_made_of():
     assert vars(found) == pytest.approx(vars(COSTS))
 
 
-def test_every_figure_has_a_table_whose_rows_can_be_drawn(measured: Measured):
+def test_every_figure_has_a_table_whose_rows_can_be_drawn(measured: Measured) -> None:
     from matplotlib import pyplot
 
     tables = {table.name: table for table in all_tables(measured)}
@@ -68,7 +68,7 @@ def test_every_figure_has_a_table_whose_rows_can_be_drawn(measured: Measured):
         assert axes.patches
 
 
-def test_measured_modelled_and_published_speedups_stand_beside_each_other(measured: Measured):
+def test_measured_modelled_and_published_speedups_stand_beside_each_other(measured: Measured) -> None:
     (table,) = (table for table in all_tables(measured) if table.name == "figure_4_10")
 
     sources = {source for _, source, _ in table.rows}
@@ -79,13 +79,13 @@ def test_measured_modelled_and_published_speedups_stand_beside_each_other(measur
     assert of_four["thesis"] == 1.37
 
 
-def test_where_no_all_to_all_is_left_there_is_no_speedup_of_it(measured: Measured):
+def test_where_no_all_to_all_is_left_there_is_no_speedup_of_it(measured: Measured) -> None:
     (table,) = (table for table in all_tables(measured) if table.name == "figure_4_13")
 
     assert not [row for row in table.rows if row[0] == "2"]
 
 
-def test_the_model_with_costs_of_this_machine_repeats_steps_that_it_was_made_of(measured: Measured):
+def test_the_model_with_costs_of_this_machine_repeats_steps_that_it_was_made_of(measured: Measured) -> None:
     (table,) = (table for table in all_tables(measured) if table.name == "model_check")
 
     by_source = {
@@ -94,7 +94,7 @@ def test_the_model_with_costs_of_this_machine_repeats_steps_that_it_was_made_of(
     assert by_source["model"] == [pytest.approx(row) for row in by_source["measured"]]
 
 
-def test_designs_add_one_choice_each():
+def test_designs_add_one_choice_each() -> None:
     fields = [replace(each, name="") for each in VARIANTS]
 
     changed = [
