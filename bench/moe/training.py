@@ -60,7 +60,7 @@ def measure_training_part(conditions: Conditions) -> Result:
         replace(variants[-2], name=f"{size / 2**20:g} MiB", partition_bytes=size)
         for size in _PARTITION_SIZES_BYTES
     ]
-    by_size = run_training(shape, _WORLD, sizes, 4, conditions.seed)
+    by_size = run_training(shape, _WORLD, sizes, 3, conditions.seed)
     pair = run_training(replace(shape, experts=2), 2, [variants[0], variants[-1]], 4, conditions.seed)
     contention = sample_contention(_WORLD, shape.exchanged_bytes, 10, conditions.seed)
     whole_s, cut_s = run.averages_s
