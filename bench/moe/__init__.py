@@ -1,0 +1,1 @@
+"""`millrace bench moe`: mixture-of-experts models, their training and their serving."""

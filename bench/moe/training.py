@@ -1,0 +1,143 @@
+"""The part `training`: steps under Lina against steps whose collectives nobody orders (Figures 4.10 to 4.15,
+Table 4.4)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bench.figures import Conditions, Measurement, Result
+from bench.moe.contention import sample_contention
+from bench.moe.training_runs import TrainingRun, run_training
+from bench.moe.training_shape import BASELINE, UNCUT_BYTES, Shape, Variant
+from bench.moe.training_steps import StepTimes
+from bench.moe.training_tables import Measured, all_tables
+
+_WORLD = 4
+_FULL = Shape(experts=_WORLD, layers=3, hidden=1024, dense=384, inner=128, tokens=512, bucket_bytes=3 * 2**20)
+_QUICK = replace(_FULL, layers=2, dense=192, inner=64, tokens=256, bucket_bytes=3 * 2**19)
+_PARTITIONS_PER_BUCKET = 2
+_PARTITION_SIZES_BYTES = (2**18, 2**19, 2**20, 3 * 2**19, 3 * 2**20)
+
+
+_PACKING_ALONE = Variant("packing alone", is_scheduled=False, per_device=2)
+"""With two lanes, but without any order: what of Lina's gain is not the order's."""
+
+
+def designs(partition_bytes: int) -> list[Variant]:
+    """The baseline, and each choice of Lina's design added to those before; the last one is all of Lina."""
+    partitioned = Variant("+ partitioning", partition_bytes=partition_bytes)
+    pipelined = replace(partitioned, name="+ pipelining", chunks=2)
+    return [
+        BASELINE,
+        Variant("+ two lanes", is_scheduled=False),
+        Variant("+ priority"),
+        partitioned,
+        pipelined,
+        replace(pipelined, name="+ packing", per_device=2),
+    ]
+
+
+def measure_training_part(conditions: Conditions) -> Result:
+    """Measure steps of all designs in turns; in full, also what the tables hold."""
+    shape = _QUICK if conditions.quick else _FULL
+    partition_bytes = shape.dense_bytes // _PARTITIONS_PER_BUCKET
+    variants = designs(partition_bytes)
+    if conditions.quick:
+        variants = [variants[0], variants[-1]]
+    others = [] if conditions.quick else [_PACKING_ALONE]
+    rounds = 4 if conditions.quick else 7
+    run = run_training(
+        shape,
+        _WORLD,
+        [*variants, *others],
+        rounds,
+        conditions.seed,
+        partitions_bytes=(UNCUT_BYTES, partition_bytes),
+    )
+    figures = _figures(run, shape, variants, rounds)
+    if conditions.quick:
+        return Result(figures)
+    sizes = [
+        replace(variants[-2], name=f"{size / 2**20:g} MiB", partition_bytes=size)
+        for size in _PARTITION_SIZES_BYTES
+    ]
+    by_size = run_training(shape, _WORLD, sizes, 3, conditions.seed)
+    pair = run_training(replace(shape, experts=2), 2, [variants[0], variants[-1]], 4, conditions.seed)
+    contention = sample_contention(_WORLD, shape.exchanged_bytes, 10, conditions.seed)
+    whole_s, cut_s = run.averages_s
+    further = shape.layers * (_PARTITIONS_PER_BUCKET - 1)
+    measured = Measured(
+        shape=shape,
+        variants=variants,
+        steps=run.steps,
+        pair=pair.steps,
+        by_size=by_size.steps,
+        slowdown=sorted(contention.slowdowns)[len(contention.slowdowns) // 2],
+        micro_op_s=max(0.0, (cut_s - whole_s) / further),
+        parts=_PARTITIONS_PER_BUCKET,
+    )
+    return Result(figures, all_tables(measured))
+
+
+def _figures(
+    run: TrainingRun, shape: Shape, variants: Sequence[Variant], rounds: int
+) -> tuple[Measurement, ...]:
+    steps = run.steps
+    baseline, lina = steps[variants[0].name], steps[variants[-1].name]
+    whole_s, cut_s = run.averages_s
+    where = f"{run.network}; {_described(shape)}"
+    span_pct = 100 * (lina.allreduce_span_s / baseline.allreduce_span_s - 1)
+    between = ""
+    if len(variants) > 2:
+        lanes, pipelined = steps[variants[1].name], steps[variants[-2].name]
+        between = (
+            f"; over a baseline with two lanes {_ratio(lanes, lina)}, with packing too "
+            f"{_ratio(steps[_PACKING_ALONE.name], lina)}; without packing {_ratio(baseline, pipelined)} "
+            f"(all-to-all, step)"
+        )
+    speedup, step_speedup = _speedups(baseline, lina)
+    return (
+        Measurement(
+            "all_to_all_speedup",
+            speedup,
+            f"all-to-alls of the backward pass, medians {baseline.all_to_all_backward_s:.2f} s unscheduled "
+            f"and {lina.all_to_all_backward_s:.2f} s{between}; {where}",
+            rounds,
+        ),
+        Measurement(
+            "step_speedup",
+            step_speedup,
+            f"medians {baseline.step_s:.2f} s unscheduled and {lina.step_s:.2f} s{between}; {where}",
+            rounds,
+        ),
+        Measurement(
+            "partition_overhead_pct",
+            100 * (cut_s - whole_s) / lina.step_s,
+            f"a step's gradients averaged with nothing beside, at the least {whole_s:.3f} s whole and "
+            f"{cut_s:.3f} s in micro-ops ({100 * (cut_s / whole_s - 1):+.1f} %), over a step; "
+            f"{where}; the thesis: 1.02",
+            rounds,
+        ),
+        Measurement(
+            "allreduce_slowdown_pct",
+            100 * (lina.allreduce_s / baseline.allreduce_s - 1),
+            f"running times of a step's allreduces added up, with those of packed experts; from the first "
+            f"gradients to the last average {span_pct:+.1f} %; {where}; the thesis: 1.7",
+            rounds,
+        ),
+    )
+
+
+def _speedups(slow: StepTimes, fast: StepTimes) -> tuple[float, float]:
+    return slow.all_to_all_backward_s / fast.all_to_all_backward_s, slow.step_s / fast.step_s
+
+
+def _ratio(slow: StepTimes, fast: StepTimes) -> str:
+    all_to_all, step = _speedups(slow, fast)
+    return f"{all_to_all:.2f} and {step:.2f}"
+
+
+def _described(shape: Shape) -> str:
+    return (
+        f"{shape.layers} layers of {shape.experts} experts, {shape.exchanged_bytes / 2**20:g} MiB of tokens "
+        f"a rank and {shape.dense_bytes / 2**20:g} MiB of gradients in each"
+    )

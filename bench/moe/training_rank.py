@@ -1,0 +1,252 @@
+"""What each rank of a measured training run does: steps of all variants, one after another in each round."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.distributed import FileStore, PrefixStore, ProcessGroup, Store  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.moe.training_shape import Shape, Variant
+from bench.network.ranks import Rank
+from executors.moe.parallel.coordination import AgreedOrder
+from executors.moe.parallel.experts import ParallelExperts
+from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
+from executors.moe.parallel.groups import connect_expert_groups
+from executors.moe.parallel.lanes import Lanes
+from executors.moe.parallel.packing import Packing
+from executors.moe.parallel.scheduler import Communication, CommunicationScheduler
+from executors.moe.parallel.trace import MicroOpRecord
+from executors.moe.parallel.unscheduled import UnscheduledCommunication
+
+_TIMEOUT_S = 60.0
+"""A busy machine may be slow."""
+_AVERAGES_EACH = 2
+"""Rounds of averages for each of steps, which take longer."""
+_WARM_UP_STEPS = 2
+"""DistributedDataParallel forms its buckets anew after the first."""
+
+Span = tuple[str, float, float]
+"""What was computed, from when, until when."""
+
+
+def measure_training(rank: Rank) -> dict[str, Any]:
+    """Train on this rank, then average gradients with nothing beside.
+
+    Arguments of the run: `shape`, `variants`, `rounds` and `seed`, as `Shape` and `Variant` have them; and
+    `partitions_bytes`, by which to average.
+
+    Returns:
+        for each variant, by name, its `steps`: see `training_steps.RankStep`; for each partition size, the
+        seconds that averaging a step's dense gradients takes by it, in twice as many rounds.
+    """
+    given = rank.arguments
+    shape = Shape(**given["shape"])
+    variants = [Variant(**each) for each in given["variants"]]
+    with _connected(rank) as store:
+        return {
+            "steps": _measured_steps(rank, store, shape, variants),
+            "averages_s": _measured_averages_s(rank, store, shape),
+        }
+
+
+def _measured_steps(
+    rank: Rank, store: Store, shape: Shape, variants: Sequence[Variant]
+) -> dict[str, list[dict[str, Any]]]:
+    given = rank.arguments
+    steps: dict[str, list[dict[str, Any]]] = {each.name: [] for each in variants}
+    with ExitStack() as stack:
+        trainings = [
+            stack.enter_context(_training(rank, store, shape, each, given["seed"])) for each in variants
+        ]
+        for training in trainings:
+            for _ in range(_WARM_UP_STEPS):
+                training.step()
+        for _ in range(given["rounds"]):
+            for variant, training in zip(variants, trainings, strict=True):
+                steps[variant.name].append(training.step())
+        dist.barrier()
+    return steps
+
+
+def _measured_averages_s(rank: Rank, store: Store, shape: Shape) -> list[list[float]]:
+    sizes = rank.arguments["partitions_bytes"]
+    taken_s: list[list[float]] = [[] for _ in sizes]
+    with _scheduler(rank, store, "averages", []) as scheduler:
+        everyone = dist.new_group()
+        assert isinstance(everyone, ProcessGroup)
+        buckets = [torch.ones(shape.dense_bytes // 4) for _ in range(shape.layers)]
+        for _ in range(_AVERAGES_EACH * rank.arguments["rounds"] + 1):
+            for size, times_s in zip(sizes, taken_s, strict=True):
+                average = GradientAverage(scheduler, everyone, rank.world, size)
+                dist.barrier()
+                began_s = time.monotonic()
+                futures = [average.average(bucket, f"bucket {i}") for i, bucket in enumerate(buckets)]
+                for future in futures:
+                    future.wait()
+                times_s.append(time.monotonic() - began_s)
+        dist.barrier()
+    return [times_s[1:] for times_s in taken_s]
+
+
+@contextmanager
+def _connected(rank: Rank) -> Iterator[Store]:
+    torch.set_num_threads(1)
+    store = FileStore(str(rank.scratch / "store"), rank.world)
+    timeout = timedelta(seconds=_TIMEOUT_S)
+    dist.init_process_group("gloo", store=store, rank=rank.rank, world_size=rank.world, timeout=timeout)
+    try:
+        yield store
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _scheduler(
+    rank: Rank, store: Store, name: str, trace: list[MicroOpRecord]
+) -> Iterator[CommunicationScheduler]:
+    own = PrefixStore(name, store)
+    order = AgreedOrder.connect(own, rank.rank, rank.world, rank.host, "", _TIMEOUT_S)
+    scheduler = CommunicationScheduler(order, rank.rank, _TIMEOUT_S, trace)
+    try:
+        yield scheduler
+    finally:
+        scheduler.close()
+
+
+@contextmanager
+def _training(rank: Rank, store: Store, shape: Shape, variant: Variant, seed: int) -> Iterator["_Training"]:
+    trace: list[MicroOpRecord] = []
+    if variant.is_scheduled:
+        with _scheduler(rank, store, variant.name, trace) as scheduler:
+            yield _Training(rank, shape, variant, seed, scheduler, trace)
+        return
+    unscheduled = UnscheduledCommunication(rank.rank, _TIMEOUT_S, trace)
+    try:
+        yield _Training(rank, shape, variant, seed, unscheduled, trace)
+    finally:
+        unscheduled.close()
+
+
+class _Training:
+    """A model under one variant."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        shape: Shape,
+        variant: Variant,
+        seed: int,
+        communication: Communication,
+        trace: list[MicroOpRecord],
+    ) -> None:
+        torch.manual_seed(seed)
+        packing = Packing(rank.world, shape.experts, variant.per_device)
+        groups = connect_expert_groups(packing, rank.rank, torch.device("cpu"), _TIMEOUT_S)
+        if not variant.has_two_lanes:
+            groups = replace(groups, tokens=Lanes(groups.tokens.upward))
+        everyone = dist.new_group()
+        assert isinstance(everyone, ProcessGroup)
+        self._trace = trace
+        self._computed: list[Span] = []
+        average = GradientAverage(communication, groups.replicas, rank.world, variant.partition_bytes)
+        layers = [
+            ParallelExperts(
+                _Experts(variant.per_device, shape, f"layer {layer}", self._computed),
+                *(groups, communication, average, f"layer {layer}", variant.chunks),
+            )
+            for layer in range(shape.layers)
+        ]
+        drawn = torch.Generator().manual_seed(1000 * seed + rank.rank)
+        model = nn.Sequential(*(_Layer(shape, each, drawn) for each in layers))
+        leave_out_of_averages(model, layers)
+        self._model = DistributedDataParallel(model, bucket_cap_mb=shape.bucket_bytes / 2**20)
+        GradientAverage(communication, everyone, rank.world, variant.partition_bytes).attach(self._model)
+        self._input = torch.randn(shape.tokens, shape.hidden, generator=drawn)
+
+    def step(self) -> dict[str, Any]:
+        """Forward and backward pass; what they did and when."""
+        self._trace.clear()
+        self._computed.clear()
+        self._model.zero_grad()
+        dist.barrier()
+        began_s = time.monotonic()
+        loss = self._model(self._input).square().mean()
+        turned_s = time.monotonic()
+        loss.backward()
+        ended_s = time.monotonic()
+        return {
+            "began_s": began_s,
+            "turned_s": turned_s,
+            "ended_s": ended_s,
+            "micro_ops": [asdict(record) for record in self._trace],
+            "computed": list(self._computed),
+        }
+
+
+class _Layer(nn.Module):
+    """A dense network, then experts; both residual."""
+
+    def __init__(self, shape: Shape, experts: ParallelExperts, drawn: torch.Generator) -> None:
+        super().__init__()
+        self.up = nn.Linear(shape.hidden, shape.dense, bias=False)
+        self.down = nn.Linear(shape.dense, shape.hidden, bias=False)
+        self.experts = experts
+        first = torch.randint(shape.experts, (shape.tokens,), generator=drawn)
+        chosen = torch.cat([first, (first + 1) % shape.experts])
+        order = chosen.argsort(stable=True)
+        self._tokens = torch.arange(shape.tokens).repeat(2)[order]
+        self._counts = torch.bincount(chosen, minlength=shape.experts)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        rows = rows + self.down(torch.relu(self.up(rows)))
+        outputs: Tensor = self.experts(rows.index_select(0, self._tokens), self._counts)
+        return rows.index_add(0, self._tokens, outputs, alpha=0.5)
+
+
+class _Experts(nn.Module):
+    """Two-layer networks, those of a rank, which note when they compute."""
+
+    def __init__(self, count: int, shape: Shape, name: str, computed: list[Span]) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(count, shape.hidden, shape.inner) / shape.hidden**0.5)
+        self.down = nn.Parameter(torch.randn(count, shape.inner, shape.hidden) / shape.inner**0.5)
+        self._name = name
+        self._computed = computed
+
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        began_s = time.monotonic()
+        turned_s: list[float] = []
+        rows = _Noted.apply(rows, lambda: self._note("backward", turned_s.pop()))
+        parts = rows.split(counts.tolist())
+        outputs = torch.cat(
+            [torch.relu(part @ self.up[each]) @ self.down[each] for each, part in enumerate(parts)]
+        )
+        noted: Tensor = _Noted.apply(outputs, lambda: turned_s.append(time.monotonic()))
+        self._note("forward", began_s)
+        return noted
+
+    def _note(self, direction: str, began_s: float) -> None:
+        self._computed.append((f"{self._name} {direction}", began_s, time.monotonic()))
+
+
+class _Noted(torch.autograd.Function):
+    """Leaves a tensor as it is, and calls when its gradient comes by."""
+
+    @staticmethod
+    def forward(context: Any, tensor: Tensor, call: Any) -> Tensor:
+        context.call = call
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        context.call()
+        return gradient, None

@@ -1,0 +1,78 @@
+"""Small runs of training, on this machine's loopback."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from bench.moe.training_rank import measure_training
+from bench.moe.training_shape import BASELINE, UNCUT_BYTES, Shape, Variant
+from bench.moe.training_steps import RankStep, read_steps, step_times
+from bench.network.links import loopback
+from bench.network.ranks import run_ranks
+from executors.moe.parallel.trace import overlaps
+
+SHAPE = Shape(experts=2, layers=2, hidden=64, dense=64, inner=16, tokens=32, bucket_bytes=2**15)
+LINA = Variant("lina", partition_bytes=2**13, chunks=2)
+PACKED = Variant("packed", partition_bytes=2**13, chunks=2, per_device=2)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_ranks(
+        measure_training,
+        loopback(2),
+        tmp_path_factory.mktemp("ranks"),
+        shape=asdict(SHAPE),
+        variants=[asdict(each) for each in (BASELINE, LINA, PACKED)],
+        rounds=2,
+        seed=0,
+        partitions_bytes=[UNCUT_BYTES, 2**13],
+    )
+
+
+def rank_steps(results: list[dict[str, Any]], name: str) -> list[RankStep]:
+    return [RankStep.read(result["steps"][name][0]) for result in results]
+
+
+def test_each_layer_of_the_baseline_has_four_all_to_alls(results: list[dict[str, Any]]) -> None:
+    (first, _) = rank_steps(results, BASELINE.name)
+
+    assert [len(first.all_to_alls(direction)) for direction in ("forward", "backward")] == [4, 4]
+
+
+def test_chunks_and_partitions_are_micro_ops_and_none_of_the_kinds_overlap(
+    results: list[dict[str, Any]],
+) -> None:
+    steps = rank_steps(results, LINA.name)
+
+    assert [len(steps[0].all_to_alls(direction)) for direction in ("forward", "backward")] == [8, 8]
+    assert len(steps[0].allreduces) == SHAPE.layers * SHAPE.dense_bytes // LINA.partition_bytes
+    assert not overlaps(record for step in steps for record in step.micro_ops)
+
+
+def test_experts_note_what_they_compute_in_both_passes(results: list[dict[str, Any]]) -> None:
+    (first, _) = rank_steps(results, LINA.name)
+
+    names = [name for name, _, _ in first.computed]
+    assert sorted(set(names)) == [
+        f"layer {layer} {direction}" for layer in range(2) for direction in ("backward", "forward")
+    ]
+    assert len(names) == SHAPE.layers * LINA.chunks * 2
+    assert all(began_s <= ended_s for _, began_s, ended_s in first.computed)
+
+
+def test_experts_that_are_on_every_rank_exchange_no_tokens_and_average_their_gradients(
+    results: list[dict[str, Any]],
+) -> None:
+    steps = rank_steps(results, PACKED.name)
+
+    times = step_times(steps, group_size=1)
+    assert times.all_to_all_s == 0.0
+    assert times.layers_forward_s > 0.0
+    assert any("expert gradient" in record.label for record in steps[0].allreduces)
+
+
+def test_rounds_and_averages_are_as_many_as_asked_for(results: list[dict[str, Any]]) -> None:
+    assert len(read_steps(results, LINA.name, 2)) == 2
+    assert [[len(times_s) for times_s in result["averages_s"]] for result in results] == [[4, 4], [4, 4]]
