@@ -1,0 +1,1 @@
+"""`millrace bench moe`: adaptive gating, and Lina in training and inference."""
