@@ -142,7 +142,7 @@ class _Stack:
 
         `all_to_all_s`: of one row to each. `row_s`: of each further row that a rank sends and receives.
         `expert_s`, `token_s`: of an expert, and of each row. `swap_s`: to load an expert. `dense_s`: what
-        stands for the rest of a layer.
+        stands for the rest of a layer. `tell_s`: to tell counts.
         """
         world, tokens = self._exchange.world, setting.tokens
         slots = ExpertSlots(_experts(setting.experts), PUBLISHED_PER_DEVICE, _CPU)
@@ -170,6 +170,7 @@ class _Stack:
             rows = hidden.index_select(0, order)
             torch.zeros_like(hidden).index_add(0, order, rows)
 
+        numbers = np.zeros(2 * setting.experts + 2, np.int64)
         one_row_s, many_rows_s = self._median_s(lambda: send(1)), self._median_s(lambda: send(tokens))
         one_expert_s = self._median_s(lambda: compute(tokens, 1))
         two_experts_s = self._median_s(lambda: compute(tokens, 2))
@@ -181,9 +182,10 @@ class _Stack:
             "token_s": max(one_expert_s - expert_s, 0.0) / tokens,
             "swap_s": self._median_s(swap),
             "dense_s": self._median_s(dense),
+            "tell_s": self._median_s(lambda: self._exchange.tell("counts", numbers)),
         }
 
-    def _median_s(self, step: Callable[[], None]) -> float:
+    def _median_s(self, step: Callable[[], object]) -> float:
         times_us = []
         for _ in range(_REPEATS):
             self._exchange.tell("the beginning of a timed step", np.zeros(1, np.int64))

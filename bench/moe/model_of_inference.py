@@ -104,7 +104,7 @@ class ModelledService:
             settled,
             sent,
             swapped_in,
-            is_checked=self._scheme.check is not NEVER or self._scheme.basis == "actual",
+            is_checked=self._scheme.check is not NEVER,
             hidden_s=hidden_s,
         )
         busiest = device_loads(settled.split).max() * self._cluster.devices
