@@ -64,8 +64,8 @@ def calibrated(seed: int) -> tuple[Mapping[str, float], str]:
 def layer_costs(measured: Mapping[str, float], experts: int, devices: int) -> LayerCosts:
     """Of a layer with so many experts.
 
-    Under every scheme all ranks tell how many rows they have for each expert, since an uneven all-to-all needs
-    it: so that is part of the gate. Decisions are timed here, with the default scheme.
+    Under every scheme all ranks tell how many rows they have for each expert, since an uneven all-to-all
+    needs it: so that is part of the gate. Decisions are timed here, with the default scheme.
     """
     plan_s, check_s = _decisions_s(experts, devices)
     token_bytes = HIDDEN * _BYTES_PER_NUMBER

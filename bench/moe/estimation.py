@@ -8,7 +8,7 @@ import torch
 from torch import Generator
 
 from bench.charts import Bars
-from bench.figures import Conditions, Measurement, Result, Table
+from bench.figures import Conditions, Measurement, Result, Table, Value
 from bench.moe.calibration import calibrated, layer_costs
 from bench.moe.inference import IDEAL, of_steps
 from bench.moe.model_of_inference import ModelledService
@@ -22,7 +22,6 @@ from solvers.experts.placement import Demand
 from solvers.experts.schemes import SCHEMES
 
 DEVICES = 16
-PATH_LENGTHS = (1, 2, 3, 4, 5)
 WAYS = ("balanced", "lina")
 """The default counts all experts of a sample path, the published way only the most popular (k = 1)."""
 THESIS_4_5 = {1: "31.6 and 28.3", 3: "60.4 and 63.5"}
@@ -41,9 +40,11 @@ class Sizes:
     served: int
     sequences: int
     """Of a batch: 128 are 1,024 tokens for each of 16 devices."""
+    path_lengths: tuple[int, ...]
 
 
-FULL, QUICK = Sizes(400, 12, 24, 128), Sizes(60, 3, 6, 64)
+FULL = Sizes(400, 12, 24, 128, (1, 2, 3, 4, 5))
+QUICK = Sizes(60, 3, 6, 64, (1, PUBLISHED_PATH_LENGTH))
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def measure_estimation(conditions: Conditions) -> Result:
         f"{model.balance_loss:.2f}, batches of {sizes.sequences * TOKENS:,} tokens"
     )
     return Result(
-        (Measurement("estimation_accuracy_pct", 100 * ours.mean(), note, ours.size and sizes.served),),
+        (Measurement("estimation_accuracy_pct", 100 * float(ours.mean()), note, sizes.served),),
         (
             _figure_4_9(selections),
             _figure_4_19(by_layer),
@@ -109,7 +110,8 @@ def accuracy(selections: Selections, way: str, length: int) -> Floats:
         ]
         for batch in selections.served
     ]
-    return np.mean(right, axis=0, dtype=np.float64)
+    found: Floats = np.mean(right, axis=0, dtype=np.float64)
+    return found
 
 
 def following(batches: Sequence[Ints], layer: int, top: int) -> float:
@@ -153,7 +155,7 @@ def _table_4_2(selections: Selections) -> Table:
         ],
         axis=0,
     )
-    rows = [
+    rows: list[tuple[Value, ...]] = [
         (
             layer + 1,
             *(str(expert) for expert in Demand.of_counts(counted[layer]).top(4)),
@@ -181,7 +183,7 @@ def _table_4_5(selections: Selections, by_layer: dict[tuple[str, int], Floats], 
 
     def rows() -> Iterator[tuple[float | str | None, ...]]:
         for way in WAYS:
-            for length in PATH_LENGTHS:
+            for length in dict.fromkeys(length for _, length in by_layer):
                 median_s, p95_s, revised_pct = percentiles(way, length)
                 yield (
                     length,

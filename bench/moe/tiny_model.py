@@ -1,4 +1,4 @@
-"""A small language model with experts, trained from scratch on real text, and which experts its tokens chose."""
+"""A small language model with experts, trained from scratch on real text, and which experts tokens chose."""
 
 import numpy as np
 import torch
