@@ -68,7 +68,9 @@ def measure_estimation(conditions: Conditions) -> Result:
     served = [model.serve(text.held_back[half:], sizes.sequences, draws) for _ in range(sizes.served)]
     loss = float(np.mean([each for _, each in served]))
     selections = Selections(profiled, [chosen for chosen, _ in served])
-    by_layer = {(way, length): accuracy(selections, way, length) for way in WAYS for length in PATH_LENGTHS}
+    by_layer = {
+        (way, length): accuracy(selections, way, length) for way in WAYS for length in sizes.path_lengths
+    }
     ours = by_layer[WAYS[0], PUBLISHED_PATH_LENGTH][PUBLISHED_PATH_LENGTH:]
     published = by_layer[WAYS[1], PUBLISHED_PATH_LENGTH][PUBLISHED_PATH_LENGTH:]
     note = (

@@ -167,16 +167,15 @@ def _figures(
     ):
         skewed = {setting: each for setting, each in outcomes.items() if setting.skew >= SKEWED}
         runs = sum(len(each[DEFAULT].batches_s) for each in skewed.values())
-        worst, which = max(
-            (_ratio(each, DEFAULT, IDEAL, 95), told(setting)) for setting, each in skewed.items()
-        )
-        note = f"95th percentiles of batches, worst of {len(skewed)} skewed settings ({which}); {how}"
-        yield Measurement(f"inference_p95_vs_ideal{suffix}", worst, note, runs)
-        worst, which = min(
-            (_ratio(each, ONE, DEFAULT, 95), told(setting)) for setting, each in skewed.items()
-        )
-        note = f"95th percentiles of batches, least of {len(skewed)} skewed settings ({which}); {how}"
-        yield Measurement(f"inference_vs_one_per_device{suffix}", worst, note, runs)
+        for name, extreme, word, over, under in (
+            ("inference_p95_vs_ideal", max, "worst", DEFAULT, IDEAL),
+            ("inference_vs_one_per_device", min, "least", ONE, DEFAULT),
+        ):
+            value, which = extreme(
+                (_ratio(each, over, under, 95), told(setting)) for setting, each in skewed.items()
+            )
+            note = f"95th percentiles of batches, {word} of {len(skewed)} skewed settings ({which}); {how}"
+            yield Measurement(f"{name}{suffix}", value, note, runs)
         runs = sum(len(each[DEFAULT].batches_s) for each in outcomes.values())
         worst, percent, which = max(
             (_ratio(each, DEFAULT, EPLB, percent), percent, told(setting))
