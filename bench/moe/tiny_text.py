@@ -1,4 +1,4 @@
-"""Real text that everybody has: sources and documentation of Python's standard library, as bytes."""
+"""Real text that everybody has: the modules of Python's standard library, documented as they are."""
 
 import sysconfig
 from collections.abc import Iterator
@@ -38,9 +38,6 @@ def _documents() -> Iterator[bytes]:
     for path in sorted(root.rglob("*.py")):
         if _LEFT_OUT.isdisjoint(path.relative_to(root).parts) and path.stat().st_size >= _LEAST_BYTES:
             yield path.read_bytes()
-    from pydoc_data.topics import topics
-
-    yield from (topics[name].encode() for name in sorted(topics) if len(topics[name]) >= _LEAST_BYTES)
 
 
 def _joined(documents: list[bytes]) -> Tensor:
