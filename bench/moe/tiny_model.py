@@ -46,7 +46,6 @@ class TinyModel:
             attn_pdrop=0.0,
             bos_token_id=0,
             eos_token_id=0,
-            loss_type="ForCausalLM",
         )
         self._module = GPT2LMHeadModel(config)
         conversion = Conversion(experts=EXPERTS, initialization="random", seed=seed)
