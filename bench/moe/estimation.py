@@ -1,6 +1,7 @@
 """How well the experts' popularity is foretold (thesis, section 4.7.3.2), on a model trained on real text."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import Generator
 
 from bench.charts import Bars
-from bench.figures import Conditions, Measurement, Result, Table, Value
+from bench.figures import Conditions, Measurement, Result, Table
 from bench.moe.calibration import calibrated, layer_costs
 from bench.moe.inference import IDEAL, of_steps
 from bench.moe.model_of_inference import ModelledService
@@ -58,12 +59,26 @@ class Selections:
 def measure_estimation(conditions: Conditions) -> Result:
     """`estimation_accuracy_pct`, Figures 4.9 and 4.19, and Tables 4.2 and 4.5."""
     sizes = QUICK if conditions.quick else FULL
+    with _one_thread():
+        return _measure(sizes, conditions.seed)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    text = Text(conditions.seed)
-    model = TinyModel(text, sizes.steps, conditions.seed)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _measure(sizes: Sizes, seed: int) -> Result:
+    text = Text(seed)
+    model = TinyModel(text, sizes.steps, seed)
     # Different documents, none of which was trained on: the profile stage is a service's own first batches.
     half = len(text.held_back) // 2
-    draws = Generator().manual_seed(conditions.seed)
+    draws = Generator().manual_seed(seed)
     profiled = [model.serve(text.held_back[:half], sizes.sequences, draws)[0] for _ in range(sizes.profiled)]
     served = [model.serve(text.held_back[half:], sizes.sequences, draws) for _ in range(sizes.served)]
     loss = float(np.mean([each for _, each in served]))
@@ -86,7 +101,7 @@ def measure_estimation(conditions: Conditions) -> Result:
             _figure_4_9(selections),
             _figure_4_19(by_layer),
             _table_4_2(selections),
-            _table_4_5(selections, by_layer, conditions.seed),
+            _table_4_5(selections, by_layer, seed),
         ),
     )
 
@@ -157,17 +172,19 @@ def _table_4_2(selections: Selections) -> Table:
         ],
         axis=0,
     )
-    rows: list[tuple[Value, ...]] = [
+    rows = [
         (
             layer + 1,
-            *(str(expert) for expert in Demand.of_counts(counted[layer]).top(4)),
-            100 * float(counted[layer].max() / counted[layer].sum()),
+            str(place + 1),
+            expert,
+            100 * float(counted[layer][expert] / counted[layer].sum()),
         )
         for layer in range(LAYERS)
+        for place, expert in enumerate(Demand.of_counts(counted[layer]).top(4))
     ]
-    columns = ("layer", "first", "second", "third", "fourth", "tokens of the first, %")
-    chart = Bars("layer", "first", columns[-1], None, "tokens of the most popular expert, %")
-    return Table("table_4_2", columns, rows, chart)
+    columns = ("layer", "place", "expert", "tokens, %")
+    label = "tokens of the four most popular experts, %"
+    return Table("table_4_2", columns, rows, Bars("layer", "place", "tokens, %", None, label))
 
 
 def _table_4_5(selections: Selections, by_layer: dict[tuple[str, int], Floats], seed: int) -> Table:

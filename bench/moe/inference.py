@@ -48,7 +48,7 @@ THESIS_LAYER_REDUCTIONS: Mapping[int, str] = {8: "1.87 and 1.58", 16: "1.77 and 
 
 def modelled_settings(quick: bool) -> Iterator[Setting]:
     """As many experts as devices, as in the thesis, and settings that were put aside."""
-    layers = 4 if quick else 12
+    layers = 4 if quick else 8
     for experts in (16,) if quick else (4, 8, 16):
         of_size = partial(Setting, experts=experts, devices=experts, layers=layers)
         yield of_size("skewed", tokens=1_024, skew=1.0)
@@ -90,7 +90,7 @@ def measure_inference(conditions: Conditions) -> Result:
     quick = conditions.quick
     settings = QUICK_MEASURED if quick else (*MEASURED, *ASIDE)
     schemes = [DEFAULT, ONE, EPLB, IDEAL] if quick else list(SCHEMES)
-    profiled, timed = (2, 8) if quick else (4, 20)
+    profiled, timed = (2, 8) if quick else (3, 16)
     result, network = run_served(
         settings, schemes=schemes, profiled=profiled, timed=timed, seed=conditions.seed
     )
@@ -98,7 +98,7 @@ def measure_inference(conditions: Conditions) -> Result:
         setting: {name: _measured(rows) for name, rows in by_scheme.items()}
         for setting, by_scheme in zip(settings, result["settings"], strict=True)
     }
-    profiled, timed = (3, 8) if quick else (8, 40)
+    profiled, timed = (3, 8) if quick else (6, 16)
     model = partial(_modelled, result["costs"], schemes, profiled, timed, conditions.seed)
     checked = {setting: model(setting) for setting in settings}
     modelled = {setting: model(setting) for setting in modelled_settings(quick)}
