@@ -217,6 +217,7 @@ def _figure_4_16(
                     None if model is None else _ratio(model, scheme, IDEAL, 95),
                     100 * served.revised,
                     None if served.foretold is None else 100 * served.foretold,
+                    _thesis(setting) if scheme == ONE else None,
                 )
             )
     columns = (
@@ -230,9 +231,14 @@ def _figure_4_16(
         "model: p95 over ideal",
         "placed anew, %",
         "top 2 foretold, %",
+        "thesis: over Lina's",
     )
     label = "95th percentile of a batch over the ideal's"
     return Table(name, columns, rows, Bars("setting", "scheme", "p95 over ideal", None, label))
+
+
+def _thesis(setting: Setting) -> str | None:
+    return THESIS_REDUCTIONS.get(setting.experts) if setting.experts == setting.devices else None
 
 
 def _figure_4_17(outcomes: Mapping[Setting, Outcomes]) -> Table:
