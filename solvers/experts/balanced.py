@@ -33,12 +33,12 @@ def place_balanced(demand: Demand, cluster: Cluster) -> Placement:
     """
     cluster.check(demand.loads.size)
     full = demand.filled()
-    parts = _place(full.loads, cluster.devices, cluster.most_per_device)
+    parts = balanced_parts(full.loads, cluster.devices, cluster.most_per_device)
     return Placement.of_parts(parts, cluster.most_per_device)
 
 
 @kernel
-def _place(loads: Ints, devices: int, slots: int) -> Ints:
+def balanced_parts(loads: Ints, devices: int, slots: int) -> Ints:
     """(devices, experts) parts of the loads, -1 where a device lacks the expert."""
     order = np.argsort(loads, kind="mergesort")
     mean = -(-loads.sum() // devices)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from solvers.compiled import Bools, Ints, kernel
-from solvers.experts.placement import FREE, Placement
+from solvers.compiled import Ints, kernel
+from solvers.experts.placement import Placement
 
 
 def loads_to_swap_in(placement: Placement, before: Placement | None) -> Ints:
@@ -12,9 +12,9 @@ def loads_to_swap_in(placement: Placement, before: Placement | None) -> Ints:
     Args:
         before: what is loaded; None where nothing is.
     """
-    has = _has(placement)
+    has = placement.held()
     if before is not None:
-        has &= ~_has(before)
+        has &= ~before.held()
     loads: Ints = has.sum(axis=1)
     return loads
 
@@ -35,19 +35,12 @@ def near(placement: Placement, before: Placement) -> Placement:
             f"{before.devices}: both must be as many"
         )
     # Row d: the experts that each new device has in common with what device d has.
-    common = _has(before).astype(np.int64) @ _has(placement).astype(np.int64).T
+    common = before.held().astype(np.int64) @ placement.held().astype(np.int64).T
     order = _matched(common)
     rows = np.arange(placement.devices)
     if common[rows, order].sum() <= np.trace(common):
         return placement
     return Placement(placement.experts[order], placement.shares[order], placement.count)
-
-
-def _has(placement: Placement) -> Bools:
-    has = np.zeros((placement.devices, placement.count), np.bool_)
-    device, slot = np.nonzero(placement.experts != FREE)
-    has[device, placement.experts[device, slot]] = True
-    return has
 
 
 @kernel

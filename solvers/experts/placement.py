@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from schemas.experts.workload import MAX_PER_DEVICE, PUBLISHED_PER_DEVICE
-from solvers.compiled import Floats, Ints
+from solvers.compiled import Bools, Floats, Ints
 
 MAX_DEVICES = 1_024
 MAX_EXPERTS = 1_024
@@ -201,6 +201,13 @@ class Placement:
     def replicas(self) -> Ints:
         """(experts,) how many devices have each."""
         return np.bincount(self.experts[self.experts != FREE], minlength=self.count).astype(np.int64)
+
+    def held(self) -> Bools:
+        """(devices, experts) whether a device has an expert."""
+        held = np.zeros((self.devices, self.count), np.bool_)
+        device, slot = np.nonzero(self.experts != FREE)
+        held[device, self.experts[device, slot]] = True
+        return held
 
     def lists(self) -> list[list[int]]:
         """The experts on each device."""

@@ -9,9 +9,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from solvers.compiled import Ints
-from solvers.experts.balanced import place_balanced
+from solvers.experts.filling import fill_nothing, fill_popular
 from solvers.experts.first_fit import place_first_fit
 from solvers.experts.fixed import place_one_per_device
+from solvers.experts.local import place_local
 from solvers.experts.paths import PUBLISHED_TOP
 from solvers.experts.placement import Cluster, Demand, Placement
 from solvers.experts.replicated import place_replicated
@@ -43,6 +44,8 @@ class Scheme:
     basis: Basis
     split: Callable[[Placement, Ints], Ints]
     check: Check = NEVER
+    fill: Callable[[Placement, Demand, Placement], Placement] = fill_nothing
+    """What else is put into free slots before the layer is reached, by the demand and what is loaded."""
     top: int | None = PUBLISHED_TOP
     """Experts of each sample path that an estimate counts; None for all."""
     balances_gating: bool = False
@@ -83,7 +86,7 @@ def _evenly(tokens: Ints) -> Ints:
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
-        "balanced": Scheme(place_balanced, "estimate", even_split, BusiestDevice(), top=None),
+        "balanced": Scheme(place_local, "estimate", even_split, BusiestDevice(), fill_popular, top=None),
         "lina": Scheme(place_first_fit, "estimate", split_by_shares, TopLists()),
         "without_estimation": Scheme(place_first_fit, "actual", split_by_shares),
         "without_fine_tuning": Scheme(place_first_fit, "estimate", split_by_shares),

@@ -128,7 +128,14 @@ def split_evenly(experts: Ints, tokens: Ints) -> Ints:
     for expert in range(count):
         having = starts[expert + 1] - starts[expert]
         most = max(most, -(-tokens[expert] // having))
-    # Those with the fewest devices first, evenly as far as there is room.
+    # What the ranks have of an expert is about the same for each, and need not travel to one that has it.
+    for place in range(starts[count]):
+        expert = experts[replicas[place] // slots, replicas[place] % slots]
+        own = tokens[expert] // devices
+        split[replicas[place]] = own
+        loads[replicas[place] // slots] += own
+        left[expert] -= own
+    # The rest: those with the fewest devices first, evenly as far as there is room.
     for having in range(1, devices + 1):
         for expert in range(count):
             if starts[expert + 1] - starts[expert] == having:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.compiled import Ints
+from solvers.experts.filling import fill_loaded
 from solvers.experts.fixed import place_one_per_device
 from solvers.experts.moves import near
 from solvers.experts.placement import Cluster, Demand, Placement
@@ -66,12 +67,8 @@ class Layout:
         standing = self.standing.placement
         if not demand.total:
             return standing
-        if self.standing.is_commanded:
-            loads = demand.filled().loads
-            largest = self._largest_load(standing, loads)
-            if largest - self._largest_load(planned, loads) < _WORTH_SWAPPING * largest:
-                return standing
-        return near(planned, self.loaded)
+        planned = standing if self._is_good_enough(planned, demand) else near(planned, self.loaded)
+        return self.scheme.fill(planned, demand.filled(), self.loaded)
 
     def settle(self, planned: Placement | None, demand: Demand, tokens: Ints) -> Settled:
         """Phase two: the placement that holds, and what each replica takes. Where nothing was foretold there
@@ -87,8 +84,18 @@ class Layout:
         settled = self.scheme.settle(planned, demand, tokens, self.cluster)
         if not settled.is_revised:
             return settled
-        placement = near(settled.placement, self.loaded if planned is None else planned)
+        loaded = self.loaded if planned is None else planned
+        placement = near(settled.placement, loaded)
+        placement = fill_loaded(placement, Demand.of_counts(settled.tokens), loaded)
         return settled._replace(placement=placement, split=self.scheme.split(placement, settled.tokens))
+
+    def _is_good_enough(self, planned: Placement, demand: Demand) -> bool:
+        """Whether a commanded placement serves a demand about as well as what is planned."""
+        if not self.standing.is_commanded:
+            return False
+        loads = demand.filled().loads
+        largest = self._largest_load(self.standing.placement, loads)
+        return largest - self._largest_load(planned, loads) < _WORTH_SWAPPING * largest
 
     def _largest_load(self, placement: Placement, loads: Ints) -> int:
         return int(device_loads(self.scheme.split(placement, loads)).max())

@@ -97,3 +97,11 @@ def test_counts_of_another_number_of_experts_are_refused():
 def test_negative_counts_are_refused():
     with pytest.raises(ValueError, match="-2 tokens of expert 1"):
         even_split(Placement.of_lists([[0], [1]], 2), np.array([1, -2]))
+
+
+def test_each_replica_takes_what_its_own_rank_has_as_far_as_loads_stay_even():
+    placement = Placement.of_lists([[0, 1], [0, 2], [0, 3], [0]], 4, 2)
+    split = even_split(placement, np.array([80, 20, 20, 20]))
+    # A fourth of expert 0 stays on each device, and the fourth device takes what makes them even.
+    assert device_loads(split).tolist() == [35, 35, 35, 35]
+    assert split[:, 0].tolist() == [15, 15, 15, 35]

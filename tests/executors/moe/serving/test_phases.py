@@ -36,14 +36,20 @@ def test_with_nothing_foretold_what_stands_is_kept_and_not_revised(scheme: str) 
 def test_a_placement_for_what_is_foretold_takes_the_place_of_the_first_one() -> None:
     planned = layout("balanced").plan(SKEWED)
     assert planned is not None
-    assert planned.replicas().tolist() == [4, 1, 1, 1]
+    # One for each of the tokens' own devices, where expert 3 stays on the one that had it.
+    assert planned.replicas().tolist() == [4, 1, 1, 2]
 
 
 def test_a_commanded_placement_is_kept_where_the_schemes_own_would_serve_hardly_better() -> None:
     here = layout("balanced", Standing(FITTING, is_commanded=True))
-    assert here.plan(SKEWED) is FITTING
-    turned = Demand.of_counts(SKEWED.loads[::-1].copy())
-    assert here.plan(turned) is not FITTING
+    planned = here.plan(SKEWED)
+    assert planned is not None
+    assert [free for free in FITTING.held() & ~planned.held() if free.any()] == []
+    assert (planned.held() & ~FITTING.held()).sum() == 1  # In the slot that was free.
+    assert layout("lina", Standing(FITTING, is_commanded=True)).plan(SKEWED) is FITTING
+    turned = here.plan(Demand.of_counts(SKEWED.loads[::-1].copy()))
+    assert turned is not None
+    assert turned.replicas()[0] < FITTING.replicas()[0]
 
 
 def test_without_estimation_all_is_decided_after_the_choice() -> None:

@@ -1,0 +1,282 @@
+"""Lina's inference (thesis, section 4.7.3.1): batches by every scheme, on skewed routing.
+
+Measured: four ranks serve drawn batches with the serving code, over a network of a stated rate. Modelled: the
+same decisions at the thesis' sizes, with the measured costs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bench.charts import Bars
+from bench.figures import Conditions, Measurement, Result, Table
+from bench.moe.calibration import RANKS, layer_costs, run_served
+from bench.moe.model_of_inference import LayerStep, ModelledService, batch_s
+from bench.moe.routing import DrawnRouting, Setting
+from solvers.experts.schemes import SCHEMES
+
+DEFAULT, ONE, EPLB, IDEAL = "balanced", "one_per_device", "eplb", "ideal"
+SKEWED = 1.0
+"""Routing counts as skewed from this on: the first of 16 experts has 30 % of the tokens."""
+LEAST_TOKENS = 256
+"""Of a batch on each device: with fewer, what a layer costs whatever is sent hides what a placement does.
+Such batches count where schemes are compared with EPLB, and are in the tables."""
+
+_four = partial(Setting, experts=RANKS, devices=RANKS, layers=4)
+MEASURED = (
+    _four("mild", tokens=1_024, skew=0.5),
+    _four("skewed", tokens=1_024, skew=1.0),
+    Setting("skewed", 8, RANKS, 4, 1_024, 1.0),
+    _four("shifting", tokens=1_024, skew=1.0, shift_every=6),
+    _four("small batches", tokens=128, skew=1.0),
+)
+ASIDE = (
+    Setting("aside: more experts", 8, RANKS, 4, 768, 1.25, shift_every=5),
+    Setting("aside: unlike batches", RANKS, RANKS, 4, 512, 0.75, steadiness=8.0),
+)
+"""Not looked at while the default scheme was made."""
+QUICK_MEASURED = (Setting("skewed", 8, RANKS, 4, 768, 1.0),)
+
+THESIS_REDUCTIONS: Mapping[int, str] = {
+    4: "median 1.54 and 1.36",
+    16: "median 1.45 and 1.46, 95th percentile 1.82 and 1.68",
+}
+"""Figure 4.16, baseline over Lina, of Transformer-XL and BERT-Large; by experts."""
+THESIS_LAYER_REDUCTIONS: Mapping[int, str] = {8: "1.87 and 1.58", 16: "1.77 and 1.81"}
+"""Figure 4.17, by experts."""
+
+
+def modelled_settings(quick: bool) -> Iterator[Setting]:
+    """As many experts as devices, as in the thesis, and settings that were put aside."""
+    layers = 4 if quick else 8
+    for experts in (16,) if quick else (4, 8, 16):
+        of_size = partial(Setting, experts=experts, devices=experts, layers=layers)
+        yield of_size("skewed", tokens=1_024, skew=1.0)
+        if not quick:
+            yield of_size("mild", tokens=1_024, skew=0.5)
+            yield of_size("strong", tokens=1_024, skew=1.5)
+            yield of_size("shifting", tokens=1_024, skew=1.0, shift_every=8)
+            yield of_size("small batches", tokens=64, skew=1.0)
+            yield of_size("aside: unlike batches", tokens=512, skew=0.75, steadiness=8.0)
+    if not quick:
+        yield Setting("aside: more experts", 32, 16, layers, 768, 1.25, shift_every=5)
+        yield Setting("aside: fewer experts", 8, 16, layers, 256, 1.0)
+
+
+@dataclass(frozen=True)
+class Served:
+    """The batches of one setting by one scheme."""
+
+    batches_s: Sequence[float]
+    layers_s: Sequence[Sequence[float]]
+    """MoE layers of each batch: the gate's part is left out where it was measured."""
+    all_to_all_s: Sequence[Sequence[float]]
+    revised: float
+    """Part of the layers."""
+    foretold: float | None
+    """Part of those of which something was foretold, whose two most popular experts were right."""
+
+    def percentile_s(self, percent: float) -> float:
+        """Of the batches."""
+        return float(np.percentile(self.batches_s, percent))
+
+
+Outcomes = Mapping[str, Served]
+"""By scheme."""
+
+
+def measure_inference(conditions: Conditions) -> Result:
+    """Figures 4.16 to 4.18, and what the default scheme is worth beside its rivals."""
+    quick = conditions.quick
+    settings = QUICK_MEASURED if quick else (*MEASURED, *ASIDE)
+    schemes = [DEFAULT, ONE, EPLB, IDEAL] if quick else list(SCHEMES)
+    profiled, timed = (2, 8) if quick else (3, 16)
+    result, network = run_served(
+        settings, schemes=schemes, profiled=profiled, timed=timed, seed=conditions.seed
+    )
+    measured = {
+        setting: {name: _measured(rows) for name, rows in by_scheme.items()}
+        for setting, by_scheme in zip(settings, result["settings"], strict=True)
+    }
+    profiled, timed = (3, 8) if quick else (6, 16)
+    model = partial(_modelled, result["costs"], schemes, profiled, timed, conditions.seed)
+    checked = {setting: model(setting) for setting in settings}
+    modelled = {setting: model(setting) for setting in modelled_settings(quick)}
+    return Result(
+        tuple(_figures(measured, modelled, network)),
+        (
+            _figure_4_16("figure_4_16_measured", measured, checked),
+            _figure_4_16("figure_4_16_model", modelled, {}),
+            _figure_4_17(modelled),
+            _figure_4_18(modelled),
+        ),
+    )
+
+
+def _measured(rows: Sequence[Mapping[str, Any]]) -> Served:
+    layers = [layer for row in rows for layer in row["layers"]]
+    foretold = [layer["foretold"] for layer in layers if layer["foretold"] is not None]
+    parts = ("scheduling_s", "swap_s", "all_to_all_s", "experts_s")
+    return Served(
+        batches_s=[row["batch_s"] for row in rows],
+        layers_s=[[sum(layer[part] for part in parts) for layer in row["layers"]] for row in rows],
+        all_to_all_s=[[layer["all_to_all_s"] for layer in row["layers"]] for row in rows],
+        revised=float(np.mean([layer["revised"] for layer in layers])),
+        foretold=float(np.mean(foretold)) if foretold else None,
+    )
+
+
+def of_steps(batches: Sequence[Sequence[LayerStep]]) -> Served:
+    """What a modelled service did."""
+    steps = [step for batch in batches for step in batch]
+    foretold = [step.foretold for step in steps if step.foretold is not None]
+    return Served(
+        batches_s=[batch_s(batch) for batch in batches],
+        layers_s=[[step.time.total_s for step in batch] for batch in batches],
+        all_to_all_s=[[step.time.all_to_all_s for step in batch] for batch in batches],
+        revised=float(np.mean([step.revised for step in steps])),
+        foretold=float(np.mean(foretold)) if foretold else None,
+    )
+
+
+def _modelled(
+    measured: Mapping[str, float],
+    schemes: Sequence[str],
+    profiled: int,
+    timed: int,
+    seed: int,
+    setting: Setting,
+) -> Outcomes:
+    costs = layer_costs(measured, setting.experts, setting.devices)
+    routing = DrawnRouting(setting, seed)
+    batches = [routing.batch(number) for number in range(profiled + timed)]
+    outcomes = {}
+    for name in schemes:
+        service = ModelledService(name, setting.experts, setting.devices, setting.layers, costs)
+        service.profile(batches[:profiled])
+        outcomes[name] = of_steps([service.serve(batch) for batch in batches[profiled:]])
+    return outcomes
+
+
+def _figures(
+    measured: Mapping[Setting, Outcomes], modelled: Mapping[Setting, Outcomes], network: str
+) -> Iterator[Measurement]:
+    for suffix, outcomes, how in (
+        ("", measured, f"measured, {RANKS} ranks over {network}"),
+        ("_model", modelled, "model with costs measured here, not measured"),
+    ):
+        skewed = {
+            setting: each
+            for setting, each in outcomes.items()
+            if setting.skew >= SKEWED and setting.tokens >= LEAST_TOKENS
+        }
+        runs = sum(len(each[DEFAULT].batches_s) for each in skewed.values())
+        for name, extreme, word, over, under in (
+            ("inference_p95_vs_ideal", max, "worst", DEFAULT, IDEAL),
+            ("inference_vs_one_per_device", min, "least", ONE, DEFAULT),
+        ):
+            value, which = extreme(
+                (_ratio(each, over, under, 95), told(setting)) for setting, each in skewed.items()
+            )
+            note = f"95th percentiles of batches, {word} of {len(skewed)} skewed settings ({which}); {how}"
+            yield Measurement(f"{name}{suffix}", value, note, runs)
+        runs = sum(len(each[DEFAULT].batches_s) for each in outcomes.values())
+        worst, percent, which = max(
+            (_ratio(each, DEFAULT, EPLB, percent), percent, told(setting))
+            for setting, each in outcomes.items()
+            for percent in (50, 95)
+        )
+        note = (
+            f"median and 95th percentile of batches, worst of {len(outcomes)} settings ({which}, "
+            f"percentile {percent}); {how}"
+        )
+        yield Measurement(f"inference_vs_eplb{suffix}", worst, note, runs)
+
+
+def told(setting: Setting) -> str:
+    """A setting in words."""
+    return f"{setting.name}, {setting.experts} experts on {setting.devices}"
+
+
+def _ratio(outcomes: Outcomes, over: str, under: str, percent: float) -> float:
+    return outcomes[over].percentile_s(percent) / outcomes[under].percentile_s(percent)
+
+
+def _figure_4_16(
+    name: str, outcomes: Mapping[Setting, Outcomes], checked: Mapping[Setting, Outcomes]
+) -> Table:
+    rows = []
+    for setting, by_scheme in outcomes.items():
+        for scheme, served in by_scheme.items():
+            model = checked.get(setting)
+            rows.append(
+                (
+                    told(setting),
+                    scheme,
+                    1_000 * served.percentile_s(50),
+                    1_000 * served.percentile_s(95),
+                    _ratio(by_scheme, scheme, IDEAL, 50),
+                    _ratio(by_scheme, scheme, IDEAL, 95),
+                    None if model is None else _ratio(model, scheme, IDEAL, 50),
+                    None if model is None else _ratio(model, scheme, IDEAL, 95),
+                    100 * served.revised,
+                    None if served.foretold is None else 100 * served.foretold,
+                    _thesis(setting) if scheme == ONE else None,
+                )
+            )
+    columns = (
+        "setting",
+        "scheme",
+        "median, ms",
+        "p95, ms",
+        "median over ideal",
+        "p95 over ideal",
+        "model: median over ideal",
+        "model: p95 over ideal",
+        "placed anew, %",
+        "top 2 foretold, %",
+        "thesis: over Lina's",
+    )
+    label = "95th percentile of a batch over the ideal's"
+    return Table(name, columns, rows, Bars("setting", "scheme", "p95 over ideal", None, label))
+
+
+def _thesis(setting: Setting) -> str | None:
+    return THESIS_REDUCTIONS.get(setting.experts) if setting.experts == setting.devices else None
+
+
+def _figure_4_17(outcomes: Mapping[Setting, Outcomes]) -> Table:
+    """95th percentile of a layer, and how much less it is than with one expert per device."""
+    rows = []
+    for setting, by_scheme in outcomes.items():
+        if setting.name == "skewed":
+            baseline_s = float(np.percentile(by_scheme[ONE].layers_s, 95))
+            for scheme, served in by_scheme.items():
+                p95_s = float(np.percentile(served.layers_s, 95))
+                thesis = THESIS_LAYER_REDUCTIONS.get(setting.experts) if scheme == "lina" else None
+                rows.append((setting.experts, scheme, 1_000 * p95_s, baseline_s / p95_s, thesis))
+    columns = ("experts", "scheme", "p95 of a layer, ms", "one per device over it", "thesis")
+    label = "one expert per device over it, 95th percentile of a layer (model)"
+    return Table("figure_4_17_model", columns, rows, Bars("experts", "scheme", columns[3], None, label))
+
+
+def _figure_4_18(outcomes: Mapping[Setting, Outcomes]) -> Table:
+    """95th percentile of the all-to-alls of each layer, of the largest of the thesis' sizes."""
+    setting, by_scheme = max(
+        ((setting, each) for setting, each in outcomes.items() if setting.name == "skewed"),
+        key=lambda pair: pair[0].experts,
+    )
+    baseline = np.percentile(by_scheme[ONE].all_to_all_s, 95, axis=0)
+    rows = []
+    for scheme, served in by_scheme.items():
+        p95 = np.percentile(served.all_to_all_s, 95, axis=0)
+        rows += [
+            (layer + 1, scheme, 1_000 * float(p95[layer]), float(baseline[layer] / p95[layer]))
+            for layer in range(setting.layers)
+        ]
+    columns = ("layer", "scheme", "p95 of all-to-all, ms", "one per device over it")
+    label = f"all-to-all time of {setting.experts} experts, ms, 95th percentile (model)"
+    return Table("figure_4_18_model", columns, rows, Bars("layer", "scheme", columns[2], None, label))

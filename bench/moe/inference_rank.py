@@ -1,0 +1,205 @@
+"""One rank that serves drawn batches by several schemes in turn, with the serving code.
+
+What is not the MoE layer is a matrix product in its place, and the choice of experts is drawn; everything
+from there on is what a service does: counts told, both phases, weights loaded, rows sent there and back.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.moe.routing import DrawnRouting, Setting
+from bench.network.ranks import Rank
+from executors.moe.experts import Experts
+from executors.moe.serving.exchange import RankExchange
+from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
+from executors.moe.serving.slots import ExpertSlots
+from executors.workers.folder import JobFolder
+from executors.workers.group import ProcessGroup
+from executors.workers.meeting import Meeting
+from executors.workers.membership import Membership
+from schemas.experts.workload import PUBLISHED_PATH_LENGTH, PUBLISHED_PER_DEVICE
+from solvers.experts.schemes import SCHEMES
+
+HIDDEN = 256
+INTERMEDIATE = 128
+DENSE_PRODUCTS = 2
+"""Of a layer, beside its experts: each of the tokens with a square matrix."""
+TIMEOUT_S = 60.0
+_REPEATS = 5
+_CLOCK_S = 1e-6
+"""Times are told in whole microseconds."""
+_CPU = torch.device("cpu")
+
+
+def serve(rank: Rank) -> dict[str, Any]:
+    """Serve the batches of some settings.
+
+    Args of the rank: `settings`, `schemes`, `profiled` and `timed` batches, `seed`.
+
+    Returns:
+        `settings`: for each, by scheme, a row for each timed batch. `costs`: see `_Stack.costs`.
+    """
+    torch.set_num_threads(1)
+    told = rank.arguments
+    settings = [Setting(**fields) for fields in told["settings"]]
+    for setting in settings:
+        for name in told["schemes"]:
+            warm_up(_terms(name, told["profiled"]), rank.world, setting.experts)
+    exchange = _connected(rank)
+    stack = _Stack(exchange, told["seed"])
+    served = [stack.serve_all(each, told["schemes"], told["profiled"], told["timed"]) for each in settings]
+    return {"settings": served, "costs": stack.costs(settings[0])}
+
+
+def _connected(rank: Rank) -> RankExchange:
+    membership = Membership(generation=1, rank=rank.rank, world=rank.world)
+    meeting = None
+    while meeting is None:
+        meeting = Meeting.attend(JobFolder(rank.scratch / "meeting"), membership, rank.host)
+    group = ProcessGroup.form(meeting, _CPU, TIMEOUT_S)
+    return RankExchange.connect(group, _CPU, TIMEOUT_S)
+
+
+def _terms(scheme: str, profiled: int) -> ServiceTerms:
+    return ServiceTerms(SCHEMES[scheme], PUBLISHED_PER_DEVICE, PUBLISHED_PATH_LENGTH, profiled)
+
+
+class _Stack:
+    """A stack of layers on this rank. Weights are the same in all, since no output is looked at."""
+
+    def __init__(self, exchange: RankExchange, seed: int) -> None:
+        self._exchange = exchange
+        self._seed = seed
+        self._dense = torch.randn(HIDDEN, HIDDEN) / HIDDEN**0.5
+
+    def serve_all(
+        self, setting: Setting, schemes: Sequence[str], profiled: int, timed: int
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Each batch by every scheme, one scheme after another, each time beginning with the next."""
+        routing = DrawnRouting(setting, self._seed)
+        experts = _experts(setting.experts)
+        services = {name: self._service(setting, experts, _terms(name, profiled)) for name in schemes}
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in schemes}
+        for number in range(profiled + timed):
+            chosen = torch.from_numpy(routing.batch(number)[self._exchange.rank])
+            first = number % len(schemes)
+            for name in (*schemes[first:], *schemes[:first]):
+                row = self._serve(services[name], chosen)
+                if number >= profiled:
+                    rows[name].append(row)
+        for service in services.values():
+            service.close()
+        return rows
+
+    def _service(self, setting: Setting, experts: Experts, terms: ServiceTerms) -> ExpertService:
+        layers = [ExpertSlots(experts, terms.most_experts_per_device, _CPU) for _ in range(setting.layers)]
+        return ExpertService(self._exchange, layers, terms)
+
+    @torch.inference_mode()
+    def _serve(self, service: ExpertService, chosen: Tensor) -> dict[str, Any]:
+        """One batch; all ranks begin together.
+
+        Args:
+            chosen: (tokens, layers)
+        """
+        hidden = torch.ones(len(chosen), HIDDEN)
+        self._exchange.tell("the beginning of a timed batch", np.zeros(1, np.int64))
+        began_s = time.monotonic()
+        service.begin(len(chosen))
+        for layer in range(service.layer_count):
+            for _ in range(DENSE_PRODUCTS):
+                hidden = hidden @ self._dense
+            order = torch.argsort(chosen[:, layer], stable=True)
+            counts = torch.bincount(chosen[:, layer], minlength=service.expert_count)
+            outputs = service.apply(layer, hidden.index_select(0, order), counts, chosen[:, layer])
+            hidden = torch.zeros_like(hidden).index_add(0, order, outputs)
+        took_s = time.monotonic() - began_s
+        service.end()
+        told = self._exchange.tell("the end of a timed batch", np.array([round(1e6 * took_s)]))
+        return {
+            "batch_s": int(told.max()) / 1e6,
+            "layers": [
+                {
+                    "foretold": each.is_foretold,
+                    "revised": each.is_revised,
+                    "loads": each.loads,
+                    "busiest": each.busiest_tokens,
+                    "scheduling_s": each.scheduling_s,
+                    "swap_s": each.swap_wait_s,
+                    "all_to_all_s": each.all_to_all_s,
+                    "experts_s": each.experts_s,
+                }
+                for each in service.passages
+            ],
+        }
+
+    @torch.inference_mode()
+    def costs(self, setting: Setting) -> dict[str, float]:
+        """What the steps of a layer take, all ranks at the same time: medians, of the slowest rank.
+
+        `all_to_all_s`: of one row to each. `row_s`: of each further row that a rank sends and receives.
+        `expert_s`, `token_s`: of an expert, and of each row. `swap_s`: to load an expert. `dense_s`: what
+        stands for the rest of a layer. `tell_s`: to tell counts.
+        """
+        world, tokens = self._exchange.world, setting.tokens
+        slots = ExpertSlots(_experts(setting.experts), PUBLISHED_PER_DEVICE, _CPU)
+
+        def send(rows: int) -> None:
+            self._exchange.send_rows("rows", torch.ones(rows * world, HIDDEN), [rows] * world, [rows] * world)
+
+        def compute(rows: int, used: int) -> None:
+            counts = torch.zeros(PUBLISHED_PER_DEVICE, dtype=torch.int64)
+            counts[:used] = rows // used
+            slots.compute(torch.ones(int(counts.sum()), HIDDEN), counts)
+
+        first = 0
+
+        def swap() -> None:
+            nonlocal first
+            slots.hold([first % setting.experts])
+            first += 1
+
+        def dense() -> None:
+            hidden = torch.ones(tokens, HIDDEN)
+            for _ in range(DENSE_PRODUCTS):
+                hidden = hidden @ self._dense
+            order = torch.argsort(torch.arange(tokens) % setting.experts, stable=True)
+            rows = hidden.index_select(0, order)
+            torch.zeros_like(hidden).index_add(0, order, rows)
+
+        numbers = np.zeros(2 * setting.experts + 2, np.int64)
+        one_row_s, many_rows_s = self._median_s(lambda: send(1)), self._median_s(lambda: send(tokens))
+        one_expert_s = self._median_s(lambda: compute(tokens, 1))
+        two_experts_s = self._median_s(lambda: compute(tokens, 2))
+        expert_s = max(two_experts_s - one_expert_s, 0.0)
+        return {
+            "all_to_all_s": one_row_s,
+            # Without a limit on the network it may vanish in what else goes on.
+            "row_s": max(many_rows_s - one_row_s, _CLOCK_S) / ((tokens - 1) * (world - 1)),
+            "expert_s": expert_s,
+            "token_s": max(one_expert_s - expert_s, 0.0) / tokens,
+            "swap_s": self._median_s(swap),
+            "dense_s": self._median_s(dense),
+            "tell_s": self._median_s(lambda: self._exchange.tell("counts", numbers)),
+        }
+
+    def _median_s(self, step: Callable[[], object]) -> float:
+        times_us = []
+        for _ in range(_REPEATS):
+            self._exchange.tell("the beginning of a timed step", np.zeros(1, np.int64))
+            began_s = time.monotonic()
+            step()
+            took_us = round(1e6 * (time.monotonic() - began_s))
+            times_us.append(int(self._exchange.tell("the end of a timed step", np.array([took_us])).max()))
+        return float(np.median(times_us)) / 1e6
+
+
+def _experts(count: int) -> Experts:
+    experts = Experts(count, HIDDEN, INTERMEDIATE, activation="relu")
+    experts.initialize_(HIDDEN**-0.5, torch.Generator().manual_seed(0))
+    return experts

@@ -1,0 +1,122 @@
+"""A model of a service: decisions are those of the serving code, times are calculated from measured costs.
+
+For sizes that one machine cannot show. What it tells is a model's, and is marked as such.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.moe.routing import counts_of
+from executors.moe.serving.foresight import FORESIGHTS, Foresight, History, nothing
+from executors.moe.serving.phases import Layout, Standing
+from executors.moe.serving.profiling import is_foretold
+from executors.moe.serving.routes import spread_evenly
+from schemas.experts.workload import PUBLISHED_PATH_LENGTH, PUBLISHED_PER_DEVICE
+from solvers.compiled import Ints
+from solvers.experts.moves import loads_to_swap_in
+from solvers.experts.paths import PathProfile
+from solvers.experts.placement import Cluster, Demand
+from solvers.experts.revision import NEVER
+from solvers.experts.schemes import SCHEMES
+from solvers.experts.splitting import device_loads, sends
+from solvers.experts.timing import LayerCosts, LayerTime, layer_time
+
+
+@dataclass(frozen=True)
+class LayerStep:
+    """How a batch passed a layer."""
+
+    time: LayerTime
+    foretold: bool | None
+    """Whether the two most popular experts were as estimated; None where nothing was."""
+    revised: bool
+    load: float
+    """Of the busiest device over the mean."""
+    loads: int
+    """Experts that the device with most had to load."""
+
+
+class ModelledService:
+    """One scheme on as many devices as a batch has rows, from batch to batch."""
+
+    def __init__(
+        self,
+        scheme: str,
+        experts: int,
+        devices: int,
+        layers: int,
+        costs: LayerCosts,
+        path_length: int = PUBLISHED_PATH_LENGTH,
+    ) -> None:
+        self._scheme = SCHEMES[scheme]
+        self._experts = experts
+        self._cluster = Cluster(devices, PUBLISHED_PER_DEVICE)
+        self._costs = costs
+        first = Standing.first(experts, self._cluster)
+        self._standing = first
+        self._loaded = [first.placement] * layers
+        self._history = History(layers, experts)
+        self._profile = PathProfile(experts, layers, path_length)
+        self._foresight: Foresight = nothing(experts)
+
+    def profile(self, batches: Sequence[Ints]) -> None:
+        """The profile stage.
+
+        Args:
+            batches: each (devices, tokens, layers).
+        """
+        for batch in batches:
+            self._profile.add(batch.reshape(-1, batch.shape[2]))
+            for layer in range(batch.shape[2]):
+                self._history.add(layer, np.bincount(batch[:, :, layer].ravel(), minlength=self._experts))
+        self._foresight = FORESIGHTS[self._scheme.basis](self._profile, self._history, self._scheme)
+
+    def serve(self, batch: Ints) -> list[LayerStep]:
+        """A batch through all layers.
+
+        Args:
+            batch: (devices, tokens, layers) the expert of each token at each layer.
+        """
+        steps: list[LayerStep] = []
+        for layer in range(batch.shape[2]):
+            selections = batch.reshape(-1, batch.shape[2])[:, :layer]
+            foretold = self._foresight(layer, selections)
+            hidden_s = steps[-1].time.total_s - steps[-1].time.scheduling_s if steps else 0.0
+            steps.append(self._pass(layer, foretold, counts_of(batch[:, :, layer], self._experts), hidden_s))
+        return steps
+
+    def _pass(self, layer: int, foretold: Demand, tokens: Ints, hidden_s: float) -> LayerStep:
+        layout = Layout(self._scheme, self._cluster, self._standing, self._loaded[layer])
+        planned = layout.plan(foretold)
+        counted = tokens.sum(axis=0)
+        if self._scheme.balances_gating:
+            tokens = spread_evenly(tokens)
+        settled = layout.settle(planned, foretold, tokens.sum(axis=0))
+        sent = sends(settled.placement, settled.split, tokens)
+        before = self._loaded[layer] if planned is None or not settled.is_revised else planned
+        swapped_in = loads_to_swap_in(settled.placement, before)
+        self._loaded[layer] = settled.placement
+        self._history.add(layer, counted)
+        time = layer_time(
+            self._costs,
+            settled,
+            sent,
+            swapped_in,
+            is_checked=self._scheme.check is not NEVER,
+            hidden_s=hidden_s,
+        )
+        busiest = device_loads(settled.split).max() * self._cluster.devices
+        return LayerStep(
+            time=time,
+            foretold=is_foretold(foretold, counted) if foretold.known else None,
+            revised=settled.is_revised,
+            load=float(busiest / max(int(counted.sum()), 1)),
+            loads=int(swapped_in.max()),
+        )
+
+
+def batch_s(steps: Sequence[LayerStep]) -> float:
+    """What a batch takes in all layers."""
+    return sum(step.time.total_s for step in steps)

@@ -1,0 +1,142 @@
+"""What it takes to decide where the experts of a layer go, for 64 experts on 64 devices."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from bench.charts import Bars
+from bench.figures import Conditions, Measurement, Result, Table
+from bench.moe.popularities import Case, changed, drawn_cases
+from executors.moe.serving.phases import Layout, Standing
+from solvers.experts.placement import Cluster, Demand
+from solvers.experts.schemes import SCHEMES
+from solvers.experts.splitting import device_loads
+
+EXPERTS = 64
+DEVICES = 64
+TOKENS = 65_536
+DEFAULT = "balanced"
+_REPEATS = 5
+"""Of each timed call; the least counts, since a decision is the same each time and disturbances only add."""
+
+
+def measure_placement(conditions: Conditions) -> Result:
+    """`placement_decision_ms`: the slowest decision that was drawn or searched for, by scheme and phase."""
+    each, steps = (2, 20) if conditions.quick else (10, 200)
+    measured = {}
+    for name in SCHEMES:
+        measured[name] = _measure(name, np.random.default_rng(conditions.seed), each, steps)
+    ours = measured[DEFAULT]
+    note = (
+        f"slowest of {ours.cases} batches, drawn and searched for ({ours.slowest}), phase one or two of "
+        f"`{DEFAULT}`, least of {_REPEATS} runs of each; {EXPERTS} experts, {DEVICES} devices, "
+        f"{TOKENS:,} tokens"
+    )
+    rows = [
+        (
+            name,
+            each.cases,
+            each.plan_median_ms,
+            each.plan_worst_ms,
+            each.settle_median_ms,
+            each.settle_worst_ms,
+            each.mean_load,
+        )
+        for name, each in measured.items()
+    ]
+    columns = (
+        "scheme",
+        "batches",
+        "phase one, median, ms",
+        "phase one, worst, ms",
+        "phase two, median, ms",
+        "phase two, worst, ms",
+        "busiest device over mean",
+    )
+    chart = Bars("scheme", "scheme", "phase one, worst, ms", None, "slowest decision of phase one, ms")
+    return Result(
+        (Measurement("placement_decision_ms", ours.worst_ms, note, ours.cases),),
+        (Table("placement_decisions", columns, rows, chart),),
+    )
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class _Measured:
+    cases: int
+    plan_median_ms: float
+    plan_worst_ms: float
+    settle_median_ms: float
+    settle_worst_ms: float
+    slowest: str
+    """The form of popularity."""
+    mean_load: float
+    """Of the busiest device over the mean, once settled, of the drawn ones."""
+
+    @property
+    def worst_ms(self) -> float:
+        return max(self.plan_worst_ms, self.settle_worst_ms)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    case: Case
+    plan_ms: float
+    settle_ms: float
+    load: float
+
+    @property
+    def ms(self) -> float:
+        return max(self.plan_ms, self.settle_ms)
+
+
+def _measure(name: str, draws: np.random.Generator, each: int, steps: int) -> _Measured:
+    cluster = Cluster(DEVICES)
+    first = Standing.first(EXPERTS, cluster)
+    layout = Layout(SCHEMES[name], cluster, first, first.placement)
+
+    def timed(case: Case) -> _Timed:
+        demand = Demand.of_counts(case.estimated)
+        planned, plan_ms = _least_ms(lambda: layout.plan(demand))
+        settled, settle_ms = _least_ms(lambda: layout.settle(planned, demand, case.actual))
+        load = int(device_loads(settled.split).max()) * DEVICES / int(case.actual.sum())
+        return _Timed(case, plan_ms, settle_ms, load)
+
+    timed(next(drawn_cases(draws, EXPERTS, TOKENS, 1)))  # Compiles.
+    drawn = [timed(case) for case in drawn_cases(draws, EXPERTS, TOKENS, each)]
+    searched = []
+    slowest = max(drawn, key=lambda one: one.ms)
+    for _ in range(steps):
+        searched.append(timed(changed(slowest.case, draws)))
+        slowest = max(slowest, searched[-1], key=lambda one: one.ms)
+    cases = [*drawn, *searched]
+
+    def worst(of: Callable[[_Timed], float]) -> tuple[float, str]:
+        """The slowest and its form; timed again, since the search falls for disturbances, too."""
+        slow = sorted(cases, key=of)[-_REPEATS:]
+        return max((min(of(one), of(timed(one.case))), one.case.name) for one in slow)
+
+    plan_worst, settle_worst = worst(lambda one: one.plan_ms), worst(lambda one: one.settle_ms)
+    return _Measured(
+        cases=len(cases),
+        plan_median_ms=float(np.median([one.plan_ms for one in drawn])),
+        plan_worst_ms=plan_worst[0],
+        settle_median_ms=float(np.median([one.settle_ms for one in drawn])),
+        settle_worst_ms=settle_worst[0],
+        slowest=max(plan_worst, settle_worst)[1],
+        mean_load=float(np.mean([one.load for one in drawn])),
+    )
+
+
+def _least_ms(decide: Callable[[], Value]) -> tuple[Value, float]:
+    least_ms = float("inf")
+    for _ in range(_REPEATS):
+        began_s = time.perf_counter()
+        decided = decide()
+        least_ms = min(least_ms, 1_000 * (time.perf_counter() - began_s))
+    return decided, least_ms

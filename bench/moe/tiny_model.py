@@ -1,0 +1,88 @@
+"""A small language model with experts, trained from scratch on real text, and which experts tokens chose."""
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from bench.moe.tiny_text import Text, passages
+from executors.moe.block import auxiliary_loss, take_passes
+from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.gating import Gating
+from solvers.compiled import Ints
+
+EXPERTS = 16
+LAYERS = 8
+TOKENS = 128
+"""Of a passage, each a byte."""
+_HIDDEN = 64
+_HEADS = 4
+_BATCH = 16
+_LEARNING_RATE = 2e-3
+_WARM_UP_STEPS = 50
+_BALANCE = 0.01
+"""Weight of the balance loss, as in the thesis (section 5.3.1)."""
+
+
+class TinyModel:
+    """A GPT-2 of bytes with 16 experts in each of its 8 layers; a token goes to one."""
+
+    def __init__(self, text: Text, steps: int, seed: int) -> None:
+        """Train it.
+
+        Args:
+            steps: of 2,048 tokens each.
+        """
+        torch.manual_seed(seed)
+        config = GPT2Config(
+            n_layer=LAYERS,
+            n_embd=_HIDDEN,
+            n_inner=2 * _HIDDEN,
+            n_head=_HEADS,
+            n_positions=TOKENS,
+            vocab_size=256,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        self._module = GPT2LMHeadModel(config)
+        conversion = Conversion(experts=EXPERTS, initialization="random", seed=seed)
+        convert(self._module, conversion, Gating("top1"))
+        self.balance_loss = float("nan")
+        """Of a layer, of the last batches; 1 is even."""
+        self._train(text.trained, steps, Generator().manual_seed(seed))
+
+    def _train(self, text: Tensor, steps: int, draws: Generator) -> None:
+        optimizer = torch.optim.AdamW(self._module.parameters(), lr=_LEARNING_RATE)
+        balance = []
+        for step in range(steps):
+            rate = _LEARNING_RATE * min(1.0, (step + 1) / _WARM_UP_STEPS) * (1 - 0.9 * step / steps)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            tokens = passages(text, _BATCH, TOKENS, draws)
+            loss = self._module(input_ids=tokens, labels=tokens).loss
+            auxiliary = auxiliary_loss(take_passes(self._module))
+            (loss + _BALANCE * auxiliary).backward()
+            torch.nn.utils.clip_grad_norm_(self._module.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            balance.append(auxiliary.item() / LAYERS)
+        self.balance_loss = float(np.mean(balance[-_BATCH:]))
+        self._module.eval()
+
+    @torch.inference_mode()
+    def serve(self, text: Tensor, count: int, draws: Generator) -> tuple[Ints, float]:
+        """Passages of a text, from places that are drawn.
+
+        Returns:
+            (passages x tokens, layers) the expert of each token, and the loss per byte in nats.
+        """
+        chosen, losses = [], []
+        for begin in range(0, count, _BATCH):
+            tokens = passages(text, min(_BATCH, count - begin), TOKENS, draws)
+            losses.append(self._module(input_ids=tokens, labels=tokens).loss.item())
+            routed = [layer.routing.first_expert for layer in take_passes(self._module).values()]
+            chosen.append(torch.stack(routed, dim=1).numpy())
+        return np.concatenate(chosen), float(np.mean(losses))

@@ -1,0 +1,58 @@
+"""What estimates are judged by, on selections made by hand, and on a model that is trained for a moment."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from bench.moe.estimation import EXPERTS, Selections, accuracy, following
+from bench.moe.tiny_model import LAYERS, TinyModel
+from bench.moe.tiny_text import Text, passages
+
+
+def chain(draws: np.random.Generator, tokens: int) -> np.ndarray:
+    """Tokens of which the first layer's expert tells those of all others; two experts are popular."""
+    first = draws.choice(EXPERTS, tokens, p=[0.4, 0.3, *[0.3 / (EXPERTS - 2)] * (EXPERTS - 2)])
+    return np.stack([(first + layer) % EXPERTS for layer in range(4)], axis=1)
+
+
+@pytest.mark.parametrize("way", ["balanced", "lina"])
+def test_selections_that_follow_their_paths_are_all_foretold(way: str):
+    draws = np.random.default_rng(0)
+    selections = Selections([chain(draws, 2_000)], [chain(draws, 2_000) for _ in range(3)])
+    assert accuracy(selections, way, 1)[1:].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_selections_by_chance_are_not_foretold():
+    draws = np.random.default_rng(0)
+    batches = [draws.integers(0, EXPERTS, (500, 4)) for _ in range(12)]
+    assert accuracy(Selections(batches[:2], batches[2:]), "balanced", 3).mean() < 0.2
+
+
+def test_tokens_follow_those_of_the_same_expert():
+    # Three of four tokens of expert 0 go to 5, both of expert 1 to 6.
+    batch = np.array([[0, 5], [0, 5], [0, 5], [0, 2], [1, 6], [1, 6]])
+    assert following([batch], 0, 1) == pytest.approx((0.75 + 1.0) / 2)
+    assert following([batch], 0, 2) == 1.0
+
+
+def test_hardly_a_passage_is_both_trained_on_and_held_back():
+    text = Text(0)
+    assert len(text.trained) > 4 * len(text.held_back) > 1_000_000
+    trained = bytes(text.trained.tolist())
+    starts = range(0, len(text.held_back) - 400, len(text.held_back) // 20)
+    # Modules that were written one after the other share some.
+    assert sum(bytes(text.held_back[start : start + 400].tolist()) in trained for start in starts) <= 2
+
+
+def test_a_model_that_is_trained_for_a_moment_knows_something_of_the_text():
+    torch.set_num_threads(1)
+    text = Text(0)
+    model = TinyModel(text, 25, 0)
+    draws = torch.Generator().manual_seed(0)
+    chosen, loss = model.serve(text.held_back, 20, draws)
+    assert chosen.shape == (20 * 128, LAYERS)
+    assert 0 <= chosen.min() <= chosen.max() < EXPERTS
+    assert loss < 0.9 * math.log(256)
+    assert passages(text.held_back, 3, 7, draws).shape == (3, 7)

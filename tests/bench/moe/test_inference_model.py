@@ -1,0 +1,113 @@
+"""The model of a service decides as the serving code does, and drawn routing is what it claims to be."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.moe.inference_rank import serve
+from bench.moe.model_of_inference import ModelledService, batch_s
+from bench.moe.routing import DrawnRouting, Setting, counts_of
+from bench.network.links import loopback
+from bench.network.ranks import run_ranks
+from solvers.experts.timing import LayerCosts
+
+SETTING = Setting("here", experts=6, devices=2, layers=3, tokens=64, skew=1.0)
+COSTS = LayerCosts(
+    token_bytes=1_000,
+    link_bytes_per_s=1e6,
+    all_to_all_s=0.001,
+    expert_s=0.0001,
+    token_s=0.00001,
+    swap_s=0.001,
+    gate_s=0.002,
+    check_s=0.0001,
+    plan_s=0.0005,
+)
+
+
+def shares(setting: Setting, batches: range) -> np.ndarray:
+    routing = DrawnRouting(setting, 1)
+    counts = sum(
+        np.bincount(routing.batch(number)[:, :, 0].ravel(), minlength=setting.experts) for number in batches
+    )
+    return np.asarray(counts) / np.sum(counts)
+
+
+def test_the_same_seed_draws_the_same_batches_and_another_does_not():
+    one, same, other = (DrawnRouting(SETTING, seed).batch(3) for seed in (1, 1, 2))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert one.shape == (2, 64, 3)
+    assert 0 <= one.min() <= one.max() < 6
+
+
+def test_the_larger_the_skew_the_more_tokens_have_the_first_expert():
+    even, skewed, strong = (
+        shares(replace(SETTING, skew=skew, tokens=2_000), range(20)).max() for skew in (0.0, 1.0, 2.0)
+    )
+    assert even < 0.25 < skewed < 0.5 < strong
+
+
+def test_a_shift_changes_the_popular_experts_but_not_where_paths_lead():
+    setting = replace(SETTING, shift_every=10, tokens=2_000, steadiness=1_000.0, skew=2.0)
+    before, after = shares(setting, range(10)), shares(setting, range(10, 20))
+    assert before.argmax() != after.argmax()
+    routing = DrawnRouting(setting, 1)
+    leads = []
+    for number in (0, 15):
+        batch = routing.batch(number).reshape(-1, 3)
+        popular = np.bincount(batch[:, 0]).argmax()
+        leads.append((popular, np.bincount(batch[batch[:, 0] == popular, 1]).argmax()))
+    again = [routing.batch(number).reshape(-1, 3) for number in (15, 0)]
+    for batch, (popular, lead) in zip(again, leads, strict=True):
+        follows = batch[batch[:, 0] == popular, 1] == lead
+        assert follows.size == 0 or follows.mean() > 0.3
+
+
+def test_tokens_are_counted_by_rank():
+    assert counts_of(np.array([[0, 0, 2], [1, 1, 1]]), 3).tolist() == [[2, 0, 1], [0, 3, 0]]
+
+
+@pytest.mark.parametrize("scheme", ["balanced", "lina", "without_estimation", "one_per_device", "ideal"])
+def test_the_model_passes_layers_as_the_serving_code_does(scheme: str, tmp_path: Path):
+    result = run_ranks(
+        serve,
+        loopback(2),
+        tmp_path,
+        120.0,
+        settings=[SETTING.to_json()],
+        schemes=[scheme],
+        profiled=2,
+        timed=4,
+        seed=1,
+    )
+    rows = result[0]["settings"][0][scheme]
+    routing = DrawnRouting(SETTING, 1)
+    batches = [routing.batch(number) for number in range(6)]
+    model = ModelledService(scheme, 6, 2, 3, COSTS)
+    model.profile(batches[:2])
+    for row, batch in zip(rows, batches[2:], strict=True):
+        steps = model.serve(batch)
+        assert row["batch_s"] > 0
+        assert batch_s(steps) > 0
+        for served, step in zip(row["layers"], steps, strict=True):
+            assert served["busiest"] == pytest.approx(step.load * 64)
+            assert served["revised"] == step.revised
+            assert served["foretold"] == step.foretold
+    assert min(result[0]["costs"].values()) >= 0
+
+
+def test_the_default_is_ahead_of_its_rivals_where_routing_is_skewed():
+    setting = Setting("here", experts=8, devices=8, layers=4, tokens=256, skew=1.0)
+    routing = DrawnRouting(setting, 0)
+    batches = [routing.batch(number) for number in range(12)]
+    medians = {}
+    for scheme in ("balanced", "lina", "eplb", "one_per_device", "ideal"):
+        service = ModelledService(scheme, 8, 8, 4, COSTS)
+        service.profile(batches[:4])
+        medians[scheme] = np.median([batch_s(service.serve(batch)) for batch in batches[4:]])
+    assert medians["balanced"] < 1.05 * medians["ideal"]
+    assert medians["balanced"] < medians["eplb"]
+    assert 1.6 * medians["balanced"] < medians["one_per_device"]

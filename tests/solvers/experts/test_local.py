@@ -1,0 +1,88 @@
+"""Popular experts are on all devices, and the others' tokens are balanced."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solvers.experts.balanced import place_balanced
+from solvers.experts.filling import fill_loaded, fill_nothing, fill_popular
+from solvers.experts.local import place_local
+from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.splitting import device_loads, even_split, sends
+
+
+def travelling(placement: Placement, tokens: np.ndarray) -> int:
+    """Of the device that sends or receives the most, where all ranks have tokens alike."""
+    ranks = np.tile(tokens // placement.devices, (placement.devices, 1))
+    split = even_split(placement, ranks.sum(axis=0))
+    pairs = sends(placement, split, ranks).sum(axis=2)
+    np.fill_diagonal(pairs, 0)
+    return int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
+
+
+def test_where_all_experts_fit_on_each_device_no_token_travels() -> None:
+    tokens = np.array([400, 40, 40, 40])
+    placement = place_local(Demand.of_counts(tokens), Cluster(4))
+    assert placement.replicas().tolist() == [4, 4, 4, 4]
+    assert travelling(placement, tokens) == 0
+
+
+def test_the_most_popular_expert_is_everywhere_and_the_others_are_balanced() -> None:
+    tokens = np.array([40, 800, 40, 40, 40, 40, 40, 40])
+    placement = place_local(Demand.of_counts(tokens), Cluster(8, 3))
+    assert placement.replicas()[1] == 8
+    lean = place_balanced(Demand.of_counts(tokens), Cluster(8, 3))
+    assert travelling(placement, tokens) < 0.6 * travelling(lean, tokens)
+
+
+def test_with_two_slots_or_fewer_it_is_the_balanced_placement() -> None:
+    demand = Demand.of_counts(np.array([50, 30, 10, 5, 5]))
+    placement = place_local(demand, Cluster(5, 2))
+    assert placement.lists() == place_balanced(demand, Cluster(5, 2)).lists()
+
+
+@st.composite
+def demands(draw: st.DrawFn) -> tuple[np.ndarray, Cluster]:
+    devices = draw(st.integers(1, 8))
+    slots = draw(st.integers(1, 5))
+    experts = draw(st.integers(1, min(12, devices * slots)))
+    per_rank = draw(st.lists(st.integers(0, 60), min_size=experts, max_size=experts))
+    return np.array(per_rank, np.int64) * devices, Cluster(devices, slots)
+
+
+@given(demands())
+def test_it_is_about_as_even_as_the_balanced_placement(case: tuple[np.ndarray, Cluster]) -> None:
+    tokens, cluster = case
+    demand = Demand.of_counts(tokens)
+    ours, lean = place_local(demand, cluster), place_balanced(demand, cluster)
+    assert (ours.replicas() >= 1).all()
+    largest, least = (device_loads(even_split(each, demand.filled().loads)).max() for each in (ours, lean))
+    assert largest <= 1.01 * least + 1
+
+
+@given(demands(), st.integers(0, 3))
+def test_filling_adds_experts_and_takes_none(case: tuple[np.ndarray, Cluster], turn: int) -> None:
+    tokens, cluster = case
+    demand = Demand.of_counts(tokens)
+    lean = place_balanced(demand, cluster)
+    loaded = place_balanced(Demand.of_counts(np.roll(tokens, turn)), cluster)
+    before = device_loads(even_split(lean, tokens)).max()
+    for fill in (fill_popular, fill_loaded):
+        filled = fill(lean, demand, loaded)
+        assert (filled.held() | ~lean.held()).all()
+        assert device_loads(even_split(filled, tokens)).max() <= before
+        rows = [[each for each in row if each >= 0] for row in filled.experts.tolist()]
+        assert all(row == sorted(set(row)) for row in rows)
+        assert np.array_equal(filled.planned_loads(demand), lean.planned_loads(demand))
+    added = fill_loaded(lean, demand, loaded).held() & ~lean.held()
+    assert (loaded.held() | ~added).all()
+    assert fill_nothing(lean, demand, loaded) is lean
+
+
+def test_an_expert_that_is_there_is_kept_before_one_a_little_more_popular() -> None:
+    lean = Placement.of_lists([[0], [1], [2], [3]], 4, 2)
+    loaded = Placement.of_lists([[0, 3], [1], [2], [3]], 4, 2)
+    filled = fill_popular(lean, Demand.of_counts(np.array([10, 55, 10, 50])), loaded)
+    assert filled.lists() == [[0, 3], [1, 3], [1, 2], [1, 3]]
+    filled = fill_popular(lean, Demand.of_counts(np.array([10, 80, 10, 50])), loaded)
+    assert filled.lists() == [[0, 1], [1, 3], [1, 2], [1, 3]]
