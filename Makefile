@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-long drills storm disturbances golden bench bench-auction bench-elastic bench-merging lint kernels lock schemas clean
+.PHONY: demo test test-long drills storm disturbances golden bench bench-auction bench-elastic bench-merging bench-moe lint kernels lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -81,6 +81,10 @@ bench-elastic: $(STAMP)
 bench-merging: $(STAMP)
 	$(BIN)/millrace bench merging --check --profiles $(or $(PROFILES),profiles) --jobs $(or $(JOBS),1) \
 		$(if $(OUT),--out $(OUT))
+
+# Mixture-of-experts models: the thesis' chapters 4 and 5. `make bench-moe OUT=folder`
+bench-moe: $(STAMP)
+	$(BIN)/millrace bench moe --check $(if $(OUT),--out $(OUT))
 
 schemas: $(STAMP)
 	$(BIN)/millrace schemas write

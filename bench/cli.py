@@ -62,11 +62,19 @@ def merging_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     yield from parts.merging_parts(conditions)
 
 
+def moe_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
+    """The parts of `millrace bench moe`."""
+    from bench.moe import parts
+
+    yield from parts.moe_parts(conditions)
+
+
 BENCHES = {
     "spine": spine_parts,
     "auction": auction_parts,
     "elastic": elastic_parts,
     "merging": merging_parts,
+    "moe": moe_parts,
 }
 
 

@@ -1,0 +1,1 @@
+"""What adaptive gating is worth (thesis, chapter 5), and what its experts cost."""
