@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.charts import Bars
-from bench.figures import Measurement, Result, Table, Value
+from bench.figures import Conditions, Measurement, Result, Table, Value
 from bench.moe.thesis import MEASURED, TABLE_5_1, THESIS
 from bench.moe.threads import one_thread
 from executors.moe.block import MoeBlock, Router
@@ -64,20 +64,20 @@ Timed = Callable[[Callable[[], object]], float]
 """How long an action takes, in seconds."""
 
 
-def measure_gating_layer(quick: bool, seed: int) -> Result:
+def measure_gating_layer(conditions: Conditions) -> Result:
     """`gating_layer_ratio_80` and `_50`: the time of the layer with so many percent of its tokens at one
     expert over the time of top-2 gating: processor time of one thread, in float32.
     """
-    size = QUICK if quick else FULL
+    size = QUICK if conditions.quick else FULL
     with one_thread():
-        rounds = layer_rounds(size, torch.device("cpu"), torch.float32, seed)
+        rounds = layer_rounds(size, torch.device("cpu"), torch.float32, conditions.seed)
     return gating_layer(rounds, size, "", "processor time of one thread in float32")
 
 
-def measure_gating_layer_on_cuda(quick: bool, seed: int) -> Result:
+def measure_gating_layer_on_cuda(conditions: Conditions) -> Result:
     """The same on a GPU, in bfloat16, timed with events."""
-    size = CUDA_QUICK if quick else CUDA_FULL
-    rounds = layer_rounds(size, torch.device("cuda"), torch.bfloat16, seed)
+    size = CUDA_QUICK if conditions.quick else CUDA_FULL
+    rounds = layer_rounds(size, torch.device("cuda"), torch.bfloat16, conditions.seed)
     where = f"bfloat16 on {torch.cuda.get_device_name()}, timed with events"
     return gating_layer(rounds, size, "_cuda", where)
 

@@ -6,9 +6,11 @@ from importlib import import_module
 
 from bench.figures import Conditions, Part, Result
 
-PARTS = (("gating layer", "gating_layer", "measure_gating_layer"),)
-"""Title, module and function, which is called with whether the form is the quick one, and the seed. What must
-run alone comes first."""
+PARTS = (
+    ("gating layer", "gating_layer", "measure_gating_layer"),
+    ("gating training", "gating_training", "measure_gating_training"),
+)
+"""Title, module and function of each, in the order in which they run."""
 CUDA_PARTS = (("gating layer, CUDA", "gating_layer", "measure_gating_layer_on_cuda"),)
 """Those of a machine with a GPU."""
 
@@ -22,5 +24,5 @@ def moe_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
 
 
 def _called(module: str, function: str, conditions: Conditions) -> Result:
-    found: Result = getattr(import_module(f"bench.moe.{module}"), function)(conditions.quick, conditions.seed)
+    found: Result = getattr(import_module(f"bench.moe.{module}"), function)(conditions)
     return found
