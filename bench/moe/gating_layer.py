@@ -37,8 +37,8 @@ class LayerSize:
         return f"{self.tokens:,} tokens, {self.experts} experts of {self.hidden} x {self.intermediate}"
 
 
-FULL = LayerSize(tokens=3_072, hidden=768, intermediate=3_072, experts=16, rounds=20)
-"""The layer and batch of the thesis's sentiment analysis (section 5.4.3), with 128 tokens a sample."""
+FULL = LayerSize(tokens=1_536, hidden=768, intermediate=3_072, experts=16, rounds=20)
+"""The layer and batch of the thesis's sentiment analysis (section 5.4.3), of 64 tokens a sample."""
 QUICK = LayerSize(tokens=2_048, hidden=256, intermediate=1_024, experts=16, rounds=7)
 CUDA_FULL = LayerSize(tokens=32_768, hidden=1_024, intermediate=4_096, experts=16, rounds=40)
 """The layer of its text generation."""

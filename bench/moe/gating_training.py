@@ -122,7 +122,7 @@ def time_ratio(runs: Runs, scheme: Scheme) -> float:
     """Time to the loss that top-2 ends with, over the time of top-2; NaN if it was not reached."""
     top_2 = runs[TOP_2]
     target = top_2.smoothed[-1]
-    ratio = runs[scheme].time_to(target) / top_2.times_s[-1]
+    ratio = runs[scheme].time_to(target) / top_2.time_to(target)
     return ratio if math.isfinite(ratio) else math.nan
 
 
