@@ -20,6 +20,8 @@ _BALANCE = 0.01
 """Section 5.4.3."""
 ROUTER_DEVIATION = 2.0
 _WARM_UP_STEPS = 20
+_LARGEST_GRADIENT = 1.0
+"""Longer ones are shortened to it, without which the encoder learns in fits."""
 _PROBE = 256
 """Samples on which the loss is measured."""
 _SMOOTHING = 3
@@ -171,6 +173,7 @@ class Training:
                 self._curriculum.record(numbers, ratios.numpy(), batch.mask.sum(dim=1).numpy())
         self._optimizer.zero_grad()
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), _LARGEST_GRADIENT)
         self._optimizer.step()
 
     @torch.no_grad()
