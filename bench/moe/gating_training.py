@@ -46,22 +46,22 @@ class Extent:
 
 
 FULL = Extent(
-    sentiment=ModelSize(layers=2, hidden=128, heads=4, experts=8, vocabulary=4_096, length=32),
-    generation=ModelSize(layers=2, hidden=128, heads=4, experts=8, vocabulary=128, length=64),
-    samples=(10_000, 4_000),
-    batch_sizes=(64, 16),
+    sentiment=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=2_048, length=32),
+    generation=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=128, length=64),
+    samples=(10_000, 6_000),
+    batch_sizes=(64, 32),
     evaluations=25,
     interval=8,
     seeds=3,
     thresholds=(0.05, 0.2, 0.3, 0.4),
 )
 QUICK = Extent(
-    sentiment=ModelSize(layers=2, hidden=64, heads=2, experts=8, vocabulary=2_048, length=32),
-    generation=ModelSize(layers=2, hidden=64, heads=2, experts=8, vocabulary=128, length=64),
-    samples=(2_000, 1_000),
+    sentiment=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=2_048, length=32),
+    generation=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=128, length=64),
+    samples=(4_000, 2_000),
     batch_sizes=(64, 16),
     evaluations=16,
-    interval=5,
+    interval=6,
     seeds=1,
     thresholds=(),
 )
