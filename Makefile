@@ -5,8 +5,9 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 
-.PHONY: demo test test-long drills storm disturbances golden bench bench-auction bench-elastic bench-merging lint kernels lock schemas clean
+.PHONY: demo test test-long drills storm disturbances golden bench bench-auction bench-elastic bench-merging bench-moe reviews lint kernels lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -81,6 +82,19 @@ bench-elastic: $(STAMP)
 bench-merging: $(STAMP)
 	$(BIN)/millrace bench merging --check --profiles $(or $(PROFILES),profiles) --jobs $(or $(JOBS),1) \
 		$(if $(OUT),--out $(OUT))
+
+# Mixture-of-experts models: the thesis' chapters 4 and 5. `make bench-moe OUT=folder`
+bench-moe: $(STAMP) $(REVIEWS)
+	$(BIN)/millrace bench moe --check $(if $(OUT),--out $(OUT))
+
+# Rated film reviews for it: 2.5 MB, of a package whose source distribution alone has them.
+reviews: $(REVIEWS)
+
+$(REVIEWS): | $(STAMP)
+	echo "vaderSentiment==3.3.2 --hash=sha256:5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9" \
+		> $(VENV)/reviews.txt
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
+		--require-hashes --requirement $(VENV)/reviews.txt --dest reviews
 
 schemas: $(STAMP)
 	$(BIN)/millrace schemas write

@@ -62,11 +62,19 @@ def merging_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     yield from parts.merging_parts(conditions)
 
 
+def moe_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
+    """The parts of `millrace bench moe`."""
+    from bench.moe import parts
+
+    yield from parts.moe_parts(conditions)
+
+
 BENCHES = {
     "spine": spine_parts,
     "auction": auction_parts,
     "elastic": elastic_parts,
     "merging": merging_parts,
+    "moe": moe_parts,
 }
 
 
@@ -106,6 +114,9 @@ def bench(
             show_default=False,
         ),
     ] = None,
+    reviews: Annotated[
+        Path, typer.Option(help="Folder of the film reviews of `make reviews`, for `moe`.", metavar="DIR")
+    ] = Path("reviews"),
     out: Annotated[
         Path | None,
         typer.Option(
@@ -126,7 +137,7 @@ def bench(
     progress = Console(stderr=True, soft_wrap=True, highlight=False)
     folder = out or user_cache_path("millrace") / "bench" / (f"{name}-quick" if quick else name)
     conditions = Conditions(
-        quick, seed, folder, jobs, traces, tuple(trace or ()), progress, profiles, model, workload
+        quick, seed, folder, jobs, traces, tuple(trace or ()), progress, profiles, model, workload, reviews
     )
     parts = [(title, part) for title, part in BENCHES[name](conditions) if only in (None, title)]
     if not parts:

@@ -31,6 +31,8 @@ class Conditions:
     """The one base model that is asked for."""
     workload: Path | None = None
     """Jobs for it, in place of the folder's own."""
+    reviews: Path = Path("reviews")
+    """Folder with the archive of rated film reviews, if they were fetched."""
 
 
 Value = float | str | None

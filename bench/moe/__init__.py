@@ -1,1 +1,1 @@
-"""`millrace bench moe`: mixture-of-experts models, their training and their serving."""
+"""What adaptive gating is worth (thesis, chapter 5), and what its experts cost."""

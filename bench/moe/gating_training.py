@@ -1,0 +1,217 @@
+"""Tables 5.3, 5.5 and 5.6 and Figure 5.2: small models trained to one loss by each scheme."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+from bench.charts import Bars
+from bench.figures import Conditions, Measurement, Result, Table, Value
+from bench.moe.tasks import ModelSize, Task, generation, sentiment
+from bench.moe.thesis import DOUBLES_PCT, MEASURED, TABLE_5_3, TABLE_5_5, TABLE_5_6, THESIS
+from bench.moe.threads import one_thread
+from bench.moe.trained import Run, Scheme, Training
+from executors.moe.gating import Gating
+
+DENSE, TOP_1, TOP_2 = Scheme(None), Scheme(Gating("top1")), Scheme(Gating("top2"))
+ADAPTIVE = Scheme(Gating("adaptive", 0.1), curriculum=True)
+ANY_ORDER = Scheme(Gating("adaptive", 0.1))
+_MOST_OF_TOP_2 = 1.6
+"""A scheme that has not reached the loss after so many times the steps of top-2 is given up."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is trained."""
+
+    sentiment: ModelSize
+    generation: ModelSize
+    samples: tuple[int, int]
+    """Of each task."""
+    batch_sizes: tuple[int, int]
+    """Of each task, in samples."""
+    evaluations: int
+    """Of top-2 gating, whose last smoothed loss is the target of all."""
+    interval: int
+    """Steps between two of them."""
+    seeds: int
+    thresholds: tuple[float, ...]
+    """Of Table 5.5, beside 0.1; with the first seed alone."""
+
+    @property
+    def steps(self) -> int:
+        """Of top-2 gating."""
+        return self.evaluations * self.interval
+
+
+FULL = Extent(
+    sentiment=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=2_048, length=32),
+    generation=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=128, length=64),
+    samples=(10_000, 6_000),
+    batch_sizes=(64, 32),
+    evaluations=25,
+    interval=8,
+    seeds=3,
+    thresholds=(0.05, 0.2, 0.3, 0.4),
+)
+QUICK = Extent(
+    sentiment=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=2_048, length=32),
+    generation=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=128, length=64),
+    samples=(4_000, 2_000),
+    batch_sizes=(64, 16),
+    evaluations=16,
+    interval=6,
+    seeds=1,
+    thresholds=(),
+)
+
+Runs = Mapping[Scheme, Run]
+"""Of one task and seed."""
+
+
+def measure_gating_training(conditions: Conditions) -> Result:
+    """`gating_training_time_ratio`: processor time until adaptive gating with T = 0.1 and the curriculum has
+    the loss that top-2 gating ends with, over the time of that.
+    """
+    extent = QUICK if conditions.quick else FULL
+    with one_thread():
+        return gating_training(train_all(extent, conditions.seed, conditions.reviews), extent)
+
+
+def train_all(extent: Extent, seed: int, reviews: Path) -> dict[str, tuple[Task, list[Runs]]]:
+    """All runs, by task and then by seed."""
+    of_sentiment, of_generation = zip(extent.samples, extent.batch_sizes, strict=True)
+    tasks = (
+        sentiment(extent.sentiment, *of_sentiment, reviews, seed),
+        generation(extent.generation, *of_generation, seed),
+    )
+    further = tuple(Scheme(Gating("adaptive", threshold), curriculum=True) for threshold in extent.thresholds)
+    schemes = (TOP_2, ADAPTIVE, ANY_ORDER, TOP_1, DENSE)
+    return {
+        task.name: (
+            task,
+            [
+                train_to_one_loss(task, schemes if number else schemes + further, seed + number, extent)
+                for number in range(extent.seeds)
+            ],
+        )
+        for task in tasks
+    }
+
+
+def train_to_one_loss(task: Task, schemes: Sequence[Scheme], seed: int, extent: Extent) -> Runs:
+    """Train with each scheme, top-2 gating among them, until it has the smoothed loss that top-2 ends with.
+
+    They take turns, from measurement to measurement, so that a machine that slows down slows all of them.
+    """
+    trainings = {scheme: Training(task, scheme, seed) for scheme in schemes}
+    for _ in range(extent.evaluations):
+        for training in trainings.values():
+            training.advance(extent.interval)
+    target = trainings[TOP_2].run.smoothed[-1]
+    late = list(trainings.values())
+    for _ in range(round((_MOST_OF_TOP_2 - 1) * extent.evaluations)):
+        late = [training for training in late if not training.run.reaches(target)]
+        for training in late:
+            training.advance(extent.interval)
+    return {scheme: training.finish() for scheme, training in trainings.items()}
+
+
+def time_ratio(runs: Runs, scheme: Scheme) -> float:
+    """Time to the loss that top-2 ends with, over the time of top-2; NaN if it was not reached."""
+    top_2 = runs[TOP_2]
+    target = top_2.smoothed[-1]
+    ratio = runs[scheme].time_to(target) / top_2.time_to(target)
+    return ratio if math.isfinite(ratio) else math.nan
+
+
+def gating_training(seen: Mapping[str, tuple[Task, list[Runs]]], extent: Extent) -> Result:
+    """The figure and tables of what was trained."""
+    ratios = {name: [time_ratio(runs, ADAPTIVE) for runs in by_seed] for name, (_, by_seed) in seen.items()}
+    each = "; ".join(
+        f"{name} ({seen[name][0].data}) {', '.join(f'{ratio:.2f}' for ratio in of)}"
+        for name, of in ratios.items()
+    )
+    ratio = Measurement(
+        "gating_training_time_ratio",
+        mean(median(of) for of in ratios.values()),
+        f"mean of the tasks' medians: {each}; processor time of one thread to the smoothed loss of "
+        f"{extent.steps} steps of top-2, T = 0.1 with curriculum; {extent.sentiment.layers} layers, "
+        f"{extent.sentiment.experts} experts of {extent.sentiment.hidden} x {4 * extent.sentiment.hidden}; "
+        "thesis 0.77 and 0.89",
+        runs=sum(len(of) for of in ratios.values()),
+    )
+    return Result((ratio,), (table_5_3(seen), table_5_5(seen), table_5_6(seen), figure_5_2(seen)))
+
+
+def table_5_3(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
+    """Time to the same loss, computation and quality of the schemes."""
+    rows: list[tuple[Value, ...]] = []
+    for name, (task, by_seed) in seen.items():
+        for scheme in (DENSE, TOP_2, TOP_1, ADAPTIVE):
+            rows.append((str(scheme), f"{name}, {MEASURED}", *_row(task, by_seed, scheme)))
+            published = TABLE_5_3[name][str(scheme)]
+            rows.append((str(scheme), f"{name}, {THESIS}", published[0], None, *published[1:], None, None))
+    columns = ("scheme", "of", "time", "steps", "flops", "quality", "quality_as_trained", "doubles_pct")
+    chart = Bars("scheme", "of", "time", None, "time to the same loss over that of top-2 gating")
+    return Table("table_5_3", columns, rows, chart)
+
+
+def _row(task: Task, by_seed: Sequence[Runs], scheme: Scheme) -> tuple[Value, ...]:
+    runs = [of[scheme] for of in by_seed]
+    doubles = mean(mean(run.doubles) for run in runs)
+    return (
+        median(time_ratio(of, scheme) for of in by_seed),
+        median(of[scheme].steps_to(of[TOP_2].smoothed[-1]) for of in by_seed),
+        task.size.flops_per_token(task.outputs_per_token, 1 + doubles),
+        mean(run.quality for run in runs),
+        mean(run.quality_as_trained for run in runs),
+        100.0 * doubles,
+    )
+
+
+def table_5_5(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
+    """How the threshold matters, with the first seed."""
+    rows: list[tuple[Value, ...]] = []
+    for name, (task, by_seed) in seen.items():
+        first = by_seed[:1]
+        for scheme in sorted(
+            (scheme for scheme in by_seed[0] if scheme.curriculum), key=lambda scheme: scheme.threshold
+        ):
+            time, steps, flops, quality, _, doubles = _row(task, first, scheme)
+            rows.append((scheme.threshold, f"{name}, {MEASURED}", time, quality, steps, flops, doubles))
+        for threshold, published in TABLE_5_5[name].items():
+            rows.append((threshold, f"{name}, {THESIS}", *published, None, None, None))
+    columns = ("threshold", "of", "time", "quality", "steps", "flops", "doubles_pct")
+    chart = Bars("threshold", "of", "time", None, "time to the same loss over that of top-2 gating")
+    return Table("table_5_5", columns, sorted(rows, key=lambda row: float(row[0] or 0)), chart)
+
+
+def table_5_6(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
+    """What it costs if batches are not adjusted."""
+    rows: list[tuple[Value, ...]] = []
+    for name, (_, by_seed) in seen.items():
+        slower = [time_ratio(runs, ANY_ORDER) / time_ratio(runs, ADAPTIVE) - 1 for runs in by_seed]
+        change = mean(runs[ANY_ORDER].quality - runs[ADAPTIVE].quality for runs in by_seed)
+        rows.append((name, MEASURED, 100.0 * median(slower), change))
+        rows.append((name, THESIS, *TABLE_5_6[name]))
+    columns = ("task", "source", "inflation_pct", "quality_change")
+    return Table(
+        "table_5_6", columns, rows, Bars("task", "source", "inflation_pct", None, "longer training, %")
+    )
+
+
+def figure_5_2(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
+    """Tokens with two experts in each layer, over all that were trained on."""
+    rows: list[tuple[Value, ...]] = []
+    for name, (task, by_seed) in seen.items():
+        for layer in range(task.size.layers):
+            share = mean(runs[ADAPTIVE].doubles[layer] for runs in by_seed)
+            rows.append((f"layer {layer}", f"{name}, {MEASURED}", 100.0 * share))
+        rows.append(
+            ("all", f"{name}, {MEASURED}", mean(float(row[2] or 0) for row in rows[-task.size.layers :]))
+        )
+        rows.append(("all", f"{name}, {THESIS}", DOUBLES_PCT[name]))
+    chart = Bars("layer", "of", "doubles_pct", None, "tokens with two experts, %")
+    return Table("figure_5_2", ("layer", "of", "doubles_pct"), rows, chart)

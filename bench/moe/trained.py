@@ -1,0 +1,209 @@
+"""One model trained from nothing by one scheme: what loss it had after how long, and what it computed."""
+
+import time
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from bench.moe.tasks import Task
+from executors.moe.block import auxiliary_loss, moe_blocks, set_gating, take_passes
+from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.curriculum import Curriculum
+from executors.moe.gating import Gating
+
+_BALANCE = 0.01
+"""Section 5.4.3."""
+ROUTER_DEVIATION = 2.0
+_WARM_UP_STEPS = 20
+_LARGEST_GRADIENT = 1.0
+"""Longer ones are shortened to it, without which the encoder learns in fits."""
+_PROBE = 256
+"""Samples on which the loss is measured."""
+_SMOOTHING = 3
+"""Evaluations of which a loss is the mean."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a model is trained; without a gating it is dense."""
+
+    gating: Gating | None
+    curriculum: bool = False
+
+    @property
+    def threshold(self) -> float:
+        """T of adaptive gating."""
+        return self.gating.largest_gap if self.gating else 0.0
+
+    def __str__(self) -> str:
+        if self.gating is None:
+            return "dense"
+        if self.gating.mode != "adaptive":
+            return self.gating.mode
+        return f"adaptive {self.gating.threshold:g}" + ("" if self.curriculum else ", any order")
+
+
+@dataclass
+class Run:
+    """What was seen of one model.
+
+    Attributes:
+        scheme: by which it is trained.
+        layers: how many it has.
+        steps: at which the loss was measured.
+        times_s: of training until then, in processor time of one thread.
+        losses: of the same samples each time.
+        tokens: trained on, of which the next counts.
+        double_tokens: by layer, how many of them had two experts.
+        quality: accuracy in percent, or perplexity, of held-out samples, each token with one expert (section
+            5.4.2).
+        quality_as_trained: the same by the gating of training.
+    """
+
+    scheme: Scheme
+    layers: int
+    steps: list[int] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    tokens: int = 0
+    double_tokens: NDArray[np.int64] = field(init=False)
+    quality: float = float("nan")
+    quality_as_trained: float = float("nan")
+
+    def __post_init__(self) -> None:
+        self.double_tokens = np.zeros(self.layers, dtype=np.int64)
+
+    @property
+    def doubles(self) -> list[float]:
+        """By layer, the share of the tokens trained on that had two experts; none in a dense model."""
+        return [int(doubles) / max(self.tokens, 1) for doubles in self.double_tokens]
+
+    @property
+    def smoothed(self) -> list[float]:
+        """Each loss as the mean of it and the ones before it."""
+        return [
+            float(np.mean(self.losses[max(place - _SMOOTHING + 1, 0) : place + 1]))
+            for place in range(len(self.losses))
+        ]
+
+    def reaches(self, loss: float) -> bool:
+        """Whether the smoothed loss was ever this low."""
+        return min(self.smoothed) <= loss
+
+    def time_to(self, loss: float) -> float:
+        """When the smoothed loss first was this low, interpolated between measurements; infinite if never."""
+        return _first(self.times_s, self.smoothed, loss)
+
+    def steps_to(self, loss: float) -> float:
+        """The same in steps."""
+        return _first([float(step) for step in self.steps], self.smoothed, loss)
+
+
+def _first(places: list[float], losses: list[float], loss: float) -> float:
+    before = (0.0, float("inf"))
+    for place, seen in zip(places, losses, strict=True):
+        if seen <= loss:
+            share = 1.0 if before[1] == float("inf") else (before[1] - loss) / (before[1] - seen)
+            return before[0] + share * (place - before[0])
+        before = (place, seen)
+    return float("inf")
+
+
+class Training:
+    """A new model as it is trained, its optimizer and the order of its samples."""
+
+    def __init__(self, task: Task, scheme: Scheme, seed: int) -> None:
+        """Draw the weights; the seed decides them and the order, the same for all schemes."""
+        self._task = task
+        self._scheme = scheme
+        torch.manual_seed(seed)
+        self._model = task.dense().train()
+        if scheme.gating is not None:
+            conversion = Conversion(experts=task.size.experts, initialization="random", seed=seed)
+            convert(self._model, conversion, scheme.gating)
+            _sharpen(self._model, task.size.hidden, seed)
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(), lr=task.learning_rate, weight_decay=0.0, fused=True
+        )
+        self._curriculum = Curriculum(len(task.training), task.size.layers, seed)
+        # Of a curriculum that is told nothing the order is drawn anew for each epoch.
+        self._batches = (
+            numbers for epoch in count() for numbers in self._curriculum.batches(epoch, task.batch_size)
+        )
+        self._probe = task.training.take(torch.arange(min(_PROBE, len(task.training))))
+        self.run = Run(scheme, task.size.layers)
+
+    def advance(self, steps: int) -> None:
+        """Take so many steps, then measure the loss, which does not count as time."""
+        time_s, taken = (self.run.times_s[-1], self.run.steps[-1]) if self.run.steps else (0.0, 0)
+        for step in range(taken + 1, taken + steps + 1):
+            started_s = time.thread_time()
+            numbers = next(self._batches)
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._task.learning_rate * min(step / _WARM_UP_STEPS, 1.0)
+            self._step(numbers)
+            time_s += time.thread_time() - started_s
+        self.run.steps.append(taken + steps)
+        self.run.times_s.append(time_s)
+        self.run.losses.append(self._loss())
+
+    def finish(self) -> Run:
+        """Measure the quality."""
+        self.run.quality_as_trained = self._quality()
+        set_gating(self._model, Gating("top1"))
+        self.run.quality = self._quality()
+        return self.run
+
+    def _step(self, numbers: NDArray[np.int64]) -> None:
+        batch = self._task.training.take(torch.from_numpy(numbers))
+        loss = self._model(input_ids=batch.tokens, attention_mask=batch.mask, labels=batch.labels).loss
+        if self._scheme.gating is not None:
+            passes = take_passes(self._model)
+            loss = loss + _BALANCE * auxiliary_loss(passes)
+            layers = passes.values()
+            self.run.tokens += int(batch.mask.sum())
+            self.run.double_tokens += np.array([int(layer.routing.is_double.sum()) for layer in layers])
+            if self._scheme.curriculum:
+                ratios = torch.stack([layer.double_ratio_of_sequences for layer in layers])
+                self._curriculum.record(numbers, ratios.numpy(), batch.mask.sum(dim=1).numpy())
+        self._optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), _LARGEST_GRADIENT)
+        self._optimizer.step()
+
+    @torch.no_grad()
+    def _loss(self) -> float:
+        """Of the task alone."""
+        self._model.eval()
+        probe = self._probe
+        loss = self._model(input_ids=probe.tokens, attention_mask=probe.mask, labels=probe.labels).loss
+        self._model.train()
+        take_passes(self._model)
+        return float(loss)
+
+    @torch.no_grad()
+    def _quality(self) -> float:
+        self._model.eval()
+        held_out = self._task.held_out
+        logits = self._model(input_ids=held_out.tokens, attention_mask=held_out.mask).logits
+        if held_out.labels.ndim == 1:
+            return 100.0 * float((logits.argmax(dim=-1) == held_out.labels).double().mean())
+        return float(cross_entropy(logits[:, :-1].flatten(0, 1), held_out.labels[:, 1:].flatten()).exp())
+
+
+def _sharpen(model: PreTrainedModel, hidden: int, seed: int) -> None:
+    """Draw routers so that logits of normalised states have the standard deviation `ROUTER_DEVIATION`.
+
+    With the model's own deviation all experts have nearly the same probability, so that for hundreds of steps
+    nearly all tokens get two; trained for thousands, as in the thesis, routers become sharp by themselves.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for block in moe_blocks(model).values():
+            weight = block.router.get_parameter("weight")
+            weight.normal_(0.0, ROUTER_DEVIATION / hidden**0.5, generator=generator)
