@@ -34,11 +34,12 @@ kernels: $(STAMP)
 # first, and not by number of tests, which leaves the longest for the end.
 test:
 	$(MAKE) --jobs 2 --output-sync lint kernels
-	$(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8
+	$(BIN)/python -m pytest -m "not integration and not long" -n logical --maxprocesses 8
 	$(BIN)/python -m pytest -m "integration and not alone and not storm and not drill" -n 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m "integration and alone and not drill"
 
-# The property tests with all of their examples, of which `make test` draws a fifth.
+# With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a
+# fifth.
 test-long: $(STAMP)
 	MILLRACE_TESTS=long $(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8
 

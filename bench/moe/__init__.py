@@ -1,1 +1,1 @@
-"""What adaptive gating is worth (thesis, chapter 5), and what its experts cost."""
+"""`millrace bench moe`: adaptive gating, and Lina in training and inference (thesis, chapters 4 and 5)."""

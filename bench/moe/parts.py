@@ -1,4 +1,5 @@
-"""The parts of `millrace bench moe`. Each module is loaded when its part runs: torch takes seconds."""
+"""The parts of `millrace bench moe`, those first that are to run alone. Each module is loaded when its part
+runs: torch takes seconds."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,8 +8,13 @@ from importlib import import_module
 from bench.figures import Conditions, Part, Result
 
 PARTS = (
+    ("placement", "placement", "measure_placement"),
+    ("contention", "contention", "measure_contention_part"),
+    ("training", "training", "measure_training_part"),
+    ("inference", "inference", "measure_inference"),
     ("gating layer", "gating_layer", "measure_gating_layer"),
     ("gating training", "gating_training", "measure_gating_training"),
+    ("estimation", "estimation", "measure_estimation"),
 )
 """Title, module and function of each, in the order in which they run."""
 CUDA_PARTS = (("gating layer, CUDA", "gating_layer", "measure_gating_layer_on_cuda"),)

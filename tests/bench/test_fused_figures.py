@@ -8,6 +8,7 @@ from bench.spine.fused import measure_fused
 from executors.lora.default_base import Recipe, default_base_directory
 
 
+@pytest.mark.long
 def test_fused_figures_are_measured_on_real_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

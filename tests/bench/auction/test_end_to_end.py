@@ -38,10 +38,12 @@ def comparison(folder: Path) -> Table:
     return comparison_table("figure_8", FIGURE.axis, FIGURE.points, SEEDS, rows, {})
 
 
+@pytest.mark.long
 def test_the_same_seeds_make_the_same_table(tmp_path):
     assert comparison(tmp_path / "one") == comparison(tmp_path / "other")
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
     whole = comparison(tmp_path)
     path = tmp_path / ROWS_FILE
@@ -53,6 +55,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
     assert len(path.read_text().splitlines()) == len(lines)
 
 
+@pytest.mark.long
 def test_processes_beside_each_other_bring_what_one_brings(tmp_path):
     trials = [Trial(TINY, seed, name) for seed in SEEDS for name in (OURS, "eft")]
     welfares = []

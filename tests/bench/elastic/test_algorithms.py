@@ -45,6 +45,7 @@ def test_the_knapsack_has_the_thesis_number_of_items():
     assert sum(len(group.weights_gpus) for group in knapsack_groups(0)) == 354
 
 
+@pytest.mark.long
 def test_allocation_is_measured():
     measured = {each.name: each.value for each in measure_allocation(True, 0).measurements}
     assert set(measured) == {"allocation_round_ms", "round_event_ms", "wide_round_ms", "knapsack_ms"}

@@ -7,7 +7,10 @@ from bench.merging.estimates import estimates, read_backbone
 from bench.merging.interpolation import interpolation
 from tests.support.profiles import SHARED
 
-pytestmark = pytest.mark.skipif(not SHARED.exists(), reason="the measured profiles are not here")
+pytestmark = [
+    pytest.mark.skipif(not SHARED.exists(), reason="the measured profiles are not here"),
+    pytest.mark.long,
+]
 
 
 @pytest.fixture(scope="module")

@@ -100,6 +100,7 @@ def trained() -> Transfers:
     return measure_transfers(TINY, seed=3)
 
 
+@pytest.mark.long
 def test_every_pair_is_trained_and_scored(trained: Transfers):
     pairs = {(a, b) for a in TINY.tasks for b in TINY.tasks if a != b}
     assert set(trained.alone) == set(TINY.tasks)
@@ -112,11 +113,13 @@ def test_every_pair_is_trained_and_scored(trained: Transfers):
         assert 0 < scores.scoring_s <= scores.profiling_s
 
 
+@pytest.mark.long
 def test_leep_alone_needs_a_trained_donor(trained: Transfers):
     needing = [name for name, scores in trained.scores.items() if scores.profiling_s > scores.scoring_s]
     assert needing == ["leep"]
 
 
+@pytest.mark.long
 def test_a_seed_gives_the_same_again_and_another_one_other_tasks(trained: Transfers):
     again, other = measure_transfers(TINY, seed=3), measure_transfers(TINY, seed=4)
     assert (again.alone, again.merged) == (trained.alone, trained.merged)
@@ -125,6 +128,7 @@ def test_a_seed_gives_the_same_again_and_another_one_other_tasks(trained: Transf
         assert other.scores[metric].of != trained.scores[metric].of
 
 
+@pytest.mark.long
 def test_the_table_has_what_was_trained_beside_the_published_values(trained: Transfers):
     result = transferability(trained, TINY)
     table_7, pairs = result.tables

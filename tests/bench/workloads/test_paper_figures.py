@@ -52,6 +52,7 @@ def test_the_small_settings_are_small_enough_for_an_offline_optimum():
         assert 40 < len(workload.jobs) < 300
 
 
+@pytest.mark.long
 def test_the_loaded_small_settings_are_loaded_as_medium_and_high_load_are_and_the_others_less():
     light, medium, high = (mean_load(replace(BASE, arrivals_per_slot=mean)) for mean in LOADS.values())
     assert [mean_load(point.setting) for point in figure_12(SMALL_LOADED).points] == [
@@ -73,6 +74,7 @@ def mean_load(setting: PaperSetting) -> float:
     return fmean(loads)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not SHARED.exists(), reason="the real traces are not here")
 def test_real_arrivals_are_burstier_than_poisson():
     for point in figures(SHARED)[7].points:
