@@ -61,7 +61,8 @@ def interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-WORKER_READY_S = 120.0
+WORKER_READY_S = 600.0
+"""A worker compiles what it decides by on its first start: a minute, or some of them on a busy machine."""
 EXECUTOR_RETRY_S = 60.0
 
 
@@ -133,7 +134,7 @@ class Deployment:
             self.worker = self._service("worker", "worker", ["streams.worker"], {})
             stack.callback(self.worker.stop)
             self.worker.start()
-            self.say("worker starts")
+            self.say("worker starts; the first time it compiles for a minute")
             self._configure()
             if layout.run_executors:
                 # Before the nodes are looked up, so that none leaves unnoticed.

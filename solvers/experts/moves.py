@@ -35,7 +35,7 @@ def near(placement: Placement, before: Placement) -> Placement:
             f"{before.devices}: both must be as many"
         )
     # Row d: the experts that each new device has in common with what device d has.
-    common = before.held().astype(np.int64) @ placement.held().astype(np.int64).T
+    common = (before.held().astype(np.float64) @ placement.held().astype(np.float64).T).astype(np.int64)
     order = _matched(common)
     rows = np.arange(placement.devices)
     if common[rows, order].sum() <= np.trace(common):
@@ -45,13 +45,34 @@ def near(placement: Placement, before: Placement) -> Placement:
 
 @kernel
 def _matched(common: Ints) -> Ints:
-    """(devices,) for each row a column of its own, those with the largest entries first."""
+    """(devices,) for each row a column of its own, those with the largest entries first. Rows and columns
+    that have nothing in common with what is left are matched in order."""
     devices = common.shape[0]
+    ends = np.zeros(common.max() + 2, np.int64)
+    for row in range(devices):
+        for column in range(devices):
+            ends[common[row, column]] += 1
+    ends[0] = 0
+    ends = ends[::-1].cumsum()[::-1]  # of each value, how many entries are as large
+    places = np.empty(ends[0], np.int64)
+    nexts = ends[1:].copy()
+    for place in range(devices * devices):
+        value = common[place // devices, place % devices]
+        if value:
+            places[nexts[value]] = place
+            nexts[value] += 1
     order = np.full(devices, -1, np.int64)
     is_taken = np.zeros(devices, np.bool_)
-    for place in np.argsort(-common.ravel(), kind="mergesort"):
+    for place in places:
         device, other = place // devices, place % devices
         if order[device] < 0 and not is_taken[other]:
             order[device] = other
             is_taken[other] = True
+    free = 0
+    for device in range(devices):
+        if order[device] < 0:
+            while is_taken[free]:
+                free += 1
+            order[device] = free
+            is_taken[free] = True
     return order

@@ -15,6 +15,8 @@ from solvers.experts.placement import Cluster, Placement
 
 MAX_SLOTS = 16_384
 """Layers x devices x experts per device of one service: a placement of all of them fits a command."""
+MAX_TOKENS = 2**63 - 1
+"""The most that a snapshot is sure to write: a count that false reports have brought so far stays there."""
 _PLACES = 6
 """Decimal places of the numbers behind a decision."""
 _BYTES, _BYTES_PER_LAYER = 64, 96
@@ -42,7 +44,7 @@ class Popularity:
         self.revision = 0
         """Of the placement that stands; the next one's is higher."""
         self.tokens = 0
-        """Told of since the first report, over all layers."""
+        """Told of since the first report, over all layers; `MAX_TOKENS` at most."""
 
     @classmethod
     def unknown(cls, layers: int, experts: int, rule: DriftRule, cluster: Cluster) -> Self:
@@ -117,7 +119,7 @@ class Popularity:
         return popularity
 
     def _counted(self, routed: Sequence[LayerRouting]) -> list[Ints]:
-        self.tokens += sum(sum(layer.tokens) for layer in routed)
+        self.tokens = min(self.tokens + sum(sum(layer.tokens) for layer in routed), MAX_TOKENS)
         return [np.array(layer.tokens, np.int64) for layer in routed]
 
     def _revised(self, changed: list[LayerPlaced]) -> list[LayerPlaced]:

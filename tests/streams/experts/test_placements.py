@@ -7,8 +7,10 @@ from schemas.changes import ZoneConfigured
 from schemas.decisions import EventIgnored, JobCompleted
 from schemas.experts.commands import ExpertsPlaced
 from schemas.experts.outcomes import PlacementDecided
+from schemas.experts.reports import LayerRouting
 from schemas.fleet import NodeSilent
-from streams.policies.experts.popularity import Popularity, rule_of, state_bytes
+from solvers.experts.placement import Cluster
+from streams.policies.experts.popularity import MAX_TOKENS, Popularity, rule_of, state_bytes
 from tests.streams.experts.test_zone import Script, assigned, kinds, released
 from tests.support.moe import (
     CELL,
@@ -215,3 +217,13 @@ def test_popularity_takes_no_more_of_a_snapshot_than_is_counted(experts, most):
     assert taken <= known.state_bytes
     assert known.state_bytes == state_bytes(2, experts, script.bench.zone._ranks.jobs["a"].cluster)
     assert rule_of(moe_zone().policy).lasting_reports == 2
+
+
+def test_a_count_that_false_reports_have_brought_to_its_end_stays_there_and_is_kept():
+    rule, cluster = rule_of(moe_zone().policy), Cluster(4, 4)
+    known = Popularity.unknown(1, 8, rule, cluster)
+    known.begin((LayerRouting(tokens=SKEWED),), 0.0)
+    known.tokens = MAX_TOKENS - 1
+    known.report((LayerRouting(tokens=SKEWED),), 1.0)
+    kept = msgpack.unpackb(msgpack.packb(known.state()))
+    assert Popularity.from_state(kept, rule, cluster).tokens == known.tokens == MAX_TOKENS
