@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import psutil
 import pytest
 
 from executors.lora.default_base import default_base_directory
@@ -121,25 +122,38 @@ def test_a_job_that_cannot_be_is_refunded_and_the_nodes_do_the_next(fleet: Fleet
     fleet.assert_proven()
 
 
-def test_a_killed_rank_costs_a_generation_and_the_job_goes_on_from_its_checkpoint(fleet: Fleet) -> None:
-    fleet.submit("long", training_workload(1_600))
+@pytest.mark.parametrize("victim", ["a rank", "an executor"])
+def test_what_is_killed_costs_a_generation_and_the_job_goes_on_from_its_checkpoint(
+    fleet: Fleet, victim: str
+) -> None:
+    job_id = victim.replace(" ", "-")
+    fleet.submit(job_id, training_workload(1_600))
     fleet.until(
         lambda: any(
-            report.job_id == "long" and report.samples_done >= 64 for report in fleet.events(RunProgressed)
+            report.job_id == job_id and report.samples_done >= 64 for report in fleet.events(RunProgressed)
         ),
         "a checkpoint is reported",
     )
     executor = fleet.deployment.executors[CELL, "moe-1"]
     assert executor.pid is not None
-    os.kill(executor.pid, signal.SIGKILL)
-    fleet.await_completed("long")
-    (done,) = fleet.completed("long")
+    killed = psutil.Process(executor.pid)
+    if victim == "a rank":
+        (killed,) = (each for each in killed.children(recursive=True) if is_rank(each))
+    killed.kill()
+    fleet.await_completed(job_id)
+    (done,) = fleet.completed(job_id)
     assert done.samples_done == 1_600
-    generations = [each for each in fleet.decided(RanksChanged) if each.job_id == "long"]
+    generations = [each for each in fleet.decided(RanksChanged) if each.job_id == job_id]
     assert max(each.generation for each in generations) >= 2
-    resumed = [each for each in fleet.decided(RanksAssigned) if each.job_id == "long" and each.generation > 1]
+    resumed = [each for each in fleet.decided(RanksAssigned) if each.job_id == job_id and each.generation > 1]
     assert any(each.resume_samples > 0 for each in resumed)
     fleet.assert_proven()
+
+
+def is_rank(process: psutil.Process) -> bool:
+    """Whether it is forked from the server of an executor's processes."""
+    parent = process.parent()
+    return parent is not None and "forkserver" in " ".join(parent.cmdline()) and not process.children()
 
 
 @pytest.mark.drill

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
 from executors.moe.block import LayerPass, MoeBlock, moe_blocks
 from executors.moe.conversion.storage import load
@@ -79,6 +79,13 @@ class ServedModel:
         """None where the model sets no bound."""
         longest = getattr(self.module.config.get_text_config(), "max_position_embeddings", None)
         return None if longest is None else int(longest)
+
+    def word_of(self, answer: int) -> str:
+        """What the number of an answer stands for: a class, or a token."""
+        if not isinstance(self.module, GenerationMixin):
+            return str(self.module.config.id2label.get(answer, answer))
+        assert self.tokenizer is not None, "it was loaded"
+        return str(self.tokenizer.decode([answer]))
 
     def gate_by(self, rule: GatingRule) -> None:
         """Have tokens get as many experts as a rule says; weights of their outputs stay the model's.

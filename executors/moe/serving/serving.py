@@ -8,7 +8,7 @@ placement that the cell has commanded, so that all ranks have it at the same bat
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from typing import Any, Literal, get_args
 
@@ -21,6 +21,7 @@ from executors.moe.ranks.comparison import compare, digests_of
 from executors.moe.ranks.life import Rank, live
 from executors.moe.ranks.messages import Ended, Joined, Placed, Progress, Told
 from executors.moe.ranks.places import result_path
+from executors.moe.serving.answers import NewestAnswers
 from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.model import ServedModel
 from executors.moe.serving.requests import Prompts, Schedule, Step, StepWord
@@ -31,10 +32,11 @@ from executors.workers.shares import share
 from schemas.experts.commands import LayerPlacement
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, RoutingReport
 from schemas.experts.workload import MoeServeWorkload
+from solvers.compiled import Ints
 from solvers.experts.schemes import SCHEMES
 
-SUMMARY = "serving.json"
-"""What a service leaves, in its folder below the output root: a `ServiceSummary`."""
+SUMMARY, ANSWERS = "serving.json", "answers.jsonl"
+"""What a service leaves, in its folder below the output root: a `ServiceSummary`, and its `NewestAnswers`."""
 _WORDS: tuple[StepWord, ...] = get_args(StepWord)
 _LONGEST_WAIT_S = 0.25
 _MICROSECONDS = 1e6
@@ -111,6 +113,9 @@ class _Boundary:
     placement_bytes: int = 0
 
 
+_FIELDS = len(fields(_Boundary))
+
+
 class _Serving:
     """The loop of one rank."""
 
@@ -138,6 +143,11 @@ class _Serving:
         self._waited_s: list[float] = []
         """Of its requests, since they arrived."""
         self._is_profile_due = workload.profile_batches > 0
+        self._batch = range(0)
+        """The requests of the batch before."""
+        self._numbers = np.zeros(-(-workload.batch_size // exchange.world), np.int64)
+        """This rank's answers to its share of them, and then what does not count."""
+        self._answers = NewestAnswers(model.word_of)
         self._latencies = Latencies()
         self._routed = RoutedTokens(service.layer_count, service.expert_count)
         self._longest_wait_s = min(_LONGEST_WAIT_S, rank.order.collective_timeout_s / 4)
@@ -177,9 +187,10 @@ class _Serving:
             revision=revision,
             placement_bytes=len(placed),
         )
-        told = self._exchange.tell("the boundary of a batch", np.array(list(vars(mine).values())))
-        all_told = [_Boundary(*row) for row in told.tolist()]
-        self._note_time(max(each.batch_us for each in all_told) / _MICROSECONDS)
+        numbers = np.array([*vars(mine).values(), *self._numbers])
+        told = self._exchange.tell("the boundary of a batch", numbers)
+        all_told = [_Boundary(*row[:_FIELDS]) for row in told.tolist()]
+        self._note_batch(max(each.batch_us for each in all_told) / _MICROSECONDS, told[:, _FIELDS:])
         if any(each.is_released for each in all_told):
             return None
         leading = all_told[0]
@@ -217,10 +228,11 @@ class _Serving:
         sequences = [self._tokens_of(requests[place]) for place in places]
         began_s = time.monotonic()
         answers = self._model.answer(sequences)
-        if answers is not None and answers.device.type == "cuda":
-            answers.cpu()  # Only then is it there.
+        if answers is not None:
+            self._numbers[: len(answers)] = answers.argmax(dim=1).cpu()
         self._last_s = time.monotonic() - began_s
         self._waited_s = self._schedule.waited_s(requests, time.time())
+        self._batch = requests
         self._done += count
         self._batches += 1
         self._revised += sum(passage.is_revised for passage in self._service.passages)
@@ -235,9 +247,11 @@ class _Serving:
             raise ValueError(f"{self._dataset.name}, record {number + 1}: {error}") from error
         return tokenized.token_ids
 
-    def _note_time(self, batch_s: float) -> None:
+    def _note_batch(self, batch_s: float, numbers: Ints) -> None:
         if self._last_s is None:
             return
+        if self._rank.leads:
+            self._answers.add(self._batch, numbers.tolist())
         self._node_s += batch_s
         self._latencies.add(batch_s, self._waited_s)
         self._last_s = None
@@ -310,7 +324,8 @@ class _Serving:
         if self._rank.leads:
             order = self._rank.order
             folder = order.output_root / result_path(order.cell, order.user, order.job_id)
-            write_folder(folder, {SUMMARY: summary.model_dump_json(indent=2).encode()})
+            told = summary.model_dump_json(indent=2).encode()
+            write_folder(folder, {SUMMARY: told, ANSWERS: self._answers.lines()})
             _log.info("service over job=%s reason=%s summary=%s", order.job_id, reason, summary)
         return Ended(
             reason=reason,

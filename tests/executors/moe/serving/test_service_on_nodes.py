@@ -1,12 +1,19 @@
 """A service on nodes, by the cell's commands: what it reports, and how it ends."""
 
+import json
 import time
 
+import torch
+from transformers import AutoTokenizer
+
+from executors.moe.block import moe_blocks
+from executors.moe.conversion.storage import load
+from executors.moe.gating import Gating
 from executors.moe.serving.statistics import ServiceSummary
 from schemas.experts.commands import LayerPlacement
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
-from tests.support.moe_nodes import EXPERTS, LAYERS, Fleet, is_end, service
+from tests.support.moe_nodes import EXPERTS, LAYERS, MODEL, PROMPTS, Fleet, is_end, service
 
 
 def summary_of(fleet: Fleet, job_id: str) -> ServiceSummary:
@@ -41,6 +48,26 @@ def test_a_service_on_two_nodes_tells_what_it_has_routed_and_finishes(fleet: Fle
     assert (summary.requests, summary.batches, summary.request) == (60, 10, None)
     assert summary.batch is not None
     assert 0 < summary.batch.median_s <= summary.batch.p95_s
+
+
+def test_a_service_leaves_what_it_has_answered(fleet: Fleet) -> None:
+    fleet.assign("j", [("n1", 1), ("n2", 1)], service(requests={"most": 32}))
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    path = fleet.root / "output" / "c" / "u" / "j" / "answers.jsonl"
+    answers = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [answer["request"] for answer in answers] == list(range(32))
+    module, _ = load(fleet.settings.model_root / MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(fleet.settings.model_root / MODEL)
+    for block in moe_blocks(module).values():
+        block.gating = Gating("top1")
+    prompts = (fleet.settings.dataset_root / PROMPTS).read_text().splitlines()
+    for answer in answers:
+        prompt = json.loads(prompts[answer["request"] % len(prompts)])["prompt"]
+        tokens = tokenizer.encode(prompt, add_special_tokens=False)[-24:]
+        with torch.inference_mode():
+            expected = int(module.eval()(input_ids=torch.tensor([tokens])).logits[0, -1].argmax())
+        assert answer["answer"] == expected
+        assert answer["text"] == tokenizer.decode([expected])
 
 
 def test_a_commanded_placement_stands_from_one_batch_on(fleet: Fleet) -> None:
