@@ -52,7 +52,7 @@ def workload(told: dict[str, Any]) -> MoeTrainWorkload:
         "weight_decay": 0.1,
         "max_gradient_norm": 0.5,
         "balance_weight": 0.05,
-        "micro_op_mb": 0.004,
+        "micro_op_mb": 0.01,
         "seed": 3,
     } | told.get("hyperparameters", {})
     fields = {

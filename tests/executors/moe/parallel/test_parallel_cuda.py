@@ -7,7 +7,7 @@ import torch
 
 from executors.moe.parallel.micro_ops import Kind
 from executors.moe.parallel.trace import overlaps, waited_behind
-from tests.executors.moe.parallel.conftest import RunRanks
+from tests.executors.moe.conftest import RunRanks
 from tests.executors.moe.parallel.test_parallel_training import records
 from tests.support import parallel_scenarios as scenarios
 

@@ -7,7 +7,7 @@ import pytest
 
 from executors.moe.parallel.micro_ops import Kind
 from executors.moe.parallel.trace import MicroOpRecord, overlaps, waited_behind
-from tests.executors.moe.parallel.conftest import RunRanks
+from tests.executors.moe.conftest import RunRanks
 from tests.support import parallel_scenarios as scenarios
 
 
