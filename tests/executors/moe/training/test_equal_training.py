@@ -62,6 +62,7 @@ def test_two_ranks_train_what_one_process_does(run: RunRanks, gating: dict[str, 
             id="curriculum",
         ),
         pytest.param(1, {"gating": ADAPTIVE}, id="one rank"),
+        pytest.param(1, {"ordering": "planned"}, id="one rank, and nothing to plan"),
         pytest.param(
             4,
             {"experts": 16, "hyperparameters": {"global_batch_size": 4}, "work_samples": 13},
@@ -116,3 +117,23 @@ def test_a_controller_packs_at_its_steps_and_changes_nothing_else(run: RunRanks)
     expected = scenarios.reference(told)["parameters"]
     for name, values in expected.items():
         np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-5, atol=1e-8)
+
+
+def test_by_a_planned_order_ranks_train_the_same_and_plan_anew_when_experts_are_packed_anew(
+    run: RunRanks,
+) -> None:
+    told = {"gating": ADAPTIVE, "work_samples": 57, "hyperparameters": {"micro_op_mb": 0.005}}
+    results = run(scenarios.train_by_plan, 4, ordering="planned", packed={5: 2}, **told)
+    expected = scenarios.reference(told)
+    np.testing.assert_allclose(results[0]["losses"], expected["losses"], rtol=1e-9)
+    for name, values in expected["parameters"].items():
+        np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-6, atol=1e-9, err_msg=name)
+    plans, orders = results[0]["plans"], results[0]["orders"]
+    for result in results:
+        assert (result["plans"], result["orders"]) == (plans, orders)
+    assert [bool(plan) for plan in plans] == [False] * 3 + [True] * 2 + [False] * 3 + [True] * 2
+    assert (plans[3], plans[8]) == (plans[4], plans[9])
+    # Two ranks have each expert from then on, and average its gradients.
+    assert len(plans[8]) > len(plans[3])
+    for plan, order in zip(plans, orders, strict=True):
+        assert order == (plan or order)
