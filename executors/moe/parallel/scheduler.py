@@ -136,7 +136,7 @@ class CommunicationScheduler:
     All ranks run the same program, so the submissions of each kind come in the same order everywhere; an
     `Order` says how the two interleave, so all collectives may share a communicator (erratum I3). On CPUs one
     micro-op is under way at a time. On CUDA devices the thread hands them over, each to run when the one
-    before has ended, without waiting itself, so there the order must be a plan.
+    before has ended, without waiting itself, so there the order must be a `PlannedOrder`.
 
     Whatever goes wrong on any rank, each waiting call on every rank raises within `timeout_s` and a second:
     a rank that ends is noticed at once, one that is stopped or late after that time.
