@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.network.ranks import Rank
@@ -178,17 +178,47 @@ def train_by_plan(rank: Rank) -> dict[str, Any]:
             gradients.append([each.grad.flatten().tolist() for each in model.parameters()])
             orders.append([record.kind for record in ranks.trace])
             if number == 1:
-                plan = agreed_plan(plan_step(*measured_step(ranks.trace, began_s)))
+                gaps_s, allreduces = measured_step(ranks.trace, began_s)
+                plan = agreed_plan(plan_step(gaps_s, allreduces), len(gaps_s))
             if number == 2:
-                plan = agreed_plan(Plan((rank.arguments["after"],) * len(plan.after)))
+                plan = agreed_plan(Plan((rank.arguments["after"],) * len(plan.after)), len(gaps_s))
         return {"gradients": gradients, "orders": orders}
 
 
+def record(rank: Rank) -> dict[str, Any]:
+    """Micro-ops before, in and behind a recording; on a CUDA device, the one in it waits for much work."""
+    device, backend = device_of(rank)
+    with connected(rank, order=PlannedOrder(), backend=backend) as ranks:
+        rows = torch.randn(1_024, 1_024, device=device)
+        ranks.scheduler.allreduce(rows.clone(), ranks.everyone, "before").wait()
+        with ranks.scheduler.recording(device) as recording:
+            work = _keep_busy(rows) if device.type == "cuda" else None
+            ranks.scheduler.allreduce(rows, ranks.everyone, "in it").wait()
+        ranks.scheduler.allreduce(rows.clone(), ranks.everyone, "behind").wait()
+        recorded = [asdict(each) for each in recording.records()]
+        return {
+            "began_s": recording.began_s,
+            "worked_s": work and work[0].elapsed_time(work[1]) / 1e3,
+            "recorded": recorded,
+            "host": asdict(ranks.trace[1]),
+        }
+
+
+def _keep_busy(rows: Tensor) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(2_000):
+        rows = rows @ rows / 64
+    end.record()
+    return begin, end
+
+
 def disagree_on_a_plan(rank: Rank) -> dict[str, Any]:
-    """The last rank has an allreduce micro-op more than the others."""
+    """The last rank has more micro-ops than the others."""
+    told, is_last = rank.arguments, rank.rank == rank.world - 1
     with connected(rank):
         try:
-            agreed_plan(Plan((0,) * (4 + (rank.rank == rank.world - 1))))
+            agreed_plan(Plan((0,) * (4 + told["allreduces"] * is_last)), 6 + told["all_to_alls"] * is_last)
         except DisagreementError as error:
             return {"text": str(error)}
     return {}

@@ -28,8 +28,11 @@ from executors.moe.conversion.convert import Conversion, convert
 from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import MoeDescription
 from executors.moe.gating import Gating
+from executors.moe.parallel.micro_ops import Kind
 from executors.moe.parallel.packing import Packing
+from executors.moe.parallel.trace import MicroOpRecord
 from executors.moe.training.model import MoeModel, adapt, objective_of
+from executors.moe.training.ordering import PlannedSteps
 from executors.moe.training.packing import PackingController, begin_packing
 from executors.moe.training.peers import Peers
 from executors.moe.training.samples import order_of
@@ -52,7 +55,7 @@ def workload(told: dict[str, Any]) -> MoeTrainWorkload:
         "weight_decay": 0.1,
         "max_gradient_norm": 0.5,
         "balance_weight": 0.05,
-        "micro_op_mb": 0.004,
+        "micro_op_mb": 0.01,
         "seed": 3,
     } | told.get("hyperparameters", {})
     fields = {
@@ -198,7 +201,11 @@ def reference(told: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def trainer_of(
-    rank: Rank, told: dict[str, Any], generation: int = 1, world: int | None = None
+    rank: Rank,
+    told: dict[str, Any],
+    generation: int = 1,
+    world: int | None = None,
+    trace: list[MicroOpRecord] | None = None,
 ) -> Iterator[Trainer]:
     """A rank's trainer, connected with the others."""
     torch.set_num_threads(1)
@@ -206,7 +213,9 @@ def trainer_of(
     timeout_s = told.get("timeout_s", 20.0)
     job, family, model = workload(told), told.get("family", "gpt2"), model_of(told)
     group = ProcessGroup.form(meet(rank, generation, world), torch.device("cpu"), timeout_s)
-    connections = Connections(rank.rank, world, torch.device("cpu"), rank.host, timeout_s)
+    connections = Connections(
+        rank.rank, world, torch.device("cpu"), rank.host, timeout_s, told.get("ordering"), trace
+    )
     experts = len(next(iter(moe_blocks(model.module).values())).router.get_parameter("weight"))
     packing = begin_packing(world, experts, told.get("per_device"))
     spread = SpreadModel(model.module, connections, packing, job.hyperparameters.micro_op_mb, 200)
@@ -238,6 +247,27 @@ def train(rank: Rank) -> dict[str, Any]:
         per_device = trainer.packing.per_device
     found = {"losses": losses, "doubles": doubles, "per_device": [first.per_device, per_device]}
     return found | {"parameters": _listed(whole or {})}
+
+
+def train_by_plan(rank: Rank) -> dict[str, Any]:
+    """All of a job whose collectives have a planned order, packed anew after some steps; of each step, the
+    plan by which it went, and how many all-to-alls were issued before each allreduce."""
+    losses, plans, orders = [], [], []
+    trace: list[MicroOpRecord] = []
+    with trainer_of(rank, rank.arguments, trace=trace) as trainer:
+        steps = trainer._connections.steps
+        assert isinstance(steps, PlannedSteps)
+        while not trainer.is_finished:
+            if str(len(losses)) in rank.arguments["packed"]:
+                per_device = rank.arguments["packed"][str(len(losses))]
+                trainer.pack(Packing(trainer.packing.world, trainer.packing.experts, per_device))
+            plans.append(steps.plan.after)
+            trace.clear()
+            _step(trainer)
+            losses.append(trainer.loss)
+            orders.append(_before_allreduces([record.kind for record in trace]))
+        whole = trainer.collect()
+    return {"losses": losses, "plans": plans, "orders": orders, "parameters": _listed(whole or {})}
 
 
 def resume(rank: Rank) -> dict[str, Any]:
@@ -277,6 +307,11 @@ def adjust(rank: Rank) -> dict[str, Any]:
         found["is_settled"] = controller.is_settled
         found["parameters"] = _listed(trainer.collect() or {})
     return found
+
+
+def _before_allreduces(kinds: list[Kind]) -> list[int]:
+    places = [place for place, kind in enumerate(kinds) if kind is Kind.ALLREDUCE]
+    return [kinds[:place].count(Kind.ALL_TO_ALL) for place in places]
 
 
 def _step(trainer: Trainer) -> list[int]:

@@ -10,10 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executors.moe.parallel.micro_ops import DisagreementError
+from executors.moe.parallel.micro_ops import DisagreementError, Kind
 from executors.moe.parallel.packing import MicroOpTimes, Packing
 from executors.moe.parallel.planning import Plan
 from executors.workers.meeting import losses_told
+
+_DIGITS = 15
+"""Of a digest in hexadecimal, which an int64 has room for."""
 
 
 def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
@@ -29,27 +32,41 @@ def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
     return MicroOpTimes(all_to_all_s, feed_forward_s)
 
 
-def agreed_plan(plan: Plan) -> Plan:
+def agreed_plan(plan: Plan, all_to_alls: int) -> Plan:
     """Rank 0's plan, the same on each rank (erratum I3).
 
+    Args:
+        all_to_alls: micro-ops of the step for which this rank has planned.
+
     Raises:
-        DisagreementError: a rank has planned for another number of allreduce micro-ops, so its step differs.
+        DisagreementError: a rank has planned for another number of micro-ops, so its step differs; or it has
+            not got rank 0's plan.
         PeerLostError: a rank does not answer.
     """
-    count = torch.tensor([len(plan.after)])
-    counts = [torch.empty_like(count) for _ in range(dist.get_world_size())]
-    with losses_told():
-        dist.all_gather(counts, count)
-    for rank, each in enumerate(counts):
-        if int(each) != int(counts[0]):
-            raise DisagreementError(
-                f"ranks disagree: rank {rank} has {int(each)} allreduce micro-ops in a step, rank 0 has "
-                f"{int(counts[0])}"
-            )
+    everyones = _told([len(plan.after), all_to_alls])
+    for rank, counts in enumerate(everyones):
+        for kind, mine, first in zip((Kind.ALLREDUCE, Kind.ALL_TO_ALL), counts, everyones[0], strict=True):
+            if mine != first:
+                raise DisagreementError(
+                    f"ranks disagree: rank {rank} has {mine} {kind} micro-ops in a step, rank 0 has {first}"
+                )
     after = torch.tensor(plan.after, dtype=torch.int64)
+    if plan.after:
+        with losses_told():
+            dist.broadcast(after, 0)
+    agreed = Plan(tuple(after.tolist()))
+    digests = _told([int(agreed.digest[:_DIGITS], 16)])
+    if other := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
+        raise DisagreementError(f"ranks disagree: ranks {other} have not got the plan of rank 0")
+    return agreed
+
+
+def _told(numbers: Sequence[int]) -> list[list[int]]:
+    mine = torch.tensor(numbers)
+    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     with losses_told():
-        dist.broadcast(after, 0)
-    return Plan(tuple(after.tolist()))
+        dist.all_gather(everyones, mine)
+    return [each.tolist() for each in everyones]
 
 
 def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank: int) -> list[Tensor]:

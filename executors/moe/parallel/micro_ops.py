@@ -2,11 +2,9 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 import torch
-from torch.distributed import Work
 
 from executors.workers.meeting import PeerLostError
 
@@ -66,23 +64,3 @@ class Pending:
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(error)
-
-
-@dataclass(eq=False)
-class MicroOp:
-    """A piece of a collective.
-
-    Attributes:
-        label: what it is; the same on all ranks.
-        ready: on a CUDA device, when what it needs has been computed.
-        size_bytes: what this rank sends of tokens, or adds up of gradients.
-        start: issues it.
-    """
-
-    kind: Kind
-    label: str
-    size_bytes: int
-    start: Callable[[], list[Work]]
-    submitted_s: float
-    ready: torch.cuda.Event | None = None
-    pending: Pending = field(default_factory=Pending)

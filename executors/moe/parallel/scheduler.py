@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
@@ -19,10 +20,9 @@ from executors.moe.parallel.micro_ops import (
     CollectiveLostError,
     DisagreementError,
     Kind,
-    MicroOp,
     Pending,
 )
-from executors.moe.parallel.trace import MicroOpRecord
+from executors.moe.parallel.trace import DeviceTimes, MicroOpRecord, Recording
 
 _SLICE_S = 0.1
 """How long the thread waits before it looks whether another rank is lost."""
@@ -108,13 +108,35 @@ def failures_told(communication: Communication) -> Iterator[None]:
     raise type(cause)(str(cause))
 
 
+@dataclass(eq=False)
+class _MicroOp:
+    """A piece of a collective.
+
+    Attributes:
+        label: what it is; the same on all ranks.
+        ready: on a CUDA device, when what it needs has been computed.
+        size_bytes: what this rank sends of tokens, or adds up of gradients.
+        start: issues it.
+        recording: is told when it has ended.
+    """
+
+    kind: Kind
+    label: str
+    size_bytes: int
+    start: Callable[[], list[Work]]
+    submitted_s: float
+    ready: torch.cuda.Event | None = None
+    recording: Recording | None = None
+    pending: Pending = field(default_factory=Pending)
+
+
 class CommunicationScheduler:
     """Issues the collectives of one process (thesis, section 4.4.2 and 4.6.1).
 
     All ranks run the same program, so the submissions of each kind come in the same order everywhere; an
     `Order` says how the two interleave, so all collectives may share a communicator (erratum I3). On CPUs one
     micro-op is under way at a time. On CUDA devices the thread hands them over, each to run when the one
-    before has ended, without waiting itself, so there the order must be a plan.
+    before has ended, without waiting itself, so there the order must be a `PlannedOrder`.
 
     Whatever goes wrong on any rank, each waiting call on every rank raises within `timeout_s` and a second:
     a rank that ends is noticed at once, one that is stopped or late after that time.
@@ -133,7 +155,8 @@ class CommunicationScheduler:
         self._rank = rank
         self._timeout_s = timeout_s
         self._trace = trace
-        self._queues: dict[Kind, deque[MicroOp]] = {kind: deque() for kind in Kind}
+        self._recording: Recording | None = None
+        self._queues: dict[Kind, deque[_MicroOp]] = {kind: deque() for kind in Kind}
         self._changed = threading.Condition()
         self._error: Exception | None = None
         self._is_closing = False
@@ -183,6 +206,15 @@ class CommunicationScheduler:
         and have ended: they are so near that it would hold them up."""
         self._order.expected(count)
 
+    @contextmanager
+    def recording(self, device: torch.device) -> Iterator[Recording]:
+        """Record the micro-ops that are submitted in the block, which begins and ends with none under way."""
+        self._recording = Recording(device)
+        try:
+            yield self._recording
+        finally:
+            self._recording = None
+
     def close(self) -> None:
         """End the thread. What has not ended by then fails."""
         with self._changed:
@@ -192,12 +224,12 @@ class CommunicationScheduler:
         self._order.close()
 
     def _submit(self, kind: Kind, tensor: Tensor, start: Callable[[], list[Work]], label: str) -> Pending:
-        ready = None
+        ready, recording = None, self._recording
         if tensor.device.type == "cuda":
-            ready = torch.cuda.Event()
+            ready = torch.cuda.Event(enable_timing=recording is not None)
             ready.record()
         size_bytes = tensor.numel() * tensor.element_size()
-        op = MicroOp(kind, label, size_bytes, start, time.monotonic(), ready)
+        op = _MicroOp(kind, label, size_bytes, start, time.monotonic(), ready, recording)
         with self._changed:
             if self._error is not None:
                 op.pending.settle(self._error)
@@ -246,7 +278,7 @@ class CommunicationScheduler:
                     "rank 0, which decides, is stopped or cut off, or the plan is that of another step"
                 )
 
-    def _take(self, kind: Kind) -> MicroOp | None:
+    def _take(self, kind: Kind) -> _MicroOp | None:
         """The next micro-op of a kind, waited for: another rank may have come first. It stays queued."""
         with self._changed:
             while not self._queues[kind]:
@@ -256,12 +288,12 @@ class CommunicationScheduler:
                 self._order.check()
             return self._queues[kind][0]
 
-    def _carry_out(self, op: MicroOp) -> None:
+    def _carry_out(self, op: _MicroOp) -> None:
         issued_s = time.monotonic()
-        event = None
+        times = None
         try:
             if op.ready is not None:
-                event = self._hand_over(op.start, op.ready)
+                times = self._hand_over(op, op.ready)
             else:
                 for work in op.start():
                     self._wait(work, op, issued_s)
@@ -278,27 +310,29 @@ class CommunicationScheduler:
             self._queues[op.kind].popleft()
         self._order.finished(op.kind)
         op.pending.duration_s = completed_s - issued_s
+        record = MicroOpRecord(
+            *(self._rank, op.kind, op.label, op.size_bytes),
+            *(op.submitted_s, issued_s, completed_s),
+        )
         if self._trace is not None:
-            self._trace.append(
-                MicroOpRecord(
-                    *(self._rank, op.kind, op.label, op.size_bytes),
-                    *(op.submitted_s, issued_s, completed_s),
-                )
-            )
+            self._trace.append(record)
+        if op.recording is not None:
+            op.recording.add(record, times)
         with torch.cuda.stream(self._stream):  # so that a future that is set by it belongs to the stream
-            op.pending.settle(None, event)
+            op.pending.settle(None, None if times is None else times.ended)
 
-    def _hand_over(self, start: Callable[[], list[Work]], ready: torch.cuda.Event) -> torch.cuda.Event:
+    def _hand_over(self, op: _MicroOp, ready: torch.cuda.Event) -> DeviceTimes:
         # A stream of this thread's own: the training's would wait for each allreduce.
         if self._stream is None:
             self._stream = torch.cuda.Stream()
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(ready)
-            for work in start():
+            started, ended = (torch.cuda.Event(enable_timing=op.recording is not None) for _ in range(2))
+            started.record(self._stream)
+            for work in op.start():
                 work.wait()
-            event = torch.cuda.Event()
-            event.record(self._stream)
-        return event
+            ended.record(self._stream)
+        return DeviceTimes(ready, started, ended)
 
     def _hear_why(self) -> None:
         """Others may know better why a collective has failed than this rank, which only sees that it has."""
@@ -306,7 +340,7 @@ class CommunicationScheduler:
             self._order.check()
             time.sleep(_SLICE_S)
 
-    def _wait(self, work: Work, op: MicroOp, issued_s: float) -> None:
+    def _wait(self, work: Work, op: _MicroOp, issued_s: float) -> None:
         while True:
             try:
                 work.wait(timedelta(seconds=_SLICE_S))

@@ -19,10 +19,11 @@ from executors.moe.parallel.gradients import GradientAverage, leave_out_of_avera
 from executors.moe.parallel.groups import connect_expert_groups
 from executors.moe.parallel.packing import MicroOpTimes, Packing
 from executors.moe.parallel.planning import PlannedOrder
-from executors.moe.parallel.scheduler import CommunicationScheduler, Order
+from executors.moe.parallel.scheduler import CommunicationScheduler
 from executors.moe.parallel.trace import MicroOpRecord
 from executors.moe.training.hosting import ExpertTensor, LayerExperts
 from executors.moe.training.objective import Call
+from executors.moe.training.ordering import AgreedSteps, Ordering, PlannedSteps, StepOrder
 from executors.moe.training.peers import lost_at
 
 
@@ -50,7 +51,12 @@ class Micro:
 
 
 class Connections:
-    """One rank's connections, and the thread that issues what goes over them."""
+    """One rank's connections, and the thread that issues what goes over them.
+
+    Attributes:
+        scheduler: issues collectives.
+        steps: what each step has to do for their order.
+    """
 
     def __init__(
         self,
@@ -59,26 +65,32 @@ class Connections:
         device: torch.device,
         host: str,
         timeout_s: float,
+        ordering: Ordering | None = None,
         trace: list[MicroOpRecord] | None = None,
     ) -> None:
         """Connect; all ranks must do so at the same time, in the default process group.
 
-        On CPUs ranks agree on the order of collectives as they go. On CUDA devices it is that of submission,
-        which is the same on all ranks (erratum I3).
-
         Args:
             host: where the others reach this rank.
             timeout_s: how long a rank may be late.
+            ordering: how they come to one order of collectives. By default it is agreed on CPUs, and planned
+                on CUDA devices, where collectives are handed over long before they run (erratum I3).
+            trace: is told of each micro-op that has ended.
 
         Raises:
             CollectiveLostError, DisagreementError: see `AgreedOrder.connect`.
         """
         self.rank, self.world, self.device, self.timeout_s = rank, world, device, timeout_s
-        order: Order = PlannedOrder()
-        if device.type == "cpu":
+        self.steps: StepOrder
+        if (ordering or ("planned" if device.type == "cuda" else "agreed")) == "planned":
+            planned = PlannedOrder()
+            self.scheduler = CommunicationScheduler(planned, rank, timeout_s, trace)
+            self.steps = PlannedSteps(planned, self.scheduler, device, timeout_s)
+        else:
             store = PrefixStore("collectives", dist.distributed_c10d._get_default_store())
-            order = AgreedOrder.connect(store, rank, world, host, "", timeout_s)
-        self.scheduler = CommunicationScheduler(order, rank, timeout_s, trace)
+            agreed = AgreedOrder.connect(store, rank, world, host, "", timeout_s)
+            self.scheduler = CommunicationScheduler(agreed, rank, timeout_s, trace)
+            self.steps = AgreedSteps()
 
     @property
     def everyone(self) -> dist.ProcessGroup:
@@ -181,6 +193,7 @@ class SpreadModel:
                 rest = iter(arrived[len(parts) :])
                 moved += [[next(rest) for _ in kept[part]] for part in parts if part in kept]
             self._host(packing)
+        self._connections.steps.packed()
         return moved
 
     def _host(self, packing: Packing) -> None:

@@ -144,32 +144,15 @@ class Trainer:
             CollectiveLostError, DisagreementError: the ranks cannot go on together.
             DivergedError: the step would spoil the model. All ranks raise it.
         """
-        world, batch = self._peers.world, len(own.samples)
         # Masks depend on the place in the data alone, and on no step before.
         torch.manual_seed(
             derive_seed(self._told.seed, "dropout", self.samples_done + own.places.start, self._peers.rank)
         )
-        with failures_told(self._connections.scheduler):
-            loss = self._summed_loss(own)
-        passes = list(take_passes(self._module).values())
-        layers, experts = self.layers, self._spread.experts
-        routing = BatchRouting.nothing(layers, experts, batch)
-        if own.places:
-            routing = BatchRouting.of_share(passes, experts, batch, own.places, float(loss.detach()))
-        vector = routing.vector
-        self._peers.add_up("how the batch was routed", vector)
-        routing = routing.summed(vector)
-        part = loss * 0.0
-        if own.places:
-            part = loss / loss_tokens + self._told.balance_weight * routing.balance_loss(passes)
-        del passes
-        for parameter in self._moments:
-            parameter.grad = None
-        with failures_told(self._connections.scheduler):
-            (part * world).backward()
+        with self._connections.steps.step():
+            routing = self._differentiate(own, loss_tokens)
         self._descend(routing.loss / loss_tokens)
         self._order.record(own.samples, routing.ratios, routing.lengths.astype(np.int64))
-        self.samples_done += batch
+        self.samples_done += len(own.samples)
         self.steps += 1
         return routing
 
@@ -282,6 +265,29 @@ class Trainer:
         self._prepare_optimizer()
 
     # Parts of a step
+
+    def _differentiate(self, own: Share, loss_tokens: int) -> BatchRouting:
+        """The forward and the backward pass."""
+        batch = len(own.samples)
+        with failures_told(self._connections.scheduler):
+            loss = self._summed_loss(own)
+        passes = list(take_passes(self._module).values())
+        layers, experts = self.layers, self._spread.experts
+        routing = BatchRouting.nothing(layers, experts, batch)
+        if own.places:
+            routing = BatchRouting.of_share(passes, experts, batch, own.places, float(loss.detach()))
+        vector = routing.vector
+        self._peers.add_up("how the batch was routed", vector)
+        routing = routing.summed(vector)
+        part = loss * 0.0
+        if own.places:
+            part = loss / loss_tokens + self._told.balance_weight * routing.balance_loss(passes)
+        del passes
+        for parameter in self._moments:
+            parameter.grad = None
+        with failures_told(self._connections.scheduler):
+            (part * self._peers.world).backward()
+        return routing
 
     def _summed_loss(self, own: Share) -> Tensor:
         device = self._connections.device

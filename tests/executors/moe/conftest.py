@@ -1,19 +1,25 @@
-"""Nodes that train and serve a tiny model with experts, and data for it."""
+"""Nodes that train and serve a tiny model with experts, data for it, and ranks without nodes."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bench.network.links import loopback
+from bench.network.ranks import RunningRanks, Work, run_ranks
 from executors.moe.conversion.convert import Conversion, convert
 from executors.moe.conversion.storage import MoeDescription, save
 from executors.moe.gating import Gating
-from executors.moe.ranks.kinds import warm_up
 from executors.moe.settings import MoeSettings
+from executors.workers.processes import warm_up
 from tests.support.executors import write_dataset
 from tests.support.moe_nodes import DENSE, EXPERTS, MODEL, PROMPTS, Fleet
+
+RunRanks = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +47,29 @@ def moe_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def fork_server() -> None:
-    warm_up()
+    warm_up("tests.support.preloaded_ranks")
+
+
+@pytest.fixture
+def run(fork_server: None, tmp_path: Path) -> RunRanks:
+    """Runs what ranks do, each in a process of its own, on the loopback interface, and returns their results;
+    fails if one did."""
+
+    def run(work: Work, world: int, **arguments: Any) -> list[dict[str, Any]]:
+        return run_ranks(work, loopback(world), Path(mkdtemp(dir=tmp_path)), timeout_s=120.0, **arguments)
+
+    return run
+
+
+@pytest.fixture
+def run_survivors(fork_server: None, tmp_path: Path) -> RunRanks:
+    """The same, with the results of some ranks."""
+
+    def run(work: Work, world: int, among: Sequence[int], **arguments: Any) -> list[dict[str, Any]]:
+        with RunningRanks(work, loopback(world), Path(mkdtemp(dir=tmp_path)), **arguments) as ranks:
+            return ranks.results(120.0, among)
+
+    return run
 
 
 @pytest.fixture

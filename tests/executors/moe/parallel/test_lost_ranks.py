@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.executors.moe.parallel.conftest import RunRanks
+from tests.executors.moe.conftest import RunRanks
 from tests.support import parallel_scenarios as scenarios
 
 
@@ -16,7 +16,7 @@ from tests.support import parallel_scenarios as scenarios
 def test_the_others_are_told_of_a_lost_rank_and_form_a_new_group(
     run_survivors: RunRanks, signal: str, timeout_s: float, within_s: float
 ) -> None:
-    results = run_survivors(scenarios.lose_a_rank, 3, signal=signal, peer_timeout_s=timeout_s)
+    results = run_survivors(scenarios.lose_a_rank, 3, [0, 1], signal=signal, peer_timeout_s=timeout_s)
     for result in results:
         assert result["type"] == "CollectiveLostError", result
         assert "rank 2" in result["text"]

@@ -7,7 +7,7 @@ import torch
 
 from executors.moe.parallel.micro_ops import Kind
 from executors.moe.parallel.trace import overlaps, waited_behind
-from tests.executors.moe.parallel.conftest import RunRanks
+from tests.executors.moe.conftest import RunRanks
 from tests.executors.moe.parallel.test_parallel_training import records
 from tests.support import parallel_scenarios as scenarios
 
@@ -54,3 +54,12 @@ def test_no_allreduce_overlaps_an_all_to_all_which_waits_behind_one_at_most(
     assert max(count for trace in traces for count in waited_behind(trace).values()) <= 1
     orders = [[record.label for record in trace] for trace in traces]
     assert all(one == other for one, other in pairwise(orders))
+
+
+def test_a_recording_has_the_times_of_the_device(run: RunRanks, world: int) -> None:
+    for result in run(scenarios.record, world, device="cuda"):
+        (recorded,) = result["recorded"]
+        submitted_s = recorded["submitted_s"] - result["began_s"]
+        assert submitted_s == pytest.approx(result["worked_s"], rel=0.1)
+        assert recorded["submitted_s"] <= recorded["issued_s"] < recorded["completed_s"]
+        assert result["host"]["submitted_s"] - result["began_s"] < submitted_s

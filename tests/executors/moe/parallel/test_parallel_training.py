@@ -7,7 +7,7 @@ import pytest
 
 from executors.moe.parallel.micro_ops import Kind
 from executors.moe.parallel.trace import MicroOpRecord, overlaps, waited_behind
-from tests.executors.moe.parallel.conftest import RunRanks
+from tests.executors.moe.conftest import RunRanks
 from tests.support import parallel_scenarios as scenarios
 
 
@@ -77,9 +77,19 @@ def test_a_step_by_a_plan_has_the_gradients_of_one_without_and_the_planned_order
         assert result["orders"][1] != kinds
 
 
-def test_ranks_whose_steps_differ_are_told_so_when_they_plan(run: RunRanks) -> None:
-    for result in run(scenarios.disagree_on_a_plan, 3):
-        assert "rank 2 has 5 allreduce micro-ops in a step, rank 0 has 4" in result["text"]
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ((1, 0), "rank 2 has 5 allreduce micro-ops in a step, rank 0 has 4"),
+        ((0, 2), "rank 2 has 8 all-to-all micro-ops in a step, rank 0 has 6"),
+    ],
+    ids=["allreduces", "all_to_alls"],
+)
+def test_ranks_whose_steps_differ_are_told_so_when_they_plan(
+    run: RunRanks, more: tuple[int, int], text: str
+) -> None:
+    for result in run(scenarios.disagree_on_a_plan, 3, allreduces=more[0], all_to_alls=more[1]):
+        assert text in result["text"]
 
 
 @pytest.mark.parametrize("per_device", [[1, 2], [2, 4], [1, 4], [2, 1]])
@@ -92,3 +102,10 @@ def test_experts_move_to_where_they_are_packed(run: RunRanks, per_device: Sequen
         assert result["shapes"] == [[count, 2, 3], [count, 5]]
         assert result["spread"] == [0.0, 0.0]
         assert result["times"] == {"all_to_all_s": 1.5, "feed_forward_s": 1.0}
+
+
+def test_a_recording_has_the_micro_ops_that_were_submitted_in_it(run: RunRanks) -> None:
+    for result in run(scenarios.record, 2):
+        assert result["recorded"] == [result["host"]]
+        assert "in it" in result["host"]["label"]
+        assert result["began_s"] <= result["host"]["submitted_s"]

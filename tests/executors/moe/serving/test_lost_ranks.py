@@ -1,34 +1,30 @@
 """What the ranks of a service see when one of them is lost, or does otherwise."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.network.links import Place
-from bench.network.ranks import RunningRanks
+from tests.executors.moe.conftest import RunRanks
 from tests.support.served_ranks import lose
 
-LOOPBACK = Place("127.0.0.1", "lo")
 TIMEOUT_S = 2.0
 
 
-def seen(tmp_path: Path, how: str, among: list[int]) -> list[dict[str, Any]]:
+def seen(run_survivors: RunRanks, how: str, among: list[int]) -> list[dict[str, Any]]:
     told = {"layers": 2, "experts": 4, "how": how, "timeout_s": TIMEOUT_S, "profile_batches": 0}
-    with RunningRanks(lose, [LOOPBACK] * 3, tmp_path, **told) as ranks:
-        return ranks.results(30.0, among)
+    return run_survivors(lose, 3, among, **told)
 
 
 @pytest.mark.parametrize("how", ["dies", "stops", "dies_between_batches"])
-def test_a_rank_that_is_lost_ends_the_others_in_time(tmp_path: Path, how: str) -> None:
-    for result in seen(tmp_path, how, [0, 2]):
+def test_a_rank_that_is_lost_ends_the_others_in_time(run_survivors: RunRanks, how: str) -> None:
+    for result in seen(run_survivors, how, [0, 2]):
         assert result["kind"] == "CollectiveLostError"
         assert f"another rank is gone, or has not come within {TIMEOUT_S:g} s" in result["message"]
         assert result["after_s"] < TIMEOUT_S + 3.0
 
 
-def test_a_rank_that_decides_otherwise_is_found_by_all(tmp_path: Path) -> None:
-    for result in seen(tmp_path, "disagrees", [0, 1, 2]):
+def test_a_rank_that_decides_otherwise_is_found_by_all(run_survivors: RunRanks) -> None:
+    for result in seen(run_survivors, "disagrees", [0, 1, 2]):
         assert result["kind"] == "DisagreementError"
         assert result["message"] == (
             "the beginning of a batch: ranks [1] have decided otherwise than rank 0 since the choices at MoE "

@@ -1,23 +1,19 @@
 """Answers of a service are those of the model in one process, wherever its experts are."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.network.links import Place
-from bench.network.ranks import run_ranks
 from solvers.experts.schemes import SCHEMES
+from tests.executors.moe.conftest import RunRanks
 from tests.support.served_ranks import serve
 
-LOOPBACK = Place("127.0.0.1", "lo")
 EXACT = sorted(set(SCHEMES) - {"ideal"})
 
 
-def served(tmp_path: Path, world: int, **told: Any) -> list[dict[str, Any]]:
+def served(run: RunRanks, world: int, **told: Any) -> list[dict[str, Any]]:
     told = {"layers": 3, "experts": 4, "sizes": [8] * 5} | told
-    tmp_path.mkdir(exist_ok=True)
-    return run_ranks(serve, [LOOPBACK] * world, tmp_path, 120.0, **told)
+    return run(serve, world, **told)
 
 
 def assert_same_answers(results: list[dict[str, Any]]) -> None:
@@ -27,77 +23,77 @@ def assert_same_answers(results: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("scheme", EXACT)
-def test_every_scheme_gives_the_models_answers(tmp_path: Path, scheme: str) -> None:
-    assert_same_answers(served(tmp_path, 3, scheme=scheme))
+def test_every_scheme_gives_the_models_answers(run: RunRanks, scheme: str) -> None:
+    assert_same_answers(served(run, 3, scheme=scheme))
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_any_number_of_ranks_gives_the_models_answers(tmp_path: Path, world: int) -> None:
-    assert_same_answers(served(tmp_path, world))
+def test_any_number_of_ranks_gives_the_models_answers(run: RunRanks, world: int) -> None:
+    assert_same_answers(served(run, world))
 
 
-def test_one_request_at_a_time_gives_the_models_answers(tmp_path: Path) -> None:
+def test_one_request_at_a_time_gives_the_models_answers(run: RunRanks) -> None:
     # All ranks but one have nothing to answer; experts outnumber tokens in some of these batches.
-    results = served(tmp_path, 3, sizes=[1] * 6, experts=8, most=8)
+    results = served(run, 3, sizes=[1] * 6, experts=8, most=8)
     assert_same_answers(results)
 
 
-def test_an_expert_that_nobody_chooses_is_placed_all_the_same(tmp_path: Path) -> None:
-    results = served(tmp_path, 2, dead=[1, 2])
+def test_an_expert_that_nobody_chooses_is_placed_all_the_same(run: RunRanks) -> None:
+    results = served(run, 2, dead=[1, 2])
     assert_same_answers(results)
     tokens = [layer["tokens"] for batch in results[0]["passages"] for layer in batch]
     assert any(0 in counts for counts in tokens)
 
 
 @pytest.mark.parametrize("gating", ["top2", "adaptive"])
-def test_tokens_with_two_experts_give_the_models_answers(tmp_path: Path, gating: str) -> None:
-    results = served(tmp_path, 2, gating=gating)
+def test_tokens_with_two_experts_give_the_models_answers(run: RunRanks, gating: str) -> None:
+    results = served(run, 2, gating=gating)
     assert_same_answers(results)
     doubles = [layer["doubles"] for batch in results[0]["passages"] for layer in batch]
     assert sum(doubles) > 0
 
 
-def test_answers_are_the_same_wherever_a_command_has_experts_stand(tmp_path: Path) -> None:
+def test_answers_are_the_same_wherever_a_command_has_experts_stand(run: RunRanks) -> None:
     everywhere = [[0, 1, 2, 3]] * 3
     uneven = [[3], [0, 1, 2], [3]]
     placements = [(1, [(0, everywhere), (1, uneven)]), (3, [(0, uneven), (2, everywhere)])]
     for scheme in ("balanced", "without_fine_tuning", "one_per_device"):
-        results = served(tmp_path / scheme, 3, scheme=scheme, placements=placements)
+        results = served(run, 3, scheme=scheme, placements=placements)
         assert_same_answers(results)
 
 
-def test_a_standing_placement_that_serves_well_is_kept(tmp_path: Path) -> None:
+def test_a_standing_placement_that_serves_well_is_kept(run: RunRanks) -> None:
     # Everything is everywhere: nothing is left to load or to revise, whatever is chosen.
     everywhere = [[0, 1, 2, 3]] * 2
-    results = served(tmp_path, 2, placements=[(0, [(layer, everywhere) for layer in range(3)])])
+    results = served(run, 2, placements=[(0, [(layer, everywhere) for layer in range(3)])])
     assert_same_answers(results)
     for result in results:
         for batch in result["passages"]:
             assert [(layer["loads"], layer["revised"]) for layer in batch] == [(0, False)] * 3
 
 
-def test_the_busiest_device_gets_little_more_than_the_mean(tmp_path: Path) -> None:
-    results = served(tmp_path, 4, experts=8, sizes=[16] * 6)
+def test_the_busiest_device_gets_little_more_than_the_mean(run: RunRanks) -> None:
+    results = served(run, 4, experts=8, sizes=[16] * 6)
     for batch in results[0]["passages"][2:]:
         for layer in batch:
             assert layer["busiest"] <= -(-sum(layer["tokens"]) // 4) * 1.05
 
 
-def test_balanced_gating_spreads_tokens_whatever_was_chosen(tmp_path: Path) -> None:
-    results = served(tmp_path, 4, scheme="ideal")
+def test_balanced_gating_spreads_tokens_whatever_was_chosen(run: RunRanks) -> None:
+    results = served(run, 4, scheme="ideal")
     for batch in results[0]["passages"][2:]:
         assert all(layer["busiest"] == -(-sum(layer["tokens"]) // 4) for layer in batch)
 
 
-def test_all_ranks_profile_the_same(tmp_path: Path) -> None:
-    results = served(tmp_path, 3, profile_batches=4, sizes=[8] * 4)
+def test_all_ranks_profile_the_same(run: RunRanks) -> None:
+    results = served(run, 3, profile_batches=4, sizes=[8] * 4)
     assert len({(result["accuracy"], result["paths"]) for result in results}) == 1
     assert 0 <= results[0]["accuracy"] <= 1
     assert all(layer["foretold"] is None for batch in results[0]["passages"] for layer in batch)
 
 
-def test_the_thesis_scheme_revises_what_it_has_not_foretold(tmp_path: Path) -> None:
-    results = served(tmp_path, 2, scheme="lina", sizes=[8] * 8)
+def test_the_thesis_scheme_revises_what_it_has_not_foretold(run: RunRanks) -> None:
+    results = served(run, 2, scheme="lina", sizes=[8] * 8)
     for batch in results[0]["passages"][2:]:
         for layer in batch:
             assert layer["revised"] == (not layer["foretold"])

@@ -1,21 +1,15 @@
 """Ranks together train what one process does: losses, routing and parameters."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench.network.links import loopback
-from bench.network.ranks import run_ranks
+from tests.executors.moe.conftest import RunRanks
 from tests.support import trained_ranks as scenarios
 
 ADAPTIVE = {"mode": "adaptive", "threshold": 0.15}
 ADAPTER = {"rank": 2, "alpha": 4.0, "target_modules": ["gate_up_proj", "down_proj", "q_proj"]}
-
-
-def ranks(tmp_path: Path, world: int, work: Any = scenarios.train, **told: Any) -> list[dict[str, Any]]:
-    return run_ranks(work, loopback(world), tmp_path, timeout_s=120.0, **told)
 
 
 def assert_equal(results: list[dict[str, Any]], told: dict[str, Any], after: int = 0) -> None:
@@ -37,9 +31,9 @@ def assert_equal(results: list[dict[str, Any]], told: dict[str, Any], after: int
 @pytest.mark.parametrize(
     "gating", [{"mode": "top1"}, {"mode": "top2"}, ADAPTIVE], ids=["top1", "top2", "adaptive"]
 )
-def test_two_ranks_train_what_one_process_does(tmp_path: Path, gating: dict[str, Any]) -> None:
+def test_two_ranks_train_what_one_process_does(run: RunRanks, gating: dict[str, Any]) -> None:
     told = {"gating": gating}
-    assert_equal(ranks(tmp_path, 2, **told), told)
+    assert_equal(run(scenarios.train, 2, **told), told)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +62,7 @@ def test_two_ranks_train_what_one_process_does(tmp_path: Path, gating: dict[str,
             id="curriculum",
         ),
         pytest.param(1, {"gating": ADAPTIVE}, id="one rank"),
+        pytest.param(1, {"ordering": "planned"}, id="one rank, and nothing to plan"),
         pytest.param(
             4,
             {"experts": 16, "hyperparameters": {"global_batch_size": 4}, "work_samples": 13},
@@ -81,26 +76,26 @@ def test_two_ranks_train_what_one_process_does(tmp_path: Path, gating: dict[str,
         ),
     ],
 )
-def test_so_they_do_whatever_is_trained(tmp_path: Path, world: int, told: dict[str, Any]) -> None:
-    assert_equal(ranks(tmp_path, world, **told), told)
+def test_so_they_do_whatever_is_trained(run: RunRanks, world: int, told: dict[str, Any]) -> None:
+    assert_equal(run(scenarios.train, world, **told), told)
 
 
-def test_packing_anew_in_the_middle_changes_nothing(tmp_path: Path) -> None:
+def test_packing_anew_in_the_middle_changes_nothing(run: RunRanks) -> None:
     told = {"gating": ADAPTIVE, "adapter": None}
-    results = ranks(tmp_path, 4, packed={2: 2, 4: 4}, **told)
+    results = run(scenarios.train, 4, packed={2: 2, 4: 4}, **told)
     assert results[0]["per_device"] == [1, 4]
     assert_equal(results, told)
 
 
-def test_packing_anew_moves_adapters_with_their_experts(tmp_path: Path) -> None:
+def test_packing_anew_moves_adapters_with_their_experts(run: RunRanks) -> None:
     told = {"family": "llama", "gating": ADAPTIVE, "adapter": ADAPTER}
-    assert_equal(ranks(tmp_path, 2, packed={3: 4}, **told), told)
+    assert_equal(run(scenarios.train, 2, packed={3: 4}, **told), told)
 
 
 @pytest.mark.parametrize("adapter", [None, ADAPTER], ids=["all weights", "adapter"])
 @pytest.mark.parametrize(("world", "per_device"), [(1, None), (2, 4)], ids=["one rank", "packed otherwise"])
 def test_what_goes_on_otherwise_packed_comes_to_the_same(
-    tmp_path: Path, adapter: dict[str, Any] | None, world: int, per_device: int | None
+    run: RunRanks, adapter: dict[str, Any] | None, world: int, per_device: int | None
 ) -> None:
     told = {
         "family": "llama",
@@ -108,15 +103,13 @@ def test_what_goes_on_otherwise_packed_comes_to_the_same(
         "adapter": adapter,
         "hyperparameters": {"curriculum": True},
     }
-    results = ranks(
-        tmp_path, 2, scenarios.resume, steps=4, again={"per_device": per_device, "world": world}, **told
-    )
+    results = run(scenarios.resume, 2, steps=4, again={"per_device": per_device, "world": world}, **told)
     assert_equal(results[:world], told, after=4)
 
 
-def test_a_controller_packs_at_its_steps_and_changes_nothing_else(tmp_path: Path) -> None:
-    told = {"work_samples": 150}
-    results = ranks(tmp_path, 4, scenarios.adjust, **told)
+def test_a_controller_packs_at_its_steps_and_changes_nothing_else(run: RunRanks) -> None:
+    told = {"hyperparameters": {"global_batch_size": 4}, "work_samples": 64}
+    results = run(scenarios.adjust, 4, **told)
     packings = results[0]["packings"]
     assert [result["packings"] for result in results] == [packings] * 4
     for index, (step, per_device) in enumerate(packings):
@@ -124,3 +117,23 @@ def test_a_controller_packs_at_its_steps_and_changes_nothing_else(tmp_path: Path
     expected = scenarios.reference(told)["parameters"]
     for name, values in expected.items():
         np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-5, atol=1e-8)
+
+
+def test_by_a_planned_order_ranks_train_the_same_and_plan_anew_when_experts_are_packed_anew(
+    run: RunRanks,
+) -> None:
+    told = {"gating": ADAPTIVE, "work_samples": 57, "hyperparameters": {"micro_op_mb": 0.005}}
+    results = run(scenarios.train_by_plan, 4, ordering="planned", packed={5: 2}, **told)
+    expected = scenarios.reference(told)
+    np.testing.assert_allclose(results[0]["losses"], expected["losses"], rtol=1e-9)
+    for name, values in expected["parameters"].items():
+        np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-6, atol=1e-9, err_msg=name)
+    plans, orders = results[0]["plans"], results[0]["orders"]
+    for result in results:
+        assert (result["plans"], result["orders"]) == (plans, orders)
+    assert [bool(plan) for plan in plans] == [False] * 3 + [True] * 2 + [False] * 3 + [True] * 2
+    assert (plans[3], plans[8]) == (plans[4], plans[9])
+    # Two ranks have each expert from then on, and average its gradients.
+    assert len(plans[8]) > len(plans[3])
+    for plan, order in zip(plans, orders, strict=True):
+        assert order == (plan or order)

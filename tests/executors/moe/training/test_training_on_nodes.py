@@ -18,7 +18,7 @@ from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from tests.support.moe_nodes import DENSE, EXPERTS, LAYERS, MODEL, Fleet, is_end, service, training
 
 BOTH = [("n1", 1), ("n2", 1)]
-LONG = 240
+LONG = 150
 """Samples of a job that takes so long that it can be interrupted."""
 
 
