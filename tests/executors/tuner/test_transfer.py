@@ -68,6 +68,7 @@ def validation_loss(worker: LoneWorker, job_id: str, work: TuningWorkload) -> fl
     return loss / tokens
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
 def test_a_related_task_teaches_more_than_an_unrelated_one(teacher: LoneWorker, mode: TransferMode) -> None:
     target = job("target", _STEPS)
