@@ -60,7 +60,7 @@ QUICK = Extent(
     generation=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=128, length=64),
     samples=(4_000, 2_000),
     batch_sizes=(64, 16),
-    evaluations=16,
+    evaluations=14,
     interval=6,
     seeds=1,
     thresholds=(),

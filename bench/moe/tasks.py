@@ -126,7 +126,7 @@ def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, see
         lambda: BertForSequenceClassification(config),
         outputs_per_token=0.0,
         batch_size=batch_size,
-        learning_rate=2e-3,
+        learning_rate=1e-3,
     )
 
 
