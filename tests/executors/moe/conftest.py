@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -47,6 +48,8 @@ def moe_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def fork_server() -> None:
+    """In place of one that tests before may have started in this process, which has imported less."""
+    forkserver._forkserver._stop()
     warm_up("tests.support.preloaded_ranks")
 
 

@@ -122,10 +122,10 @@ def test_an_adapter_on_experts_is_left_beside_the_model_that_it_makes(fleet: Fle
     assert not torch.allclose(expected, without, atol=1e-3)
 
 
-def interrupted(fleet: Fleet, **settings: object) -> int:
-    """A job that is preempted in its midst; how far it is."""
+def interrupted(fleet: Fleet) -> int:
+    """A job that is preempted in its midst; how far it is. The nodes have begun anew since."""
     for name in ("n1", "n2"):
-        fleet.add(name, checkpoint_s=1e-3, progress_s=1e-3, **settings)
+        fleet.add(name, checkpoint_s=1e-3, progress_s=1e-3)
     fleet.assign("j", BOTH, training(2, LONG))
     fleet.until(lambda: any(each.samples_done >= 12 for each in fleet.reports(RunProgressed)))
     fleet.release("j", "preempted")
@@ -133,6 +133,8 @@ def interrupted(fleet: Fleet, **settings: object) -> int:
     assert not fleet.reports(RunFailed)
     done = [each.samples_done for each in fleet.reports(RunProgressed) if is_end(each)]
     assert len(set(done)) == 1
+    for name in ("n1", "n2"):
+        fleet.add(name)
     return done[0]
 
 
@@ -176,6 +178,8 @@ def test_a_job_that_the_cell_knows_to_be_at_its_beginning_starts_anew(fleet: Fle
 def test_a_replaced_writer_keeps_nothing(fleet: Fleet) -> None:
     done = interrupted(fleet)
     newest = fleet.checkpoints("j")[-1]
+    for name in ("n1", "n2"):
+        fleet.add(name, checkpoint_s=1e-3)
     fleet.assign("j", BOTH, training(2, LONG), generation=3, resume_samples=done)
     fleet.until(lambda: fleet.checkpoints("j")[-1].name.startswith("3-"))
     fleet.release("j", "preempted", generation=3)
