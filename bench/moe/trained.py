@@ -8,17 +8,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
-from transformers import PreTrainedModel
 
 from bench.moe.tasks import Task
-from executors.moe.block import auxiliary_loss, moe_blocks, set_gating, take_passes
+from executors.moe.block import auxiliary_loss, set_gating, take_passes
 from executors.moe.conversion.convert import Conversion, convert
 from executors.moe.curriculum import Curriculum
 from executors.moe.gating import Gating
 
 _BALANCE = 0.01
 """Section 5.4.3."""
-ROUTER_DEVIATION = 2.0
 _WARM_UP_STEPS = 20
 _LARGEST_GRADIENT = 1.0
 """Longer ones are shortened to it, without which the encoder learns in fits."""
@@ -126,7 +124,6 @@ class Training:
         if scheme.gating is not None:
             conversion = Conversion(experts=task.size.experts, initialization="random", seed=seed)
             convert(self._model, conversion, scheme.gating)
-            _sharpen(self._model, task.size.hidden, seed)
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(), lr=task.learning_rate, weight_decay=0.0, fused=True
         )
@@ -194,16 +191,3 @@ class Training:
         if held_out.labels.ndim == 1:
             return 100.0 * float((logits.argmax(dim=-1) == held_out.labels).double().mean())
         return float(cross_entropy(logits[:, :-1].flatten(0, 1), held_out.labels[:, 1:].flatten()).exp())
-
-
-def _sharpen(model: PreTrainedModel, hidden: int, seed: int) -> None:
-    """Draw routers so that logits of normalised states have the standard deviation `ROUTER_DEVIATION`.
-
-    With the model's own deviation all experts have nearly the same probability, so that for hundreds of steps
-    nearly all tokens get two; trained for thousands, as in the thesis, routers become sharp by themselves.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for block in moe_blocks(model).values():
-            weight = block.router.get_parameter("weight")
-            weight.normal_(0.0, ROUTER_DEVIATION / hidden**0.5, generator=generator)

@@ -58,7 +58,7 @@ def training_workload(work_samples: int = _RECORDS) -> MoeTrainWorkload:
         model=MODEL,
         conversion=Conversion(experts=_EXPERTS, noise=0.1),
         dataset=Dataset(path=f"{_TEXTS}.jsonl", samples=_RECORDS),
-        gating=GatingRule(mode="adaptive", threshold=0.3),
+        gating=GatingRule(mode="adaptive", threshold=0.1),
         hyperparameters=MoeHyperparameters(
             global_batch_size=16, sequence_length=64, learning_rate=1e-3, curriculum=True
         ),

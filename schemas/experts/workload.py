@@ -125,7 +125,7 @@ class Requests(Record):
 
     dataset: Dataset
     """JSONL, a prompt each line."""
-    rate_per_s: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    rate_per_s: Annotated[float, Field(ge=1e-3, le=1e6)] | None = None
     """So many arrive in a second; None where the next batch comes when the last is done."""
     most: Annotated[int, Field(ge=1, le=10**12)] | None = None
     """It ends after so many: the file is begun anew when it is through. None: once through the file, or, with

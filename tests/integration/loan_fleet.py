@@ -127,5 +127,5 @@ def running_fleet(root: Path) -> Iterator[Fleet]:
     folders.create()
     write_datasets(folders.datasets, seed=1)
     shutil.copytree(default_base_directory(), folders.models / "tiny-llama")
-    with watched(Fleet, CELLS, folders, HASTE, executors=3) as fleet:
+    with watched(Fleet, CELLS, folders, {**HASTE, "MILLRACE_CHECKPOINT_S": "1"}, executors=3) as fleet:
         yield fleet

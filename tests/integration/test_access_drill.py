@@ -57,6 +57,7 @@ staffing              r     -       r         -         -     w      -      r
 jobs.state            r     -       r         -         -     w      -      r
 loans                 r     -       r         -         -     w      -      r
 merging               r     -       r         -         -     w      -      r
+experts               r     -       r         -         -     w      -      r
 zones.state           -     -       r         -         -     w      -      r
 snapshots             -     -       -         -         -     rw     -      -
 cells.dlt             -     -       -         r         -     w      -      r

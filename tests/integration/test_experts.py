@@ -81,6 +81,9 @@ def test_a_model_is_trained_on_two_nodes_and_served_and_its_experts_follow_the_r
         if report.job_id == "trained" and report.loss is not None
     ]
     assert losses[-1] < losses[0]
+    layers = [layer for report in fleet.routed("trained") for layer in report.layers]
+    doubles, pairs = sum(layer.doubles for layer in layers), sum(sum(layer.tokens) for layer in layers)
+    assert 0.1 < doubles / (pairs - doubles) < 0.9, "some tokens have one expert, and some two"
     fleet.publish_trained("trained")
 
     fleet.submit("served", serving_workload("trained"))

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from executors.lora.default_base import default_base_directory
 from infra.demo.library import pieces, write_task
-from infra.demo.merging import SETTINGS, tuning_workload, write_tasks
+from infra.demo.merging import tuning_workload, write_tasks
 from infra.deployment.folders import Folders
 from schemas.jobs import JobSubmitted
 from schemas.merging.commands import TaskAssigned
@@ -35,7 +35,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedDeploymen
     write_tasks(folders.datasets)
     programs = pieces(("asyncio/*.py", "unittest/*.py"), seed=2)
     write_task(folders.datasets, "programs", programs[:300], held_back=60)
-    with watched(WatchedDeployment, CELLS, folders, SETTINGS, executors=1) as fleet:
+    with watched(WatchedDeployment, CELLS, folders, {"MILLRACE_CHECKPOINT_S": "2"}, executors=1) as fleet:
         yield fleet
 
 

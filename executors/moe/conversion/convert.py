@@ -32,6 +32,10 @@ class Conversion(BaseModel):
             ``random`` draws experts anew, as the thesis does (section 5.4.3), for training from scratch.
         noise: standard deviation of the noise on each dense weight, in standard deviations of its matrix.
             Without it, routing alone would tell the experts apart.
+        router_deviation: standard deviation of the routers' logits for normalised states. With one as small
+            as that of a model's own weights, hardly an expert is preferred, so that under adaptive gating
+            nearly all tokens have two for hundreds of steps; trained for thousands, as in the thesis,
+            routers become sharp by themselves.
         seed: of routers, noise and random experts.
     """
 
@@ -41,13 +45,12 @@ class Conversion(BaseModel):
     layers: Literal["all", "alternate"] | PositiveInt = "all"
     initialization: Literal["dense", "random"] = "dense"
     noise: NonNegativeFloat = 0.01
+    router_deviation: NonNegativeFloat = 2.0
     seed: int = Field(default=0, ge=0, lt=2**63)
 
 
 def convert(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> None:
     """Put experts in the place of a dense model's feed-forward networks, in the model itself.
-
-    Routers are drawn normally distributed, as the model's own weights are.
 
     Raises:
         ValueError: the model is of a kind whose anatomy is not known, it has no such layer, or it has too few
@@ -59,7 +62,8 @@ def convert(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> N
         block = _new_block(model, network, conversion.experts, gating)
         deviation = float(model.config.initializer_range)
         with torch.no_grad():
-            _draw_(block.router.get_parameter("weight"), deviation, generator)
+            router = block.router.get_parameter("weight")
+            _draw_(router, conversion.router_deviation / router.shape[1] ** 0.5, generator)
             experts = block.get_submodule("experts")
             for name, dense in _dense_parameters(model, network).items():
                 _fill_(experts.get_parameter(name), dense, name, conversion, deviation, generator)

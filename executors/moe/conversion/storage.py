@@ -65,7 +65,10 @@ def load(directory: Path) -> tuple[PreTrainedModel, MoeDescription]:
             convert_structure(model, description.conversion, description.gating)
             load_model(model, directory / TENSORS)
     except (OSError, ValidationError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{directory}: no model with gated experts: {error}") from error
+        reason = str(error).replace(f"{directory}/", "")
+        raise ValueError(
+            f"{directory.name}: no model with gated experts, as a job that trains leaves it: {reason}"
+        ) from error
     return model.eval(), description
 
 

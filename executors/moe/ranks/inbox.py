@@ -37,9 +37,12 @@ class Inbox:
                 self._changed.wait(timeout_s)
 
     def tell(self, word: Joined | Progress | Told | Ended | Failed) -> None:
-        """Say something to the node."""
+        """Say something to the node. Without it the process ends: nobody would hear of what it does."""
         with self._changed:
-            self._connection.send_bytes(word.model_dump_json().encode())
+            try:
+                self._connection.send_bytes(word.model_dump_json().encode())
+            except OSError:
+                os._exit(1)
 
     def commit(self) -> None:
         """From now on others count on this process: it leaves in an orderly way only. Before, a release ends

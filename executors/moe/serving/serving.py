@@ -134,7 +134,7 @@ class _Serving:
         self._model = model
         self._service = service
         self._exchange = exchange
-        self._done = rank.order.resume_samples
+        self._done = self._told_done = rank.order.resume_samples
         self._batches = self._revised = 0
         self._node_s = 0.0
         self._revision = 0
@@ -276,8 +276,9 @@ class _Serving:
             self._reported_s = now_s
         if now_s - self._reported_s >= self._rank.order.report_interval_s:
             self._report_routed()
-        if now_s - self._progressed_s >= self._rank.order.progress_s:
-            self._progressed_s = now_s
+        is_due = now_s - self._progressed_s >= self._rank.order.progress_s
+        if is_due and self._done > self._told_done:
+            self._progressed_s, self._told_done = now_s, self._done
             self._rank.inbox.tell(Progress(samples_done=self._done, node_s=self._node_s))
 
     def _report_routed(self) -> None:
@@ -326,6 +327,7 @@ class _Serving:
             folder = order.output_root / result_path(order.cell, order.user, order.job_id)
             told = summary.model_dump_json(indent=2).encode()
             write_folder(folder, {SUMMARY: told, ANSWERS: self._answers.lines()})
+            self._rank.folder.remove_generation(order.membership.generation)
             _log.info("service over job=%s reason=%s summary=%s", order.job_id, reason, summary)
         return Ended(
             reason=reason,

@@ -79,9 +79,10 @@ class Ranks:
         if not self.has_changed:
             return
         self.has_changed = False
-        while (idle := self.gpus.idle()) and (
-            job := self.turns.next(self.waiting, idle, self.gpus.open)
-        ) is not None:
+        if not self.gpus.idle():
+            return
+        line = self.turns.line(self.waiting, self.gpus.open)
+        while (idle := self.gpus.idle()) and (job := line.next(idle)) is not None:
             yield from self._begin(job)
 
     def _begin(self, job: MoeJob) -> Iterator[Outcome]:

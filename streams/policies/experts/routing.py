@@ -63,7 +63,8 @@ class Routing:
         is_profile = isinstance(report, ExpertsProfiled)
         job.is_profiled |= is_profile
         known = job.popularity
-        if known is None and not is_profile and workload.profile_batches:
+        is_first = known is None
+        if is_first and not is_profile and workload.profile_batches:
             return  # What is routed while the profile stage lasts is in its report.
         if known is None:
             known = Popularity.unknown(
@@ -71,8 +72,9 @@ class Routing:
             )
             job.popularity = known
             self._ranks.recount(job)
-            is_profile = True  # Without a profile stage the first report stands for it.
-        if is_profile:
+        # Without a profile stage the first report stands for it. A service that begins anew has a placement,
+        # and its profile counts as a report like others.
+        if is_first:
             yield from self._told(job, known, "initial", known.begin(report.layers, self._ranks.time_s))
         else:
             shifted = known.report(report.layers, self._ranks.time_s)

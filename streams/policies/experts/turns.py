@@ -5,7 +5,9 @@ than idle may be passed by smaller jobs of other users, but only so often: then 
 So no job waits for ever, as long as the jobs before it end.
 """
 
+from collections import deque
 from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 
 from streams.policies.experts.job import MoeJob
 
@@ -24,37 +26,31 @@ class Turns:
     def join(self, user: str) -> None:
         """A user has a job: one who had none comes after all others."""
         if user not in self._turns:
-            self._give(user)
+            self.give(user)
 
     def leave(self, user: str) -> None:
         """The last job of a user is over."""
         del self._turns[user]
 
-    def next(self, waiting: Iterable[MoeJob], idle: int, open_devices: int) -> MoeJob | None:
-        """The job that begins now; None if none does. It has its turn with that.
+    def line(self, waiting: Iterable[MoeJob], open_devices: int) -> "Line":
+        """Those that wait, for as long as devices are given out.
 
         Args:
             waiting: jobs that can be given ranks, in the order of their submission.
-            idle: devices that a job could have now.
-            open_devices: those that it could have if no other job ran: what needs more is left out, and
+            open_devices: those that a job could have if no other ran: what needs more is left out, and
                 delays nobody.
         """
-        first: dict[str, MoeJob] = {}
-        for job in waiting:
-            if job.workload.ranks <= open_devices:
-                first.setdefault(job.job.user, job)
-        too_large: list[MoeJob] = []
-        for job in sorted(first.values(), key=self._order):
-            if job.workload.ranks <= idle:
-                for passed in too_large:
-                    passed.passed += 1
-                self._give(job.job.user)
-                job.passed = 0
-                return job
-            if job.passed >= MOST_PASSED:
-                return None
-            too_large.append(job)
-        return None
+        return Line(self, [job for job in waiting if job.workload.ranks <= open_devices])
+
+    def order(self, job: MoeJob) -> tuple[bool, int]:
+        """By which the first jobs of all users come after each other."""
+        is_first = job.generation > 0 or job.passed >= MOST_PASSED
+        return (False, job.arrival) if is_first else (True, self._turns[job.job.user])
+
+    def give(self, user: str) -> None:
+        """A user has a turn, and comes after all others."""
+        self._given += 1
+        self._turns[user] = self._given
 
     def state(self) -> list[object]:
         """Of types that msgpack writes."""
@@ -64,10 +60,42 @@ class Turns:
         """Take a state."""
         self._given, self._turns = state  # type: ignore[assignment]
 
-    def _order(self, job: MoeJob) -> tuple[bool, int]:
-        is_first = job.generation > 0 or job.passed >= MOST_PASSED
-        return (False, job.arrival) if is_first else (True, self._turns[job.job.user])
 
-    def _give(self, user: str) -> None:
-        self._given += 1
-        self._turns[user] = self._given
+class Line:
+    """See `Turns.line`. A step takes as long as a look at those who are passed."""
+
+    def __init__(self, turns: Turns, waiting: Iterable[MoeJob]) -> None:
+        self._turns = turns
+        self._jobs: dict[str, deque[MoeJob]] = {}
+        for job in waiting:
+            self._jobs.setdefault(job.job.user, deque()).append(job)
+        self._first = [(turns.order(jobs[0]), user) for user, jobs in self._jobs.items()]
+        heapify(self._first)
+
+    def next(self, idle: int) -> MoeJob | None:
+        """The job that begins now; None if none does. It has its turn with that.
+
+        Args:
+            idle: devices that a job could have now.
+        """
+        too_large: list[MoeJob] = []
+        begins = None
+        while self._first and begins is None:
+            _, user = heappop(self._first)
+            job = self._jobs[user][0]
+            if job.workload.ranks <= idle:
+                begins = job
+            else:
+                too_large.append(job)
+                if job.passed >= MOST_PASSED:
+                    break
+        if begins is not None:
+            for passed in too_large:
+                passed.passed += 1
+            begins.passed = 0
+            self._turns.give(begins.job.user)
+            self._jobs[begins.job.user].popleft()
+            too_large += list(self._jobs[begins.job.user])[:1]
+        for job in too_large:
+            heappush(self._first, (self._turns.order(job), job.job.user))
+        return begins

@@ -268,10 +268,10 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         {"conversion": None},
     ):
         (tmp_path / "moe.json").write_text(json.dumps({**described, **damage}))
-        with pytest.raises(ValueError, match=f"{tmp_path}: no model with gated experts"):
+        with pytest.raises(ValueError, match=f"^{tmp_path.name}: no model with gated experts"):
             load(tmp_path)
     (tmp_path / "moe.json").unlink()
-    with pytest.raises(ValueError, match=f"{tmp_path}: no model with gated experts"):
+    with pytest.raises(ValueError, match=f"^{tmp_path.name}: no model with gated experts"):
         load(tmp_path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from executors.moe.settings import MoeSettings
-from schemas.experts.workload import ExpertsTerms, MoeTrainWorkload
+from schemas.experts.workload import ExpertsTerms, MoeServeWorkload, MoeTrainWorkload
 from solvers.experts.schemes import SCHEMES
 
 ROOT = Path(__file__).parents[3]
@@ -32,11 +32,12 @@ def test_the_page_names_all_schemes_and_modules_that_there_are() -> None:
         assert (ROOT / path).exists(), path
 
 
-def test_the_job_of_the_page_is_one() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    (job,) = yaml.safe_load(text)
-    MoeTrainWorkload.model_validate_json(json.dumps(job["workload"]))
-    ExpertsTerms.model_validate_json(json.dumps(job["terms"]))
+def test_the_jobs_of_the_page_are_some() -> None:
+    trains, serves = (yaml.safe_load(text)[0] for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+    MoeTrainWorkload.model_validate_json(json.dumps(trains["workload"]))
+    MoeServeWorkload.model_validate_json(json.dumps(serves["workload"]))
+    for job in (trains, serves):
+        ExpertsTerms.model_validate_json(json.dumps(job["terms"]))
 
 
 def test_the_page_of_executors_has_all_settings_of_the_runner_and_their_defaults() -> None:

@@ -47,7 +47,7 @@ def test_those_that_have_arrived_are_served_and_others_waited_for() -> None:
 
 
 def test_a_wait_is_no_longer_than_the_service() -> None:
-    assert schedule(rate_per_s=1e-6, until_s=1_003.0).step(0, 1_000.0) == Step("wait", wait_s=3.0)
+    assert schedule(rate_per_s=1e-3, until_s=1_003.0).step(0, 1_000.0) == Step("wait", wait_s=3.0)
 
 
 def test_arrivals_are_a_poisson_process_that_the_seed_decides() -> None:

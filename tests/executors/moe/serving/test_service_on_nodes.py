@@ -124,7 +124,7 @@ def test_a_service_ends_at_its_time_though_nothing_arrives(fleet: Fleet) -> None
     # Ranks wait for requests much longer than they would for each other.
     fleet.add("n1", collective_timeout_s=1.0)
     until_s = time.time() + 4.0
-    work = service(requests={"most": None, "rate_per_s": 1e-6, "until_s": until_s})
+    work = service(requests={"most": None, "rate_per_s": 1e-3, "until_s": until_s})
     fleet.assign("j", [("n1", 2)], work)
     fleet.until(fleet.is_over("j", "n1"))
     (finished,) = fleet.reports(RunFinished)
