@@ -75,7 +75,7 @@ class Fleet:
     root: Path
     settings: ElasticSettings
     nodes: dict[str, Node] = field(default_factory=dict)
-    _slow_node: str | None = None
+    _slow_pids: Sequence[int] = ()
     _stop_s: float = _FIRST_STOP_S
 
     def add(self, name: str, gpus: int = 2, **settings: object) -> Node:
@@ -143,24 +143,24 @@ class Fleet:
         """One turn of each node's loop."""
         for node in self.nodes.values():
             node.runner.advance()
-        if self._slow_node is not None:
-            self._signal(self._slow_node, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
         time.sleep(_TURN_S)
-        if self._slow_node is not None:
-            self._signal(self._slow_node, signal.SIGSTOP)
+        if self._slow_pids:
+            self._signal(signal.SIGSTOP)
             time.sleep(self._stop_s)
             self._stop_s = min(_STOP_GROWTH * self._stop_s, _LONGEST_STOP_S)
 
     @contextmanager
     def slowed(self, name: str) -> Iterator[None]:
-        """Let a node's workers take few steps, however long others need to begin on a busy machine: they run
-        for a moment in each turn, and are stopped for longer the longer something is waited for."""
-        self._slow_node = name
+        """Let the workers that a node has now take few steps, however long others need to begin on a busy
+        machine: they run for a moment in each turn, and are stopped for longer the longer something is waited
+        for."""
+        self._slow_pids = self.pids(name)
         try:
             yield
         finally:
-            self._slow_node = None
-            self._signal(name, signal.SIGCONT)
+            self._signal(signal.SIGCONT)
+            self._slow_pids = ()
 
     def told(self, job_id: str | None = None) -> list[str]:
         """All reports, in short."""
@@ -236,8 +236,8 @@ class Fleet:
         for node in self.nodes.values():
             node.runner.close("node_stops")
 
-    def _signal(self, name: str, number: int) -> None:
-        for pid in self.pids(name):
+    def _signal(self, number: int) -> None:
+        for pid in self._slow_pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 

@@ -104,7 +104,9 @@ def failures_told(communication: Communication) -> Iterator[None]:
             raise
     else:
         return
-    cause = communication.error or CollectiveLostError(f"a collective has failed: {reason}")
+    cause = communication.error or CollectiveLostError(
+        f"a collective has failed: another rank is gone or stopped: {reason}"
+    )
     raise type(cause)(str(cause))
 
 
@@ -303,7 +305,7 @@ class CommunicationScheduler:
             self._hear_why()
             reason = str(error).strip().partition("\n")[0]
             raise CollectiveLostError(
-                f"rank {self._rank}: {op.kind} {op.label} has failed: {reason}"
+                f"rank {self._rank}: {op.kind} {op.label} has failed: another rank is gone or stopped: {reason}"
             ) from None
         completed_s = time.monotonic()
         with self._changed:

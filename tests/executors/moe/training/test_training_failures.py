@@ -128,7 +128,7 @@ def test_a_lost_rank_fails_the_run_in_time_and_the_nodes_run_the_next(
     (failure,) = (failure for failure in fleet.reports(RunFailed) if failure.node == other)
     assert not failure.permanent
     assert "rank" in failure.error
-    assert any(word in failure.error for word in ("gone", "stopped", "within 2 s"))
+    assert any(word in failure.error for word in ("gone", "stopped", "within 2 s")), failure.error
     fleet.release("j", "node_lost")
     fleet.until(fleet.is_over("j", "n1", "n2"))
     fleet.assign("k", BOTH, training(work_samples=6))
