@@ -305,7 +305,8 @@ class CommunicationScheduler:
             self._hear_why()
             reason = str(error).strip().partition("\n")[0]
             raise CollectiveLostError(
-                f"rank {self._rank}: {op.kind} {op.label} has failed: another rank is gone or stopped: {reason}"
+                f"rank {self._rank}: {op.kind} {op.label} has failed: another rank is gone or stopped: "
+                f"{reason}"
             ) from None
         completed_s = time.monotonic()
         with self._changed:
