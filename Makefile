@@ -39,7 +39,7 @@ test:
 	$(BIN)/python -m pytest -m "integration and alone and not drill"
 
 # With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a
-# fifth.
+# twentieth.
 test-long: $(STAMP)
 	MILLRACE_TESTS=long $(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8
 

@@ -67,6 +67,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield fleet
 
 
+@pytest.mark.drill
 def test_a_model_is_trained_on_two_nodes_and_served_and_its_experts_follow_the_requests(
     fleet: Fleet,
 ) -> None:
@@ -125,7 +126,7 @@ def test_a_job_that_cannot_be_is_refunded_and_the_nodes_do_the_next(fleet: Fleet
     fleet.assert_proven()
 
 
-@pytest.mark.parametrize("victim", ["a rank", "an executor"])
+@pytest.mark.parametrize("victim", ["a rank", pytest.param("an executor", marks=pytest.mark.drill)])
 def test_what_is_killed_costs_a_generation_and_the_job_goes_on_from_its_checkpoint(
     fleet: Fleet, victim: str
 ) -> None:

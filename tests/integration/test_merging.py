@@ -45,6 +45,7 @@ def submitted(job_id: str, workload: TuningWorkload) -> JobSubmitted:
     )
 
 
+@pytest.mark.drill
 def test_of_four_jobs_two_are_merged_a_merge_is_undone_and_all_are_done(fleet: WatchedDeployment) -> None:
     jobs = {
         # They end after all their iterations, so that nobody can help them.

@@ -13,6 +13,7 @@ from schemas.codec import Decision, Envelope, InvalidRecordError
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
 from tests.schemas.samples import CONFIGURED, IGNORED, SUBMITTED, TICKED
 from tests.schemas.strategies import PRINTABLE, SEEDED, payloads
+from tests.support.examples import examples
 
 CHAIN = "0f" * 32
 HEADERS = [
@@ -46,7 +47,7 @@ def structured(**replaced: Any) -> bytes:
 
 @pytest.mark.parametrize("ce_type", sorted(EVENT_TYPES))
 def test_every_event_survives_the_round_trip_byte_for_byte(ce_type: str) -> None:
-    @settings(SEEDED, max_examples=40)
+    @settings(SEEDED, max_examples=examples(40))
     @given(payload=payloads(ce_type), id=PRINTABLE, source=PRINTABLE, time=PRINTABLE)
     def round_trip(payload: dict[str, Any], id: str, source: str, time: str) -> None:
         event = EVENT_TYPES[ce_type].model_validate_json(json.dumps(payload))
@@ -67,7 +68,7 @@ def test_every_event_survives_the_round_trip_byte_for_byte(ce_type: str) -> None
 
 @pytest.mark.parametrize("ce_type", sorted(DECISION_TYPES))
 def test_every_decision_survives_the_round_trip_byte_for_byte(ce_type: str) -> None:
-    @settings(SEEDED, max_examples=40)
+    @settings(SEEDED, max_examples=examples(40))
     @given(payload=payloads(ce_type), cause=PRINTABLE, time_s=st.none() | st.floats(0, MAX_TIME_S))
     def round_trip(payload: dict[str, Any], cause: str, time_s: float | None) -> None:
         outcome = DECISION_TYPES[ce_type].model_validate_json(json.dumps(payload))

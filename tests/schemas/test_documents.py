@@ -16,6 +16,7 @@ from schemas.documents import SPEC, check, json_schemas, main, release, write
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
 from schemas.views import JobState, ZoneState
 from tests.schemas.strategies import SEEDED, payloads
+from tests.support.examples import examples
 
 TICKED = "millrace.clock.ticked.v1.json"
 
@@ -51,7 +52,7 @@ def test_there_is_a_schema_for_every_type_and_each_is_sound() -> None:
 def test_the_value_of_every_event_is_valid_under_its_schema(ce_type: str) -> None:
     validator = Draft202012Validator(json_schemas()[ce_type])
 
-    @settings(SEEDED, max_examples=10)
+    @settings(SEEDED, max_examples=examples(10))
     @given(payload=payloads(ce_type))
     def valid(payload: dict[str, Any]) -> None:
         event = EVENT_TYPES[ce_type].model_validate_json(json.dumps(payload))
@@ -64,7 +65,7 @@ def test_the_value_of_every_event_is_valid_under_its_schema(ce_type: str) -> Non
 def test_the_value_of_every_decision_is_valid_under_its_schema(ce_type: str) -> None:
     validator = Draft202012Validator(json_schemas()[ce_type])
 
-    @settings(SEEDED, max_examples=10)
+    @settings(SEEDED, max_examples=examples(10))
     @given(payload=payloads(ce_type))
     def valid(payload: dict[str, Any]) -> None:
         outcome = DECISION_TYPES[ce_type].model_validate_json(json.dumps(payload))

@@ -123,7 +123,7 @@ def test_the_published_payment_rewards_a_bid_above_the_value_and_the_critical_va
     assert utility(UNIT, overbid) == gain_micros
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(COMPETITORS, st.integers(0, 3))
 def test_the_same_ledger_gives_the_same_bytes(competitors, slot):
     def digest() -> str:

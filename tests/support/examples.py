@@ -7,5 +7,5 @@ LONG = os.environ.get("MILLRACE_TESTS") == "long"
 
 
 def examples(full: int) -> int:
-    """A fifth of the full number in `make test`, but 40 at least, where so many were decided on."""
-    return full if LONG else min(full, max(full // 5, 40))
+    """A twentieth of the full number in `make test`, but 10 at least."""
+    return full if LONG else min(full, max(full // 20, 10))

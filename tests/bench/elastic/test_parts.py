@@ -37,6 +37,7 @@ def conditions(folder) -> Conditions:
     )
 
 
+@pytest.mark.long
 def test_every_part_brings_its_figures_and_tables(tmp_path):
     bench = ElasticBench(conditions(tmp_path), SCOPE)
     parts = dict(bench.parts())

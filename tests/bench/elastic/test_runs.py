@@ -13,6 +13,7 @@ TINY = Setting(seed=1, factor=0.02, first_day=4.0, days=0.05)
 TRIALS = [Trial(TINY, scheme="fifo", loans=False), Trial(TINY, loans=False), Trial(TINY)]
 
 
+@pytest.mark.long
 def test_what_is_there_is_not_run_again(tmp_path):
     said = io.StringIO()
     run_missing(TRIALS[:1], Outcomes(tmp_path, "s"), 1, Console(file=said, width=200))

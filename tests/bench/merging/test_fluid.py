@@ -10,7 +10,7 @@ from bench.merging.fluid import Cluster, FluidJob, Outcome, Placement, Timing, s
 from solvers.merging.scheme import Contender, Scheme
 from solvers.merging.schemes import RIVALS
 from solvers.merging.srtf import ShortestRemainingTimeFirst
-from tests.support.examples import LONG, examples
+from tests.support.examples import examples
 
 STEPS: Mapping[Placement, float] = {
     (1,): 1.0,
@@ -172,7 +172,7 @@ def made(name: str, interval_s: float) -> Scheme:
 
 @pytest.mark.parametrize("name", sorted(RIVALS))
 @given(jobs=workloads(), eager=st.booleans(), switch_s=st.sampled_from([0.0, 7.0, 200.0]))
-@settings(deadline=None, max_examples=examples(100) if LONG else 10)
+@settings(deadline=None, max_examples=examples(100))
 def test_all_jobs_end_and_none_sooner_than_undisturbed(
     name: str, jobs: list[FluidJob], eager: bool, switch_s: float
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bench.moe.model_of_training import BACKWARD_WORK, Costs, fitted, modelled_step
 from bench.moe.training_shape import BASELINE, Variant
+from tests.support.examples import examples
 
 PRIORITY = Variant("priority")
 COSTS = Costs(
@@ -81,7 +82,7 @@ def test_averaging_experts_costs_as_much_as_their_replicas_send() -> None:
 seconds = st.floats(min_value=0.0, max_value=3.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     dense_s=seconds,
     experts_s=seconds,

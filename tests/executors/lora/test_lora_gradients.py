@@ -16,6 +16,7 @@ from executors.lora.dataset import Cursor, DatasetRoot, take
 from executors.lora.engine import FusedEngine
 from executors.lora.task import GPT2_TARGET_MODULES, LoraTask
 from tests.support.checkpoints import save
+from tests.support.examples import examples
 
 # Summing in another order is all that may differ between a task alone and the same task in company.
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
@@ -72,7 +73,9 @@ def test_mixed_targets_and_ranks_give_each_adapter_its_own_gradient(
     assert_same(steps_alone_and_fused(base, datasets, tasks))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     shapes=st.lists(
         st.tuples(

@@ -18,6 +18,7 @@ from executors.lora.segment_products import (
     SeparateProducts,
     choose_products,
 )
+from tests.support.examples import examples
 
 CPU = torch.device("cpu")
 
@@ -44,7 +45,7 @@ def by_products(
     return outputs, list(products.gradients(narrow, products.parts(outputs)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
     ranks=st.lists(st.integers(1, 12), min_size=5, max_size=5),

@@ -42,6 +42,7 @@ from tests.support.cells import (
     withdraw,
     zone,
 )
+from tests.support.examples import examples
 from tests.support.recordings import asked, played, write
 
 ROWS = (
@@ -318,7 +319,9 @@ def histories(draw) -> tuple[dict[str, tuple[float, float]], list]:
 
 
 @given(histories())
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_simulating_a_simulated_ledger_is_exact_whatever_is_lost_or_withdrawn(tmp_path, history):
     absences, others = history
     ledger, decisions = played(EVENTFUL, asked(EVENTFUL, 16, absences, others))

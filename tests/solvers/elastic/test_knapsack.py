@@ -66,7 +66,7 @@ def test_it_is_worth_what_the_best_choice_is_worth(of, capacity_gpus):
     assert value_s(of, choice) == pytest.approx(best_s, abs=1e-9)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(groups(VALUES, 5), st.integers(0, 40))
 def test_of_too_many_groups_it_is_worth_less_by_one_item_at_most(of, capacity_gpus):
     with pytest.MonkeyPatch.context() as patched:
@@ -88,7 +88,7 @@ def test_eight_thousand_wide_groups_are_no_matter_of_groups_times_capacity():
     assert 960_000 - 256 <= weight_gpus(of, choice) <= 960_007
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(groups(VALUES, 12), st.integers(1, 80))
 def test_it_is_worth_what_an_exact_solver_finds(of, capacity_gpus):
     model = pyo.ConcreteModel()

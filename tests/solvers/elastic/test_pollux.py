@@ -12,6 +12,7 @@ from solvers.elastic.demand import Demand
 from solvers.elastic.pollux import WAITING_SPEEDUP, Pollux, Term, arithmetic_term, harmonic_term
 from solvers.elastic.speedup import imperfect_speedup
 from tests.support.elastic_rounds import demand, granted_workers, training
+from tests.support.examples import examples
 
 Crowd = tuple[list[Demand], list[Demand], int]
 """Who waits, who runs, and the idle training GPUs."""
@@ -86,7 +87,7 @@ def test_a_round_is_never_worse_than_no_change(crowd: Crowd, seed: int, term: Te
 
 @means
 @given(crowd=crowds())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_of_twenty_seeds_nineteen_find_the_best_allocation_of_a_few_jobs(
     crowd: Crowd, term: Term, power: int
 ) -> None:

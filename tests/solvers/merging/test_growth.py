@@ -15,13 +15,14 @@ from solvers.merging.incumbent import incumbent
 from solvers.merging.merger import merge
 from solvers.merging.options import Options, options_of
 from tests.solvers.merging.test_merger import Costs, helped, kind, problem, problems, unit
+from tests.support.examples import examples
 
 
 def offered(asked: MergeProblem, options: Options) -> offers.Offers:
     return offers.offers_of(asked, options, offers.Prices(0.0, np.zeros(len(asked.units))), 1_000)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_no_share_shrinks_no_plan_gets_worse_and_none_has_more_gpus_than_there_are(
     asked: MergeProblem, seed: int
@@ -38,7 +39,7 @@ def test_no_share_shrinks_no_plan_gets_worse_and_none_has_more_gpus_than_there_a
         assert (after[name] == rows[name]).all()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(problems(), st.integers(1, 3))
 def test_what_a_grown_plan_is_said_to_cost_it_costs(asked: MergeProblem, of_each: int) -> None:
     """Where each unit is offered few numbers of GPUs, and there is no time to look for better ones."""
@@ -50,7 +51,7 @@ def test_what_a_grown_plan_is_said_to_cost_it_costs(asked: MergeProblem, of_each
     assert solution.bound <= solution.objective
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(problems())
 def test_the_bound_is_below_all_plans_where_merges_are_left_out(asked: MergeProblem) -> None:
     with mock.patch.object(options_module, "_MOST_CELLS", 1):

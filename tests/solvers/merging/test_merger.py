@@ -16,6 +16,7 @@ from solvers.merging import offers
 from solvers.merging import options as options_module
 from solvers.merging.merger import merge, smallest
 from solvers.merging.options import options_of
+from tests.support.examples import examples
 
 LIMIT_S = 30.0
 
@@ -248,7 +249,7 @@ LATE_BESIDE_NEW = (
 differ in."""
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(problems())
 @example(LATE_BESIDE_NEW[0])
 @example(LATE_BESIDE_NEW[1])
@@ -268,7 +269,7 @@ def test_no_plan_is_better_and_the_bound_is_below_all(asked: MergeProblem) -> No
     assert solution.bound <= solution.objective
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(problems())
 def test_where_few_sizes_are_offered_the_plan_is_one_and_the_bound_is_below_all(asked: MergeProblem) -> None:
     with mock.patch.multiple(offers, _MANY=0, _OF_EACH=2):
@@ -279,7 +280,7 @@ def test_where_few_sizes_are_offered_the_plan_is_one_and_the_bound_is_below_all(
     assert solution.bound <= solution.objective
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(problems(), st.integers(1, 8))
 def test_what_merges_cost_does_not_depend_on_how_many_are_computed_at_once(
     asked: MergeProblem, cells: int
@@ -408,7 +409,7 @@ def test_the_same_problem_has_the_same_answer() -> None:
     assert solved(asked) == solved(asked)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(problems())
 def test_without_time_there_is_a_plan_too_no_worse_than_how_things_are(asked: MergeProblem) -> None:
     costs = Costs(asked)
@@ -493,13 +494,14 @@ def test_two_equal_jobs_on_one_gpu_run_one_after_the_other() -> None:
     assert ran == [first] * 6 + [1 - first] * 6
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.floats(10, 3_000), st.floats(60, 300), st.floats(0, 25))
 def test_two_equal_jobs_start_once_each(length_s: float, interval_s: float, switch_s: float) -> None:
     assert starts(served([length_s, length_s], interval_s, switch_s)) == 2
 
 
-@settings(deadline=None, max_examples=30)
+@pytest.mark.long
+@settings(deadline=None, max_examples=examples(30))
 @given(st.lists(st.floats(60, 1_500), min_size=2, max_size=4), st.floats(60, 300), st.floats(0, 30))
 def test_jobs_of_any_length_all_end_and_hardly_ever_take_turns(
     lengths_s: list[float], interval_s: float, switch_s: float

@@ -51,6 +51,7 @@ from tests.support.elastic import (
     withdraw,
     workload,
 )
+from tests.support.examples import examples
 
 STEPS = 30
 KINDS = ["job", "job", *4 * ["tick"], *3 * ["obey"], "report", "loan", "node"]
@@ -263,7 +264,7 @@ def check(outcome: Outcome) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_whatever_valid_events_say_a_cell_decides_in_finite_numbers(seed):
     extremes = Extremes(random.Random(seed))
     for _ in range(STEPS):

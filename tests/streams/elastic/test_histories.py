@@ -27,6 +27,7 @@ from tests.support.elastic import (
     withdraw,
     workload,
 )
+from tests.support.examples import examples
 
 STEPS = 60
 USERS = ("ann", "ben", "cid")
@@ -188,7 +189,7 @@ class History:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_invariants_hold_where_fungible_jobs_wait_for_loans_that_may_never_come(seed):
     rng = random.Random(seed)
     history = History(rng, servers=rng.randint(1, 4), scheme="opportunistic")
@@ -198,7 +199,7 @@ def test_invariants_hold_where_fungible_jobs_wait_for_loans_that_may_never_come(
 
 @pytest.mark.parametrize("scheme", ["lyra", "afs", "gandiva", "fifo", "pollux"])
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_whatever_happens_every_job_ends_and_every_server_is_free_again(scheme, seed):
     rng = random.Random(seed)
     history = History(rng, servers=rng.randint(1, 4), scheme=scheme)

@@ -17,6 +17,7 @@ from schemas.experts.commands import RanksAssigned
 from schemas.experts.outcomes import PlacementDecided
 from schemas.fleet import CommandRefused, NodeSilent, RefusedRun, RunReport
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
+from tests.support.examples import examples
 from tests.support.moe import (
     CELL,
     GPU,
@@ -284,7 +285,7 @@ def test_every_job_of_known_histories_ends_and_placements_change_in_them_for_eve
     assert placements["popularity_shifted"] >= 20
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(0, 2**32))
 def test_every_job_of_any_history_ends(seed: int) -> None:
     check(seed)

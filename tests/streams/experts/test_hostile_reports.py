@@ -11,6 +11,7 @@ from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, LayerRouting
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from streams.policies.experts.job import MoeJob
 from tests.streams.experts.test_histories import STEPS, History, check_end
+from tests.support.examples import examples
 from tests.support.moe import CELL
 
 MOST_TOKENS = 2**40
@@ -73,7 +74,7 @@ class HostileHistory(History):
         )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(st.integers(0, 2**32))
 def test_whatever_nodes_report_every_job_ends(seed: int) -> None:
     history = HostileHistory(random.Random(seed))

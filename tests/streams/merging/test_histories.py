@@ -18,7 +18,7 @@ from schemas.fleet import NodeOnline, NodeSilent, RunFailed, RunFinished
 from schemas.merging.commands import TaskAssigned, TaskReleased
 from schemas.merging.settings import SchemeName
 from schemas.solves import SolveFinished, SolveRequested
-from tests.support.examples import LONG
+from tests.support.examples import examples
 from tests.support.merging import (
     CELL,
     GPUS,
@@ -253,7 +253,7 @@ def test_every_job_of_known_histories_ends_and_they_have_tasks_of_all_modes() ->
     assert modes == {"normal", "temporal", "spatial"}
 
 
-@settings(deadline=None, max_examples=30 if LONG else 10)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(0, 2**32))
 def test_every_job_of_any_history_ends(seed: int) -> None:
     check(seed)

@@ -24,6 +24,7 @@ from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
 from schemas.merging.workload import TuningHyperparameters
 from streams.policies.merging.job import TuningJob
 from tests.streams.merging.test_histories import STEPS, History, check_end
+from tests.support.examples import examples
 from tests.support.merging import CELL, submit
 from tests.support.merging_script import Script, of, share
 
@@ -241,7 +242,7 @@ def test_no_report_of_a_known_history_stops_a_cell(seed: int) -> None:
     check(seed)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(0, 2**32))
 def test_no_report_of_any_history_stops_a_cell(seed: int) -> None:
     check(seed)

@@ -27,6 +27,7 @@ from streams.policies.merging.kind_of_jobs import KindOfJobs, kind_key
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.speeds import Speeds
 from tests.support.cells import Bench
+from tests.support.examples import examples
 from tests.support.merging import CELL, merging_cell, merging_zone, submit, workload
 from tests.support.merging_script import Script, share
 
@@ -124,7 +125,7 @@ def outcome(name: str = "task") -> PastMerge:
     )
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(st.integers(0, 2**32), st.sampled_from([2, 20, 400]), st.sampled_from([1, 30, 300]))
 def test_what_is_known_stays_within_what_is_reserved_whatever_comes_and_goes(seed, kinds, most_live):
     year = Year(seed)

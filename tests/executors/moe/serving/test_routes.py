@@ -8,6 +8,7 @@ from executors.moe.serving.routes import route_of, spread_evenly
 from solvers.experts.placement import Cluster, Demand, Placement
 from solvers.experts.schemes import SCHEMES
 from solvers.experts.splitting import even_split, sends
+from tests.support.examples import examples
 
 
 @st.composite
@@ -22,7 +23,7 @@ def placed(draw: st.DrawFn) -> tuple[Placement, np.ndarray]:
     return placement, np.array(draw(st.lists(row, min_size=devices, max_size=devices)), np.int64)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(placed(), st.randoms(use_true_random=False))
 def test_each_row_comes_to_a_slot_with_its_expert_and_back(case: tuple, random) -> None:
     placement, tokens = case

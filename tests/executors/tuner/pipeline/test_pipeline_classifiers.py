@@ -78,6 +78,7 @@ def test_a_pipeline_trains_what_a_process_alone_does(node: Fleet, family: str, t
     assert node.reports(TaskEvaluated, "a")[-1].accuracy > 1 / 3
 
 
+@pytest.mark.long
 def test_a_job_that_was_preempted_comes_to_the_same(node: Fleet, family: str) -> None:
     node.assign(job("whole", family, iterations=60), members=_FOUR)
     node.until_over("whole/1")

@@ -145,6 +145,7 @@ def test_a_preempted_job_comes_to_the_same_and_its_workers_go_to_the_next_as_the
     assert switches.count("task switched jobs=b overlaps=true") == 4
 
 
+@pytest.mark.long
 def test_a_newer_generation_takes_over_from_one_that_still_runs(node: Fleet) -> None:
     """The old one is over while the new one's workers meet, at the same place."""
     node.assign(job("again", _LONG), members=_FOUR)
@@ -241,6 +242,7 @@ def test_a_task_without_a_pipeline_and_one_with_follow_each_other_on_the_same_wo
     assert node.nodes["n1"].runner.pids == pids
 
 
+@pytest.mark.long
 def test_two_pipelines_share_the_batches_of_a_job_and_one_goes_on_with_it(
     node: Fleet, deep_base: SharedBase, settings: TunerSettings, tmp_path: Path
 ) -> None:
