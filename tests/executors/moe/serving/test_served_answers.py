@@ -32,6 +32,7 @@ def test_any_number_of_ranks_gives_the_models_answers(run: RunRanks, world: int)
     assert_same_answers(served(run, world))
 
 
+@pytest.mark.long
 def test_one_request_at_a_time_gives_the_models_answers(run: RunRanks) -> None:
     # All ranks but one have nothing to answer; experts outnumber tokens in some of these batches.
     results = served(run, 3, sizes=[1] * 6, experts=8, most=8)
@@ -45,6 +46,7 @@ def test_an_expert_that_nobody_chooses_is_placed_all_the_same(run: RunRanks) -> 
     assert any(0 in counts for counts in tokens)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gating", ["top2", "adaptive"])
 def test_tokens_with_two_experts_give_the_models_answers(run: RunRanks, gating: str) -> None:
     results = served(run, 2, gating=gating)

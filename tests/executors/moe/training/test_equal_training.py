@@ -36,6 +36,7 @@ def test_two_ranks_train_what_one_process_does(run: RunRanks, gating: dict[str, 
     assert_equal(run(scenarios.train, 2, **told), told)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("world", "told"),
     [
@@ -87,11 +88,13 @@ def test_packing_anew_in_the_middle_changes_nothing(run: RunRanks) -> None:
     assert_equal(results, told)
 
 
+@pytest.mark.long
 def test_packing_anew_moves_adapters_with_their_experts(run: RunRanks) -> None:
     told = {"family": "llama", "gating": ADAPTIVE, "adapter": ADAPTER}
     assert_equal(run(scenarios.train, 2, packed={3: 4}, **told), told)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("adapter", [None, ADAPTER], ids=["all weights", "adapter"])
 @pytest.mark.parametrize(("world", "per_device"), [(1, None), (2, 4)], ids=["one rank", "packed otherwise"])
 def test_what_goes_on_otherwise_packed_comes_to_the_same(

@@ -89,6 +89,7 @@ def test_what_two_ranks_have_trained_two_ranks_serve(fleet: Fleet) -> None:
     assert fleet.reports(ExpertsProfiled, "k")
 
 
+@pytest.mark.long
 def test_a_model_with_experts_is_trained_on(fleet: Fleet) -> None:
     work = training(work_samples=12, model=MODEL, conversion=None, gating={"mode": "top1"})
     fleet.assign("j", BOTH, work)
@@ -102,6 +103,7 @@ def test_a_model_with_experts_is_trained_on(fleet: Fleet) -> None:
     )
 
 
+@pytest.mark.long
 def test_an_adapter_on_experts_is_left_beside_the_model_that_it_makes(fleet: Fleet) -> None:
     adapter = {"rank": 2, "target_modules": ["gate_up_proj", "experts.down_proj", "v_proj"]}
     fleet.assign("j", BOTH, training(adapter=adapter))
