@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from executors.elastic.processes import warm_up
 from executors.elastic.settings import ElasticSettings
 from tests.support.classifiers import write_classifier
 from tests.support.doomed_node import DoomedNode
 from tests.support.elastic_nodes import DATASET, MODEL, Fleet, workload
 from tests.support.executors import write_dataset
+from tests.support.fork_server import start_fork_server
 from tests.support.trained import Trained
 
 
@@ -47,7 +47,7 @@ def doomed_node(
 @pytest.fixture(scope="session")
 def fork_server(doomed_node: DoomedNode) -> None:
     """Warm, and so is the other process: the two import beside each other."""
-    warm_up()
+    start_fork_server()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -16,8 +15,8 @@ from executors.moe.conversion.convert import Conversion, convert
 from executors.moe.conversion.storage import MoeDescription, save
 from executors.moe.gating import Gating
 from executors.moe.settings import MoeSettings
-from executors.workers.processes import warm_up
 from tests.support.executors import write_dataset
+from tests.support.fork_server import start_fork_server
 from tests.support.moe_nodes import DENSE, EXPERTS, MODEL, PROMPTS, Fleet
 
 RunRanks = Callable[..., list[dict[str, Any]]]
@@ -48,9 +47,7 @@ def moe_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def fork_server() -> None:
-    """In place of one that tests before may have started in this process, which has imported less."""
-    forkserver._forkserver._stop()
-    warm_up("tests.support.preloaded_ranks")
+    start_fork_server()
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from executors.lora.base_model import SharedBase
-from executors.tuner.processes import warm_up
 from executors.tuner.settings import TunerSettings
 from tests.support.executors import write_dataset
+from tests.support.fork_server import start_fork_server
 from tests.support.tuner_nodes import DATASET, VALIDATION, Fleet
 from tests.support.tuner_tasks import LoneWorker
 
@@ -33,7 +33,7 @@ def tuner_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def fork_server() -> None:
-    warm_up()
+    start_fork_server()
 
 
 @pytest.fixture
