@@ -8,9 +8,8 @@ import json
 import logging
 import shutil
 import time
-from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
 from executors.moe.ranks.job import JobOnNode, Workplace, local_ranks
 from executors.moe.ranks.kinds import RANK_WORK
@@ -19,10 +18,10 @@ from executors.moe.ranks.places import checkpoint_root, job_folder
 from executors.moe.settings import MoeSettings
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
-from schemas.base import Identifier, RunId, Samples
+from executors.workers.run_state import RunState
 from schemas.commands import Command
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased, RanksReleaseReason
-from schemas.fleet import RunFailed, RunProgressed
+from schemas.fleet import RunProgressed
 
 _POLL_S = 0.02
 _VERDICTS: dict[RanksReleaseReason, Verdict] = {
@@ -36,18 +35,7 @@ _VERDICTS: dict[RanksReleaseReason, Verdict] = {
 _log = logging.getLogger(__name__)
 
 
-class _RunState(BaseModel):
-    """What the journal has of a run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    job_id: Identifier
-    run_id: RunId
-    samples_done: Samples
-    verdict: Verdict | Literal["none"]
-
-
-_RUNS: TypeAdapter[list[_RunState]] = TypeAdapter(list[_RunState])
+_RUNS: TypeAdapter[list[RunState[Verdict]]] = TypeAdapter(list[RunState[Verdict]])
 
 
 class MoeRunner:
@@ -72,7 +60,7 @@ class MoeRunner:
         self._jobs: dict[str, JobOnNode] = {}
         self._next: dict[str, RanksAssigned] = {}
         """Assignments of jobs whose present run has to end first."""
-        self._restored: list[_RunState] = []
+        self._restored: list[RunState[Verdict]] = []
 
     def judge(self, command: Command) -> Objection | None:
         """An assignment must be newer than what the node has of the job, of a kind that ranks are known for,
@@ -101,7 +89,7 @@ class MoeRunner:
             NoRoomError: a disk refused a checkpoint or a result.
         """
         for run in self._restored:
-            self._report_restored(run)
+            self._context.report(run.end(self._place.cell, self._place.node, "ranks"))
         self._restored = []
         needed_bytes = None
         for job_id, job in list(self._jobs.items()):
@@ -136,7 +124,7 @@ class MoeRunner:
         runs = [
             *self._restored,
             *(
-                _RunState(
+                RunState[Verdict](
                     job_id=job_id,
                     run_id=job.command.run_id,
                     samples_done=job.samples_done,
@@ -145,7 +133,7 @@ class MoeRunner:
                 for job_id, job in sorted(self._jobs.items())
             ),
             *(
-                _RunState(
+                RunState[Verdict](
                     job_id=job_id,
                     run_id=command.run_id,
                     samples_done=command.resume_samples,
@@ -254,20 +242,6 @@ class MoeRunner:
         place = self._place
         shutil.rmtree(checkpoint_root(place.state_root, place.cell) / job_id, ignore_errors=True)
         shutil.rmtree(job_folder(place.state_root, place.cell, job_id), ignore_errors=True)
-
-    def _report_restored(self, run: _RunState) -> None:
-        about: dict[str, Any] = {
-            "cell": self._place.cell,
-            "node": self._place.node,
-            "run_id": run.run_id,
-            "job_id": run.job_id,
-            "samples_done": run.samples_done,
-        }
-        if run.verdict == "none":
-            error = "the node was started again, and its ranks ended with the process before"
-            self._context.report(RunFailed(**about, error=error, permanent=False))
-        else:
-            self._context.report(RunProgressed(**about, node_s=0.0, complete=True))
 
 
 def _out_of_date(known: RanksAssigned) -> Objection:

@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import json
 import random
 import shutil
 import sysconfig
@@ -14,6 +13,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from infra.broker import watched_broker
+from infra.demo import library
 from infra.demo.experts import ExpertsScene, write_texts
 from infra.demo.loans import HASTE, LoanScene
 from infra.demo.market import Market
@@ -71,13 +71,13 @@ _MODULES = {
 
 def write_datasets(root: Path, seed: int) -> tuple[Dataset, ...]:
     """Write one JSONL file per subject below `root`: some functions and classes of its modules."""
-    library = Path(sysconfig.get_paths()["stdlib"])
+    modules_root = Path(sysconfig.get_paths()["stdlib"])
     datasets = []
     for subject, modules in sorted(_MODULES.items()):
-        texts = [text for module in modules for text in _definitions(library / f"{module}.py")]
+        texts = [text for module in modules for text in _definitions(modules_root / f"{module}.py")]
         texts = random.Random(f"{seed}/{subject}").sample(texts, min(_RECORDS, len(texts)))
         path = root / f"{subject}.jsonl"
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+        library.write_texts(path, texts)
         datasets.append(Dataset(path=path.name, samples=len(texts)))
     return tuple(datasets)
 

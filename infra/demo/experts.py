@@ -3,12 +3,12 @@
 Half-way through, its requests are of another kind: their tokens go to other experts, which are placed anew.
 """
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from infra.demo import library
 from infra.demo.library import pieces, write_task
 from infra.demo.models import MODEL
 from infra.demo.stage import Stage
@@ -47,8 +47,7 @@ def write_texts(folder: Path) -> None:
         *programs[half : half + _PROMPTS_OF_A_KIND],
         *tables[half : half + _PROMPTS_OF_A_KIND],
     ]
-    lines = (json.dumps({"text": text}) + "\n" for text in prompts)
-    (folder / _PROMPTS).write_text("".join(lines), encoding="utf-8")
+    library.write_texts(folder / _PROMPTS, prompts)
 
 
 def training_workload(work_samples: int = _RECORDS) -> MoeTrainWorkload:

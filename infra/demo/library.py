@@ -25,6 +25,10 @@ def pieces(patterns: Sequence[str], seed: int) -> list[str]:
 
 def write_task(folder: Path, name: str, texts: Sequence[str], held_back: int) -> None:
     """Write a task's data as `name`.jsonl, and the first of its pieces as `name`-validation.jsonl."""
-    for file, part in ((f"{name}-validation", texts[:held_back]), (name, texts[held_back:])):
-        lines = (json.dumps({"text": text}) + "\n" for text in part)
-        (folder / f"{file}.jsonl").write_text("".join(lines), encoding="utf-8")
+    write_texts(folder / f"{name}-validation.jsonl", texts[:held_back])
+    write_texts(folder / f"{name}.jsonl", texts[held_back:])
+
+
+def write_texts(path: Path, texts: Sequence[str]) -> None:
+    """Write a record of each text."""
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
