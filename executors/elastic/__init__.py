@@ -5,8 +5,8 @@ does, and the worker processes are forked from it.
 """
 
 from executors.elastic.settings import ElasticSettings
-from executors.node.runner import Runner, RunnerContext, UnfitError
-from executors.workers.network import interface_of
+from executors.node.runner import Runner, RunnerContext
+from executors.workers.network import check_place
 from schemas.commands import Command
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 
@@ -24,14 +24,8 @@ class ElasticTraining:
             ValidationError: a setting is none.
         """
         self._settings = ElasticSettings()
-        for name in ("dataset_root", "model_root"):
-            folder = getattr(self._settings, name)
-            if not folder.is_dir():
-                raise UnfitError(f"{name.replace('_', ' ')} {folder} is no folder")
-        try:
-            interface_of(self._settings.worker_host)
-        except OSError as error:
-            raise UnfitError(str(error)) from error
+        settings = self._settings
+        check_place(settings.worker_host, dataset_root=settings.dataset_root, model_root=settings.model_root)
 
     def load(self, context: RunnerContext) -> Runner:
         """Start the fork server, which imports torch and transformers: some ten seconds.

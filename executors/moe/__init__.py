@@ -6,8 +6,8 @@ the ranks are forked from it.
 """
 
 from executors.moe.settings import MoeSettings
-from executors.node.runner import Runner, RunnerContext, UnfitError
-from executors.workers.network import interface_of
+from executors.node.runner import Runner, RunnerContext
+from executors.workers.network import check_place
 from schemas.commands import Command
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
 
@@ -25,14 +25,8 @@ class ExpertRanks:
             ValidationError: a setting is none.
         """
         self._settings = MoeSettings()
-        for name in ("dataset_root", "model_root"):
-            folder = getattr(self._settings, name)
-            if not folder.is_dir():
-                raise UnfitError(f"{name.replace('_', ' ')} {folder} is no folder")
-        try:
-            interface_of(self._settings.worker_host)
-        except OSError as error:
-            raise UnfitError(str(error)) from error
+        settings = self._settings
+        check_place(settings.worker_host, dataset_root=settings.dataset_root, model_root=settings.model_root)
 
     def load(self, context: RunnerContext) -> Runner:
         """Start the fork server, which imports torch and transformers: some ten seconds.

@@ -1,9 +1,12 @@
-"""Which network interface the workers of a node use."""
+"""Whether a node is a place for workers, and which network interface they use."""
 
 import os
 import socket
+from pathlib import Path
 
 import psutil
+
+from executors.node.runner import UnfitError
 
 _VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -19,6 +22,24 @@ def interface_of(host: str) -> str:
         if any(address == entry.address for entry in addresses):
             return interface
     raise OSError(f"worker host {host}: no network interface here has the address {address}")
+
+
+def check_place(worker_host: str, **folders: Path) -> None:
+    """See that a node can run workers.
+
+    Args:
+        folders: those that must exist, by their settings.
+
+    Raises:
+        UnfitError: one is missing, or the worker host is another machine.
+    """
+    for name, folder in folders.items():
+        if not folder.is_dir():
+            raise UnfitError(f"{name.replace('_', ' ')} {folder} is no folder")
+    try:
+        interface_of(worker_host)
+    except OSError as error:
+        raise UnfitError(str(error)) from error
 
 
 def use_interface(host: str) -> None:
