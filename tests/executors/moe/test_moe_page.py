@@ -34,8 +34,9 @@ def test_the_page_names_all_schemes_and_modules_that_there_are() -> None:
 
 def test_the_jobs_of_the_page_are_some() -> None:
     trains, serves = (yaml.safe_load(text)[0] for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
-    MoeTrainWorkload.model_validate_json(json.dumps(trains["workload"]))
-    MoeServeWorkload.model_validate_json(json.dumps(serves["workload"]))
+    trained = MoeTrainWorkload.model_validate_json(json.dumps(trains["workload"]))
+    served = MoeServeWorkload.model_validate_json(json.dumps(serves["workload"]))
+    assert (trained.gating.mode, served.gating.mode) == ("adaptive", "top1")
     for job in (trains, serves):
         ExpertsTerms.model_validate_json(json.dumps(job["terms"]))
 
