@@ -1,6 +1,7 @@
 """Experts whose parameters are in the host's memory, where the device's is short (section 4.4.2)."""
 
 import weakref
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,38 +13,26 @@ class OffloadedExperts(nn.Module):
     """Experts of which some stay on the device, and the others come from the host's memory one by one.
 
     An expert that comes is copied to the device, computes its rows, and is let go; in the backward pass it
-    comes again and computes them anew. So at no time are more bytes of parameters on the device than those of
-    the resident experts and of one more. Each parameter is trained where it lives.
+    comes again and computes them anew. So at most one of them is on the device at a time. Each parameter is
+    trained where it lives: gradients of those that came go to the host's memory.
 
     Attributes:
-        peak_bytes: the most bytes of parameters that were on the device so far.
+        peak_bytes: the most bytes of parameters from the host's memory that were on the device at a time.
     """
 
-    def __init__(self, resident: nn.Module | None, offloaded: nn.Module, budget_bytes: int) -> None:
-        """Put both together; see `resident_experts` for how many fit.
+    def __init__(self, resident: nn.Module | None, offloaded: Sequence[nn.Module]) -> None:
+        """Put both together; see `resident_experts` for how many stay.
 
         Args:
-            resident: the first experts, on the device; None if there is no room.
-            offloaded: the others, in the host's memory. Both map rows sorted by expert, and counts, to as
-                many rows, and have parameters stacked by expert, `(experts, ...)`, and no others.
-            budget_bytes: for parameters on the device.
-
-        Raises:
-            ValueError: they do not fit.
+            resident: the first experts, on the device; None if none stays. Maps rows sorted by expert, and
+                counts, to as many rows.
+            offloaded: the others, each a module of one expert that does the same, with all of its parameters
+                in the host's memory.
         """
         super().__init__()
         self.resident = resident
-        self.offloaded = offloaded
-        self._offloaded_count = _count(offloaded)
-        self._resident_count = 0 if resident is None else _count(resident)
-        self._on_device_bytes = 0 if resident is None else _size_bytes(resident)
-        self.peak_bytes = self._on_device_bytes
-        needed_bytes = self._on_device_bytes + _size_bytes(offloaded) // self._offloaded_count
-        if needed_bytes > budget_bytes:
-            raise ValueError(
-                f"{self._resident_count} resident experts and one that comes have {needed_bytes} bytes, "
-                f"which do not fit into a budget of {budget_bytes} bytes: keep fewer of them"
-            )
+        self.offloaded = nn.ModuleList(offloaded)
+        self.peak_bytes = self._visiting_bytes = 0
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Apply to each row the network of its expert.
@@ -56,45 +45,63 @@ class OffloadedExperts(nn.Module):
             ``(pairs, hidden)``.
 
         Raises:
-            ValueError: the counts are of another number of experts.
+            ValueError: there are fewer counts than offloaded experts.
         """
-        if len(counts) != self._resident_count + self._offloaded_count:
-            raise ValueError(
-                f"counts of {len(counts)} experts; {self._resident_count} are resident and "
-                f"{self._offloaded_count} offloaded"
-            )
-        here, coming = counts[: self._resident_count], counts[self._resident_count :].tolist()
-        parts = rows.split([len(rows) - sum(coming), *coming])
-        outputs = [parts[0] if self.resident is None else self.resident(parts[0], here)]
-        for expert, part in enumerate(parts[1:]):
+        residents = len(counts) - len(self.offloaded)
+        if residents < 0:
+            raise ValueError(f"counts of {len(counts)} experts; {len(self.offloaded)} are offloaded")
+        here, coming = counts[:residents], counts[residents:].tolist()
+        own, *parts = rows.split([len(rows) - sum(coming), *coming])
+        outputs = [own if self.resident is None else self.resident(own, here)]
+        for expert, part in zip(self.offloaded, parts, strict=True):
             if len(part) > 0:
                 outputs.append(checkpoint(self._fetch_and_compute, expert, part, use_reentrant=False))
         return torch.cat(outputs)
 
-    def _fetch_and_compute(self, expert: int, rows: Tensor) -> Tensor:
-        fetched = {
-            name: self._fetch(each[expert : expert + 1], rows.device)
-            for name, each in self.offloaded.named_parameters()
-        }
+    def _fetch_and_compute(self, expert: nn.Module, rows: Tensor) -> Tensor:
+        fetched = {name: self._fetch(each, rows.device) for name, each in expert.named_parameters()}
         count = torch.tensor([len(rows)], device=rows.device)
-        outputs: Tensor = functional_call(self.offloaded, fetched, (rows, count))
+        outputs: Tensor = functional_call(expert, fetched, (rows, count))
         return outputs
 
     def _fetch(self, parameter: Tensor, device: torch.device) -> Tensor:
-        copied = parameter.to(device, copy=True)
-        size_bytes = copied.numel() * copied.element_size()
-        self._on_device_bytes += size_bytes
-        self.peak_bytes = max(self.peak_bytes, self._on_device_bytes)
-        weakref.finalize(copied, self._let_go, size_bytes)
+        # What is computed next on the device waits for the copy, whether this thread does or not.
+        copied = parameter.to(device, copy=True, non_blocking=True)
+        self._visiting_bytes += copied.nbytes
+        self.peak_bytes = max(self.peak_bytes, self._visiting_bytes)
+        weakref.finalize(copied, self._let_go, copied.nbytes)
         return copied
 
     def _let_go(self, size_bytes: int) -> None:
-        self._on_device_bytes -= size_bytes
+        self._visiting_bytes -= size_bytes
 
 
-def _count(experts: nn.Module) -> int:
-    return len(next(experts.parameters()))
+def place(stacked: Tensor, resident: int, device: torch.device) -> list[Tensor]:
+    """Put a tensor of some experts where they live, in pieces.
+
+    Args:
+        stacked: ``(experts, ...)``, in any memory.
+        resident: how many of them stay on the device.
+
+    Returns:
+        Those that stay, if any, as one tensor on the device, and each of the others, `(1, ...)`, in the host's
+        memory: pinned, if the device is another's, so that copies from it are fast. If all stay, and are
+        there, nothing is copied.
+    """
+    if resident == len(stacked):
+        return [stacked.to(device).contiguous()]
+    here = [stacked[:resident].to(device, copy=True).contiguous()] if resident else []
+    alone = [stacked[expert : expert + 1].cpu() for expert in range(resident, len(stacked))]
+    if device.type == "cuda":
+        return here + [each.contiguous().pin_memory() for each in alone]
+    return here + [each.clone(memory_format=torch.contiguous_format) for each in alone]
 
 
-def _size_bytes(experts: nn.Module) -> int:
-    return sum(each.numel() * each.element_size() for each in experts.parameters())
+def put_together(pieces: Sequence[Tensor]) -> Tensor:
+    """The way back, in the host's memory: `(experts, ...)`."""
+    return torch.cat([piece.detach().cpu() for piece in pieces])
+
+
+def split_like(stacked: Tensor, pieces: Sequence[Tensor]) -> list[Tensor]:
+    """Views of a tensor of some experts, as long as the pieces of another."""
+    return list(stacked.split([len(piece) for piece in pieces]))

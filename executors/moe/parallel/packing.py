@@ -102,17 +102,45 @@ def settled_packing(first: Packing, measure: Callable[[Packing], MicroOpTimes]) 
     return packing
 
 
-def resident_experts(per_device: int, expert_bytes: int, budget_bytes: int) -> int:
-    """How many of a device's experts stay in its memory; the others are in the host's, and come by turns.
+@dataclass(frozen=True)
+class ExpertBytes:
+    """What one expert of a layer takes of a device's memory while it is trained.
 
-    One more than stay has to have room, while it computes, unless all stay.
+    Attributes:
+        kept: of an expert that stays on the device, from step to step.
+        computing: besides, of one that stays, while its layer computes.
+        visiting: of one that comes from the host's memory, while it computes.
+    """
+
+    kept: int
+    computing: int
+    visiting: int
+
+
+def resident_experts(per_device: int, layers: int, expert: ExpertBytes, budget_bytes: int) -> int:
+    """How many of the experts that a device hosts of each layer stay in its memory; the others are in the
+    host's, and come by turns.
+
+    Experts of all layers stay, while one layer computes at a time. One more than stay has to have room,
+    unless all stay.
+
+    Source: section 4.4.2, DRAM-offloading where the device's memory is short. The thesis says nothing of how
+    many stay; here, as many as can.
 
     Raises:
-        ValueError: there is no room for one expert.
+        ValueError: there is no room for one expert that comes.
     """
-    room = budget_bytes // expert_bytes
-    if room < 1:
+    of_each = layers * expert.kept + expert.computing
+    if per_device * of_each <= budget_bytes:
+        return per_device
+    if expert.visiting > budget_bytes:
         raise ValueError(
-            f"an expert of {expert_bytes} bytes does not fit into a budget of {budget_bytes} bytes"
+            f"an expert needs {_gib(expert.visiting)} of a device's memory while it computes, and experts "
+            f"may take {_gib(budget_bytes)}: raise MILLRACE_EXPERT_MEMORY_GIB, or give the job devices with "
+            "more memory"
         )
-    return per_device if room >= per_device else room - 1
+    return min((budget_bytes - expert.visiting) // of_each, per_device - 1)
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.3g} GiB"

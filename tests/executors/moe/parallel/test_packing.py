@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executors.moe.parallel.packing import (
+    ExpertBytes,
     MicroOpTimes,
     Packing,
     first_packing,
@@ -65,11 +66,44 @@ def test_experts_that_cannot_be_dealt_out_are_refused(world: int, experts: int, 
         Packing(world, experts, per_device)
 
 
-@pytest.mark.parametrize(("budget_bytes", "resident"), [(400, 4), (399, 2), (200, 1), (100, 0)])
+EXPERT = ExpertBytes(kept=100, computing=20, visiting=50)
+"""Three layers have 320 bytes of each expert."""
+
+
+@pytest.mark.parametrize(
+    ("budget_bytes", "resident"),
+    [(1_280, 4), (1_279, 3), (3 * 320 + 50, 3), (3 * 320 + 49, 2), (320 + 50, 1), (320 + 49, 0), (50, 0)],
+)
 def test_experts_stay_on_the_device_as_far_as_one_more_has_room(budget_bytes: int, resident: int) -> None:
-    assert resident_experts(4, 100, budget_bytes) == resident
+    assert resident_experts(4, 3, EXPERT, budget_bytes) == resident
 
 
-def test_a_budget_without_room_for_one_expert_is_refused() -> None:
-    with pytest.raises(ValueError, match="an expert of 100 bytes does not fit into a budget of 99 bytes"):
-        resident_experts(4, 100, 99)
+@given(
+    per_device=st.integers(1, 9),
+    layers=st.integers(1, 5),
+    expert=st.builds(ExpertBytes, st.integers(1, 99), st.integers(0, 99), st.integers(1, 99)),
+    budget_bytes=st.integers(1, 5_000),
+)
+def test_as_many_experts_stay_as_fit_beside_one_that_comes(
+    per_device: int, layers: int, expert: ExpertBytes, budget_bytes: int
+) -> None:
+    def taken_bytes(resident: int) -> int:
+        coming = expert.visiting if resident < per_device else 0
+        return resident * (layers * expert.kept + expert.computing) + coming
+
+    fitting = [each for each in range(per_device + 1) if taken_bytes(each) <= budget_bytes]
+    if fitting:
+        assert resident_experts(per_device, layers, expert, budget_bytes) == max(fitting)
+    else:
+        with pytest.raises(ValueError, match="an expert needs"):
+            resident_experts(per_device, layers, expert, budget_bytes)
+
+
+def test_a_budget_without_room_for_one_expert_is_refused_with_what_to_do() -> None:
+    expert = ExpertBytes(kept=2**32, computing=0, visiting=2**31)
+    with pytest.raises(
+        ValueError,
+        match="an expert needs 2 GiB of a device's memory while it computes, and experts may take 1 GiB: "
+        "raise MILLRACE_EXPERT_MEMORY_GIB",
+    ):
+        resident_experts(4, 1, expert, 2**30)
