@@ -37,6 +37,10 @@ class MoeSettings(BaseSettings):
     """The address at which ranks of other nodes reach those of this one; the default serves nodes of one
     machine only."""
 
+    expert_memory_gib: Annotated[float, Field(gt=0, le=1_048_576)] | None = None
+    """How much of its device's memory the experts of a rank that trains may take; those that do not fit are
+    in the host's memory, and come by turns. If it is not given: on a CUDA device three quarters of what is
+    free beside the rest of the model, on a CPU as much as they need."""
     checkpoint_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     """Seconds after which a job that trains is checkpointed, between two steps."""
     checkpoint_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0

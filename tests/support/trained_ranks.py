@@ -218,7 +218,8 @@ def trainer_of(
     )
     experts = len(next(iter(moe_blocks(model.module).values())).router.get_parameter("weight"))
     packing = begin_packing(world, experts, told.get("per_device"))
-    spread = SpreadModel(model.module, connections, packing, job.hyperparameters.micro_op_mb, 200)
+    memory_gib = told["memory_bytes"] / 2**30 if "memory_bytes" in told else None
+    spread = SpreadModel(model.module, connections, packing, job.hyperparameters.micro_op_mb, 200, memory_gib)
     yield Trainer(
         job.hyperparameters,
         model,

@@ -69,6 +69,18 @@ def _told(numbers: Sequence[int]) -> list[list[int]]:
     return [each.tolist() for each in everyones]
 
 
+def agreed_budget(budget_bytes: int | None) -> int | None:
+    """The least of all ranks' budgets, the same on each, so that as many experts stay on each device: what
+    ranks do together depends on it. None where no rank has one.
+
+    Raises:
+        PeerLostError: a rank does not answer.
+    """
+    unlimited = torch.iinfo(torch.int64).max
+    least = min(budget for (budget,) in _told([unlimited if budget_bytes is None else budget_bytes]))
+    return None if least == unlimited else least
+
+
 def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank: int) -> list[Tensor]:
     """Have each rank get the experts that it hosts from now on: parameters, and states of an optimizer.
 

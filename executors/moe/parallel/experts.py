@@ -65,7 +65,8 @@ class ParallelExperts(nn.Module):
 
         Args:
             experts: those that this rank hosts; maps rows ``(pairs, hidden)`` sorted by expert and counts
-                ``(hosted experts,)`` to rows of the same shape.
+                ``(hosted experts,)`` to rows of the same shape. Gradients are where their parameters are, on
+                the rows' device or in the host's memory.
             average: over the group's replicas, divided by all ranks.
             name: of the layer, the same on all ranks.
             chunks: micro-ops of each all-to-all, the same on all ranks.
@@ -165,7 +166,7 @@ class ParallelExperts(nn.Module):
                     total += part
         passed.inputs.clear()
         passed.outputs.clear()
-        self._deliver(trained, sums)
+        self._deliver(trained, sums, gradient.device)
         return self._collect(gradient, passed.routes, returning)
 
     def _plan_routes(self, counts: Tensor) -> list[Route]:
@@ -207,10 +208,16 @@ class ParallelExperts(nn.Module):
             collected.index_copy_(0, route.rows, parcel.wait())
         return collected
 
-    def _deliver(self, trained: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
+    def _deliver(
+        self, trained: Sequence[nn.Parameter], gradients: Sequence[Tensor], device: torch.device
+    ) -> None:
         """Average gradients over the replicas meanwhile, and add them to `grad` at the end of the pass."""
         futures = [
-            self._average.average(gradient.view(-1), f"{self.name} expert gradient {index}")
+            self._average.average(
+                gradient.view(-1),
+                f"{self.name} expert gradient {index}",
+                None if gradient.device == device else device,
+            )
             for index, gradient in enumerate(gradients)
         ]
 

@@ -63,10 +63,14 @@ class GradientAverage:
         """Have a model average its gradients so. Before its first backward pass."""
         model.register_comm_hook(self, _average)
 
-    def average(self, tensor: Tensor, name: str) -> Future[Tensor]:
+    def average(self, tensor: Tensor, name: str, through: torch.device | None = None) -> Future[Tensor]:
         """Average a flat, contiguous tensor, in place.
 
         The future fails with what a micro-op failed with.
+
+        Args:
+            through: where the group adds up, if the tensor is in other memory. It has room there for one
+                micro-op at a time.
         """
         tensor.div_(self._divisor)
         future: Future[Tensor] = Future(devices=[tensor.device] if tensor.device.type == "cuda" else None)
@@ -90,7 +94,7 @@ class GradientAverage:
 
         for index, part in enumerate(parts):
             label = f"{name} part {index} of {len(parts)}"
-            pending = self._scheduler.allreduce(tensor[part.start : part.stop], self._group, label)
+            pending = self._scheduler.allreduce(tensor[part.start : part.stop], self._group, label, through)
             pending.when_done(count)
         return future
 

@@ -84,9 +84,9 @@ def place(stacked: Tensor, resident: int, device: torch.device) -> list[Tensor]:
         resident: how many of them stay on the device.
 
     Returns:
-        Those that stay, if any, as one tensor on the device, and each of the others, `(1, ...)`, in the host's
-        memory: pinned, if the device is another's, so that copies from it are fast. If all stay, and are
-        there, nothing is copied.
+        Those that stay, if any, as one tensor on the device, and each of the others, `(1, ...)`, in the
+        host's memory: pinned for CUDA devices, so that copies from it are fast. If all stay, and are there,
+        nothing is copied.
     """
     if resident == len(stacked):
         return [stacked.to(device).contiguous()]

@@ -72,7 +72,9 @@ class Communication(Protocol):
     ) -> Pending:
         """Exchange rows with the ranks of a group."""
 
-    def allreduce(self, tensor: Tensor, group: ProcessGroup, label: str) -> Pending:
+    def allreduce(
+        self, tensor: Tensor, group: ProcessGroup, label: str, through: torch.device | None = None
+    ) -> Pending:
         """Add a tensor up over the ranks of a group, in place."""
 
     @property
@@ -119,6 +121,7 @@ class _MicroOp:
         ready: on a CUDA device, when what it needs has been computed.
         size_bytes: what this rank sends of tokens, or adds up of gradients.
         start: issues it.
+        finish: is called when that has ended; on a CUDA device, once it was handed over.
         recording: is told when it has ended.
     """
 
@@ -126,6 +129,7 @@ class _MicroOp:
     label: str
     size_bytes: int
     start: Callable[[], list[Work]]
+    finish: Callable[[], None]
     submitted_s: float
     ready: torch.cuda.Event | None = None
     recording: Recording | None = None
@@ -183,20 +187,37 @@ class CommunicationScheduler:
         def start() -> list[Work]:
             return lanes.exchange(received, sent, received_splits, sent_splits)
 
-        return self._submit(Kind.ALL_TO_ALL, sent, start, label)
+        return self._submit(Kind.ALL_TO_ALL, sent, start, label, sent.device)
 
-    def allreduce(self, tensor: Tensor, group: ProcessGroup, label: str) -> Pending:
+    def allreduce(
+        self, tensor: Tensor, group: ProcessGroup, label: str, through: torch.device | None = None
+    ) -> Pending:
         """Add a tensor up over the ranks of a group, in place. It is in use until that has ended.
 
         The label, with the tensor's size, must be the same on all ranks.
+
+        Args:
+            through: where the group adds up, if the tensor is in other memory: it is copied there when its
+                turn comes, and back.
         """
+        staged = tensor
 
         def start() -> list[Work]:
-            work = dist.all_reduce(tensor, group=group, async_op=True)
+            nonlocal staged
+            if through is not None:
+                staged = tensor.to(through, copy=True)
+            work = dist.all_reduce(staged, group=group, async_op=True)
             assert work is not None, "this process is in the group"
             return [work]
 
-        return self._submit(Kind.ALLREDUCE, tensor, start, f"{label}, {tensor.numel()} x {tensor.dtype}")
+        def finish() -> None:
+            nonlocal staged
+            if through is not None:
+                tensor.copy_(staged)
+                staged = tensor
+
+        label = f"{label}, {tensor.numel()} x {tensor.dtype}"
+        return self._submit(Kind.ALLREDUCE, tensor, start, label, through or tensor.device, finish)
 
     @property
     def error(self) -> Exception | None:
@@ -225,13 +246,21 @@ class CommunicationScheduler:
         self._thread.join()
         self._order.close()
 
-    def _submit(self, kind: Kind, tensor: Tensor, start: Callable[[], list[Work]], label: str) -> Pending:
+    def _submit(
+        self,
+        kind: Kind,
+        tensor: Tensor,
+        start: Callable[[], list[Work]],
+        label: str,
+        device: torch.device,
+        finish: Callable[[], None] = lambda: None,
+    ) -> Pending:
         ready, recording = None, self._recording
-        if tensor.device.type == "cuda":
+        if device.type == "cuda":
             ready = torch.cuda.Event(enable_timing=recording is not None)
             ready.record()
         size_bytes = tensor.numel() * tensor.element_size()
-        op = _MicroOp(kind, label, size_bytes, start, time.monotonic(), ready, recording)
+        op = _MicroOp(kind, label, size_bytes, start, finish, time.monotonic(), ready, recording)
         with self._changed:
             if self._error is not None:
                 op.pending.settle(self._error)
@@ -299,6 +328,7 @@ class CommunicationScheduler:
             else:
                 for work in op.start():
                     self._wait(work, op, issued_s)
+                op.finish()
         except (CollectiveLostError, DisagreementError):
             raise
         except RuntimeError as error:
@@ -334,6 +364,7 @@ class CommunicationScheduler:
             started.record(self._stream)
             for work in op.start():
                 work.wait()
+            op.finish()
             ended.record(self._stream)
         return DeviceTimes(ready, started, ended)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
@@ -35,9 +36,11 @@ class UnscheduledCommunication:
         """As `CommunicationScheduler.all_to_all`."""
         return self._tokens.all_to_all(received, sent, received_splits, sent_splits, lanes, label)
 
-    def allreduce(self, tensor: Tensor, group: ProcessGroup, label: str) -> Pending:
+    def allreduce(
+        self, tensor: Tensor, group: ProcessGroup, label: str, through: torch.device | None = None
+    ) -> Pending:
         """As `CommunicationScheduler.allreduce`."""
-        return self._gradients.allreduce(tensor, group, label)
+        return self._gradients.allreduce(tensor, group, label, through)
 
     @property
     def error(self) -> Exception | None:

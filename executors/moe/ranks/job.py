@@ -89,7 +89,6 @@ class JobOnNode:
     _kill_s: float | None = None
     _failures: list[Failed] = field(default_factory=list)
     _endings: list[Ended] = field(default_factory=list)
-    _dataset_samples: int | None = None
     _loss: float | None = None
     _node_s: float = 0.0
 
@@ -189,9 +188,8 @@ class JobOnNode:
                     # All say the same: less than was told where a checkpoint has been lost.
                     self.samples_done = word.samples_done
                 rank.has_joined = True
-                self._dataset_samples = word.dataset_samples
                 if all(each.has_joined for each in self._ranks) and not self._vacant:
-                    self._report_start()
+                    self._report_start(word)
             case Progress():
                 self.samples_done, self._loss, self._node_s = word.samples_done, word.loss, word.node_s
                 self._report_progress(complete=False)
@@ -223,11 +221,16 @@ class JobOnNode:
 
     # Reports
 
-    def _report_start(self) -> None:
+    def _report_start(self, word: Joined) -> None:
         self.place.report(
-            RunStarted(**self._about(), samples_done=self.samples_done, dataset_samples=self._dataset_samples)
+            RunStarted(**self._about(), samples_done=self.samples_done, dataset_samples=word.dataset_samples)
         )
-        self._say("run started", generation=self.command.generation, samples_done=self.samples_done)
+        experts: dict[str, object] = {}
+        if word.experts_per_device is not None:
+            experts = word.model_dump(include={"experts_per_device", "resident_experts"})
+        self._say(
+            "run started", generation=self.command.generation, samples_done=self.samples_done, **experts
+        )
 
     def _report_progress(self, *, complete: bool) -> None:
         self.place.report(

@@ -55,6 +55,7 @@ class RankOrder(Record):
     """Which of the node's GPUs it has."""
     threads: int
     worker_host: str
+    expert_memory_gib: float | None
     checkpoint_s: float
     checkpoint_wait_s: float
     progress_s: float
@@ -69,6 +70,10 @@ class Joined(Record):
     samples_done: Samples
     dataset_samples: int | None
     """Records in its file; None where it was not read."""
+    experts_per_device: int | None = None
+    """Of each layer, if it trains."""
+    resident_experts: int | None = None
+    """How many of them stay in the device's memory."""
 
 
 class Progress(Record):

@@ -6,7 +6,8 @@ on stacked weights as matrices for all experts together; `ExpertTensor` turns on
 """
 
 import copy
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -16,7 +17,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from executors.moe.block import MoeBlock
+from executors.moe.parallel.offloading import OffloadedExperts, place
+from executors.moe.parallel.packing import ExpertBytes
 
+Pieces = Sequence[nn.Parameter]
+"""A tensor of the hosted experts, stacked by expert: of those that stay on the device, if any, and of each of
+the others, in the host's memory."""
+_HALF_BYTES = torch.bfloat16.itemsize
+_OF_TRAINED = 4
+"""Times its size takes a parameter with its gradient and AdamW's two moments."""
 _Form = Literal["stacked", "inward factor", "outward factor"]
 
 
@@ -120,6 +129,7 @@ class LayerExperts:
         for part, parameter in module.named_parameters():
             self._add(f"{name}.{part}", part, "stacked", parameter)
         self.count, self.hidden = module.get_parameter("down_proj").shape[:2]
+        self._item_bytes = module.get_parameter("down_proj").element_size()
         self._skeleton = module.to("meta")
         block.experts = nn.Identity()
 
@@ -129,16 +139,58 @@ class LayerExperts:
         self._whole = {}
         return taken
 
-    def host(self, hosted: Mapping[str, Tensor]) -> tuple[nn.Module, dict[str, nn.Parameter]]:
+    def bytes_of_one(self, chunks: int, *, is_autocast: bool) -> ExpertBytes:
+        """What one of the experts takes of a device's memory.
+
+        Args:
+            chunks: in which a pass computes; of each, the weights that it computes with are kept from the
+                forward to the backward pass where they are not the parameters themselves.
+            is_autocast: whether products are computed in bfloat16.
+        """
+        sizes = {each.part: math.prod(each.shape) // self.count for each in self.tensors}
+        of_all = sum(sizes.values()) * self._item_bytes
+        of_trained = sum(sizes[each.part] for each in self.tensors if each.is_trained) * self._item_bytes
+        adapted = sum(sizes[name] for name in self._scaling) * self._item_bytes
+        weights = sum(sizes[each.part] for each in self.tensors if each.form == "stacked")
+        halves = weights * _HALF_BYTES if is_autocast else 0
+        copies = halves or adapted
+        # Gradients are there twice while a chunk's are added up, and first in the type of the products.
+        computing = adapted + (of_all + halves if of_trained else 0)
+        return ExpertBytes(
+            kept=of_all + (_OF_TRAINED - 1) * of_trained + chunks * copies,
+            computing=computing,
+            visiting=of_all + copies + computing,
+        )
+
+    def host(
+        self, hosted: Mapping[str, Tensor], resident: int, device: torch.device
+    ) -> tuple[nn.Module, dict[str, Pieces]]:
         """A module of so many experts as the tensors have, and its parameters by their `part`.
+
+        An expert that is off-loaded is so as a whole, with its part of an adapter.
 
         Args:
             hosted: tensors stacked by expert, by their `part`.
+            resident: how many of the experts stay on the device; the others are in the host's memory.
         """
-        parameters = {
-            each.part: nn.Parameter(hosted[each.part].contiguous(), requires_grad=each.is_trained)
+        parameters: dict[str, Pieces] = {
+            each.part: [
+                nn.Parameter(piece, requires_grad=each.is_trained)
+                for piece in place(hosted[each.part], resident, device)
+            ]
             for each in self.tensors
         }
+        pieces = len(next(iter(parameters.values())))
+        modules = [
+            self._module({part: of_part[piece] for part, of_part in parameters.items()})
+            for piece in range(pieces)
+        ]
+        if resident == len(next(iter(hosted.values()))):
+            return modules[0], parameters
+        here = modules.pop(0) if resident else None
+        return OffloadedExperts(here, modules), parameters
+
+    def _module(self, parameters: Mapping[str, nn.Parameter]) -> nn.Module:
         experts = copy.deepcopy(self._skeleton)
         for part, parameter in parameters.items():
             if part in experts._parameters:
@@ -147,7 +199,7 @@ class LayerExperts:
             name: (parameters[f"{name} inward factor"], parameters[f"{name} outward factor"])
             for name in self._scaling
         }
-        return HostedExperts(experts, factors, self._scaling), parameters
+        return HostedExperts(experts, factors, self._scaling)
 
     def _add(self, name: str, part: str, form: _Form, parameter: nn.Parameter) -> None:
         shape = tuple(parameter.shape)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -13,15 +14,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from executors.moe.block import moe_blocks
 from executors.moe.parallel.coordination import AgreedOrder
-from executors.moe.parallel.exchange import exchange_experts
+from executors.moe.parallel.exchange import agreed_budget, exchange_experts
 from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
 from executors.moe.parallel.groups import connect_expert_groups
-from executors.moe.parallel.packing import MicroOpTimes, Packing
+from executors.moe.parallel.offloading import put_together, split_like
+from executors.moe.parallel.packing import MicroOpTimes, Packing, resident_experts
 from executors.moe.parallel.planning import PlannedOrder
 from executors.moe.parallel.scheduler import CommunicationScheduler
 from executors.moe.parallel.trace import MicroOpRecord
-from executors.moe.training.hosting import ExpertTensor, LayerExperts
+from executors.moe.training.hosting import ExpertTensor, LayerExperts, Pieces
+from executors.moe.training.memory import expert_budget
 from executors.moe.training.objective import Call
 from executors.moe.training.ordering import AgreedSteps, Ordering, PlannedSteps, StepOrder
 from executors.moe.training.peers import lost_at
@@ -112,37 +115,52 @@ class SpreadModel:
         layers: the experts of each MoE layer, as the whole model has them.
         call: the model, as a pass calls it.
         dense: all that is trained beside experts, by name; the same on all ranks.
-        hosted: of each layer, what is trained of its experts here, by its `part`.
+        resident: how many of the experts that a rank hosts of each layer stay on its device; the others are
+            in the host's memory. The same on all ranks.
     """
 
     def __init__(
-        self, module: nn.Module, connections: Connections, packing: Packing, micro_op_mb: float, tokens: int
+        self,
+        module: nn.Module,
+        connections: Connections,
+        packing: Packing,
+        micro_op_mb: float,
+        tokens: int,
+        expert_memory_gib: float | None = None,
     ) -> None:
         """Take a whole model apart, on all ranks at the same time.
 
         Args:
             tokens: (token, expert) pairs of a rank in a step, at most.
+            expert_memory_gib: see `expert_budget`.
 
         Raises:
             PeerLostError: a rank does not come.
+            ValueError: a device has no room for one expert. All ranks raise it.
         """
         self._connections = connections
-        self._blocks = moe_blocks(module)
-        self.layers = [LayerExperts(name, block) for name, block in self._blocks.items()]
+        blocks = moe_blocks(module)
+        self._blocks = list(blocks.values())
+        self.layers = [LayerExperts(name, block) for name, block in blocks.items()]
         module.to(connections.device)
         self.dense = {name: each for name, each in module.named_parameters() if each.requires_grad}
         token_bytes = self.layers[0].hidden * next(module.parameters()).element_size()
         self._micro = Micro.of(micro_op_mb, tokens, token_bytes)
+        own_budget = expert_budget(expert_memory_gib, connections.device, self.dense.values())
+        with lost_at("the memory for experts", connections.timeout_s):
+            self._budget_bytes = agreed_budget(own_budget)
+        self._connect(packing)
         span = packing.hosted(connections.rank)
-        whole = (layer.take() for layer in self.layers)
-        self._tensors: list[dict[str, Tensor]] = [
-            {
-                part: tensor[span.start : span.stop].to(connections.device, copy=True)
-                for part, tensor in of_layer.items()
-            }
-            for of_layer in whole
-        ]
-        self._host(packing)
+        self._hosted: list[dict[str, Pieces]] = [{} for _ in self.layers]
+        for index, layer in enumerate(self.layers):
+            # Copies, so that the whole can be let go.
+            self._host(
+                index,
+                {
+                    part: tensor[span.start : span.stop].clone(memory_format=torch.contiguous_format)
+                    for part, tensor in layer.take().items()
+                },
+            )
         self.call = self._averaged(module)
 
     @property
@@ -150,9 +168,14 @@ class SpreadModel:
         """Of each layer."""
         return self.packing.experts
 
-    def trained_experts(self) -> Iterator[tuple[ExpertTensor, nn.Parameter]]:
+    @property
+    def is_offloading(self) -> bool:
+        """Whether some experts are in the host's memory."""
+        return self.resident < self.packing.per_device
+
+    def trained_experts(self) -> Iterator[tuple[ExpertTensor, Pieces]]:
         """What is trained of the experts here, layer by layer."""
-        for layer, hosted in zip(self.layers, self.hosted, strict=True):
+        for layer, hosted in zip(self.layers, self._hosted, strict=True):
             for tensor in layer.tensors:
                 if tensor.is_trained:
                     yield tensor, hosted[tensor.part]
@@ -166,54 +189,83 @@ class SpreadModel:
             fmean(each.all_to_all_s for each in times), fmean(each.feed_forward_s for each in times)
         )
 
-    def pack(self, packing: Packing, moments: Sequence[Mapping[str, Sequence[Tensor]]]) -> list[list[Tensor]]:
-        """Host experts by another packing, on all ranks at the same time.
+    def pack(self, packing: Packing, moments: dict[nn.Parameter, tuple[Tensor, Tensor]]) -> None:
+        """Host experts by another packing, on all ranks at the same time, and choose anew which of them stay
+        on the device.
 
         DistributedDataParallel stays as it is, since it has nothing of the experts.
 
         Args:
-            moments: of each layer, what an optimizer keeps of each part of `hosted`.
-
-        Returns:
-            The moments of the experts that are hosted from now on, as `trained_experts` names them.
+            moments: what an optimizer keeps of each parameter. Those of the experts before are taken out of
+                it, layer by layer, and those of the experts from now on put in.
 
         Raises:
             CollectiveLostError: a rank is gone.
         """
-        moved: list[list[Tensor]] = []
+        before, was_offloading = self.packing, self.is_offloading
         with lost_at("packing experts anew", self._connections.timeout_s):
+            self._connect(packing)
+            through_host = was_offloading or self.is_offloading
             for index, layer in enumerate(self.layers):
-                of_layer = self._tensors[index]
-                kept = moments[index]
-                parts = [each.part for each in layer.tensors]
-                flat = [of_layer[part] for part in parts]
-                flat += [tensor for part in parts for tensor in kept.get(part, ())]
-                arrived = exchange_experts(flat, self.packing, packing, self._connections.rank)
-                self._tensors[index] = dict(zip(parts, arrived, strict=False))
-                rest = iter(arrived[len(parts) :])
-                moved += [[next(rest) for _ in kept[part]] for part in parts if part in kept]
-            self._host(packing)
+                leaving = self._take(index, moments, through_host)
+                arrived = iter(exchange_experts(leaving, before, packing, self._connections.rank))
+                # Layer by layer, so that there are never two packings' experts of all layers.
+                del leaving
+                self._host(index, {each.part: next(arrived) for each in layer.tensors})
+                for part in (each.part for each in layer.tensors if each.is_trained):
+                    pieces = self._hosted[index][part]
+                    first, second = (_placed_like(next(arrived), pieces) for _ in range(2))
+                    moments.update(zip(pieces, zip(first, second, strict=True), strict=True))
         self._connections.steps.packed()
-        return moved
 
-    def _host(self, packing: Packing) -> None:
+    def _take(
+        self, index: int, moments: dict[nn.Parameter, tuple[Tensor, Tensor]], through_host: bool
+    ) -> list[Tensor]:
+        """A layer's tensors, stacked by expert, and then both moments of each that is trained; they are let
+        go here."""
+        hosted, self._hosted[index] = self._hosted[index], {}
+        self._blocks[index].experts = nn.Identity()
+        taken = [_whole(hosted[each.part], through_host) for each in self.layers[index].tensors]
+        for each in self.layers[index].tensors:
+            if each.is_trained:
+                of_pieces = [moments.pop(piece) for piece in hosted[each.part]]
+                taken += [_whole(moment, through_host) for moment in zip(*of_pieces, strict=True)]
+        return taken
+
+    def _connect(self, packing: Packing) -> None:
+        """Choose which experts stay on the device, and form groups."""
         connections = self._connections
-        groups = connect_expert_groups(packing, connections.rank, connections.device, connections.timeout_s)
-        average = GradientAverage(
-            connections.scheduler, groups.replicas, connections.world, self._micro.partition_bytes
-        )
-        self.packing = packing
-        self.hosted: list[dict[str, nn.Parameter]] = []
-        self._parallel: list[ParallelExperts] = []
-        for index, (layer, block) in enumerate(zip(self.layers, self._blocks.values(), strict=True)):
-            experts, parameters = layer.host(self._tensors[index])
-            self._tensors[index] = {part: each.detach() for part, each in parameters.items()}
-            parallel = ParallelExperts(
-                experts, groups, connections.scheduler, average, f"layer {index}", self._micro.chunks
+        self.resident = packing.per_device
+        if self._budget_bytes is not None:
+            is_autocast = connections.device.type == "cuda"
+            sizes = [layer.bytes_of_one(self._micro.chunks, is_autocast=is_autocast) for layer in self.layers]
+            self.resident = min(
+                resident_experts(packing.per_device, len(self.layers), size, self._budget_bytes)
+                for size in sizes
             )
-            block.experts = parallel
-            self.hosted.append({part: each for part, each in parameters.items() if each.requires_grad})
-            self._parallel.append(parallel)
+        self.packing = packing
+        self._groups = connect_expert_groups(
+            packing, connections.rank, connections.device, connections.timeout_s
+        )
+        self._average = GradientAverage(
+            connections.scheduler, self._groups.replicas, connections.world, self._micro.partition_bytes
+        )
+
+    def _host(self, index: int, tensors: Mapping[str, Tensor]) -> None:
+        connections = self._connections
+        experts, self._hosted[index] = self.layers[index].host(tensors, self.resident, connections.device)
+        self._blocks[index].experts = ParallelExperts(
+            experts,
+            self._groups,
+            connections.scheduler,
+            self._average,
+            f"layer {index}",
+            self._micro.chunks,
+        )
+
+    @property
+    def _parallel(self) -> list[ParallelExperts]:
+        return [cast(ParallelExperts, block.experts) for block in self._blocks]
 
     def _averaged(self, module: nn.Module) -> Call:
         if not self.dense:
@@ -226,3 +278,16 @@ class SpreadModel:
             connections.scheduler, connections.everyone, connections.world, self._micro.partition_bytes
         ).attach(wrapped)
         return wrapped
+
+
+def _whole(pieces: Sequence[Tensor], through_host: bool) -> Tensor:
+    """A tensor of the hosted experts from its pieces."""
+    return put_together(pieces) if through_host else pieces[0].detach()
+
+
+def _placed_like(stacked: Tensor, pieces: Sequence[Tensor]) -> list[Tensor]:
+    """What an optimizer keeps, where its parameters are."""
+    return [
+        part.to(piece.device) if len(pieces) == 1 else part.to(piece.device, copy=True)
+        for part, piece in zip(split_like(stacked, pieces), pieces, strict=True)
+    ]

@@ -14,6 +14,7 @@ from executors.lora.batch import TokenSequence
 from executors.lora.randomness import derive_seed
 from executors.moe.block import take_passes
 from executors.moe.parallel.exchange import agreed_times
+from executors.moe.parallel.offloading import put_together, split_like
 from executors.moe.parallel.packing import Packing
 from executors.moe.parallel.scheduler import failures_told
 from executors.moe.training.hosting import ExpertTensor
@@ -114,6 +115,11 @@ class Trainer:
         return self._spread.packing
 
     @property
+    def resident(self) -> int:
+        """How many of the experts that a rank hosts of each layer stay on its device."""
+        return self._spread.resident
+
+    @property
     def layers(self) -> int:
         """With experts."""
         return len(self._spread.layers)
@@ -188,15 +194,8 @@ class Trainer:
         Raises:
             CollectiveLostError: a rank is gone.
         """
-        moments = [
-            {part: self._moments[parameter] for part, parameter in hosted.items()}
-            for hosted in self._spread.hosted
-        ]
-        moved = self._spread.pack(packing, moments)
-        kept = {each: self._moments[each] for each in self._spread.dense.values()}
-        for (_, parameter), (first, second) in zip(self._spread.trained_experts(), moved, strict=True):
-            kept[parameter] = (first, second)
-        self._moments = kept
+        del self._optimizer  # which has the experts as they were
+        self._spread.pack(packing, self._moments)
         self._prepare_optimizer()
 
     # The state of all ranks together
@@ -212,8 +211,8 @@ class Trainer:
         whole = {ORDER + name: tensor for name, tensor in self._order.tensors().items()}
         for name, tensor in self._dense_tensors():
             whole[name] = tensor.detach().cpu().clone()
-        for prefix, expert, tensor in self._expert_tensors():
-            parts = self._peers.collect(where, tensor, group)
+        for prefix, expert, pieces in self._expert_tensors():
+            parts = self._peers.collect(where, put_together(pieces), group)
             if parts is not None:
                 whole[prefix + expert.name] = expert.whole(torch.cat(parts)).contiguous()
         return whole if self._peers.rank == 0 else None
@@ -240,10 +239,12 @@ class Trainer:
             for name, tensor in self._dense_tensors():
                 tensor.copy_(spread(name, tensor))
             span = self.packing.hosted(self._peers.rank)
-            for prefix, expert, tensor in self._expert_tensors():
-                like = torch.empty(expert.shape, dtype=tensor.dtype, device="meta")
+            for prefix, expert, pieces in self._expert_tensors():
+                like = torch.empty(expert.shape, dtype=pieces[0].dtype, device="meta")
                 stacked = expert.stacked(spread(prefix + expert.name, like), self.packing.experts)
-                tensor.copy_(stacked[span.start : span.stop])
+                own = split_like(stacked[span.start : span.stop], pieces)
+                for piece, part in zip(pieces, own, strict=True):
+                    piece.copy_(part)
 
     def check(self, whole: Mapping[str, Tensor]) -> None:
         """See that tensors are of this model and adapter.
@@ -311,17 +312,23 @@ class Trainer:
     def _gradient_norm(self) -> float:
         """Over all parameters, the same number on all ranks."""
         replicas = self.packing.world // self.packing.group_size
-        squares = _squares(each for _, each in self._spread.trained_experts()) / replicas
+        # Expert by expert, since float64 copies of all experts of a layer may find no room.
+        squares = sum(
+            _squares(gradient)
+            for _, pieces in self._spread.trained_experts()
+            for gradient in _gradients(pieces)
+        )
+        squares /= replicas
         if self._peers.rank == 0:
-            squares += _squares(self._spread.dense.values())
+            squares += _squares(_gradients(self._spread.dense.values()))
         total = torch.tensor([squares], dtype=torch.float64)
         self._peers.add_up("the gradient's norm", total)
         return math.sqrt(float(total))
 
     def _parameters(self) -> Iterator[nn.Parameter]:
         yield from self._spread.dense.values()
-        for _, parameter in self._spread.trained_experts():
-            yield parameter
+        for _, pieces in self._spread.trained_experts():
+            yield from pieces
 
     def _prepare_optimizer(self) -> None:
         self._optimizer = torch.optim.AdamW(
@@ -341,14 +348,17 @@ class Trainer:
             yield FIRST_MOMENT + name, first
             yield SECOND_MOMENT + name, second
 
-    def _expert_tensors(self) -> Iterator[tuple[str, ExpertTensor, Tensor]]:
-        for expert, parameter in self._spread.trained_experts():
-            first, second = self._moments[parameter]
-            yield "", expert, parameter
-            yield FIRST_MOMENT, expert, first
-            yield SECOND_MOMENT, expert, second
+    def _expert_tensors(self) -> Iterator[tuple[str, ExpertTensor, Sequence[Tensor]]]:
+        for expert, pieces in self._spread.trained_experts():
+            yield "", expert, pieces
+            for prefix, moment in ((FIRST_MOMENT, 0), (SECOND_MOMENT, 1)):
+                yield prefix, expert, [self._moments[piece][moment] for piece in pieces]
 
 
-def _squares(parameters: Iterable[nn.Parameter]) -> float:
-    """The sum of the squares of gradients."""
-    return sum(float(each.grad.double().square().sum()) for each in parameters if each.grad is not None)
+def _gradients(parameters: Iterable[nn.Parameter]) -> Iterator[Tensor]:
+    return (each.grad for each in parameters if each.grad is not None)
+
+
+def _squares(tensors: Iterable[Tensor]) -> float:
+    """The sum of their squares, one tensor after another; they are on one device."""
+    return float(sum(each.double().square().sum() for each in tensors))

@@ -82,7 +82,7 @@ def train(rank: Rank) -> Ended:
     connections = Connections(
         membership.rank, membership.world, rank.device, order.worker_host, order.collective_timeout_s
     )
-    trainer = _trainer(workload, model, dataset, connections, peers)
+    trainer = _trainer(workload, model, dataset, connections, peers, order.expert_memory_gib)
     ended = _Training(rank, workload, directory, dataset, checkpoints, trainer, peers).run()
     # Where it fails nothing is closed, since that would wait for the others once more; the process ends.
     connections.close()
@@ -105,6 +105,7 @@ def _trainer(
     dataset: JsonlDataset,
     connections: Connections,
     peers: Peers,
+    expert_memory_gib: float | None,
 ) -> Trainer:
     told = workload.hyperparameters
     (experts, *_) = (len(block.router.get_parameter("weight")) for block in moe_blocks(model.module).values())
@@ -116,6 +117,7 @@ def _trainer(
         packing,
         told.micro_op_mb,
         sequences * told.sequence_length * _EXPERTS_OF_A_TOKEN,
+        expert_memory_gib,
     )
 
     def tokens_of(sample: int) -> TokenSequence:
@@ -209,7 +211,14 @@ class _Training:
         trainer = self._trainer
         self._resume()
         self._saved_s = time.monotonic()
-        self._rank.inbox.tell(Joined(samples_done=self._saved_samples, dataset_samples=len(self._dataset)))
+        self._rank.inbox.tell(
+            Joined(
+                samples_done=self._saved_samples,
+                dataset_samples=len(self._dataset),
+                experts_per_device=trainer.packing.per_device,
+                resident_experts=trainer.resident,
+            )
+        )
         while not trainer.is_finished:
             own = trainer.share()
             told = self._agree(own.loss_tokens)
@@ -225,8 +234,8 @@ class _Training:
             packing = trainer.adjust(self._controller, self._steps)
             if packing is not None and self._rank.leads:
                 _log.info(
-                    "experts packed job=%s step=%d per_device=%d",
-                    *(self._rank.order.job_id, self._steps, packing.per_device),
+                    "experts packed job=%s step=%d experts_per_device=%d resident_experts=%d",
+                    *(self._rank.order.job_id, self._steps, packing.per_device, trainer.resident),
                 )
         return self._finish()
 

@@ -51,7 +51,10 @@ def test_pieces_are_the_residents_and_each_other_expert_alone(experts: int, resi
     resident = min(resident, experts)
     stacked = torch.arange(experts * 6.0).view(experts, 2, 3)
     pieces = place(stacked, resident, CPU)
-    assert [len(piece) for piece in pieces] == [*([resident] if resident else []), *[1] * (experts - resident)]
+    assert [len(piece) for piece in pieces] == [
+        *([resident] if resident else []),
+        *[1] * (experts - resident),
+    ]
     assert torch.equal(put_together(pieces), stacked)
     assert all(map(torch.equal, split_like(stacked, pieces), pieces))
     if resident < experts:  # so that the whole can be let go
