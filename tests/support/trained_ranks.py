@@ -29,6 +29,7 @@ from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import MoeDescription
 from executors.moe.gating import Gating
 from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.offloading import OffloadedExperts
 from executors.moe.parallel.packing import Packing
 from executors.moe.parallel.trace import MicroOpRecord
 from executors.moe.training.model import MoeModel, adapt, objective_of
@@ -218,7 +219,8 @@ def trainer_of(
     )
     experts = len(next(iter(moe_blocks(model.module).values())).router.get_parameter("weight"))
     packing = begin_packing(world, experts, told.get("per_device"))
-    memory_gib = told["memory_bytes"] / 2**30 if "memory_bytes" in told else None
+    memory_bytes = told.get("memory_bytes")
+    memory_gib = None if memory_bytes is None else memory_bytes / 2**30
     spread = SpreadModel(model.module, connections, packing, job.hyperparameters.micro_op_mb, 200, memory_gib)
     yield Trainer(
         job.hyperparameters,
@@ -238,16 +240,18 @@ def train(rank: Rank) -> dict[str, Any]:
     told = rank.arguments
     losses, doubles = [], []
     with trainer_of(rank, told) as trainer:
-        first = trainer.packing
+        first, resident = trainer.packing, [trainer.resident]
         while not trainer.is_finished:
             if len(losses) in (packed := {int(key): each for key, each in told.get("packed", {}).items()}):
                 trainer.pack(Packing(first.world, first.experts, packed[len(losses)]))
+                resident.append(trainer.resident)
             doubles.append(_step(trainer))
             losses.append(trainer.loss)
         whole = trainer.collect()
         per_device = trainer.packing.per_device
+        taken = {"kept_bytes": _kept_bytes(trainer), "visiting_bytes": _visiting_bytes(trainer)}
     found = {"losses": losses, "doubles": doubles, "per_device": [first.per_device, per_device]}
-    return found | {"parameters": _listed(whole or {})}
+    return found | taken | {"resident": resident, "parameters": _listed(whole or {})}
 
 
 def train_by_plan(rank: Rank) -> dict[str, Any]:
@@ -286,11 +290,13 @@ def resume(rank: Rank) -> dict[str, Any]:
             trainer.check(whole)
         trainer.take(whole or {})
         trainer.move_to(*place)
+        resident = trainer.resident
         while not trainer.is_finished:
             doubles.append(_step(trainer))
             losses.append(trainer.loss)
         whole = trainer.collect()
-    return {"losses": losses, "doubles": doubles, "parameters": _listed(whole or {})}
+    found = {"losses": losses, "doubles": doubles, "resident": resident}
+    return found | {"parameters": _listed(whole or {})}
 
 
 def adjust(rank: Rank) -> dict[str, Any]:
@@ -308,6 +314,23 @@ def adjust(rank: Rank) -> dict[str, Any]:
         found["is_settled"] = controller.is_settled
         found["parameters"] = _listed(trainer.collect() or {})
     return found
+
+
+def _kept_bytes(trainer: Trainer) -> int:
+    """Of the experts that stay on the device: parameters, gradients and moments."""
+    stay = [] if trainer.resident == 0 else [pieces[0] for _, pieces in trainer._spread.trained_experts()]
+    return sum(
+        tensor.nbytes
+        for piece in stay
+        for tensor in (piece, piece.grad, *trainer._moments[piece])
+        if tensor is not None
+    )
+
+
+def _visiting_bytes(trainer: Trainer) -> int:
+    """Of parameters of experts that came from the host's memory, at most at a time."""
+    experts = [parallel.experts for parallel in trainer._spread._parallel]
+    return max(each.peak_bytes if isinstance(each, OffloadedExperts) else 0 for each in experts)
 
 
 def _before_allreduces(kinds: list[Kind]) -> list[int]:

@@ -89,8 +89,9 @@ class HostedExperts(nn.Module):
         """As `Experts.forward`, but outputs have the type of the rows under autocast, too: they travel side
         by side with them, and so do their gradients."""
         adapted = {
+            # An expert from the host's memory computes with copies, which are not parameters.
             name: torch.baddbmm(
-                self.experts.get_parameter(name), self.outward[name], self.inward[name], alpha=scale
+                getattr(self.experts, name), self.outward[name], self.inward[name], alpha=scale
             )
             for name, scale in self._scaling.items()
         }

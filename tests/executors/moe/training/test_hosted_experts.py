@@ -1,5 +1,7 @@
 """The experts of a layer taken apart: their tensors by expert, and a module of a part of them."""
 
+from typing import cast
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -8,8 +10,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from executors.moe.block import MoeBlock, moe_blocks
 from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.experts import Experts
 from executors.moe.gating import Gating
+from executors.moe.parallel.packing import ExpertBytes
 from executors.moe.training.hosting import LayerExperts
+from tests.support.parallel_experts import CPU
 
 EXPERTS = 4
 ADAPTED = ["experts.gate_up_proj", "experts.down_proj"]
@@ -41,7 +46,7 @@ def test_hosted_experts_compute_what_they_did_in_the_whole_model(adapted: list[s
     rows, counts = rows_of([0, 3, 2, 0])
     expected = block.experts(rows, counts)
     layer = LayerExperts(name, block)
-    hosted, _ = layer.host({part: tensor[1:3].clone() for part, tensor in layer.take().items()})
+    hosted, _ = layer.host({part: tensor[1:3].clone() for part, tensor in layer.take().items()}, 2, CPU)
     torch.testing.assert_close(hosted(rows, counts[1:3]), expected)
     assert (layer.count, layer.hidden) == (EXPERTS, 16)
 
@@ -65,14 +70,72 @@ def test_tensors_are_named_and_trained_as_in_the_whole_model_and_come_back_in_it
 
 
 @pytest.mark.parametrize("adapted", [[], ADAPTED], ids=["all weights", "adapter"])
-def test_outputs_and_gradients_travel_in_the_type_of_the_rows_under_autocast(adapted: list[str]) -> None:
+@pytest.mark.parametrize("resident", [0, 2, EXPERTS])
+def test_outputs_and_gradients_travel_in_the_type_of_the_rows_under_autocast(
+    adapted: list[str], resident: int
+) -> None:
     name, block, _ = layer_of(adapted)
     layer = LayerExperts(name, block)
-    hosted, parameters = layer.host({part: tensor.clone() for part, tensor in layer.take().items()})
+    hosted, parameters = layer.host(
+        {part: tensor.clone() for part, tensor in layer.take().items()}, resident, CPU
+    )
     rows, counts = rows_of([1, 3, 2, 1])
     rows.requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         outputs = hosted(rows, counts)
-    trained = [each for each in parameters.values() if each.requires_grad]
+    trained = [piece for pieces in parameters.values() for piece in pieces if piece.requires_grad]
     gradients = torch.autograd.grad(outputs.sum(), [rows, *trained])
     assert {each.dtype for each in (outputs, *gradients)} == {torch.float32}
+
+
+@pytest.mark.parametrize("resident", [0, 1, 2])
+@pytest.mark.parametrize("adapted", [[], ADAPTED], ids=["all weights", "adapter"])
+def test_experts_from_the_hosts_memory_compute_what_they_did_in_the_whole_model(
+    adapted: list[str], resident: int
+) -> None:
+    name, block, _ = layer_of(adapted)
+    rows, counts = rows_of([0, 3, 2, 4])
+    expected = block.experts(rows, counts)
+    layer = LayerExperts(name, block)
+    hosted, parameters = layer.host(
+        {part: each[1:].clone() for part, each in layer.take().items()}, resident, CPU
+    )
+    torch.testing.assert_close(hosted(rows, counts[1:]), expected)
+    lengths = {tuple(len(piece) for piece in pieces) for pieces in parameters.values()}
+    assert lengths == {(*([resident] if resident else []), *[1] * (3 - resident))}
+
+
+def test_dropout_of_an_off_loaded_expert_is_the_same_when_it_comes_again() -> None:
+    found = []
+    for resident in (0, 1):
+        name, block, _ = layer_of([])
+        cast(Experts, block.experts).dropout.p = 0.5
+        layer = LayerExperts(name, block)
+        hosted, parameters = layer.host(
+            {part: each[:1].clone() for part, each in layer.take().items()}, resident, CPU
+        )
+        rows, counts = rows_of([6])
+        rows.requires_grad_()
+        torch.manual_seed(5)
+        outputs = hosted.train()(rows, counts)
+        torch.rand(3)
+        trained = [piece for pieces in parameters.values() for piece in pieces]
+        found.append([outputs, *torch.autograd.grad(outputs.square().sum(), [rows, *trained])])
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("adapted", "is_autocast", "expected"),
+    [
+        ([], False, ExpertBytes(kept=4 * 4608, computing=4608, visiting=2 * 4608)),
+        ([], True, ExpertBytes(kept=4 * 4608 + 2 * 2304, computing=4608 + 2304, visiting=3 * 4608)),
+        (ADAPTED, False, ExpertBytes(kept=5856 + 3 * 1248 + 2 * 4608, computing=10464, visiting=20928)),
+    ],
+    ids=["all weights", "in half precision", "adapter"],
+)
+def test_what_an_expert_takes_of_memory_is_counted_with_all_that_trains_it(
+    adapted: list[str], is_autocast: bool, expected: ExpertBytes
+) -> None:
+    name, block, _ = layer_of(adapted)
+    assert LayerExperts(name, block).bytes_of_one(2, is_autocast=is_autocast) == expected

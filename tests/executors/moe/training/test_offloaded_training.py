@@ -1,0 +1,107 @@
+"""Experts that do not fit a device's memory are trained from the host's as those on the device are."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.executors.moe.conftest import RunRanks
+from tests.executors.moe.training.test_equal_training import ADAPTER, ADAPTIVE, assert_equal
+from tests.support import trained_ranks as scenarios
+
+LAYERS = 3
+EXPERT_BYTES = 8 * (2 * 16 * 64 + 64 + 16)
+"""Of the tiny GPT-2."""
+
+
+def budget_of(resident: int) -> int:
+    """The least for so many experts of each layer and one that comes: of those that stay, a gradient that is
+    added up beside parameters, gradients and two moments; of the one, parameters and gradients."""
+    return (resident * (4 * LAYERS + 1) + 2) * EXPERT_BYTES
+
+
+def assert_within(result: dict[str, Any], budget_bytes: int) -> None:
+    """That what the experts of a rank take of its device's memory is in the budget."""
+    resident = result["resident"][-1]
+    assert result["kept_bytes"] == resident * LAYERS * 4 * EXPERT_BYTES
+    assert result["visiting_bytes"] == EXPERT_BYTES
+    assert result["kept_bytes"] + resident * EXPERT_BYTES + 2 * result["visiting_bytes"] <= budget_bytes
+
+
+@pytest.mark.parametrize(("world", "resident"), [(1, 0), (1, 3), (2, 0), (2, 1)], ids=str)
+def test_off_loaded_experts_are_trained_as_those_on_the_device(
+    run: RunRanks, world: int, resident: int
+) -> None:
+    told = {"gating": ADAPTIVE}
+    results = run(scenarios.train, world, memory_bytes=budget_of(resident), **told)
+    on_device = run(scenarios.train, world, **told)
+    assert_equal(results, told)
+    for result, expected in zip(results, on_device, strict=True):
+        assert (result["resident"], expected["resident"]) == ([resident], [4 // world])
+        np.testing.assert_allclose(result["losses"], expected["losses"], rtol=1e-12)
+        assert_within(result, budget_of(resident))
+        assert expected["visiting_bytes"] == 0
+    for name, values in on_device[0]["parameters"].items():
+        np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-10, atol=1e-13)
+
+
+def test_a_budget_with_room_for_all_experts_off_loads_none(run: RunRanks) -> None:
+    (result,) = run(scenarios.train, 1, memory_bytes=4 * (4 * LAYERS + 1) * EXPERT_BYTES)
+    assert (result["resident"], result["visiting_bytes"]) == ([4], 0)
+
+
+def test_when_experts_are_packed_anew_those_that_stay_are_chosen_anew(run: RunRanks) -> None:
+    told = {"gating": ADAPTIVE}
+    budget_bytes = budget_of(1)
+    results = run(scenarios.train, 4, packed={2: 2, 4: 4}, memory_bytes=budget_bytes, **told)
+    assert_equal(results, told)
+    for result in results:
+        assert (result["per_device"], result["resident"]) == ([1, 4], [1, 1, 1])
+        assert_within(result, budget_bytes)
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "again", "resident"),
+    [
+        (budget_of(0), {"world": 2, "memory_bytes": None}, 2),
+        (budget_of(1), {"world": 1, "memory_bytes": budget_of(3)}, 3),
+        (None, {"world": 2, "memory_bytes": budget_of(1)}, 1),
+    ],
+    ids=["all on the device then", "more on one rank then", "some off-loaded then"],
+)
+def test_a_job_goes_on_from_a_checkpoint_with_another_budget(
+    run: RunRanks, memory_bytes: int | None, again: dict[str, Any], resident: int
+) -> None:
+    told = {"gating": ADAPTIVE}
+    results = run(scenarios.resume, 2, steps=3, memory_bytes=memory_bytes, again=again, **told)
+    results = results[: again["world"]]
+    assert [result["resident"] for result in results] == [resident] * again["world"]
+    assert_equal(results, told, after=3)
+
+
+@pytest.mark.parametrize(
+    ("targets", "memory_bytes", "expert_bytes"),
+    [
+        (ADAPTER["target_modules"], 150_000, 8 * (3 * 16 * 24 + 2 * (16 + 48 + 24 + 16))),
+        (["q_proj"], 30_000, 8 * 3 * 16 * 24),
+    ],
+    ids=["adapter on experts", "adapter beside experts"],
+)
+def test_off_loaded_experts_take_their_adapters_along(
+    run: RunRanks, targets: list[str], memory_bytes: int, expert_bytes: int
+) -> None:
+    told = {"family": "llama", "gating": ADAPTIVE, "adapter": ADAPTER | {"target_modules": targets}}
+    results = run(scenarios.train, 2, packed={3: 4}, memory_bytes=memory_bytes, **told)
+    assert_equal(results, told)
+    assert (results[0]["resident"], results[0]["visiting_bytes"]) == ([1, 1], expert_bytes)
+
+
+def test_off_loaded_experts_are_trained_by_a_planned_order(run: RunRanks) -> None:
+    told = {"gating": ADAPTIVE, "hyperparameters": {"micro_op_mb": 0.005}}
+    results = run(
+        scenarios.train_by_plan, 4, ordering="planned", packed={0: 2}, memory_bytes=budget_of(1), **told
+    )
+    expected = scenarios.reference(told)
+    np.testing.assert_allclose(results[0]["losses"], expected["losses"], rtol=1e-9)
+    for name, values in expected["parameters"].items():
+        np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-6, atol=1e-9, err_msg=name)
