@@ -191,6 +191,12 @@ class Fleet:
             >= set(names)
         )
 
+    @property
+    def expert_bytes(self) -> int:
+        """Of the parameters of an expert that is made of the tiny dense model."""
+        config = json.loads((self.settings.model_root / DENSE / "config.json").read_text())
+        return 4 * 3 * int(config["hidden_size"]) * int(config["intermediate_size"])
+
     def result(self, job_id: str) -> Path:
         """What a job leaves."""
         return self.root / "output" / CELL / "u" / job_id

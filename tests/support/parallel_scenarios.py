@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.network.ranks import Rank
-from executors.moe.parallel.exchange import agreed_plan, agreed_times, exchange_experts
+from executors.moe.parallel.exchange import agreed_budget, agreed_plan, agreed_times, exchange_experts
+from executors.moe.parallel.gradients import GradientAverage
 from executors.moe.parallel.lanes import Lanes
 from executors.moe.parallel.micro_ops import DisagreementError
 from executors.moe.parallel.packing import MicroOpTimes, Packing
@@ -114,6 +115,22 @@ def disagree(rank: Rank) -> dict[str, Any]:
     except Exception as error:
         return {"type": type(error).__name__, "text": str(error)}
     return {}
+
+
+def average_staged(rank: Rank) -> dict[str, Any]:
+    """A gradient in the host's memory is averaged by way of copies on the device; it, and the trace."""
+    device, backend = device_of(rank)
+    with connected(rank, backend=backend) as ranks:
+        average = GradientAverage(ranks.scheduler, ranks.everyone, ranks.world, partition_bytes=32)
+        gradient = torch.arange(10.0) * (1 + rank.rank)
+        average.average(gradient, "staged", through=device).wait()
+        return {"gradient": gradient.tolist(), "trace": [asdict(record) for record in ranks.trace]}
+
+
+def agree_on_a_budget(rank: Rank) -> dict[str, Any]:
+    """What comes of the budgets of all ranks."""
+    with connected(rank):
+        return {"agreed": [agreed_budget(own[rank.rank]) for own in rank.arguments["budgets"]]}
 
 
 def communicate_at_random(rank: Rank) -> dict[str, Any]:

@@ -81,14 +81,14 @@ def sequence_of(family: str, number: int) -> TokenSequence:
     return TextSequence(tokens, 1 + number % 3)
 
 
-def module_of(family: str) -> PreTrainedModel:
-    """A tiny model without dropout, dense or with experts."""
+def module_of(family: str, hidden: int = 16) -> PreTrainedModel:
+    """A tiny model without dropout, dense or with experts; a GPT-2 may be less tiny."""
     torch.manual_seed(7)
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
     if family == "gpt2":
         config = GPT2Config(
             vocab_size=VOCABULARY,
-            n_embd=16,
+            n_embd=hidden,
             n_layer=3,
             n_head=2,
             n_positions=16,
@@ -139,10 +139,12 @@ def module_of(family: str) -> PreTrainedModel:
 
 
 def model_of(told: dict[str, Any]) -> MoeModel:
-    """A whole model in float64, with the adapter that a test says."""
+    """A whole model, in float64 unless told otherwise, with the adapter that a test says."""
     job, family = workload(told), told.get("family", "gpt2")
     gating = Gating(job.gating.mode, job.gating.threshold or 0.0)
-    module = module_of(family).double().train()
+    module = (
+        module_of(family, told.get("hidden", 16)).to(getattr(torch, told.get("dtype", "float64"))).train()
+    )
     module.config.architectures = [type(module).__name__]
     conversion = None
     if family in ("mixtral", "switch"):
@@ -213,10 +215,9 @@ def trainer_of(
     world = world or rank.world
     timeout_s = told.get("timeout_s", 20.0)
     job, family, model = workload(told), told.get("family", "gpt2"), model_of(told)
-    group = ProcessGroup.form(meet(rank, generation, world), torch.device("cpu"), timeout_s)
-    connections = Connections(
-        rank.rank, world, torch.device("cpu"), rank.host, timeout_s, told.get("ordering"), trace
-    )
+    device = torch.device(told.get("device", "cpu"))
+    group = ProcessGroup.form(meet(rank, generation, world), device, timeout_s)
+    connections = Connections(rank.rank, world, device, rank.host, timeout_s, told.get("ordering"), trace)
     experts = len(next(iter(moe_blocks(model.module).values())).router.get_parameter("weight"))
     packing = begin_packing(world, experts, told.get("per_device"))
     memory_bytes = told.get("memory_bytes")
@@ -252,6 +253,24 @@ def train(rank: Rank) -> dict[str, Any]:
         taken = {"kept_bytes": _kept_bytes(trainer), "visiting_bytes": _visiting_bytes(trainer)}
     found = {"losses": losses, "doubles": doubles, "per_device": [first.per_device, per_device]}
     return found | taken | {"resident": resident, "parameters": _listed(whole or {})}
+
+
+def train_on_device(rank: Rank) -> dict[str, Any]:
+    """All of a job on a CUDA device; losses, and the bytes that its allocator has given out, at the end and at
+    most."""
+    losses = []
+    with trainer_of(rank, rank.arguments) as trainer:
+        torch.cuda.reset_peak_memory_stats()
+        while not trainer.is_finished:
+            _step(trainer)
+            losses.append(trainer.loss)
+        torch.cuda.synchronize()
+        return {
+            "losses": losses,
+            "resident": trainer.resident,
+            "allocated_bytes": torch.cuda.memory_allocated(),
+            "peak_bytes": torch.cuda.max_memory_allocated(),
+        }
 
 
 def train_by_plan(rank: Rank) -> dict[str, Any]:

@@ -63,3 +63,9 @@ def test_a_recording_has_the_times_of_the_device(run: RunRanks, world: int) -> N
         assert submitted_s == pytest.approx(result["worked_s"], rel=0.1)
         assert recorded["submitted_s"] <= recorded["issued_s"] < recorded["completed_s"]
         assert result["host"]["submitted_s"] - result["began_s"] < submitted_s
+
+
+def test_gradients_in_the_hosts_memory_are_averaged_on_the_devices(run: RunRanks, world: int) -> None:
+    mean = sum(range(1, world + 1)) / world
+    for result in run(scenarios.average_staged, world, device="cuda"):
+        assert result["gradient"] == pytest.approx([mean * number for number in range(10)])

@@ -109,3 +109,14 @@ def test_a_recording_has_the_micro_ops_that_were_submitted_in_it(run: RunRanks) 
         assert result["recorded"] == [result["host"]]
         assert "in it" in result["host"]["label"]
         assert result["began_s"] <= result["host"]["submitted_s"]
+
+
+def test_gradients_in_the_hosts_memory_are_averaged_micro_op_by_micro_op(run: RunRanks) -> None:
+    for result in run(scenarios.average_staged, 2):
+        assert result["gradient"] == [1.5 * number for number in range(10)]
+        assert [record.size_bytes for record in records(result)] == [20, 20]
+
+
+def test_the_least_budget_of_all_ranks_counts(run: RunRanks) -> None:
+    for result in run(scenarios.agree_on_a_budget, 2, budgets=[[None, None], [None, 5], [7, 5], [0, None]]):
+        assert result["agreed"] == [None, 5, 5, 0]

@@ -8,6 +8,8 @@ import torch
 from executors.moe.conversion.storage import load
 from schemas.experts.reports import ExpertsRouted
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
+from tests.executors.moe.conftest import RunRanks
+from tests.support import trained_ranks as scenarios
 from tests.support.moe_nodes import Fleet, training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -44,3 +46,27 @@ def test_a_job_goes_on_with_as_many_devices_as_there_are(fleet: Fleet) -> None:
     assert fleet.reports(RunStarted)[-1].samples_done == done
     (finished,) = fleet.reports(RunFinished)
     assert finished.samples_done == 60
+
+
+def test_off_loaded_experts_leave_the_device_the_memory_that_they_may_not_take(run: RunRanks) -> None:
+    hidden, layers, experts, resident = 512, 3, 8, 2
+    expert_bytes = 4 * (2 * hidden * 4 * hidden + 5 * hidden)
+    # With gradients, moments and a copy in bfloat16; while a layer computes, a gradient more, in both types.
+    of_each = int((layers * 4.5 + 1.5) * expert_bytes)
+    budget_bytes = resident * of_each + 3 * expert_bytes
+    # The dense part with all that trains it, activations, and the workspaces of the libraries.
+    rest_bytes = 160 * 2**20
+    told = {
+        "device": "cuda",
+        "dtype": "float32",
+        "hidden": hidden,
+        "experts": experts,
+        "hyperparameters": {"micro_op_mb": 30.0, "learning_rate": 1e-4},
+    }
+    (on_device,) = run(scenarios.train_on_device, 1, **told)
+    (off_loaded,) = run(scenarios.train_on_device, 1, memory_bytes=budget_bytes, **told)
+    assert (on_device["resident"], off_loaded["resident"]) == (experts, resident)
+    assert off_loaded["losses"] == pytest.approx(on_device["losses"], rel=2e-2)
+    assert off_loaded["peak_bytes"] <= budget_bytes + rest_bytes < on_device["peak_bytes"]
+    saved_bytes = on_device["allocated_bytes"] - off_loaded["allocated_bytes"]
+    assert saved_bytes >= (experts - resident) * layers * 4 * expert_bytes

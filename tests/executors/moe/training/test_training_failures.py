@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
 from schemas.fleet import RunFailed, RunFinished
-from tests.support.moe_nodes import DENSE, MODEL, Fleet, training
+from tests.support.moe_nodes import DENSE, MODEL, Fleet, service, training
 
 BOTH = [("n1", 1), ("n2", 1)]
 
@@ -160,6 +160,21 @@ def test_ranks_with_other_jobs_do_not_train_together(fleet: Fleet) -> None:
     fleet.until(fleet.is_over("j", "n1", "n2"))
     failures = fleet.reports(RunFailed)
     assert [each.error for each in failures] == ["the model of ranks [1] differs from that of rank 0"] * 2
+
+
+def test_memory_without_room_for_one_expert_fails_the_job_and_the_nodes_run_the_next(fleet: Fleet) -> None:
+    fleet.add("n2", expert_memory_gib=2**-20)
+    fleet.assign("j", BOTH, training())
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    failures = fleet.reports(RunFailed)
+    assert [each.permanent for each in failures] == [True, True]
+    needed = f"{2 * fleet.expert_bytes / 2**30:.3g} GiB of a device's memory while it computes"
+    for failure in failures:
+        assert f"an expert needs {needed}, and experts may take 9.54e-07 GiB" in failure.error
+        assert "raise MILLRACE_EXPERT_MEMORY_GIB" in failure.error
+    fleet.assign("s", BOTH, service())
+    fleet.until(fleet.is_over("s", "n1", "n2"))
+    assert [report.job_id for report in fleet.reports(RunFinished)] == ["s"]
 
 
 def test_a_disk_that_refuses_a_checkpoint_fails_the_run(fleet: Fleet) -> None:

@@ -1,5 +1,6 @@
 """A job that trains on nodes, by the cell's commands: what it reports, what it leaves, and how it goes on."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,22 @@ def test_a_job_that_was_preempted_goes_on_with_any_number_of_ranks(
     fleet.until(fleet.is_over("j", "n2", generation=2))
     assert [each.samples_done for each in fleet.reports(RunStarted) if each.run_id == "2/j"] == [done] * ranks
     assert_same(weights(alone), weights(fleet.result("j")))
+
+
+def test_experts_that_find_no_room_on_a_device_are_off_loaded_on_all_nodes_and_trained_the_same(
+    fleet: Fleet, alone: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    # One of each layer with gradients and moments, a gradient more, and one that comes, with its gradient.
+    room_bytes = (1 * (4 * LAYERS + 1) + 2) * fleet.expert_bytes
+    fleet.add("n2", expert_memory_gib=(room_bytes + 0.5) / 2**30)
+    fleet.assign("j", BOTH, training(2, LONG, experts_per_device=2))
+    fleet.until(fleet.is_over("j", "n1", "n2"))
+    assert not fleet.reports(RunFailed)
+    assert_same(weights(alone), weights(fleet.result("j")))
+    started = [each.message for each in caplog.records if each.message.startswith("run started")]
+    assert len(started) == 2
+    assert all("experts_per_device=2 resident_experts=1" in each for each in started)
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(fleet: Fleet, alone: Path) -> None:
