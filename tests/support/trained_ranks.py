@@ -1,6 +1,7 @@
 """What the ranks of a job that trains do in tests: tiny models in float64, beside the same in one process."""
 
 import json
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -142,9 +143,8 @@ def model_of(told: dict[str, Any]) -> MoeModel:
     """A whole model, in float64 unless told otherwise, with the adapter that a test says."""
     job, family = workload(told), told.get("family", "gpt2")
     gating = Gating(job.gating.mode, job.gating.threshold or 0.0)
-    module = (
-        module_of(family, told.get("hidden", 16)).to(getattr(torch, told.get("dtype", "float64"))).train()
-    )
+    dtype = getattr(torch, told.get("dtype", "float64"))
+    module = module_of(family, told.get("hidden", 16)).to(dtype).train()
     module.config.architectures = [type(module).__name__]
     conversion = None
     if family in ("mixtral", "switch"):
@@ -241,23 +241,28 @@ def train(rank: Rank) -> dict[str, Any]:
     told = rank.arguments
     losses, doubles = [], []
     with trainer_of(rank, told) as trainer:
-        first, resident = trainer.packing, [trainer.resident]
+        first, resident, left = trainer.packing, [trainer.resident], []
         while not trainer.is_finished:
             if len(losses) in (packed := {int(key): each for key, each in told.get("packed", {}).items()}):
+                before = [
+                    weakref.ref(each) for _, pieces in trainer._spread.trained_experts() for each in pieces
+                ]
                 trainer.pack(Packing(first.world, first.experts, packed[len(losses)]))
                 resident.append(trainer.resident)
+                left += [each for each in before if each() is not None]
             doubles.append(_step(trainer))
             losses.append(trainer.loss)
         whole = trainer.collect()
         per_device = trainer.packing.per_device
         taken = {"kept_bytes": _kept_bytes(trainer), "visiting_bytes": _visiting_bytes(trainer)}
     found = {"losses": losses, "doubles": doubles, "per_device": [first.per_device, per_device]}
-    return found | taken | {"resident": resident, "parameters": _listed(whole or {})}
+    taken |= {"resident": resident, "left": len(left)}
+    return found | taken | {"parameters": _listed(whole or {})}
 
 
 def train_on_device(rank: Rank) -> dict[str, Any]:
-    """All of a job on a CUDA device; losses, and the bytes that its allocator has given out, at the end and at
-    most."""
+    """All of a job on a CUDA device; losses, and the bytes that its allocator has given out, at the end and
+    at most."""
     losses = []
     with trainer_of(rank, rank.arguments) as trainer:
         torch.cuda.reset_peak_memory_stats()

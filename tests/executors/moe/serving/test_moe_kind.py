@@ -25,6 +25,7 @@ def test_the_runner_obeys_commands_for_ranks(monkeypatch: pytest.MonkeyPatch, tm
         ("MILLRACE_MODEL_ROOT", "/nowhere", "model root /nowhere is no folder"),
         ("MILLRACE_WORKER_HOST", "192.0.2.1", "no network interface here has the address 192.0.2.1"),
         ("MILLRACE_COLLECTIVE_TIMEOUT_S", "0", "collective_timeout_s"),
+        ("MILLRACE_EXPERT_MEMORY_GIB", "0", "expert_memory_gib"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_loaded(

@@ -57,6 +57,7 @@ def test_when_experts_are_packed_anew_those_that_stay_are_chosen_anew(run: RunRa
     assert_equal(results, told)
     for result in results:
         assert (result["per_device"], result["resident"]) == ([1, 4], [1, 1, 1])
+        assert result["left"] == 0  # of the parameters before
         assert_within(result, budget_bytes)
 
 
