@@ -155,8 +155,9 @@ class LayerExperts:
         weights = sum(sizes[each.part] for each in self.tensors if each.form == "stacked")
         halves = weights * _HALF_BYTES if is_autocast else 0
         copies = halves or adapted
-        # Gradients are there twice while a chunk's are added up, and first in the type of the products.
-        computing = adapted + (of_all + halves if of_trained else 0)
+        # Gradients are there twice while a chunk's are added up, and first in the type of the products. Those
+        # of adapted weights become gradients of factors.
+        computing = of_all + halves if of_trained else 0
         return ExpertBytes(
             kept=of_all + (_OF_TRAINED - 1) * of_trained + chunks * copies,
             computing=computing,

@@ -1,5 +1,6 @@
 """A job that trains on a CUDA device: in bfloat16 where products are computed, and by the runner."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from schemas.experts.reports import ExpertsRouted
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from tests.executors.moe.conftest import RunRanks
 from tests.support import trained_ranks as scenarios
-from tests.support.moe_nodes import Fleet, training
+from tests.support.moe_nodes import EXPERTS, LAYERS, Fleet, training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -70,3 +71,21 @@ def test_off_loaded_experts_leave_the_device_the_memory_that_they_may_not_take(r
     assert off_loaded["peak_bytes"] <= budget_bytes + rest_bytes < on_device["peak_bytes"]
     saved_bytes = on_device["allocated_bytes"] - off_loaded["allocated_bytes"]
     assert saved_bytes >= 0.99 * (experts - resident) * layers * 4 * expert_bytes
+
+
+def test_off_loaded_experts_are_trained_on_as_many_devices_as_there_are(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    ranks = min(torch.cuda.device_count(), 4)
+    # One of each layer, and one that comes: parameters, gradients, moments and copies in bfloat16.
+    room_bytes = (LAYERS * 4.5 + 1.5 + 3) * fleet.expert_bytes
+    fleet.add("n2", gpus=ranks, device="cuda", expert_memory_gib=(room_bytes + 1) / 2**30)
+    for name, job_id, world in (("n1", "cpu", 1), ("n2", "gpu", ranks)):
+        fleet.assign(job_id, [(name, world)], training(world, experts_per_device=EXPERTS))
+        fleet.until(fleet.is_over(job_id, name), 120.0)
+    assert not fleet.reports(RunFailed)
+    losses = {report.job_id: report.loss for report in fleet.reports(RunFinished)}
+    assert losses["gpu"] == pytest.approx(losses["cpu"], rel=5e-2)
+    (started,) = (each.message for each in caplog.records if each.message.startswith("run started job=gpu"))
+    assert f"experts_per_device={EXPERTS} resident_experts=1" in started
