@@ -28,7 +28,15 @@ def assert_within(result: dict[str, Any], budget_bytes: int) -> None:
     assert result["kept_bytes"] + resident * EXPERT_BYTES + 2 * result["visiting_bytes"] <= budget_bytes
 
 
-@pytest.mark.parametrize(("world", "resident"), [(1, 0), (1, 3), (2, 0), (2, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("world", "resident"),
+    [
+        pytest.param(1, 3, id="three of four on one rank"),
+        pytest.param(2, 1, id="one of two on two ranks"),
+        pytest.param(1, 0, id="none on one rank", marks=pytest.mark.long),
+        pytest.param(2, 0, id="none on two ranks", marks=pytest.mark.long),
+    ],
+)
 def test_off_loaded_experts_are_trained_as_those_on_the_device(
     run: RunRanks, world: int, resident: int
 ) -> None:
@@ -64,11 +72,14 @@ def test_when_experts_are_packed_anew_those_that_stay_are_chosen_anew(run: RunRa
 @pytest.mark.parametrize(
     ("memory_bytes", "again", "resident"),
     [
-        (budget_of(0), {"world": 2, "memory_bytes": None}, 2),
-        (budget_of(1), {"world": 1, "memory_bytes": budget_of(3)}, 3),
-        (None, {"world": 2, "memory_bytes": budget_of(1)}, 1),
+        pytest.param(budget_of(1), {"world": 1, "memory_bytes": budget_of(3)}, 3, id="more on one rank"),
+        pytest.param(
+            *(budget_of(0), {"world": 2, "memory_bytes": None}, 2), id="all", marks=pytest.mark.long
+        ),
+        pytest.param(
+            *(None, {"world": 2, "memory_bytes": budget_of(1)}, 1), id="fewer", marks=pytest.mark.long
+        ),
     ],
-    ids=["all on the device then", "more on one rank then", "some off-loaded then"],
 )
 def test_a_job_goes_on_from_a_checkpoint_with_another_budget(
     run: RunRanks, memory_bytes: int | None, again: dict[str, Any], resident: int
