@@ -27,8 +27,9 @@ from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
 from executors.tuner.opening import adapter_for, open_job
 from executors.tuner.processes import warm_up
 from executors.tuner.runner import TunerRunner
-from executors.tuner.settings import Device, TunerSettings
+from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer
+from executors.workers.settings import Device
 from schemas.fleet import FleetEvent, RunFailed
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder, LoaderPrewarmed, TaskAssigned, TaskMember, TaskReleased

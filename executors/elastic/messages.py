@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from executors.elastic.settings import Device
 from executors.workers.membership import Membership
+from executors.workers.settings import Device
 from schemas.base import Identifier, Record, Samples, UnixTime
 from schemas.elastic.workload import ElasticWorkload
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from executors.moe.settings import Device
 from executors.workers.membership import Membership
+from executors.workers.settings import Device
 from schemas.base import Identifier, Record, RunId, Samples
 from schemas.experts.commands import LayerPlacement, MoeWorkload
 
