@@ -5,8 +5,9 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
-from executors.elastic.messages import DIRECTIVES, Ended, Failed, Joined, Progress, Release
+from executors.elastic.messages import DIRECTIVES, Joined, Progress
 from executors.workers.membership import Membership
+from executors.workers.messages import Ended, Failed, Release
 
 
 class Inbox:

@@ -1,13 +1,13 @@
 """The worker processes of elastic jobs."""
 
-from executors.elastic.messages import WORDS, Ended, Failed, Joined, Progress, WorkerOrder
+from executors.elastic.messages import WORDS, ElasticWord, WorkerOrder
 from executors.workers import processes
 from executors.workers.processes import WorkerProcess
 
 _WORKER = "executors.elastic.worker"
 
 
-def start_worker(order: WorkerOrder) -> WorkerProcess[Joined | Progress | Ended | Failed]:
+def start_worker(order: WorkerOrder) -> WorkerProcess[ElasticWord]:
     """Start a rank of a job.
 
     Raises:

@@ -16,14 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 from executors.elastic.checkpoint import FinishedJob, JobCheckpoints, publish, reportable
 from executors.elastic.group import Group, Signal, Standing, Wish
 from executors.elastic.inbox import Inbox
-from executors.elastic.messages import (
-    Ended,
-    Failed,
-    Joined,
-    Progress,
-    Release,
-    WorkerOrder,
-)
+from executors.elastic.messages import Joined, Progress, WorkerOrder
 from executors.elastic.model import load_model, model_directory
 from executors.elastic.places import checkpoint_root, job_folder, result_path
 from executors.elastic.training import Trainer
@@ -34,6 +27,7 @@ from executors.node.room import is_for_want_of_room
 from executors.workers.folder import JobFolder
 from executors.workers.meeting import Meeting, PeerLostError
 from executors.workers.membership import Membership
+from executors.workers.messages import Ended, Failed, Release
 from executors.workers.network import use_interface
 from executors.workers.processes import take_device
 from schemas import codec
@@ -408,7 +402,7 @@ def _with_result(ended: Ended, finished: FinishedJob | None) -> Ended:
         return ended
     has_adapter = finished.adapter_digest is not None
     result = {
-        "published": True,
+        "answers": True,
         "adapter_path": finished.path if has_adapter else None,
         "adapter_digest": finished.adapter_digest,
     }

@@ -1,16 +1,15 @@
 """What a node's journal has of its runs, none of which outlives the node's process."""
 
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from executors.workers.messages import Verdict
 from schemas.base import Identifier, RunId, Samples
 from schemas.fleet import RunFailed, RunProgressed
 
-Verdict = TypeVar("Verdict", bound=str)
 
-
-class RunState(BaseModel, Generic[Verdict]):
+class RunState(BaseModel):
     """Of one run.
 
     Attributes:
@@ -24,11 +23,11 @@ class RunState(BaseModel, Generic[Verdict]):
     samples_done: Samples
     verdict: Verdict | Literal["none"]
 
-    def end(self, cell: str, node: str, processes: str) -> RunFailed | RunProgressed:
+    def end(self, cell: str, node: str, called: str) -> RunFailed | RunProgressed:
         """What the next process of the node reports of it.
 
         Args:
-            processes: what those of a run are called, in the plural.
+            called: what a process of a run is called.
         """
         about: dict[str, Any] = {
             "cell": cell,
@@ -38,6 +37,6 @@ class RunState(BaseModel, Generic[Verdict]):
             "samples_done": self.samples_done,
         }
         if self.verdict == "none":
-            error = f"the node was started again, and its {processes} ended with the process before"
+            error = f"the node was started again, and its {called}s ended with the process before"
             return RunFailed(**about, error=error, permanent=False)
         return RunProgressed(**about, node_s=0.0, complete=True)

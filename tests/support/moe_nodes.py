@@ -208,7 +208,8 @@ class Fleet:
 
     def pids(self, node: str) -> list[int]:
         """Of a node's ranks."""
-        return [pid for job in self.nodes[node].runner._jobs.values() for pid in job.pids]
+        jobs = self.nodes[node].runner._jobs.present.values()
+        return [pid for job in jobs for pid in job.processes.pids]
 
     def close(self) -> None:
         """Stop all nodes."""

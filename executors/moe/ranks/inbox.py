@@ -4,7 +4,8 @@ import os
 import threading
 from multiprocessing.connection import Connection
 
-from executors.moe.ranks.messages import DIRECTIVES, Ended, Failed, Joined, Placed, Progress, Release, Told
+from executors.moe.ranks.messages import DIRECTIVES, Joined, Placed, Progress, Told
+from executors.workers.messages import Ended, Failed, Release
 
 
 class Inbox:

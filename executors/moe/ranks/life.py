@@ -13,12 +13,13 @@ from transformers.utils.logging import disable_progress_bar
 
 from executors.lora.slots.runs import is_permanent
 from executors.moe.ranks.inbox import Inbox
-from executors.moe.ranks.messages import Ended, Failed, RankOrder
+from executors.moe.ranks.messages import RankOrder
 from executors.moe.ranks.places import job_folder
 from executors.node.room import is_for_want_of_room
 from executors.workers.folder import JobFolder
 from executors.workers.group import ProcessGroup
 from executors.workers.meeting import Meeting, PeerLostError
+from executors.workers.messages import Ended, Failed
 from executors.workers.network import use_interface
 from executors.workers.processes import take_device
 from schemas import codec

@@ -79,6 +79,24 @@ def test_runs_of_a_process_that_was_killed_are_reported_over(idle: Fleet, runner
     assert len(again.reports) == 3
 
 
+def test_a_run_that_never_began_leaves_what_its_job_has_in_checkpoints(
+    idle: Fleet, runner: ElasticRunner
+) -> None:
+    for job_id, keeps in (("keeps", True), ("starts-over", False)):
+        work = workload(keeps=keeps)
+        runner.apply(assigned("n1", job_id, 1, [("n1", 1)], work))
+        runner.apply(assigned("n1", job_id, 2, [("n1", 1)], work, resumes=True, resume_samples=40))
+    again = idle.add("n1")
+    again.runner.restore(runner.state())
+    again.runner.advance()
+    assert [line.partition(" permanent")[0] for line in map(short, again.reports)] == [
+        "n1 keeps/1 progressed 0 complete",
+        "n1 starts-over/1 progressed 0 complete",
+        "n1 keeps/2 failed 40",
+        "n1 starts-over/2 failed 0",
+    ]
+
+
 def test_a_state_of_another_runner_is_refused(runner: ElasticRunner) -> None:
     with pytest.raises(ValueError, match="valid array"):
         runner.restore({"slot": 3})
