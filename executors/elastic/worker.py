@@ -15,8 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from executors.elastic.checkpoint import FinishedJob, JobCheckpoints, publish, reportable
 from executors.elastic.group import Group, Signal, Standing, Wish
-from executors.elastic.inbox import Inbox
-from executors.elastic.messages import Joined, Progress, WorkerOrder
+from executors.elastic.messages import DIRECTIVES, ElasticDirective, Joined, Progress, WorkerOrder
 from executors.elastic.model import load_model, model_directory
 from executors.elastic.places import checkpoint_root, job_folder, result_path
 from executors.elastic.training import Trainer
@@ -25,6 +24,7 @@ from executors.lora.slots.runs import is_permanent
 from executors.node.checkpoints import StaleWriterError
 from executors.node.room import is_for_want_of_room
 from executors.workers.folder import JobFolder
+from executors.workers.inbox import Inbox
 from executors.workers.meeting import Meeting, PeerLostError
 from executors.workers.membership import Membership
 from executors.workers.messages import Ended, Failed, Release
@@ -51,7 +51,7 @@ def run_worker(order_json: str, connection: "Connection[bytes, bytes]") -> None:
         # The node decides when its workers stop, even if a supervisor signals all processes.
         signal.signal(number, signal.SIG_IGN)
     order = WorkerOrder.model_validate_json(order_json)
-    inbox = Inbox(connection, order.membership)
+    inbox = Inbox(connection, DIRECTIVES)
     worker = Worker(order, inbox)
     try:
         inbox.tell(worker.run())
@@ -62,7 +62,7 @@ def run_worker(order_json: str, connection: "Connection[bytes, bytes]") -> None:
 class Worker:
     """One rank of a job."""
 
-    def __init__(self, order: WorkerOrder, inbox: Inbox) -> None:
+    def __init__(self, order: WorkerOrder, inbox: Inbox[ElasticDirective]) -> None:
         self._order = order
         self._inbox = inbox
         self._folder = JobFolder(job_folder(order.state_root, order.cell, order.job_id))
@@ -73,6 +73,7 @@ class Worker:
         self._device = torch.device(order.device)
         self._trainer: Trainer | None = None
         self._meeting: Meeting | None = None
+        self._told: ElasticDirective = order.membership
         self._present = order.membership
         """The generation that it forms or trains in."""
         self._formed: Membership | None = None
@@ -91,7 +92,7 @@ class Worker:
             Exception: the job cannot be trained, or not here.
         """
         while True:
-            directive = self._inbox.latest
+            directive = self._latest
             if isinstance(directive, Release):
                 return self._dismissed(directive)
             ended = self._finished_before(directive)
@@ -102,7 +103,8 @@ class Worker:
                 continue
             if self._formed is not None and directive.generation <= self._formed.generation:
                 timeout_s = self._order.join_timeout_s
-                if self._inbox.wait(directive, timeout_s) is directive:
+                self._inbox.wait(timeout_s)
+                if self._latest is directive:
                     raise MissingPeersError(
                         f"generation {directive.generation} is over, and nothing followed in {timeout_s:g} s"
                     )
@@ -130,6 +132,12 @@ class Worker:
         needed_bytes = max(self._checkpoint_bytes, 1) if is_for_want_of_room(error) else None
         return Failed(error=text, permanent=permanent, needed_bytes=needed_bytes)
 
+    @property
+    def _latest(self) -> ElasticDirective:
+        """What the node has told last, which alone counts."""
+        self._told = (self._inbox.take() or [self._told])[-1]
+        return self._told
+
     # Beginning
 
     def _prepare(self) -> None:
@@ -156,7 +164,7 @@ class Worker:
         """Come together with the others of a generation; None if the node wants something else before
         all have come."""
         deadline_s = time.monotonic() + self._order.join_timeout_s
-        while self._inbox.latest is membership and not self._checkpoints.is_finished:
+        while self._latest is membership and not self._checkpoints.is_finished:
             meeting = self._meeting_of(membership)
             if meeting is not None:
                 meeting.announce()
@@ -171,7 +179,7 @@ class Worker:
                     f"not all {membership.world} workers of generation {membership.generation} have come "
                     f"in {self._order.join_timeout_s:g} s"
                 )
-            self._inbox.wait(membership, _POLL_S)
+            self._inbox.wait(_POLL_S)
         meeting = self._meeting
         if meeting is None or meeting.membership is not membership or meeting.leave():
             return None
@@ -248,7 +256,7 @@ class Worker:
             self._formed = membership
             return self._train(group)
         except PeerLostError:
-            if self._inbox.latest is membership:
+            if self._latest is membership:
                 raise
             # The node knows that the generation is over, and what comes next.
             return None
@@ -292,7 +300,7 @@ class Worker:
 
     def _wish(self, group: Group) -> Wish:
         """What this process would have all do, by what its node has told it."""
-        latest = self._inbox.latest
+        latest = self._latest
         if isinstance(latest, Release):
             if latest.verdict == "leave":
                 # It trains on until the next generation is complete, if there is time.
@@ -354,7 +362,7 @@ class Worker:
 
     def _save_if_leader(self) -> None:
         """Keep what has been learned, if this process is the one to do so and a disk takes it."""
-        latest = self._inbox.latest
+        latest = self._latest
         leads = isinstance(latest, Membership) and latest.rank == 0
         if self._formed is not None and (leads or self._formed.rank == 0):
             with suppress(OSError, StaleWriterError):

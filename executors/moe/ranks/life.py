@@ -12,12 +12,12 @@ from pydantic import ValidationError
 from transformers.utils.logging import disable_progress_bar
 
 from executors.lora.slots.runs import is_permanent
-from executors.moe.ranks.inbox import Inbox
-from executors.moe.ranks.messages import RankOrder
+from executors.moe.ranks.messages import DIRECTIVES, RankDirective, RankOrder
 from executors.moe.ranks.places import job_folder
 from executors.node.room import is_for_want_of_room
 from executors.workers.folder import JobFolder
 from executors.workers.group import ProcessGroup
+from executors.workers.inbox import Inbox
 from executors.workers.meeting import Meeting, PeerLostError
 from executors.workers.messages import Ended, Failed
 from executors.workers.network import use_interface
@@ -43,7 +43,7 @@ class Rank:
         needed_bytes: of a checkpoint that it writes, for a disk that refuses it.
     """
 
-    def __init__(self, order: RankOrder, inbox: Inbox) -> None:
+    def __init__(self, order: RankOrder, inbox: Inbox[RankDirective]) -> None:
         """Have torch use the device, the threads and the network interface of the order.
 
         Raises:
@@ -120,7 +120,7 @@ def live(order_json: str, connection: "Connection[bytes, bytes]", work: Work) ->
         # The node decides when its ranks stop, even if a supervisor signals all processes.
         signal.signal(number, signal.SIG_IGN)
     order = RankOrder.model_validate_json(order_json)
-    inbox = Inbox(connection)
+    inbox = Inbox(connection, DIRECTIVES)
     try:
         rank = Rank(order, inbox)
     except OSError as error:

@@ -203,10 +203,10 @@ class _Serving:
     def _commanded(self) -> tuple[int, bytes]:
         """The newest revision that the cell has commanded, and what changes with it."""
         revision, layers = self._revision, {}
-        for placed in self._rank.inbox.take_placements():
-            if placed.revision > revision and self._can_stand(placed):
-                revision = placed.revision
-                layers.update({each.layer: each for each in placed.layers})
+        for told in self._rank.inbox.take():
+            if isinstance(told, Placed) and told.revision > revision and self._can_stand(told):
+                revision = told.revision
+                layers.update({each.layer: each for each in told.layers})
         return revision, _PLACEMENTS.dump_json(tuple(layers.values())) if layers else b""
 
     def _can_stand(self, placed: Placed) -> bool:

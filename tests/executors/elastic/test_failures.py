@@ -2,15 +2,18 @@
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
+from executors.elastic.places import job_folder
+from executors.workers.folder import JobFolder
 from schemas.fleet import RunFailed
 from schemas.lora import Dataset
 from tests.support.doomed_node import DoomedNode
-from tests.support.elastic_nodes import DATASET, MODEL, Fleet, workload
+from tests.support.elastic_nodes import CELL, DATASET, MODEL, Fleet, workload
 from tests.support.executors import write_dataset
 
 
@@ -93,6 +96,20 @@ def test_a_job_that_diverges_fails_for_good(fleet: Fleet) -> None:
     failures = fleet.reports(RunFailed, "j")
     assert [failure.permanent for failure in failures] == [True, True]
     assert "the training has diverged" in failures[0].error
+
+
+def test_a_worker_that_its_node_does_not_hear_ends_and_leaves_others_no_reason(fleet: Fleet) -> None:
+    fleet.assign("j", 1, [("n1", 1)], workload(10**6, keeps=False))
+    fleet.until(fleet.has_trained("j"))
+    (job,) = fleet.nodes["n1"].runner._jobs.present.values()
+    (worker,) = job.processes.running
+    # As if the node's process had ended, but for the end of what it says: that alone would end the worker.
+    with socket.socket(fileno=os.dup(worker.process._connection.fileno())) as end:
+        end.shutdown(socket.SHUT_RD)
+    fleet.until(fleet.is_over("j", "n1"))
+    (failure,) = fleet.reports(RunFailed, "j")
+    assert failure.error == "a worker process has ended with status 1 and no word"
+    assert JobFolder(job_folder(fleet.root / "state", CELL, "j")).read_failure(1) is None
 
 
 def test_the_workers_of_a_killed_node_are_gone_after_a_moment(doomed_node: DoomedNode) -> None:
