@@ -10,7 +10,6 @@ from multiprocessing.connection import Connection
 from typing import Literal
 
 import torch
-from pydantic import ValidationError
 from transformers.utils.logging import disable_progress_bar
 
 from executors.elastic.checkpoint import FinishedJob, JobCheckpoints, publish, reportable
@@ -20,9 +19,8 @@ from executors.elastic.model import load_model, model_directory
 from executors.elastic.places import checkpoint_root, job_folder, result_path
 from executors.elastic.training import Trainer
 from executors.lora.dataset import DatasetError, DatasetRoot
-from executors.lora.slots.runs import is_permanent
 from executors.node.checkpoints import StaleWriterError
-from executors.node.room import is_for_want_of_room
+from executors.workers.faults import MissingPeersError, last_word
 from executors.workers.folder import JobFolder
 from executors.workers.inbox import Inbox
 from executors.workers.meeting import Meeting, PeerLostError
@@ -30,19 +28,11 @@ from executors.workers.membership import Membership
 from executors.workers.messages import Ended, Failed, Release
 from executors.workers.network import use_interface
 from executors.workers.processes import take_device
-from schemas import codec
-from schemas.base import MAX_TEXT_LENGTH
 
 _POLL_S = 0.005
 _CHECKPOINT_POLL_S = 0.25
-_NOTE_WAIT_S = 1.0
-"""A process that fails says why on the shared disk before it is gone, which others see at once."""
 _DIGEST_DIGITS = 15
 """Hexadecimal digits of a digest that fit a signed 64-bit integer."""
-
-
-class MissingPeersError(PeerLostError):
-    """A generation did not come together in time."""
 
 
 def run_worker(order_json: str, connection: "Connection[bytes, bytes]") -> None:
@@ -115,22 +105,9 @@ class Worker:
 
     def fail(self, error: Exception) -> Failed:
         """The last word of a process that cannot go on. What it can still do for the others is done."""
-        generation = self._present.generation
-        message = codec.describe(error) if isinstance(error, ValidationError) else str(error)
-        text = (" ".join(message.split()) or type(error).__name__)[:MAX_TEXT_LENGTH]
         if isinstance(error, PeerLostError):
             self._save_if_leader()
-            deadline_s = time.monotonic() + _NOTE_WAIT_S
-            while time.monotonic() < deadline_s:
-                if (note := self._folder.read_failure(generation)) is not None:
-                    return Failed(error=note[0], permanent=note[1], cause="peer")
-                time.sleep(_POLL_S)
-            return Failed(error=text, permanent=False, cause="peer")
-        permanent = is_permanent(error) or isinstance(error, torch.OutOfMemoryError | MemoryError)
-        with suppress(OSError):
-            self._folder.write_failure(generation, text, permanent)
-        needed_bytes = max(self._checkpoint_bytes, 1) if is_for_want_of_room(error) else None
-        return Failed(error=text, permanent=permanent, needed_bytes=needed_bytes)
+        return last_word(error, self._folder, self._present.generation, max(self._checkpoint_bytes, 1))
 
     @property
     def _latest(self) -> ElasticDirective:

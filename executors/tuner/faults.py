@@ -4,11 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from pydantic import ValidationError
 
-from executors.lora.slots.runs import is_permanent
-from schemas import codec
-from schemas.base import MAX_TEXT_LENGTH
+from executors.lora.faults import described, is_permanent
 
 
 class FieldError(ValueError):
@@ -58,12 +55,6 @@ def fault_of(job_id: str) -> Iterator[None]:
         yield
     except (ValueError, ArithmeticError, OSError) as error:
         raise JobError(job_id, error) from error
-
-
-def described(error: BaseException | str) -> str:
-    """An error in one line, short enough for a report."""
-    message = codec.describe(error) if isinstance(error, ValidationError) else str(error)
-    return (" ".join(message.split()) or type(error).__name__)[:MAX_TEXT_LENGTH]
 
 
 def cannot_succeed_elsewhere(error: BaseException) -> bool:

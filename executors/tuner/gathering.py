@@ -64,10 +64,5 @@ def come_together(
 
 def why_peer_was_lost(folder: JobFolder, generation: int, error: PeerLostError) -> Exception:
     """What the one that is gone has said of it, waited for; `error` if nothing."""
-    deadline_s = time.monotonic() + _NOTE_WAIT_S
-    while time.monotonic() < deadline_s:
-        note = folder.read_failure(generation)
-        if note is not None:
-            return TaskFailedError(*note)
-        time.sleep(_POLL_S)
-    return error
+    note = folder.await_failure(generation, _NOTE_WAIT_S)
+    return error if note is None else TaskFailedError(*note)

@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from executors.lora.base_model import SharedBase
-from executors.tuner.faults import cannot_succeed_elsewhere, described
+from executors.lora.faults import described
+from executors.tuner.faults import cannot_succeed_elsewhere
 from executors.tuner.gathering import TaskFailedError, come_together, why_peer_was_lost
 from executors.tuner.messages import Outcome, Over, ProfilePart, Told
 from executors.tuner.profiling import profile

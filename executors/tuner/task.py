@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from executors.lora.faults import described
 from executors.node.checkpoints import StaleWriterError
 from executors.node.room import is_for_want_of_room
 from executors.tuner.evaluating import Evaluations
-from executors.tuner.faults import DivergedError, JobError, cannot_succeed_elsewhere, described
+from executors.tuner.faults import DivergedError, JobError, cannot_succeed_elsewhere
 from executors.tuner.gathering import TaskFailedError, come_together, why_peer_was_lost
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.messages import Outcome, Over, Switched, TaskPart

@@ -14,10 +14,10 @@ from transformers.utils.logging import disable_progress_bar
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import keep_freed_memory
+from executors.lora.faults import described
 from executors.tuner.checkpoints import JobCheckpoints
 from executors.tuner.crews import Crews
 from executors.tuner.data import PreparedLoaders, SharedTokenizer
-from executors.tuner.faults import described
 from executors.tuner.files import JobFiles
 from executors.tuner.inbox import Inbox
 from executors.tuner.indexing import IndexFiles, index_folder

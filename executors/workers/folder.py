@@ -1,12 +1,15 @@
 """What the processes of a job tell each other through the file system; for processes without torch, too."""
 
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from executors.node.files import write_file
+
+_POLL_S = 0.005
 
 
 class _Address(BaseModel):
@@ -60,6 +63,15 @@ class JobFolder:
         except FileNotFoundError:
             return None
         return failure.error, failure.permanent
+
+    def await_failure(self, generation: int, timeout_s: float) -> tuple[str, bool] | None:
+        """The same, waited for."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            if (failure := self.read_failure(generation)) is not None:
+                return failure
+            time.sleep(_POLL_S)
+        return None
 
     def remove_before(self, generation: int) -> None:
         """Remove what older generations have written."""

@@ -5,13 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
-from executors.lora.dataset import DatasetError
+from executors.lora.faults import described, is_permanent
 from executors.lora.slots.checkpoints import FinishedRun
 from executors.lora.task import LoraTask
-from schemas import codec
-from schemas.base import MAX_TEXT_LENGTH
 from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.lora_commands import RunOrder, SlotAssigned
 
@@ -119,9 +115,7 @@ class RunReports:
 
     def failed(self, job_id: str, samples_done: int, error: BaseException) -> None:
         """A run ends with an error, with so much of it kept."""
-        permanent = is_permanent(error)
-        message = codec.describe(error) if isinstance(error, ValidationError) else str(error)
-        text = (" ".join(message.split()) or type(error).__name__)[:MAX_TEXT_LENGTH]
+        text, permanent = described(error), is_permanent(error)
         self._report(
             RunFailed(**self._places[job_id], samples_done=samples_done, error=text, permanent=permanent)
         )
@@ -132,11 +126,3 @@ class RunReports:
         rest = "".join(f" {name}={value}" for name, value in fields.items())
         level = logging.WARNING if warning else logging.INFO
         _log.log(level, "%s job=%s slot=%d%s", what, job_id, self._slot, rest)
-
-
-def is_permanent(error: BaseException) -> bool:
-    """Whether a task would fail so on every node of its zone: they share base model, datasets and seeds."""
-    if isinstance(error, DatasetError) and isinstance(error.__cause__, OSError):
-        # Unlike a missing file, a file that cannot be read may be the fault of this node's mount.
-        return isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
-    return isinstance(error, ValueError | ArithmeticError)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from executors.lora.engine import FusedEngine
+from executors.lora.faults import is_permanent
 from executors.lora.slots.adapters import AdapterOutput
 from executors.lora.slots.checkpoints import FinishedRun, RunCheckpoints, RunProgress, SavedRun
-from executors.lora.slots.runs import Run, RunReports, is_permanent, task_of
+from executors.lora.slots.runs import Run, RunReports, task_of
 from executors.lora.slots.steps import TASK_FAILURES, FusedSteps, raise_if_device_is_lost
 from executors.node.checkpoints import Checkpoint, StaleWriterError
 from executors.node.room import NoRoomError, Room

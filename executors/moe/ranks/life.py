@@ -4,17 +4,15 @@ word."""
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import torch
-from pydantic import ValidationError
 from transformers.utils.logging import disable_progress_bar
 
-from executors.lora.slots.runs import is_permanent
+from executors.lora.faults import described
 from executors.moe.ranks.messages import DIRECTIVES, RankDirective, RankOrder
 from executors.moe.ranks.places import job_folder
-from executors.node.room import is_for_want_of_room
+from executors.workers.faults import MissingPeersError, last_word
 from executors.workers.folder import JobFolder
 from executors.workers.group import ProcessGroup
 from executors.workers.inbox import Inbox
@@ -22,16 +20,8 @@ from executors.workers.meeting import Meeting, PeerLostError
 from executors.workers.messages import Ended, Failed
 from executors.workers.network import use_interface
 from executors.workers.processes import take_device
-from schemas import codec
-from schemas.base import MAX_TEXT_LENGTH
 
 _POLL_S = 0.005
-_NOTE_WAIT_S = 1.0
-"""A process that fails says why on the shared disk before it is gone, which others see at once."""
-
-
-class MissingPeersError(PeerLostError):
-    """Not all ranks have come in time."""
 
 
 class Rank:
@@ -94,20 +84,7 @@ class Rank:
 
     def fail(self, error: Exception) -> Failed:
         """The last word of a rank that cannot go on, which others can read, too."""
-        generation = self.order.membership.generation
-        text = _text_of(error)
-        if isinstance(error, PeerLostError):
-            deadline_s = time.monotonic() + _NOTE_WAIT_S
-            while time.monotonic() < deadline_s:
-                if (note := self.folder.read_failure(generation)) is not None:
-                    return Failed(error=note[0], permanent=note[1], cause="peer")
-                time.sleep(_POLL_S)
-            return Failed(error=text, permanent=False, cause="peer")
-        permanent = is_permanent(error) or isinstance(error, torch.OutOfMemoryError | MemoryError)
-        with suppress(OSError):
-            self.folder.write_failure(generation, text, permanent)
-        needed_bytes = self.needed_bytes if is_for_want_of_room(error) else None
-        return Failed(error=text, permanent=permanent, needed_bytes=needed_bytes)
+        return last_word(error, self.folder, self.order.membership.generation, self.needed_bytes)
 
 
 Work = Callable[[Rank], Ended]
@@ -124,14 +101,9 @@ def live(order_json: str, connection: "Connection[bytes, bytes]", work: Work) ->
     try:
         rank = Rank(order, inbox)
     except OSError as error:
-        inbox.tell(Failed(error=_text_of(error), permanent=False))
+        inbox.tell(Failed(error=described(error), permanent=False))
         return
     try:
         inbox.tell(work(rank))
     except Exception as error:
         inbox.tell(rank.fail(error))
-
-
-def _text_of(error: Exception) -> str:
-    message = codec.describe(error) if isinstance(error, ValidationError) else str(error)
-    return (" ".join(message.split()) or type(error).__name__)[:MAX_TEXT_LENGTH]

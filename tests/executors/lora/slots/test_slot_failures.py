@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from executors.lora.engine import FusedEngine
+from executors.lora.faults import is_permanent
 from executors.lora.slots.checkpoints import RunProgress, SavedRun
-from executors.lora.slots.runs import is_permanent
 from executors.lora.task import TaskState
 from schemas.fleet import RunFailed, RunStarted
 from tests.support.executors import assignment, order, write_dataset
