@@ -5,29 +5,20 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from typing import ClassVar
 
-from executors.elastic.places import checkpoint_root
 from executors.elastic.runner import ElasticRunner
 from executors.elastic.settings import ElasticSettings
-from executors.node.process import SystemClock
-from executors.node.room import Room
-from executors.node.runner import RunnerContext
-from executors.node.settings import ExecutorSettings
 from schemas.elastic.commands import Member, ReleaseReason, WorkersAssigned, WorkersReleased
 from schemas.elastic.workload import ElasticWorkload
-from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from schemas.fleet import RunProgressed, RunReport, RunStarted
 from schemas.lora import Dataset
+from tests.support.nodes import WAIT_S, Members, Node, Nodes, is_end
 
-CELL = "c"
 MODEL = "tiny"
 DATASET = "pairs.jsonl"
-_WAIT_S = 60.0
-_TURN_S = 0.005
 _FIRST_STOP_S, _STOP_GROWTH, _LONGEST_STOP_S = 0.005, 1.1, 0.5
-
-Members = Sequence[tuple[str, int]]
 
 
 def workload(
@@ -60,42 +51,17 @@ def workload(
 
 
 @dataclass
-class Node:
-    """One node, as its process sees it."""
+class Fleet(Nodes[ElasticRunner, ElasticSettings]):
+    """Nodes with the runner `elastic`."""
 
-    name: str
-    runner: ElasticRunner
-    reports: list[RunReport] = field(default_factory=list)
+    EXECUTOR: ClassVar = {"runners": ("elastic",)}
 
-
-@dataclass
-class Fleet:
-    """Nodes that share a disk; each gets the commands that a cell would send it."""
-
-    root: Path
-    settings: ElasticSettings
-    nodes: dict[str, Node] = field(default_factory=dict)
     _slow_pids: Sequence[int] = ()
     _stop_s: float = _FIRST_STOP_S
 
-    def add(self, name: str, gpus: int = 2, **settings: object) -> Node:
+    def add(self, name: str, gpus: int = 2, **settings: object) -> Node[ElasticRunner]:
         """Start a node."""
-        reports: list[RunReport] = []
-        context = RunnerContext(
-            ExecutorSettings(
-                cell=CELL,
-                node=name,
-                runners=("elastic",),
-                output_root=self.root / "output",
-                state_root=self.root / "state",
-            ),
-            reports.append,
-            Room({"state root": self.root, "output root": self.root}, least_free_bytes=0),
-            SystemClock(),
-        )
-        runner = ElasticRunner(context, self.settings.model_copy(update=settings), gpus)
-        self.nodes[name] = Node(name, runner, reports)
-        return self.nodes[name]
+        return self.begin(name, ElasticRunner, gpus, **settings)
 
     def assign(
         self,
@@ -114,8 +80,7 @@ class Fleet:
                 command = assigned(
                     name, job_id, generation, members, work, resumes=resumes, resume_samples=resume_samples
                 )
-                assert self.nodes[name].runner.judge(command) is None
-                self.nodes[name].runner.apply(command)
+                self.tell(command)
 
     def release(
         self,
@@ -127,24 +92,17 @@ class Fleet:
     ) -> None:
         """Take a job from nodes."""
         for name in names:
-            command = released(name, job_id, generation, reason, by_s)
-            assert self.nodes[name].runner.judge(command) is None
-            self.nodes[name].runner.apply(command)
+            self.tell(released(name, job_id, generation, reason, by_s))
 
-    def until(self, condition: Callable[[], object], timeout_s: float = _WAIT_S) -> None:
+    def until(self, condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
         """Let the nodes turn until something is so."""
-        deadline_s = time.monotonic() + timeout_s
         self._stop_s = _FIRST_STOP_S
-        while not condition():
-            assert time.monotonic() < deadline_s, f"in vain for {timeout_s} s: {self.told()}"
-            self.turn()
+        super().until(condition, timeout_s)
 
-    def turn(self) -> None:
-        """One turn of each node's loop."""
-        for node in self.nodes.values():
-            node.runner.advance()
+    def rest(self) -> None:
+        """Let their processes run for a moment, and then all but the slow ones for longer."""
         self._signal(signal.SIGCONT)
-        time.sleep(_TURN_S)
+        super().rest()
         if self._slow_pids:
             self._signal(signal.SIGSTOP)
             time.sleep(self._stop_s)
@@ -162,28 +120,13 @@ class Fleet:
             self._signal(signal.SIGCONT)
             self._slow_pids = ()
 
-    def told(self, job_id: str | None = None) -> list[str]:
-        """All reports, in short."""
-        return [
-            short(report)
-            for node in self.nodes.values()
-            for report in node.reports
-            if job_id in (None, report.job_id)
-        ]
-
-    def reports(
-        self, kind: type[RunReport], job_id: str | None = None, node: str | None = None
-    ) -> list[RunReport]:
-        """Reports of one kind, of a job and a node if named."""
-        return list(self._reports(kind, job_id, node))
-
     def has_started(self, job_id: str, generation: int, *names: str) -> Callable[[], bool]:
         """Whether the workers of a generation take part on each of these nodes."""
 
         def check() -> bool:
             run_id = run_of(job_id, generation)
             return all(
-                any(report.run_id == run_id for report in self._reports(RunStarted, job_id, name))
+                any(report.run_id == run_id for report in self.reports(RunStarted, job_id, name))
                 for name in names
             )
 
@@ -200,7 +143,7 @@ class Fleet:
             return all(
                 any(
                     is_end(report) and int(report.run_id.rpartition("/")[2]) >= generation
-                    for report in self._reports(RunReport, job_id, name)
+                    for report in self.reports(RunReport, job_id, name)
                 )
                 for name in names
             )
@@ -211,60 +154,23 @@ class Fleet:
         """The loss of each step that was reported, by the samples trained with it."""
         return {
             report.samples_done: report.loss
-            for report in self._reports(RunProgressed, job_id, None)
-            if isinstance(report, RunProgressed) and report.loss is not None and not report.complete
+            for report in self.reports(RunProgressed, job_id)
+            if report.loss is not None and not report.complete
         }
 
     def progress(self, job_id: str) -> int:
         """The most samples that a report says are done."""
-        return max((report.samples_done for report in self._reports(RunReport, job_id, None)), default=0)
-
-    def result(self, job_id: str) -> Path:
-        """Where a job's result is published."""
-        return self.root / "output" / CELL / "u" / job_id
-
-    def checkpoints(self, job_id: str) -> list[str]:
-        """What the store holds of a job."""
-        return sorted(path.name for path in (checkpoint_root(self.root / "state", CELL) / job_id).glob("*"))
+        return max((report.samples_done for report in self.reports(RunReport, job_id)), default=0)
 
     def pids(self, node: str) -> list[int]:
         """Of a node's workers."""
         jobs = self.nodes[node].runner._jobs.present.values()
         return [pid for job in jobs for pid in job.processes.pids]
 
-    def close(self) -> None:
-        """Stop all nodes."""
-        for node in self.nodes.values():
-            node.runner.close("node_stops")
-
     def _signal(self, number: int) -> None:
         for pid in self._slow_pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-    def _reports(self, kind: type[RunReport], job_id: str | None, node: str | None) -> Iterator[RunReport]:
-        for name, each in self.nodes.items():
-            for report in each.reports:
-                if isinstance(report, kind) and job_id in (None, report.job_id) and node in (None, name):
-                    yield report
-
-
-def is_end(report: RunReport) -> bool:
-    """Whether nothing of the run is on the node any more."""
-    if isinstance(report, RunProgressed):
-        return report.complete
-    return isinstance(report, RunFinished | RunFailed)
-
-
-def short(report: RunReport) -> str:
-    """A report in one line."""
-    what = report.TYPE.removeprefix("millrace.run.").removesuffix(".v1")
-    extra = ""
-    if isinstance(report, RunProgressed):
-        extra = " complete" if report.complete else ""
-    if isinstance(report, RunFailed):
-        extra = f" permanent={report.permanent} {report.error}"
-    return f"{report.node} {report.run_id} {what} {report.samples_done}{extra}"
 
 
 def run_of(job_id: str, generation: int) -> str:

@@ -30,7 +30,7 @@ from executors.workers.membership import Membership
 from schemas.fleet import RunReport
 from schemas.merging.commands import ProfileOrdered, TaskAssigned
 from schemas.merging.workload import TuningWorkload
-from tests.support.tuner_nodes import CELL
+from tests.support.nodes import CELL
 
 
 class _Inbox(Inbox):

@@ -13,8 +13,9 @@ from executors.workers.folder import JobFolder
 from schemas.fleet import RunFailed
 from schemas.lora import Dataset
 from tests.support.doomed_node import DoomedNode
-from tests.support.elastic_nodes import CELL, DATASET, MODEL, Fleet, workload
+from tests.support.elastic_nodes import DATASET, MODEL, Fleet, workload
 from tests.support.executors import write_dataset
+from tests.support.nodes import CELL
 
 
 def test_a_killed_worker_fails_the_run_on_all_nodes(fleet: Fleet) -> None:

@@ -9,7 +9,8 @@ from executors.elastic.places import checkpoint_root
 from executors.node.checkpoints import FINAL, CheckpointStore
 from schemas.elastic.workload import ElasticWorkload
 from schemas.fleet import RunFailed, RunFinished, RunStarted
-from tests.support.elastic_nodes import CELL, Fleet, assigned, workload
+from tests.support.elastic_nodes import Fleet, assigned, workload
+from tests.support.nodes import CELL
 
 
 def final(fleet: Fleet) -> Path:

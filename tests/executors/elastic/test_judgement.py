@@ -10,7 +10,8 @@ from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Objection, UnfitError
 from executors.workers.processes import room_for
 from schemas.fleet import RunFailed, RunProgressed
-from tests.support.elastic_nodes import Fleet, Members, assigned, released, short, workload
+from tests.support.elastic_nodes import Fleet, assigned, released, workload
+from tests.support.nodes import Members, short
 
 
 @pytest.fixture
@@ -69,9 +70,9 @@ def test_runs_of_a_process_that_was_killed_are_reported_over(idle: Fleet, runner
     assert again.runner.advance() == "idle"
     why = "permanent=False the node was started again, and its workers ended with the process before"
     assert sorted(map(short, again.reports)) == [
-        "n1 ends/1 progressed 80 complete",
-        f"n1 fails/1 failed 40 {why}",
-        f"n1 starts-over/1 failed 0 {why}",
+        "n1 ends/1 run.progressed 80 complete",
+        f"n1 fails/1 run.failed 40 {why}",
+        f"n1 starts-over/1 run.failed 0 {why}",
     ]
     assert {type(report) for report in again.reports} == {RunFailed, RunProgressed}
     assert again.runner.state() is None
@@ -90,10 +91,10 @@ def test_a_run_that_never_began_leaves_what_its_job_has_in_checkpoints(
     again.runner.restore(runner.state())
     again.runner.advance()
     assert [line.partition(" permanent")[0] for line in map(short, again.reports)] == [
-        "n1 keeps/1 progressed 0 complete",
-        "n1 starts-over/1 progressed 0 complete",
-        "n1 keeps/2 failed 40",
-        "n1 starts-over/2 failed 0",
+        "n1 keeps/1 run.progressed 0 complete",
+        "n1 starts-over/1 run.progressed 0 complete",
+        "n1 keeps/2 run.failed 40",
+        "n1 starts-over/2 run.failed 0",
     ]
 
 

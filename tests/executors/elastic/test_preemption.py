@@ -31,7 +31,7 @@ def test_a_job_without_checkpoints_starts_over(fleet: Fleet, alone: Trained) -> 
     fleet.until(lambda: fleet.progress("j") > 0)
     fleet.release("j", 1, ["n1"], "preempted")
     fleet.until(fleet.is_over("j", "n1"))
-    assert fleet.told("j")[-1] == "n1 j/1 progressed 0 complete"
+    assert fleet.told("j")[-1] == "n1 j/1 run.progressed 0 complete"
     assert fleet.checkpoints("j") == []
     fleet.assign("j", 2, [("n2", 1)], work, resumes=True)
     fleet.until(fleet.is_over("j", "n2", generation=2))
@@ -72,9 +72,9 @@ def test_a_job_that_starts_anew_ends_what_still_runs_of_it(fleet: Fleet) -> None
     fleet.assign("j", 2, [("n1", 1)], work, resumes=True)
     fleet.until(fleet.has_started("j", 2, "n1"))
     assert [line for line in fleet.told("j") if "complete" in line or "started" in line] == [
-        "n1 j/1 started 0",
-        "n1 j/1 progressed 0 complete",
-        "n1 j/2 started 0",
+        "n1 j/1 run.started 0",
+        "n1 j/1 run.progressed 0 complete",
+        "n1 j/2 run.started 0",
     ]
     assert set(old).isdisjoint(fleet.pids("n1"))
 
@@ -89,7 +89,7 @@ def test_a_finished_job_is_reported_again_without_training(fleet: Fleet) -> None
     first, again = sorted(fleet.reports(RunFinished, "j"), key=lambda report: report.run_id)
     assert (first.node, again.node, again.run_id) == ("n1", "n2", "j/2")
     assert (first.loss, first.samples_done) == (again.loss, again.samples_done)
-    assert fleet.told("j")[-1] == "n2 j/2 finished 8"
+    assert fleet.told("j")[-1] == "n2 j/2 run.finished 8"
 
 
 def test_a_node_that_stops_checkpoints_and_reports(fleet: Fleet) -> None:

@@ -7,7 +7,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from schemas.fleet import RunFinished
-from tests.support.elastic_nodes import CELL, MODEL, Fleet, workload
+from tests.support.elastic_nodes import MODEL, Fleet, workload
+from tests.support.nodes import CELL
 
 
 def test_a_job_of_all_weights_leaves_a_model(fleet: Fleet) -> None:

@@ -23,7 +23,7 @@ def test_two_workers_train_what_one_would(fleet: Fleet, alone: Trained) -> None:
     (finished,) = fleet.reports(RunFinished)
     assert (finished.node, finished.samples_done, finished.run_id) == ("n1", 604, "j/1")
     # The other member's part is over, too, and nobody reports the job twice.
-    assert fleet.told("j")[-1] == "n2 j/1 progressed 604 complete"
+    assert fleet.told("j")[-1] == "n2 j/1 run.progressed 604 complete"
 
 
 def test_more_processes_than_samples_of_the_last_batch(fleet: Fleet, alone: Trained) -> None:
@@ -87,7 +87,7 @@ def test_a_generation_is_superseded_before_it_comes_together(fleet: Fleet, alone
         fleet.until(fleet.has_started("j", 3, "n1", "n3"))
     fleet.until(fleet.is_over("j", "n1", "n2", "n3"))
     Trained.of(fleet, "j").assert_like(alone)
-    assert fleet.told("j").count("n2 j/2 progressed 0 complete") == 1
+    assert fleet.told("j").count("n2 j/2 run.progressed 0 complete") == 1
 
 
 def test_a_member_that_never_comes_stops_nobody(fleet: Fleet) -> None:

@@ -7,7 +7,8 @@ from transformers import AutoModelForCausalLM
 
 from schemas.fleet import RunFinished
 from schemas.merging.reports import TaskEvaluated
-from tests.support.tuner_nodes import CELL, VALIDATION, assigned, order, workload
+from tests.support.nodes import CELL
+from tests.support.tuner_nodes import VALIDATION, assigned, order, workload
 from tests.support.tuner_tasks import LoneWorker, reports_of
 
 

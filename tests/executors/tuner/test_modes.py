@@ -16,7 +16,8 @@ from executors.tuner.sampling import annealing_exponent, draw_sources, shares
 from schemas.fleet import RunFinished, RunStarted
 from schemas.merging.commands import JobOrder
 from schemas.merging.reports import TaskEvaluated
-from tests.support.tuner_nodes import CELL, Fleet, assigned, order, workload
+from tests.support.nodes import CELL
+from tests.support.tuner_nodes import Fleet, assigned, order, workload
 from tests.support.tuner_tasks import LoneWorker, reports_of
 
 _TOLERANCE = {"rtol": 1e-3, "atol": 1e-5}

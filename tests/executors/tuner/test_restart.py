@@ -5,7 +5,8 @@ import signal
 
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.merging.reports import TaskEvaluated
-from tests.support.tuner_nodes import Fleet, Node, assigned, order, released, workload
+from tests.support.nodes import Node
+from tests.support.tuner_nodes import Fleet, assigned, order, released, workload
 
 _LONG = 100_000
 

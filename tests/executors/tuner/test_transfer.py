@@ -14,7 +14,8 @@ from executors.tuner.training import Sample, Trainer, new_adapter
 from infra.demo.library import pieces, write_task
 from schemas.merging.commands import TransferMode
 from schemas.merging.workload import TuningWorkload
-from tests.support.tuner_nodes import CELL, assigned, order, workload
+from tests.support.nodes import CELL
+from tests.support.tuner_nodes import assigned, order, workload
 from tests.support.tuner_tasks import LoneWorker, open_trainer
 
 _STEPS = 12

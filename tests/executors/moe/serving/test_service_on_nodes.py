@@ -13,7 +13,8 @@ from executors.moe.serving.statistics import ServiceSummary
 from schemas.experts.commands import LayerPlacement
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
-from tests.support.moe_nodes import EXPERTS, LAYERS, MODEL, PROMPTS, Fleet, is_end, service
+from tests.support.moe_nodes import EXPERTS, LAYERS, MODEL, PROMPTS, Fleet, service
+from tests.support.nodes import is_end
 
 
 def summary_of(fleet: Fleet, job_id: str) -> ServiceSummary:

@@ -16,7 +16,8 @@ from executors.moe.conversion.convert import convert
 from executors.moe.conversion.storage import MoeDescription, load
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
-from tests.support.moe_nodes import DENSE, EXPERTS, LAYERS, MODEL, Fleet, is_end, service, training
+from tests.support.moe_nodes import DENSE, EXPERTS, LAYERS, MODEL, Fleet, service, training
+from tests.support.nodes import is_end
 
 BOTH = [("n1", 1), ("n2", 1)]
 LONG = 150

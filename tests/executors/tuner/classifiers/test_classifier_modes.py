@@ -17,7 +17,8 @@ from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import TuningWorkload
 from tests.support.classifier_loop import ClassifierLoop
 from tests.support.classifiers import FAMILIES
-from tests.support.tuner_nodes import CELL, Fleet, assigned, order
+from tests.support.nodes import CELL
+from tests.support.tuner_nodes import Fleet, assigned, order
 from tests.support.tuner_tasks import LoneWorker, reports_of
 
 # AdamW makes much of the rounding of a gradient that is next to nothing.
