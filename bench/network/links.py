@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from executors.workers.network import INTERFACE_VARIABLES
+
 _PREFIX = "millrace"
 _NAMESPACES = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
@@ -50,7 +52,7 @@ class Place:
         Raises:
             OSError: the namespace is gone, or the process may not enter it.
         """
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = self.interface
+        os.environ.update(dict.fromkeys(INTERFACE_VARIABLES, self.interface))
         if self.namespace is None:
             return
         libc = ctypes.CDLL(None, use_errno=True)

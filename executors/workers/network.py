@@ -8,7 +8,8 @@ import psutil
 
 from executors.node.runner import UnfitError
 
-_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""By which Gloo and NCCL are told what interface to connect over."""
 
 
 def interface_of(host: str) -> str:
@@ -49,5 +50,5 @@ def use_interface(host: str) -> None:
         OSError: there is none.
     """
     interface = interface_of(host)
-    for variable in _VARIABLES:
+    for variable in INTERFACE_VARIABLES:
         os.environ.setdefault(variable, interface)

@@ -63,8 +63,6 @@ class MergingFigures:
         yield "makespan", f"{self.makespan_s:,.0f} s"
         yield "jobs merged: temporal, spatial", f"{self.temporal_share:.1%}, {self.spatial_share:.1%}"
         yield "merges undone", str(self.merges_undone)
-        verb = "saved" if self.saved_s >= 0 else "cost"
-        yield "worth of merges, in time with one GPU", f"{verb} {abs(self.saved_s):,.0f} s"
         yield "preemptions", str(self.preemptions)
         if self.gain.mape_pct is not None and self.gain.sign_pct is not None:
             errors = f"{self.gain.mape_pct:.1f} %, {self.gain.sign_pct:.1f} %"
