@@ -6,7 +6,7 @@ does, and the worker processes are forked from it.
 
 from executors.node.runner import Runner, RunnerContext, UnfitError
 from executors.tuner.settings import TunerSettings
-from executors.workers.network import interface_of
+from executors.workers.network import check_place
 from schemas.commands import Command
 from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
 
@@ -24,15 +24,10 @@ class FineTuning:
             ValidationError: a setting is none.
         """
         self._settings = TunerSettings()
-        if not self._settings.dataset_root.is_dir():
-            raise UnfitError(f"dataset root {self._settings.dataset_root} is no folder")
+        check_place(self._settings.worker_host, dataset_root=self._settings.dataset_root)
         model = self._settings.base_model_dir
         if model is not None and not (model / "config.json").is_file():
             raise UnfitError(f"base_model_dir {model}: no Hugging Face model directory")
-        try:
-            interface_of(self._settings.worker_host)
-        except OSError as error:
-            raise UnfitError(str(error)) from error
 
     def load(self, context: RunnerContext) -> Runner:
         """Start the worker processes, and wait until each has the base model: seconds to minutes.
