@@ -94,8 +94,8 @@ class Jobs(Generic[C, J]):
         self.present[command.job_id] = self._begin(command, self._place)
 
     def ending(self, job_id: str, generation: int, verdict: Verdict) -> JobProcesses[Any] | None:
-        """The processes that are to end, if any, where a generation and those before it are to. Whatever else
-        there is of them ends here."""
+        """End a generation of a job and those before it: an assignment that has not begun is refused, files
+        that are not to be kept are removed, and the processes that are still to be told are returned."""
         following = self.following.get(job_id)
         if following is not None and generation >= following.generation:
             self._refuse_to_start(following)
