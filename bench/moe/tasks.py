@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from bench.moe.texts import ARCHIVE, Labelled, library_sentences, rated_reviews, reference
+from bench.moe.texts import ARCHIVE, Labelled, library_sentences, rated_sentences, reference
 
 SENTIMENT, GENERATION = "sentiment analysis", "text generation"
 """Named as in the thesis."""
@@ -91,14 +91,16 @@ class Task:
     outputs_per_token: float
     batch_size: int
     learning_rate: float
+    probed: int
+    """Samples of the training set on which its loss is measured."""
 
 
 def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, seed: int) -> Task:
-    """Tell good reviews from bad ones, with a BERT; without the reviews' archive in the folder, tell from
-    which of two texts on Python a sentence is.
+    """Tell kind sentences from unkind ones, with a BERT; without the archive of rated ones in the folder,
+    tell from which of two texts on Python a sentence is.
     """
     is_there = (reviews / ARCHIVE).exists()
-    labelled = rated_reviews(reviews) if is_there else library_sentences()
+    labelled = rated_sentences(reviews) if is_there else library_sentences()
     order = torch.randperm(len(labelled), generator=torch.Generator().manual_seed(seed))
     chosen = [labelled[number] for number in order[:samples].tolist()]
     held_out = round(HELD_OUT * len(chosen))
@@ -119,7 +121,7 @@ def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, see
     )
     return Task(
         SENTIMENT,
-        "film reviews" if is_there else "sentences of the language reference and of docstrings",
+        "rated sentences" if is_there else "sentences of the language reference and of docstrings",
         size,
         every.take(torch.arange(held_out, len(every))),
         every.take(torch.arange(held_out)),
@@ -127,6 +129,7 @@ def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, see
         outputs_per_token=0.0,
         batch_size=batch_size,
         learning_rate=1e-3,
+        probed=1_024,
     )
 
 
@@ -163,6 +166,7 @@ def generation(size: ModelSize, samples: int, batch_size: int, seed: int) -> Tas
         outputs_per_token=size.vocabulary,
         batch_size=batch_size,
         learning_rate=2e-3,
+        probed=256,
     )
 
 

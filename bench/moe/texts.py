@@ -12,9 +12,13 @@ from pathlib import Path
 ARCHIVE = "vaderSentiment-3.3.2.tar.gz"
 """A source distribution under the MIT licence; `make reviews` fetches it. It holds the data sets of Hutto and
 Gilbert (ICWSM 2014), among them 10,605 sentences of film reviews of Pang and Lee, the source of SST-2
-too, each with the mean of 20 ratings from -4 to 4."""
+too, and 13,097 more of reviews of goods, of opinion pieces and of tweets, each with the mean of 20 ratings
+from -4 to 4."""
 _DATA_SETS = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
-_REVIEWS = "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"
+_RATED = tuple(
+    f"hutto_ICWSM_2014/{kind}_GroundTruth.txt"
+    for kind in ("movieReviewSnippets", "amazonReviewSnippets", "nytEditorialSnippets", "tweets")
+)
 _MODULES = (
     "argparse",
     "asyncio.tasks",
@@ -52,21 +56,25 @@ Labelled = tuple[str, int]
 """A text and its class, 0 or 1."""
 
 
-def rated_reviews(folder: Path) -> list[Labelled]:
-    """Sentences of film reviews, class 1 where they are rated above 0; those rated 0 are left out.
+def rated_sentences(folder: Path) -> list[Labelled]:
+    """Sentences of reviews, opinion pieces and tweets, class 1 where they are rated above 0; those rated 0
+    are left out.
 
     Raises:
         FileNotFoundError: the archive is not there.
     """
     with tarfile.open(folder / ARCHIVE) as distribution:
-        data_sets = distribution.extractfile(_DATA_SETS)
-        assert data_sets is not None
-        with tarfile.open(fileobj=io.BytesIO(data_sets.read())) as archive:
-            file = archive.extractfile(_REVIEWS)
-            assert file is not None
-            lines = file.read().decode().splitlines()
+        data_sets = io.BytesIO(_read(distribution, _DATA_SETS))
+        with tarfile.open(fileobj=data_sets) as archive:
+            lines = [line for file in _RATED for line in _read(archive, file).decode().splitlines()]
     rows = [line.split("\t") for line in lines if line.strip()]
     return [(text, int(float(rating) > 0)) for _, rating, text in rows if float(rating) != 0]
+
+
+def _read(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    assert file is not None
+    return file.read()
 
 
 def reference() -> str:

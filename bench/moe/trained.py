@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from bench.moe.tasks import Task
 from executors.moe.block import auxiliary_loss, set_gating, take_passes
@@ -20,10 +21,9 @@ _BALANCE = 0.01
 _WARM_UP_STEPS = 20
 _LARGEST_GRADIENT = 1.0
 """Longer ones are shortened to it, without which the encoder learns in fits."""
-_PROBE = 256
-"""Samples on which the loss is measured."""
-_SMOOTHING = 3
-"""Evaluations of which a loss is the mean."""
+_KEPT = 0.95
+"""Of the average of the weights, with each step: about 20 steps count, so that a loss says how far training
+has come and not what the last batch was."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Run:
         layers: how many it has.
         steps: at which the loss was measured.
         times_s: of training until then, in processor time of one thread.
-        losses: of the same samples each time.
+        losses: of averaged weights, on the same samples each time.
         tokens: trained on, of which the next counts.
         double_tokens: by layer, how many of them had two experts.
         quality: accuracy in percent, or perplexity, of held-out samples, each token with one expert (section
@@ -81,25 +81,17 @@ class Run:
         """By layer, the share of the tokens trained on that had two experts; none in a dense model."""
         return [int(doubles) / max(self.tokens, 1) for doubles in self.double_tokens]
 
-    @property
-    def smoothed(self) -> list[float]:
-        """Each loss as the mean of it and the ones before it."""
-        return [
-            float(np.mean(self.losses[max(place - _SMOOTHING + 1, 0) : place + 1]))
-            for place in range(len(self.losses))
-        ]
-
     def reaches(self, loss: float) -> bool:
-        """Whether the smoothed loss was ever this low."""
-        return min(self.smoothed) <= loss
+        """Whether the loss was ever this low."""
+        return min(self.losses) <= loss
 
     def time_to(self, loss: float) -> float:
-        """When the smoothed loss first was this low, interpolated between measurements; infinite if never."""
-        return _first(self.times_s, self.smoothed, loss)
+        """When the loss first was this low, interpolated between measurements; infinite if never."""
+        return _first(self.times_s, self.losses, loss)
 
     def steps_to(self, loss: float) -> float:
         """The same in steps."""
-        return _first([float(step) for step in self.steps], self.smoothed, loss)
+        return _first([float(step) for step in self.steps], self.losses, loss)
 
 
 def _first(places: list[float], losses: list[float], loss: float) -> float:
@@ -113,7 +105,8 @@ def _first(places: list[float], losses: list[float], loss: float) -> float:
 
 
 class Training:
-    """A new model as it is trained, its optimizer and the order of its samples."""
+    """A new model as it is trained, its optimizer, the order of its samples, and the average of its weights,
+    of which loss and quality are measured."""
 
     def __init__(self, task: Task, scheme: Scheme, seed: int) -> None:
         """Draw the weights; the seed decides them and the order, the same for all schemes."""
@@ -122,8 +115,8 @@ class Training:
         torch.manual_seed(seed)
         self._model = task.dense().train()
         if scheme.gating is not None:
-            conversion = Conversion(experts=task.size.experts, initialization="random", seed=seed)
-            convert(self._model, conversion, scheme.gating)
+            convert(self._model, Conversion(experts=task.size.experts, seed=seed), scheme.gating)
+        self._averaged = AveragedModel(self._model, multi_avg_fn=get_ema_multi_avg_fn(_KEPT))
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(), lr=task.learning_rate, weight_decay=0.0, fused=True
         )
@@ -132,11 +125,11 @@ class Training:
         self._batches = (
             numbers for epoch in count() for numbers in self._curriculum.batches(epoch, task.batch_size)
         )
-        self._probe = task.training.take(torch.arange(min(_PROBE, len(task.training))))
+        self._probe = task.training.take(torch.arange(min(task.probed, len(task.training))))
         self.run = Run(scheme, task.size.layers)
 
     def advance(self, steps: int) -> None:
-        """Take so many steps, then measure the loss, which does not count as time."""
+        """Take so many steps, then measure the loss. That, and to average weights, does not count as time."""
         time_s, taken = (self.run.times_s[-1], self.run.steps[-1]) if self.run.steps else (0.0, 0)
         for step in range(taken + 1, taken + steps + 1):
             started_s = time.thread_time()
@@ -145,6 +138,7 @@ class Training:
                 group["lr"] = self._task.learning_rate * min(step / _WARM_UP_STEPS, 1.0)
             self._step(numbers)
             time_s += time.thread_time() - started_s
+            self._averaged.update_parameters(self._model)
         self.run.steps.append(taken + steps)
         self.run.times_s.append(time_s)
         self.run.losses.append(self._loss())
@@ -152,7 +146,7 @@ class Training:
     def finish(self) -> Run:
         """Measure the quality."""
         self.run.quality_as_trained = self._quality()
-        set_gating(self._model, Gating("top1"))
+        set_gating(self._averaged.module, Gating("top1"))
         self.run.quality = self._quality()
         return self.run
 
@@ -176,18 +170,16 @@ class Training:
     @torch.no_grad()
     def _loss(self) -> float:
         """Of the task alone."""
-        self._model.eval()
-        probe = self._probe
-        loss = self._model(input_ids=probe.tokens, attention_mask=probe.mask, labels=probe.labels).loss
-        self._model.train()
-        take_passes(self._model)
+        probe, model = self._probe, self._averaged.module.eval()
+        loss = model(input_ids=probe.tokens, attention_mask=probe.mask, labels=probe.labels).loss
+        take_passes(model)
         return float(loss)
 
     @torch.no_grad()
     def _quality(self) -> float:
-        self._model.eval()
-        held_out = self._task.held_out
-        logits = self._model(input_ids=held_out.tokens, attention_mask=held_out.mask).logits
+        held_out, model = self._task.held_out, self._averaged.module.eval()
+        logits = model(input_ids=held_out.tokens, attention_mask=held_out.mask).logits
+        take_passes(model)
         if held_out.labels.ndim == 1:
             return 100.0 * float((logits.argmax(dim=-1) == held_out.labels).double().mean())
         return float(cross_entropy(logits[:, :-1].flatten(0, 1), held_out.labels[:, 1:].flatten()).exp())

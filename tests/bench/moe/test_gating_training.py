@@ -15,6 +15,7 @@ from bench.moe.gating_training import (
     TOP_2,
     Extent,
     gating_training,
+    steps_ratio,
     time_ratio,
     train_all,
     train_to_one_loss,
@@ -45,12 +46,11 @@ def run_of(scheme, losses, seconds_each=1.0) -> Run:
     return run
 
 
-def test_the_time_to_a_loss_is_interpolated_on_the_mean_of_three_measurements():
-    run = run_of(TOP_2, [6.0, 6.0, 3.0, 0.0, 0.0])
-    assert run.smoothed == [6.0, 6.0, 5.0, 3.0, 1.0]
-    assert run.time_to(5.0) == 3.0
-    assert run.time_to(4.0) == 3.5
-    assert run.steps_to(2.0) == 45.0
+def test_the_time_to_a_loss_is_interpolated_between_measurements():
+    run = run_of(TOP_2, [6.0, 5.0, 3.0, 1.0, 2.0])
+    assert run.time_to(5.0) == 2.0
+    assert run.time_to(4.0) == 2.5
+    assert run.steps_to(2.0) == 35.0
     assert run.time_to(0.5) == math.inf
     assert (run.reaches(1.0), run.reaches(0.5)) == (True, False)
 
@@ -59,6 +59,12 @@ def test_a_scheme_with_cheaper_steps_and_more_of_them_has_the_product_as_its_tim
     runs = {TOP_2: run_of(TOP_2, [4.0, 4.0, 4.0, 1.0]), ADAPTIVE: run_of(ADAPTIVE, [4.0] * 4 + [1.0], 0.5)}
     assert time_ratio(runs, TOP_2) == 1.0
     assert time_ratio(runs, ADAPTIVE) == pytest.approx(0.5 * 5 / 4)
+
+
+def test_the_ratio_is_the_mean_over_the_losses_of_the_last_third_of_top_2():
+    top_2, adaptive = [9.0, 8.0, 7.0, 6.0, 4.0, 2.0], [9.0, 9.0, 9.0, 9.0, 4.0, 4.0, 4.0, 4.0, 2.0]
+    runs = {TOP_2: run_of(TOP_2, top_2), ADAPTIVE: run_of(ADAPTIVE, adaptive)}
+    assert steps_ratio(runs, ADAPTIVE) == pytest.approx((5 / 5 + 9 / 6) / 2)
 
 
 def test_a_scheme_that_never_reaches_the_loss_has_no_time():
