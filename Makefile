@@ -62,12 +62,13 @@ golden: $(STAMP)
 	$(BIN)/python -m tests.streams.golden
 	$(BIN)/python -m tests.streams.outcomes
 
-# Benchmarks against their gates; of the auction's and the elastic one the quick form, since the full ones take hours.
+# Benchmarks against their gates; of all but the spine's the quick form, since the full ones take long.
 # That of merging needs measured profiles: see `bench-merging`.
 bench: $(STAMP)
 	$(BIN)/millrace bench spine --json --check
 	$(BIN)/millrace bench auction --quick --json --check
 	$(BIN)/millrace bench elastic --quick --jobs 2 --json --check
+	$(BIN)/millrace bench moe --quick --json --check
 
 # The whole evaluation of the paper. Stopped, it goes on where it was:
 # `make bench-auction JOBS=8 TRACES=folder OUT=folder`
@@ -88,7 +89,7 @@ bench-merging: $(STAMP)
 bench-moe: $(STAMP) $(REVIEWS)
 	$(BIN)/millrace bench moe --check $(if $(OUT),--out $(OUT))
 
-# Rated film reviews for it: 2.5 MB, of a package whose source distribution alone has them.
+# Rated sentences for it: 2.5 MB, of a package whose source distribution alone has them.
 reviews: $(REVIEWS)
 
 $(REVIEWS): | $(STAMP)

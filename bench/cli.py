@@ -115,7 +115,7 @@ def bench(
         ),
     ] = None,
     reviews: Annotated[
-        Path, typer.Option(help="Folder of the film reviews of `make reviews`, for `moe`.", metavar="DIR")
+        Path, typer.Option(help="Folder of the rated sentences of `make reviews`, for `moe`.", metavar="DIR")
     ] = Path("reviews"),
     out: Annotated[
         Path | None,

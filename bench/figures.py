@@ -32,7 +32,7 @@ class Conditions:
     workload: Path | None = None
     """Jobs for it, in place of the folder's own."""
     reviews: Path = Path("reviews")
-    """Folder with the archive of rated film reviews, if they were fetched."""
+    """Folder with the archive of rated sentences, if they were fetched."""
 
 
 Value = float | str | None

@@ -1,27 +1,22 @@
 """What the steps of a served layer cost, measured over four ranks, and costs of a layer made of it."""
 
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from bench.moe.inference_rank import HIDDEN, serve
+from bench.moe.limited_network import run_on_limited_network
 from bench.moe.routing import Setting
-from bench.network.links import NoLinksError, Place, loopback, rate_limited
-from bench.network.ranks import run_ranks
 from executors.moe.serving.phases import Layout, Standing
 from solvers.experts.placement import Cluster, Demand
 from solvers.experts.schemes import SCHEMES
 from solvers.experts.timing import LayerCosts
 
 RANKS = 4
-MEGABITS_PER_S = 200.0
 _BYTES_PER_NUMBER = 4
 _DECISIONS = 9
 _TIMEOUT_S = 900.0
@@ -34,24 +29,9 @@ def run_served(settings: Sequence[Setting], **arguments: Any) -> tuple[dict[str,
     Returns:
         what rank 0 has returned, and over what network, in words.
     """
-    with _places() as (places, network), tempfile.TemporaryDirectory() as scratch:
-        told = [setting.to_json() for setting in settings]
-        results = run_ranks(serve, places, Path(scratch), _TIMEOUT_S, settings=told, **arguments)
+    told = [setting.to_json() for setting in settings]
+    results, network = run_on_limited_network(serve, RANKS, _TIMEOUT_S, settings=told, **arguments)
     return results[0], network
-
-
-@contextmanager
-def _places() -> Iterator[tuple[list[Place], str]]:
-    limited = rate_limited(RANKS, MEGABITS_PER_S)
-    try:
-        places = limited.__enter__()
-    except NoLinksError as error:
-        yield loopback(RANKS), f"the loopback interface, which has no limit ({error})"
-        return
-    try:
-        yield places, f"links of {MEGABITS_PER_S:g} Mbit/s"
-    finally:
-        limited.__exit__(None, None, None)
 
 
 @cache

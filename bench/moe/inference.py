@@ -165,7 +165,7 @@ def _figures(
     measured: Mapping[Setting, Outcomes], modelled: Mapping[Setting, Outcomes], network: str
 ) -> Iterator[Measurement]:
     for suffix, outcomes, how in (
-        ("", measured, f"measured, {RANKS} ranks over {network}"),
+        ("", measured, f"measured, {network}"),
         ("_model", modelled, "model with costs measured here, not measured"),
     ):
         skewed = {
