@@ -10,11 +10,11 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from executors.elastic.job import JobOnNode, members_of
-from executors.elastic.places import checkpoint_root, job_folder
 from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
 from executors.workers.jobs import Jobs
 from executors.workers.messages import Verdict
+from executors.workers.places import checkpoint_root, job_folder
 from executors.workers.workplace import Workplace
 from schemas.commands import Command
 from schemas.elastic.commands import ReleaseReason, WorkersAssigned, WorkersReleased

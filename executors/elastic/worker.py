@@ -16,7 +16,6 @@ from executors.elastic.checkpoint import FinishedJob, JobCheckpoints, publish, r
 from executors.elastic.group import Group, Signal, Standing, Wish
 from executors.elastic.messages import DIRECTIVES, ElasticDirective, Joined, Progress, WorkerOrder
 from executors.elastic.model import load_model, model_directory
-from executors.elastic.places import checkpoint_root, job_folder, result_path
 from executors.elastic.training import Trainer
 from executors.lora.dataset import DatasetError, DatasetRoot
 from executors.node.checkpoints import StaleWriterError
@@ -27,6 +26,7 @@ from executors.workers.meeting import Meeting, PeerLostError
 from executors.workers.membership import Membership
 from executors.workers.messages import Ended, Failed, Release
 from executors.workers.network import use_interface
+from executors.workers.places import checkpoint_root, job_folder, result_path
 from executors.workers.processes import take_device
 
 _POLL_S = 0.005

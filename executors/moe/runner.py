@@ -11,11 +11,11 @@ from pydantic import JsonValue
 from executors.moe.ranks.job import JobOnNode, members_of
 from executors.moe.ranks.kinds import RANK_WORK
 from executors.moe.ranks.messages import Placed
-from executors.moe.ranks.places import checkpoint_root, job_folder
 from executors.moe.settings import MoeSettings
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
 from executors.workers.jobs import Jobs
 from executors.workers.messages import Verdict
+from executors.workers.places import checkpoint_root, job_folder
 from executors.workers.workplace import Workplace
 from schemas.commands import Command
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased, RanksReleaseReason

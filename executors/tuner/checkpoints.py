@@ -23,8 +23,8 @@ from executors.tuner.files import (
     JobFiles,
     JobProgress,
     progress_of,
-    result_path,
 )
+from executors.workers.places import result_path
 from schemas.lora import LoraHyperparameters
 from schemas.merging.commands import JobOrder
 from schemas.merging.workload import TuningWorkload

@@ -74,11 +74,6 @@ def progress_of(checkpoint: Checkpoint) -> JobProgress:
     return JobProgress.model_validate_json(checkpoint.files[PROGRESS])
 
 
-def result_path(cell: str, user: str, job_id: str) -> str:
-    """Where an adapter is published, relative to the output root."""
-    return f"{cell}/{user}/{job_id}"
-
-
 class JobFiles:
     """The files of a cell's jobs."""
 

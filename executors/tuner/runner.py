@@ -11,12 +11,13 @@ from pydantic import JsonValue
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
 from executors.tuner.assignments import STATES, Assignment, Ending
-from executors.tuner.files import JobFiles, result_path
+from executors.tuner.files import JobFiles
 from executors.tuner.messages import Halt, Over, Place, Prewarm, ProfilePart, Switched, TaskPart, Told
 from executors.tuner.objections import objection_to
 from executors.tuner.processes import Bench, Workers
 from executors.tuner.settings import TunerSettings
 from executors.workers.folder import JobFolder
+from executors.workers.places import result_path
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.commands import Command
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted

@@ -17,7 +17,7 @@ from infra.topics import describe_topics, ensure_topics
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import TopicSpec
 from tests.infra.kafka_records import send, values
-from tests.infra.processes import is_gone_within
+from tests.support.processes import is_gone_within
 
 REPOSITORY = Path(__file__).parents[2]
 

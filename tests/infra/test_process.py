@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from infra.kafka.process import SupervisedProcess
-from tests.infra.processes import is_gone_within
+from tests.support.processes import is_gone_within
 
 REPOSITORY = Path(__file__).parents[2]
 

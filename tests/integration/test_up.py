@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from infra.cli import run
-from tests.infra.processes import is_gone_within
 from tests.integration.deployment import DEMO_CELLS, UP_PATIENCE_S, bids_file, demo_bid, until
+from tests.support.processes import is_gone_within
 
 pytestmark = pytest.mark.integration
 

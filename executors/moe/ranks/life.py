@@ -11,7 +11,6 @@ from transformers.utils.logging import disable_progress_bar
 
 from executors.lora.faults import described
 from executors.moe.ranks.messages import DIRECTIVES, RankDirective, RankOrder
-from executors.moe.ranks.places import job_folder
 from executors.workers.faults import MissingPeersError, last_word
 from executors.workers.folder import JobFolder
 from executors.workers.group import ProcessGroup
@@ -19,6 +18,7 @@ from executors.workers.inbox import Inbox
 from executors.workers.meeting import Meeting, PeerLostError
 from executors.workers.messages import Ended, Failed
 from executors.workers.network import use_interface
+from executors.workers.places import job_folder
 from executors.workers.processes import take_device
 
 _POLL_S = 0.005

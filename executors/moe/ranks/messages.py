@@ -8,19 +8,6 @@ from executors.workers.messages import Ended, Failed, ProcessOrder, Release
 from schemas.base import Record, RunId, Samples
 from schemas.experts.commands import LayerPlacement, MoeWorkload
 
-__all__ = [
-    "DIRECTIVES",
-    "WORDS",
-    "Ended",
-    "Joined",
-    "Placed",
-    "Progress",
-    "RankDirective",
-    "RankOrder",
-    "RankWord",
-    "Told",
-]
-
 
 class Placed(Record):
     """Experts of some layers stand so from the next batch on."""

@@ -20,7 +20,6 @@ from executors.lora.dataset import DatasetRoot, JsonlDataset
 from executors.moe.ranks.comparison import compare, digests_of
 from executors.moe.ranks.life import Rank, live
 from executors.moe.ranks.messages import Joined, Placed, Progress, Told
-from executors.moe.ranks.places import result_path
 from executors.moe.serving.answers import NewestAnswers
 from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.model import ServedModel
@@ -29,6 +28,7 @@ from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
 from executors.moe.serving.statistics import Latencies, RoutedTokens, ServiceSummary
 from executors.node.files import write_folder
 from executors.workers.messages import Ended
+from executors.workers.places import result_path
 from executors.workers.shares import share
 from schemas.experts.commands import LayerPlacement
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, RoutingReport

@@ -25,8 +25,7 @@ from executors.lora.dataset import DatasetRoot, JsonlDataset
 from executors.moe.block import moe_blocks
 from executors.moe.ranks.comparison import compare, digests_of
 from executors.moe.ranks.life import Rank, live
-from executors.moe.ranks.messages import Ended, Joined
-from executors.moe.ranks.places import checkpoint_root, result_path
+from executors.moe.ranks.messages import Joined
 from executors.moe.training.checkpoint import FinishedJob, JobCheckpoints, TrainingState, publish
 from executors.moe.training.model import MoeModel, load_model, records_of
 from executors.moe.training.packing import PackingController, begin_packing
@@ -36,6 +35,8 @@ from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import Trainer
 from executors.node.checkpoints import StaleWriterError
+from executors.workers.messages import Ended
+from executors.workers.places import checkpoint_root, result_path
 from schemas.experts.workload import MoeTrainWorkload
 
 _CHECKPOINT_POLL_S = 0.25

@@ -3,19 +3,19 @@
 import os
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
 
-from executors.elastic.places import job_folder
 from executors.workers.folder import JobFolder
+from executors.workers.places import job_folder
 from schemas.fleet import RunFailed
 from schemas.lora import Dataset
 from tests.support.doomed_node import DoomedNode
 from tests.support.elastic_nodes import DATASET, MODEL, Fleet, workload
 from tests.support.executors import write_dataset
 from tests.support.nodes import CELL
+from tests.support.processes import is_gone_within
 
 
 def test_a_killed_worker_fails_the_run_on_all_nodes(fleet: Fleet) -> None:
@@ -116,9 +116,5 @@ def test_a_worker_that_its_node_does_not_hear_ends_and_leaves_others_no_reason(f
 def test_the_workers_of_a_killed_node_are_gone_after_a_moment(doomed_node: DoomedNode) -> None:
     pids = doomed_node.begin()
     assert len(pids) == 2
-    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
     doomed_node.process.kill()
-    deadline_s = time.monotonic() + 10.0
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < deadline_s, f"of {pids} some are still there"
-        time.sleep(0.05)
+    assert all(is_gone_within(pid, 10.0) for pid in pids)

@@ -61,7 +61,7 @@ def test_nothing_is_kept_of_a_withdrawn_job(fleet: Fleet) -> None:
     fleet.release("j", 1, ["n3", "n2"], "withdrawn")
     fleet.until(fleet.is_over("j", "n3", "n2"))
     assert fleet.checkpoints("j") == []
-    assert list((fleet.root / "state" / "c" / "elastic").glob("*")) == []
+    assert list((fleet.root / "state" / "c" / "meetings").glob("*")) == []
 
 
 def test_a_job_that_starts_anew_ends_what_still_runs_of_it(fleet: Fleet) -> None:

@@ -9,8 +9,8 @@ def checkpoint_root(state_root: Path, cell: str) -> Path:
 
 
 def job_folder(state_root: Path, cell: str, job_id: str) -> Path:
-    """Where the ranks of a job find each other."""
-    return state_root / cell / "moe" / job_id
+    """Where the processes of a job find each other."""
+    return state_root / cell / "meetings" / job_id
 
 
 def result_path(cell: str, user: str, job_id: str) -> str:
