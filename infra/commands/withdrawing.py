@@ -37,12 +37,12 @@ def withdraw(
     user: Annotated[str, typer.Option(help="Whose job it is.", show_default=False)],
     cell: CellName = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the decision.")] = False,
-    timeout_s: Timeout = 30.0,
+    timeout_s: Timeout = 90.0,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Withdraw a job, and wait until it is over."""
+    """Withdraw a job, and wait until it is over: its processes may take up to a minute to end."""
     target = target_of(bootstrap_servers, topic_prefix, "users")
     if cell is None:
         cell = cell_of(_states(target, job_id), job_id, user)

@@ -75,7 +75,8 @@ class MoeHyperparameters(Record):
     curriculum: bool = False
     """Whether samples come in the order of their complexity (thesis, section 5.3.2)."""
     micro_op_mb: Annotated[float, Field(gt=0, le=100_000)] = PUBLISHED_MICRO_OP_MB
-    """Gradients are exchanged in parts of so many megabytes (thesis, section 4.4.2)."""
+    """Gradients are exchanged in parts of so many megabytes (thesis, section 4.4.2), but in about 64 parts
+    of less than one at most."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Decides initial weights, data order and dropout masks."""
 

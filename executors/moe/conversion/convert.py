@@ -83,6 +83,17 @@ def convert_structure(model: PreTrainedModel, conversion: Conversion, gating: Ga
     _watch(model, family)
 
 
+def converted_bytes(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> int:
+    """How much memory the experts take that `convert` would make.
+
+    Raises:
+        ValueError: see `convert`.
+    """
+    _, chosen = _to_convert(model, conversion, gating)
+    of_networks = (each.nbytes for network in chosen for each in _dense_parameters(model, network).values())
+    return conversion.experts * sum(of_networks)
+
+
 def _to_convert(
     model: PreTrainedModel, conversion: Conversion, gating: Gating
 ) -> tuple[DenseFamily, list[FeedForward]]:

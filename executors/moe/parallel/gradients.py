@@ -11,6 +11,7 @@ from torch.distributed import GradBucket, ProcessGroup  # type: ignore[attr-defi
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from executors.moe.parallel.micro_ops import part_bytes
 from executors.moe.parallel.scheduler import Communication
 from executors.workers.shares import share
 
@@ -77,7 +78,8 @@ class GradientAverage:
         if self._is_alone:
             future.set_result(tensor)
             return future
-        parts = partition(tensor.numel(), tensor.element_size(), self._partition_bytes)
+        most_bytes = part_bytes(tensor.nbytes, self._partition_bytes)
+        parts = partition(tensor.numel(), tensor.element_size(), most_bytes)
         left = len(parts)
         lock = threading.Lock()
 

@@ -8,6 +8,16 @@ import torch
 
 from executors.workers.meeting import PeerLostError
 
+_MOST_SMALL_PARTS = 64
+_SMALL_BYTES = 2**20
+
+
+def part_bytes(size_bytes: int, wanted_bytes: int) -> int:
+    """How many bytes the parts of something may have at most: as many as wanted, but for parts so small that
+    to agree on each takes longer than they do. There are about 64 parts of less than 1 MiB at most.
+    """
+    return max(wanted_bytes, min(-(-size_bytes // _MOST_SMALL_PARTS), _SMALL_BYTES))
+
 
 class Kind(StrEnum):
     """What a micro-op does. Tokens go by all-to-all, gradients by allreduce."""

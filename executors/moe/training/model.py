@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+import psutil
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
@@ -139,6 +140,13 @@ def _with_experts(
         adopt(module, gating)
         return module, None
     converted = _conversion(workload.conversion, workload.hyperparameters.seed)
+    needed_bytes = conversions.converted_bytes(module, converted, gating)
+    available_bytes = psutil.virtual_memory().available
+    if needed_bytes > available_bytes:
+        raise ValueError(
+            f"its experts need {needed_bytes / 2**30:.3g} GiB of the host's memory, of which "
+            f"{available_bytes / 2**30:.3g} GiB are free: have fewer experts, or convert fewer layers"
+        )
     conversions.convert(module, converted, gating)
     return module, converted
 

@@ -18,6 +18,7 @@ from executors.moe.parallel.exchange import agreed_budget, exchange_experts
 from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
 from executors.moe.parallel.groups import connect_expert_groups
+from executors.moe.parallel.micro_ops import part_bytes
 from executors.moe.parallel.offloading import put_together, split_like
 from executors.moe.parallel.packing import MicroOpTimes, Packing, resident_experts
 from executors.moe.parallel.planning import PlannedOrder
@@ -50,7 +51,9 @@ class Micro:
             rank_tokens: (token, expert) pairs of a rank in a step, at most.
         """
         partition_bytes = max(int(micro_op_mb * 2**20), torch.float64.itemsize)
-        return cls(partition_bytes, max(1, math.ceil(rank_tokens * token_bytes / partition_bytes)))
+        exchanged_bytes = rank_tokens * token_bytes
+        chunk_bytes = part_bytes(exchanged_bytes, partition_bytes)
+        return cls(partition_bytes, max(1, math.ceil(exchanged_bytes / chunk_bytes)))
 
 
 class Connections:

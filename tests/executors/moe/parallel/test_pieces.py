@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executors.moe.parallel.gradients import DEFAULT_PARTITION_BYTES, partition
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import Kind, part_bytes
 from executors.moe.parallel.routes import routes
 from executors.moe.parallel.trace import MicroOpRecord, overlaps, waited_behind
 
@@ -40,6 +40,23 @@ def test_a_bucket_of_70_mib_is_cut_into_three_by_default() -> None:
 def test_a_partition_that_holds_no_element_is_refused() -> None:
     with pytest.raises(ValueError, match="a partition of 3 bytes holds no element of 4 bytes"):
         partition(10, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "wanted_bytes", "expected"),
+    [
+        (25 * 2**20, 30 * 2**20, 30 * 2**20),
+        (3 * 2**30, 30 * 2**20, 30 * 2**20),
+        (6_400, 200, 200),
+        (6_400, 8, 100),
+        (25 * 2**20, 8, 25 * 2**14),
+        (3 * 2**30, 8, 2**20),
+    ],
+)
+def test_parts_are_as_large_as_wanted_unless_there_were_too_many_small_ones(
+    size_bytes: int, wanted_bytes: int, expected: int
+) -> None:
+    assert part_bytes(size_bytes, wanted_bytes) == expected
 
 
 @given(sent=matrices, received=matrices, chunks=st.integers(1, 4))

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch import Tensor, nn
@@ -146,3 +147,19 @@ def test_a_model_with_fewer_experts_than_a_token_may_get_is_refused(
     assert load_model(directory, workload(gating={"mode": "top1"})).description.gating.mode == "top1"
     with pytest.raises(ValueError, match="m: cannot be loaded: gating top2 needs two experts, a layer has 1"):
         load_model(directory, workload(gating={"mode": "top2"}))
+
+
+def test_experts_for_which_the_host_has_no_room_are_refused_before_they_are_made(
+    llama_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = directory_of("llama", llama_directory, tmp_path / "m")
+    told = workload(conversion={"experts": 4}, gating={"mode": "top2"})
+    converted = load_model(directory, told)
+    experts = [block.get_submodule("experts") for block in moe_blocks(converted.module).values()]
+    needed_bytes = sum(each.nbytes for module in experts for each in module.parameters())
+    memory = psutil.virtual_memory()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=needed_bytes))
+    assert load_model(directory, told).description == converted.description
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=needed_bytes - 1))
+    with pytest.raises(ValueError, match=r"its experts need .* GiB of the host's memory"):
+        load_model(directory, told)
