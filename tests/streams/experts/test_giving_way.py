@@ -196,6 +196,18 @@ def test_a_job_that_takes_from_two_users_waits_twice_as_long_and_each_has_its_pa
     assert parts == pytest.approx([1 / 3] * 3, rel=0.1)
 
 
+def test_users_who_take_ranks_from_each_other_do_not_keep_a_job_waiting_that_needs_the_ranks_of_two():
+    world = World(1)
+    world.submit("ann", a=endless(1))
+    world.step()
+    world.submit("cid", c=endless(2))
+    world.run(PATIENCE_S / 2)
+    for user in ("ben", "dan", "eve"):
+        world.submit(user, **{f"of-{user}": endless(1)})
+    world.run(5 * PATIENCE_S)
+    assert world.times("c", "started")
+
+
 def test_a_job_that_has_begun_only_now_is_left_alone_and_nothing_else_begins_meanwhile():
     world = World(3)
     world.submit("ann", a0=training(2), a1=endless(2), a2=training(2))
