@@ -96,7 +96,6 @@ class ExpertsMeasures:
     def rows(self) -> Iterator[tuple[str, str]]:
         """What a summary says, by name."""
         yield "job completion time", self.jct.row()
-        yield "jobs gave way", f"{self.gave_way} times"
         if self.batch_s is not None:
             yield "batch of a service, mean", f"{1_000 * self.batch_s:,.0f} ms"
         counts = self.placements

@@ -53,7 +53,7 @@ class Holdings:
                 self._ranks[job.job.user] += job.workload.ranks
                 self._jobs.setdefault(job.job.user, []).append(job)
                 self._devices[job.job_id] = gpus.held_in_open(job.members)
-            else:
+            elif job.clearing:
                 self._coming += gpus.held_in_open(job.clearing)
         for running in self._jobs.values():
             running.sort(key=lambda job: (self._devices[job.job_id], job.since_s, job.arrival))

@@ -55,6 +55,11 @@ class Ranks:
         """How many have none and are not ending."""
         return sum(not job.members and not job.is_ending for job in self.jobs.values())
 
+    @property
+    def held_devices(self) -> int:
+        """Idle ones, or on their way, that are kept for jobs for which others have given way."""
+        return sum(job.workload.ranks for job in self.jobs.values() if job.is_awaited)
+
     def refuse(self, job: MoeJob) -> str | None:
         """Why there is no room in the snapshot for a new job; None if there is."""
         user, count = job.job.user, job.state_bytes

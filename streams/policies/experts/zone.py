@@ -215,7 +215,8 @@ class ExpertsZone:
                     yield from self._ranks.put_back(job, why)
 
     def _fits_elsewhere(self, job: MoeJob) -> bool:
-        return self._gpus.idle() + self._gpus.held_in_open(job.members) >= job.workload.ranks
+        room = self._gpus.idle() + self._gpus.held_in_open(job.members)
+        return room - self._ranks.held_devices >= job.workload.ranks
 
     def _configure(self, context: ZoneContext) -> None:
         """Take over a configuration: the nodes that are there now, and the settings."""

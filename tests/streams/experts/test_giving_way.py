@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.base import Outcome
-from schemas.changes import ZoneConfigured
+from schemas.changes import NodeRetired, ZoneConfigured
 from schemas.experts.commands import RanksReleased
 from schemas.experts.outcomes import RanksChanged
 from streams.policies.experts.turns import MOST_PASSED
@@ -281,6 +281,24 @@ def test_devices_that_have_been_freed_are_held_for_the_job_that_waits_for_them()
     world.settle()
     world.step()
     assert world.has == {"b": 4}
+
+
+def test_a_job_of_a_node_that_is_to_leave_does_not_count_on_devices_that_are_held():
+    world = World(3)
+    world.submit("ann", a=endless(4))
+    world.step()
+    world.submit("dan", d=endless(2))
+    world.step()
+    world.submit("ben", b=endless(4))
+    world.run(PATIENCE_S - STEP_S)
+    world.time_s += STEP_S
+    world.send(tick(world.time_s))
+    assert world.gave_way() == ["a"]
+    world.send(world.nodes.next_report("n0"), NodeRetired(cell=CELL, node="n2"))
+    assert world.has == {"d": 2}
+    world.settle()
+    world.step()
+    assert world.has == {"d": 2, "b": 4}
 
 
 def test_when_the_job_is_withdrawn_for_which_others_gave_way_the_next_begins():
