@@ -6,16 +6,16 @@ with equal parts take nothing from each other, and one who has nothing comes to 
 the job needs. Jobs give way once they have had their ranks for `patience_s`. Claims come in the turns of the
 users, one at a time, and nothing begins before the first, since it would have to be waited for.
 
-So a job that is the first of its user, who has no ranks, and that fits on the open nodes begins within
-2 n (`patience_s` + c) where n users have jobs, and c is the longest that released ranks take to go, with two
-ticks of the clock. After n `patience_s` it has a claim, whoever has the devices. From then on each other user
-comes before it once at most, since that is the user's turn, and each claim waits for `patience_s` at most
-until its jobs may give way, and for c until their ranks are gone.
+So while nodes stay as they are, the first job of a user without ranks begins within 2 n (`patience_s` + c) if
+it fits on the open nodes, where n users have jobs, and c is the longest that released ranks take to go, with
+two ticks of the clock. After n `patience_s` it has a claim, whoever has the devices. From then on each other
+user comes before it once at most, since that is the user's turn, and each claim waits for `patience_s` at
+most until its jobs may give way, and for c until their ranks are gone.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from streams.policies.experts.job import MoeJob
@@ -115,8 +115,8 @@ class Holdings:
         short = job.workload.ranks - self._coming
         chosen: list[MoeJob] = []
         for user in self._order:
-            if user != job.job.user and self._gives(user, job):
-                of_user = list(self._fewest(user, short, only_ready))
+            if short > 0 and user != job.job.user and self._gives(user, job):
+                of_user = self._fewest(user, short, only_ready)
                 short -= sum(self._devices[other.job_id] for other in of_user)
                 chosen += of_user
         for other in list(chosen):
@@ -129,12 +129,16 @@ class Holdings:
         suffices = short <= 0 and len({other.job.user for other in chosen}) <= most_users
         return chosen if is_owed and suffices else None
 
-    def _fewest(self, user: str, short: int, only_ready: bool) -> Iterator[MoeJob]:
-        """Jobs of a user with as few devices as suffice, or all of them: the smallest that suffices alone, or
-        else the largest and those that suffice beside it."""
-        left = [job for job in self._jobs[user] if not only_ready or self._is_ready(job)]
-        while left and short > 0:
-            enough = next((job for job in left if self._devices[job.job_id] >= short), left[-1])
-            left.remove(enough)
-            short -= self._devices[enough.job_id]
-            yield enough
+    def _fewest(self, user: str, short: int, only_ready: bool) -> Sequence[MoeJob]:
+        """The jobs of a user with the fewest devices that suffice, and of such as few as possible; all of its
+        jobs where these do not suffice."""
+        jobs = [job for job in self._jobs[user] if not only_ready or self._is_ready(job)]
+        if sum(self._devices[job.job_id] for job in jobs) <= short:
+            return jobs
+        by_devices: dict[int, tuple[MoeJob, ...]] = {0: ()}
+        for job in jobs:
+            for devices, chosen in list(by_devices.items()):
+                more = devices + self._devices[job.job_id]
+                if devices < short and (more not in by_devices or len(by_devices[more]) > len(chosen) + 1):
+                    by_devices[more] = (*chosen, job)
+        return by_devices[min(devices for devices in by_devices if devices >= short)]

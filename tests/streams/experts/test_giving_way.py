@@ -158,7 +158,7 @@ def test_a_user_with_ranks_takes_from_one_with_more_until_their_parts_are_equal(
     assert world.gave_way() == ["a0"]
 
 
-@pytest.mark.parametrize(("ranks", "expected"), [(1, ["a0"]), (2, ["a2"]), (3, ["a2", "a0"])])
+@pytest.mark.parametrize(("ranks", "expected"), [(1, ["a0"]), (2, ["a2"]), (3, ["a0", "a2"])])
 def test_the_fewest_ranks_that_suffice_give_way(ranks: int, expected: list[str]):
     world = World()
     world.submit("ann", a0=endless(1), a1=endless(1), a2=endless(2))
@@ -167,6 +167,15 @@ def test_the_fewest_ranks_that_suffice_give_way(ranks: int, expected: list[str])
     world.run(PATIENCE_S + STEP_S)
     assert world.gave_way() == expected
     assert world.has["b"] == ranks
+
+
+def test_of_several_jobs_those_give_way_that_have_the_fewest_ranks_together():
+    world = World(4)
+    world.submit("ann", a0=endless(2), a1=endless(2), a2=endless(3))
+    world.step()
+    world.submit("ben", b=endless(5))
+    world.run(PATIENCE_S + STEP_S)
+    assert world.gave_way() == ["a0", "a1"], "one device idles"
 
 
 def test_the_users_with_most_ranks_give_way():
