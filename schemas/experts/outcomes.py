@@ -11,8 +11,10 @@ PlacementReason = Literal["initial", "popularity_shifted", "devices_changed"]
 by the zone's least gain, as so many reports in a row have told as the zone demands. `devices_changed`: the
 job has other ranks."""
 RanksChangeReason = Literal[
-    "started", "resumed", "preempted", "node_lost", "run_failed", "withdrawn", "ended"
+    "started", "resumed", "preempted", "gave_way", "node_lost", "run_failed", "withdrawn", "ended"
 ]
+"""`preempted`: a node is to leave. `gave_way`: a job of another user has waited for so long that it comes
+first."""
 
 
 class QueuedRanks(Evidence):

@@ -36,6 +36,10 @@ class ExpertsPolicy(PolicySettings):
     least_tokens_per_device: Annotated[int, Field(ge=1, le=10**9)] = 256
     """A report of fewer is counted together with the next: its popularity is noise."""
 
+    patience_s: Annotated[float, Field(gt=0, le=31_536_000)] = 3_600.0
+    """A job that has waited for so long comes first, and jobs of users who have more ranks give way for it,
+    once they have had theirs for so long. It waits so long for each user from whom it takes some."""
+
     def state_bytes(self, zone: "Zone") -> int:
         """How nodes are; what is known of popularity goes with the jobs."""
         ids = [node.id for node in zone.nodes]

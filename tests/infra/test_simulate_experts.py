@@ -72,3 +72,51 @@ def test_the_history_of_a_service_is_told(capsys: pytest.CaptureFixture[str], fo
         "is told placement 2",
     ):
         assert part in told, part
+
+
+SERVICE = """
+- job_id: {user}
+  user: {user}
+  zone: moe
+  at_s: 0
+  terms: {{kind: experts}}
+  workload:
+    kind: moe-serve
+    model: m
+    requests: {{dataset: {{path: p.jsonl, samples: 1000}}, most: 400000}}
+    ranks: 16
+    most_experts_per_device: 2
+"""
+TRAINING = """
+- job_id: trained
+  user: cid
+  zone: moe
+  at_s: 600
+  terms: {kind: experts}
+  workload:
+    kind: moe-train
+    model: m
+    work_samples: 1000000
+    dataset: {path: d.jsonl, samples: 1000}
+    ranks: 16
+"""
+
+
+def test_services_give_way_for_a_job_that_would_wait_for_their_ends(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.yaml"
+    jobs.write_text("".join([*(SERVICE.format(user=user) for user in ("ann", "ben")), TRAINING]))
+    waited_s = {}
+    for patience_s in (1_800.0, 1e7):
+        out = tmp_path / f"{patience_s:.0f}"
+        options = ["--job-file", str(jobs), "--out", str(out)]
+        for setting in (f"patience_s={patience_s}", "report_interval_s=60"):
+            options += ["--set", f"moe.policy.{setting}"]
+        assert run(["simulate", "--cells", str(CELLS_DIRECTORY / "experts.yaml"), *options]) == 0
+        lines = {row["job_id"]: row for row in rows(out, "jobs.csv")}
+        assert {row["state"] for row in lines.values()} == {"completed"}
+        trained = lines["trained"]
+        waited_s[patience_s] = float(trained["started_s"]) - float(trained["submitted_s"])
+        assert all(
+            (int(row["gave_way"]) > 0) == (patience_s < 1e7) for row in lines.values() if row != trained
+        )
+    assert waited_s[1_800.0] <= 2 * 3 * 1_800.0 < waited_s[1e7]

@@ -33,6 +33,8 @@ class _Line:
     ended_s: float | None = None
     state: str = "waiting"
     generations: int = 0
+    gave_way: int = 0
+    """So often its ranks went to another user's job that had waited for too long."""
     batches: int = 0
     """That were served after the profile stage, and in how many seconds."""
     interval_s: float = 0.0
@@ -82,6 +84,11 @@ class ExpertsMeasures:
         )
 
     @property
+    def gave_way(self) -> int:
+        """How often a job gave way for another user's."""
+        return sum(job.gave_way for job in self._jobs.values())
+
+    @property
     def placements(self) -> Counter[str]:
         """Decisions by their reason."""
         return sum((job.placements for job in self._jobs.values()), Counter[str]())
@@ -107,6 +114,7 @@ class ExpertsMeasures:
             "jobs": len(self._jobs),
             "completed": sum(job.state == "completed" for job in self._jobs.values()),
             "jct": self.jct.as_json(),
+            "gave_way": self.gave_way,
             "batch_s": self.batch_s,
             "placements": {reason: self.placements[reason] for reason in _REASONS},
             "load_before": self._mean("load_before"),
@@ -126,6 +134,7 @@ class ExpertsMeasures:
                 "started_s": job.started_s,
                 "ended_s": job.ended_s,
                 "generations": job.generations,
+                "gave_way": job.gave_way,
                 "batch_s": job.interval_s / job.batches if job.batches else None,
                 "placements": job.placements.total(),
             }
@@ -139,6 +148,8 @@ class ExpertsMeasures:
                 job = self._jobs[outcome.job_id]
                 job.generations = outcome.generation
                 job.started_s = time_s if job.started_s is None else job.started_s
+            case RanksChanged(zone=self._zone, reason="gave_way"):
+                self._jobs[outcome.job_id].gave_way += 1
             case PlacementDecided(zone=self._zone):
                 self._jobs[outcome.job_id].placements[outcome.reason] += 1
                 self._placements += _rows(time_s, outcome)

@@ -91,6 +91,7 @@ class ExpertsFigures(PolicyFigures):
         """What a summary says, by name."""
         if self._changes:
             yield "ranks lost with nodes", str(self._changes["node_lost"] + self._changes["preempted"])
+            yield "jobs that gave way", str(self._changes["gave_way"])
             moved = self._placements["popularity_shifted"]
             yield "placements, of them for popularity", f"{self._placements.total()}, {moved}"
 

@@ -131,6 +131,8 @@ def _changed(change: RanksChanged) -> str:
             return f"{change.reason} with {placed_on(change.members)}, generation {change.generation}"
         case "preempted" | "node_lost":
             return f"loses its ranks and is queued again ({change.reason}){detail}"
+        case "gave_way":
+            return f"gives way and is queued again{detail}"
         case "run_failed":
             return f"loses its ranks, as a run failed{detail}"
         case "withdrawn":

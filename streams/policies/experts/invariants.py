@@ -37,6 +37,8 @@ def _of_job(job: MoeJob) -> Iterator[str]:
         yield f"{name} has {sum(job.members.values())} of {job.workload.ranks} ranks"
     if job.members and (job.clearing or job.is_ending):
         yield f"{name} has ranks while others are to go, or while it is ending"
+    if job.members and job.is_awaited:
+        yield f"{name} has ranks while others give way for it"
     if job.members and (job.leader not in job.members or job.leader in job.done):
         yield f"{name} has no leader among {list(job.members)}"
     if not job.done.keys() <= job.members.keys():

@@ -12,7 +12,7 @@ from solvers.experts.placement import Cluster
 from streams.cell.jobs import Job
 from streams.policies.experts.popularity import Popularity
 
-_BYTES_PER_JOB = 320
+_BYTES_PER_JOB = 352
 """Packed, beside names, an error, and what a finished run said: an id of 128 characters, and numbers."""
 _BYTES_PER_NODE = 8
 """Packed, beside its id."""
@@ -28,7 +28,9 @@ class MoeJob:
 
     job: Job
     arrival: int
-    """Rank by submission."""
+    """Rank by submission; one that has given way counts as submitted then."""
+    since_s: float
+    """When it got the ranks that it has, or else since when it waits for some."""
     generation: int = 0
     """Of its newest ranks; 0 before its first."""
     members: dict[str, int] = field(default_factory=dict)
@@ -46,6 +48,11 @@ class MoeJob:
     """That it has ever done, lost ones among them."""
     passed: int = 0
     """How often another job has gone before it because that one was smaller."""
+    had_s: float | None = None
+    """For how long it had ranks in generations that are over; None where it had none since it was submitted
+    or has given way."""
+    is_awaited: bool = False
+    """Whether others have given way for it, so that nothing begins before it does."""
     is_profiled: bool = False
     """Whether the present generation has told what its profile stage has counted."""
     popularity: Popularity | None = None
@@ -103,6 +110,10 @@ class MoeJob:
         total = self.workload.total_samples
         return 0 if total is None else max(total - self.job.samples_done, 0)
 
+    def had_ranks_s(self, time_s: float) -> float:
+        """For how long it has had ranks by now, since it was submitted or has given way."""
+        return (self.had_s or 0.0) + (time_s - self.since_s if self.members else 0.0)
+
     def progress(self, samples_done: int) -> None:
         """So far it is now."""
         if samples_done > self.furthest_samples:
@@ -124,6 +135,7 @@ class MoeJob:
         return [
             self.job.job_id,
             self.arrival,
+            self.since_s,
             self.generation,
             self.members,
             list(self.done),
@@ -132,6 +144,8 @@ class MoeJob:
             self.failures,
             self.furthest_samples,
             self.passed,
+            self.had_s,
+            self.is_awaited,
             self.is_profiled,
             None if self.popularity is None else self.popularity.state(),
             None if self.finished is None else self.finished.model_dump_json(),
@@ -142,11 +156,13 @@ class MoeJob:
     @classmethod
     def from_state(cls, state: Sequence[Any], jobs: Mapping[str, Job], rule: DriftRule) -> Self:
         """The job that `state` was taken of."""
-        job_id, arrival, generation, members, done, clearing, leader, *rest = state
-        failures, furthest_samples, passed, is_profiled, popularity, finished, given_up, is_time_over = rest
+        job_id, arrival, since_s, generation, members, done, clearing, leader, *rest = state
+        failures, furthest_samples, passed, had_s, is_awaited, is_profiled, *rest = rest
+        popularity, finished, given_up, is_time_over = rest
         job = cls(
             jobs[job_id],
             arrival,
+            since_s,
             generation,
             members,
             dict.fromkeys(done),
@@ -155,6 +171,8 @@ class MoeJob:
             failures,
             furthest_samples,
             passed,
+            had_s,
+            is_awaited,
             is_profiled,
             finished=None if finished is None else RunFinished.model_validate_json(finished),
             given_up=given_up,

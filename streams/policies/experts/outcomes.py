@@ -18,6 +18,7 @@ from streams.policies.experts.job import MoeJob
 
 _RELEASE_REASONS: Mapping[ChangeReason, RanksReleaseReason] = {
     "preempted": "preempted",
+    "gave_way": "preempted",
     "node_lost": "node_lost",
     "run_failed": "node_lost",
     "withdrawn": "withdrawn",

@@ -1,11 +1,13 @@
 """The jobs of a zone and their ranks: who has devices, who is to give them up, and who is over."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
 from schemas.base import Outcome
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from streams.cell.live_bytes import LiveBytes
+from streams.policies.experts.claims import Holdings
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.outcomes import Why, assigned, changed, decided, ended, released
 from streams.policies.experts.turns import Turns
@@ -24,14 +26,19 @@ class Ranks:
         self.jobs: dict[str, MoeJob] = {}
         """By id, in the order of their submission."""
         self.turns = Turns()
+        self.arrivals = 0
+        """Of jobs, by which they are ranked."""
         self.time_s = 0.0
         self.report_interval_s = 0.0
+        self.patience_s = math.inf
         self.has_changed = False
         """Whether anything has happened since devices were last given out that could change who gets some."""
         self.has_news = False
         """Whether the zone stands otherwise than when it was last told."""
         self.sizes: Counter[int] = Counter()
         """How many jobs need how many ranks; only sizes of some."""
+        self._next_claim_s = -math.inf
+        """Before then no job can have a claim because time passes."""
         self._live = live
         self._counted: dict[str, int] = {}
         """What of the snapshot each job is counted for."""
@@ -48,6 +55,11 @@ class Ranks:
         """How many have none and are not ending."""
         return sum(not job.members and not job.is_ending for job in self.jobs.values())
 
+    @property
+    def held_devices(self) -> int:
+        """Idle ones, or on their way, that are kept for jobs for which others have given way."""
+        return sum(job.workload.ranks for job in self.jobs.values() if job.is_awaited)
+
     def refuse(self, job: MoeJob) -> str | None:
         """Why there is no room in the snapshot for a new job; None if there is."""
         user, count = job.job.user, job.state_bytes
@@ -63,6 +75,7 @@ class Ranks:
         self.jobs[job.job_id] = job
         self.sizes[job.workload.ranks] += 1
         self.gpus.hold(job.job_id, {**job.members, **job.clearing})
+        self.has_changed = True
         self._held[job.job.user] += job.job.state_bytes
         self.recount(job)
 
@@ -72,18 +85,37 @@ class Ranks:
         self._counted[job.job_id] = job.state_bytes
         self._held[job.job.user] += more
         self._live.add(more)
-        self.has_changed = self.has_news = True
+        self.has_news = True
 
     def begin_all(self) -> Iterator[Outcome]:
-        """Give idle devices to jobs that wait, in the order of their turns."""
-        if not self.has_changed:
+        """Give idle devices to jobs that wait, in the order of their turns, and have others give way for one
+        that has waited for too long."""
+        if not self.has_changed and self.time_s < self._next_claim_s:
             return
         self.has_changed = False
-        if not self.gpus.idle():
-            return
-        line = self.turns.line(self.waiting, self.gpus.open)
+        holdings = Holdings(self.jobs.values(), self.gpus, self.turns, self.time_s, self.patience_s)
+        line = self.turns.line(self.waiting, self.gpus.open, holdings.holds_up)
+        heads = line.heads()
+        claim = holdings.first_claim(heads)
+        self._next_claim_s = holdings.next_s(heads)
+        if claim is not None:
+            line.put_first(claim.job)
+            for other in claim.gives_way:
+                yield from self._give_way(other, claim.job)
         while (idle := self.gpus.idle()) and (job := line.next(idle)) is not None:
             yield from self._begin(job)
+
+    def _give_way(self, job: MoeJob, other: MoeJob) -> Iterator[Outcome]:
+        """A job waits again as if it had been submitted now, so that another begins."""
+        other.is_awaited = True
+        waited_s = self.time_s - other.since_s
+        detail = f"job {other.job_id} of user {other.job.user} has waited for {waited_s:.0f} s"
+        yield from self.put_back(job, Why("gave_way", detail))
+        job.had_s, job.passed = None, 0
+        job.arrival = self.arrivals
+        self.arrivals += 1
+        self.jobs[job.job_id] = self.jobs.pop(job.job_id)
+        self.turns.give(job.job.user)
 
     def _begin(self, job: MoeJob) -> Iterator[Outcome]:
         members = self.gpus.take(job.job_id, job.workload.ranks, {})
@@ -91,7 +123,9 @@ class Ranks:
             raise AssertionError(f"job {job.job_id} was to have {job.workload.ranks} devices, idle are fewer")
         job.members, job.leader = members, next(iter(members))
         job.generation += 1
-        job.is_profiled = False
+        job.since_s = self.time_s
+        job.is_profiled = job.is_awaited = False
+        self.has_changed = True
         yield changed(self.zone, job, Why("resumed" if job.generation > 1 else "started"))
         if job.popularity is not None:
             layers = job.popularity.resize(job.cluster, self.time_s)
@@ -178,6 +212,7 @@ class Ranks:
     def _let_go(self, job: MoeJob) -> None:
         """The job has no members any more; those that it had are still to say that their ranks are gone."""
         job.clearing = {node: job.members[node] for node in job.working}
+        job.had_s, job.since_s = job.had_ranks_s(self.time_s), self.time_s
         self.gpus.give_back(job.job_id, job.done)
         job.members, job.done = {}, {}
 
@@ -188,6 +223,7 @@ class Ranks:
 
     def _settle(self, job: MoeJob) -> Iterator[Outcome]:
         """End a job that is ending as soon as its last rank is gone."""
+        self.has_changed = True
         if not job.is_ending or job.members or job.clearing:
             self.recount(job)
             return
@@ -199,5 +235,5 @@ class Ranks:
         self._held -= Counter({user: counted + job.job.state_bytes})
         if not self._held[user]:
             self.turns.leave(user)
-        self.has_changed = self.has_news = True
+        self.has_news = True
         yield ended(self.zone, job)

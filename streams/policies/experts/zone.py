@@ -32,14 +32,13 @@ class ExpertsZone:
         self._ranks = Ranks(context.zone.id, self._gpus, context.live)
         self._ranks.time_s = context.cell.epoch_s
         self._routing = Routing(cast(ExpertsPolicy, context.zone.policy), self._ranks)
-        self._arrivals = 0
         self._wanted: dict[str, bool] = {}
         """Nodes that are to leave, and whether somebody waits for them."""
         self._next_told_s = context.cell.epoch_s
         self._configure(context)
 
     def submitted(self, job: Job) -> Iterator[Outcome]:
-        entry = MoeJob(job, self._arrivals)
+        entry = MoeJob(job, self._ranks.arrivals, self._ranks.time_s)
         ranks, room = entry.workload.ranks, self._own_devices(without=self._wanted)
         full = self._ranks.refuse(entry)
         if ranks > room or full is not None:
@@ -52,7 +51,7 @@ class ExpertsZone:
                 detail=too_large if ranks > room else full or "",
             )
             return
-        self._arrivals += 1
+        self._ranks.arrivals += 1
         yield JobAdmitted(
             job_id=job.job_id,
             user=job.user,
@@ -160,7 +159,7 @@ class ExpertsZone:
             "jobs": [job.to_state() for job in self._ranks.jobs.values()],
             "turns": self._ranks.turns.state(),
             "time_s": self._ranks.time_s,
-            "arrivals": self._arrivals,
+            "arrivals": self._ranks.arrivals,
             "closed": self._gpus.state(),
             "wanted": self._wanted,
             "changed": [self._ranks.has_changed, self._ranks.has_news],
@@ -168,7 +167,7 @@ class ExpertsZone:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._ranks.time_s, self._arrivals = state["time_s"], state["arrivals"]
+        self._ranks.time_s, self._ranks.arrivals = state["time_s"], state["arrivals"]
         self._gpus.restore(state["closed"])
         self._wanted, self._next_told_s = state["wanted"], state["next_told_s"]
         for packed in state["jobs"]:
@@ -216,7 +215,8 @@ class ExpertsZone:
                     yield from self._ranks.put_back(job, why)
 
     def _fits_elsewhere(self, job: MoeJob) -> bool:
-        return self._gpus.idle() + self._gpus.held_in_open(job.members) >= job.workload.ranks
+        room = self._gpus.idle() + self._gpus.held_in_open(job.members)
+        return room - self._ranks.held_devices >= job.workload.ranks
 
     def _configure(self, context: ZoneContext) -> None:
         """Take over a configuration: the nodes that are there now, and the settings."""
@@ -226,6 +226,7 @@ class ExpertsZone:
         self._own = {node: count for node, count in self._gpus.nodes.items() if node not in context.loans}
         self._wanted = {node: due for node, due in self._wanted.items() if node in self._gpus.nodes}
         self._ranks.report_interval_s = policy.report_interval_s
+        self._ranks.patience_s = policy.patience_s
         self._ranks.has_changed = self._ranks.has_news = True
         self._routing.configure(policy)
 

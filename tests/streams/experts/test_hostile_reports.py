@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, LayerRouting
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from streams.policies.experts.job import MoeJob
-from tests.streams.experts.test_histories import STEPS, History, check_end
+from tests.streams.experts.test_histories import PATIENCES_S, STEPS, History, check_end
 from tests.support.examples import examples
 from tests.support.moe import CELL
 
@@ -77,7 +77,7 @@ class HostileHistory(History):
 @settings(deadline=None, max_examples=examples(25))
 @given(st.integers(0, 2**32))
 def test_whatever_nodes_report_every_job_ends(seed: int) -> None:
-    history = HostileHistory(random.Random(seed))
+    history = HostileHistory(random.Random(seed), PATIENCES_S[seed % len(PATIENCES_S)])
     for _ in range(STEPS):
         history.step()
     # Nodes were not asked before they were said to have ended: they say so themselves when they begin anew.

@@ -77,6 +77,15 @@ def test_a_service_is_told_with_its_placements_and_why():
     assert any(line.startswith("layer 0: busiest device ") and "2 reports in a row" in line for line in said)
 
 
+def test_a_job_that_gives_way_is_told_for_whom():
+    script = Script(1, patience_s=60.0)
+    script.start("s", serving(2))
+    script.start("t", training(2), "ben")
+    script.pass_time(59.0)
+    assert "gives way and is queued again: job t of user ben has waited for 60 s" in told(script, "s")
+    assert dict(summarise(board(script)).part(ExpertsFigures).rows())["jobs that gave way"] == "1"
+
+
 def test_a_job_that_trains_is_told_with_its_gating():
     assert "gating top2; 2 ranks, global batch 32" in told(script(), "t")
 

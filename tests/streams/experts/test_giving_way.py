@@ -1,0 +1,346 @@
+"""No user holds the devices of an experts zone for ever: who gives way for whom, and when."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from schemas.base import Outcome
+from schemas.changes import NodeRetired, ZoneConfigured
+from schemas.experts.commands import RanksReleased
+from schemas.experts.outcomes import RanksChanged
+from streams.policies.experts.turns import MOST_PASSED
+from tests.support.moe import (
+    CELL,
+    MoeBench,
+    ObedientNodes,
+    failed,
+    moe_cell,
+    moe_zone,
+    progressed,
+    serving,
+    submit,
+    tick,
+    training,
+    withdraw,
+)
+
+PATIENCE_S = 100.0
+STEP_S = 10.0
+"""Between two ticks of the clock."""
+SLACK_S = 3 * STEP_S
+"""A claim is seen at a tick, the ranks that it takes go after it, and the job begins at the next."""
+
+
+def endless(ranks: int) -> Any:
+    return serving(ranks, 10**12, profile_batches=0)
+
+
+class World:
+    """A zone of nodes of two devices that obey at once; who has ranks, and what has changed when."""
+
+    def __init__(self, nodes: int = 2) -> None:
+        self.bench, self.nodes = MoeBench(), ObedientNodes()
+        self.time_s = 0.0
+        self.has: dict[str, int] = {}
+        """Ranks of the jobs that have some."""
+        self.began_s: dict[str, float] = {}
+        """When each job that has ranks had them."""
+        self.changes: list[tuple[float, str, str]] = []
+        """Time, job and reason."""
+        self.told: list[Outcome] = []
+        self.send(moe_cell(nodes, patience_s=PATIENCE_S, report_interval_s=STEP_S), tick(0.0))
+
+    def send(self, *events: Any) -> None:
+        for event in events:
+            outcomes = self.bench.send(event)
+            self.told += outcomes
+            self.nodes.obey(outcomes)
+            for change in outcomes:
+                if isinstance(change, RanksChanged):
+                    self.note(change)
+
+    def note(self, change: RanksChanged) -> None:
+        self.changes.append((self.time_s, change.job_id, change.reason))
+        if change.members:
+            self.has[change.job_id] = sum(member.ranks for member in change.members)
+            self.began_s[change.job_id] = self.time_s
+        else:
+            self.has.pop(change.job_id)
+
+    def submit(self, user: str, **workloads: Any) -> None:
+        for job_id, workload in workloads.items():
+            self.send(submit(job_id, workload, user))
+
+    def settle(self) -> None:
+        """All nodes say what they have to say."""
+        while self.nodes.due:
+            self.send(self.nodes.next_report(min(self.nodes.due)))
+
+    def step(self) -> None:
+        self.time_s += STEP_S
+        self.send(tick(self.time_s))
+        self.settle()
+
+    def run(self, seconds: float) -> None:
+        until_s = self.time_s + seconds
+        while self.time_s < until_s:
+            self.step()
+
+    def end(self, job_id: str) -> None:
+        self.nodes.end(job_id)
+        self.settle()
+        self.has.pop(job_id)
+
+    def times(self, job_id: str, *reasons: str) -> list[float]:
+        return [time_s for time_s, job, reason in self.changes if job == job_id and reason in reasons]
+
+    def gave_way(self) -> list[str]:
+        return [job_id for _, job_id, reason in self.changes if reason == "gave_way"]
+
+
+def test_two_services_of_two_users_that_need_all_devices_have_them_by_turns():
+    world = World()
+    world.submit("ann", a=endless(4))
+    world.step()
+    world.submit("ben", b=endless(4))
+    world.run(6 * PATIENCE_S)
+    begun = sorted((time_s, job) for job in "ab" for time_s in world.times(job, "started", "resumed"))
+    assert [job for _, job in begun] == ["a", "b", "a", "b", "a", "b"]
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(begun)]
+    assert all(PATIENCE_S <= gap <= PATIENCE_S + SLACK_S for gap in gaps)
+
+
+def test_a_job_that_gives_way_keeps_its_checkpoint_and_its_record_says_for_whom():
+    world = World()
+    world.submit("ann", a=endless(4))
+    world.step()
+    world.submit("ben", b=endless(4))
+    world.run(PATIENCE_S + STEP_S)
+    (change,) = (told for told in world.told if isinstance(told, RanksChanged) and told.reason == "gave_way")
+    assert (change.job_id, change.detail) == ("a", "job b of user ben has waited for 100 s")
+    releases = [told for told in world.told if isinstance(told, RanksReleased)]
+    assert [(command.node, command.reason) for command in releases] == [
+        ("n0", "preempted"),
+        ("n1", "preempted"),
+    ]
+
+
+def test_users_with_equal_parts_take_nothing_from_each_other():
+    world = World()
+    world.submit("ann", a0=endless(1), a1=endless(1), a2=endless(1))
+    world.submit("ben", b0=endless(1), b1=endless(1), b2=endless(1))
+    world.run(20 * PATIENCE_S)
+    assert world.has == {"a0": 1, "a1": 1, "b0": 1, "b1": 1}
+    assert not world.gave_way()
+
+
+def test_a_user_takes_nothing_from_itself():
+    world = World()
+    world.submit("ann", a0=endless(4), a1=endless(4), a2=training(1))
+    world.run(10 * PATIENCE_S)
+    assert world.has == {"a0": 4}
+
+
+def test_a_user_with_ranks_takes_from_one_with_more_until_their_parts_are_equal():
+    world = World()
+    world.submit("ann", a0=endless(1), a1=endless(1), a2=endless(1))
+    world.submit("ben", b0=endless(1))
+    world.step()
+    world.submit("ben", b1=endless(1), b2=endless(1))
+    world.run(10 * PATIENCE_S)
+    assert world.has == {"a1": 1, "a2": 1, "b0": 1, "b1": 1}
+    assert world.gave_way() == ["a0"]
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(1, ["a0"]), (2, ["a2"]), (3, ["a0", "a2"])])
+def test_the_fewest_ranks_that_suffice_give_way(ranks: int, expected: list[str]):
+    world = World()
+    world.submit("ann", a0=endless(1), a1=endless(1), a2=endless(2))
+    world.step()
+    world.submit("ben", b=endless(ranks))
+    world.run(PATIENCE_S + STEP_S)
+    assert world.gave_way() == expected
+    assert world.has["b"] == ranks
+
+
+def test_of_several_jobs_those_give_way_that_have_the_fewest_ranks_together():
+    world = World(4)
+    world.submit("ann", a0=endless(2), a1=endless(2), a2=endless(3))
+    world.step()
+    world.submit("ben", b=endless(5))
+    world.run(PATIENCE_S + STEP_S)
+    assert world.gave_way() == ["a0", "a1"], "one device idles"
+
+
+def test_the_users_with_most_ranks_give_way():
+    world = World(3)
+    world.submit("ann", a=endless(2))
+    world.submit("ben", b0=endless(1), b1=endless(2))
+    world.step()
+    world.submit("cid", c=endless(3))
+    world.run(PATIENCE_S + STEP_S)
+    assert world.gave_way() == ["b1"], "one device idles"
+
+
+def test_a_job_that_takes_from_two_users_waits_twice_as_long_and_each_has_its_part_of_the_time():
+    world = World()
+    world.submit("ann", a=endless(2))
+    world.submit("ben", b=endless(2))
+    world.step()
+    world.submit("cid", c=endless(4))
+    world.run(12 * PATIENCE_S)
+    begun, lost = world.times("c", "started", "resumed"), world.times("c", "gave_way")
+    assert 2 * PATIENCE_S <= begun[0] <= 2 * PATIENCE_S + SLACK_S
+    parts = [
+        (lost_s - began_s) / (again_s - began_s)
+        for began_s, lost_s, again_s in zip(begun, lost, begun[1:], strict=False)
+    ]
+    assert len(parts) == 3
+    assert parts == pytest.approx([1 / 3] * 3, rel=0.1)
+
+
+def test_users_who_take_ranks_from_each_other_do_not_keep_a_job_waiting_that_needs_the_ranks_of_two():
+    world = World(1)
+    world.submit("ann", a=endless(1))
+    world.step()
+    world.submit("cid", c=endless(2))
+    world.run(PATIENCE_S / 2)
+    for user in ("ben", "dan", "eve"):
+        world.submit(user, **{f"of-{user}": endless(1)})
+    world.run(5 * PATIENCE_S)
+    assert world.times("c", "started")
+
+
+def test_a_job_that_has_begun_only_now_is_left_alone_and_nothing_else_begins_meanwhile():
+    world = World(3)
+    world.submit("ann", a0=training(2), a1=endless(2), a2=training(2))
+    world.step()
+    world.submit("ben", b=endless(6))
+    world.run(PATIENCE_S - 2 * STEP_S)
+    world.end("a0")
+    world.submit("ann", young=endless(2))
+    world.step()
+    (young_s,) = world.times("young", "started")
+    world.run(3 * STEP_S)
+    world.end("a2")
+    world.submit("cid", c=training(1))
+    world.run(young_s + PATIENCE_S - STEP_S - world.time_s)
+    assert world.has == {"a1": 2, "young": 2}
+    world.run(SLACK_S)
+    assert world.times("a1", "gave_way") == world.times("young", "gave_way") == [young_s + PATIENCE_S]
+    assert world.has == {"b": 6}
+
+
+def test_failures_of_its_own_gain_a_job_no_time():
+    world = World(1)
+    world.submit("ann", a=endless(2))
+    world.step()
+    world.submit("ben", b=endless(2))
+    for attempt in (1, 2):
+        world.run(4 * STEP_S)
+        leader = world.nodes.leading["a"]
+        world.send(progressed(leader, attempt), failed(leader))
+    world.run(4 * STEP_S)
+    (gave_way_s,) = world.times("a", "gave_way")
+    lost_s = sum(
+        later - earlier
+        for earlier, later in zip(world.times("a", "run_failed"), world.times("a", "resumed"), strict=True)
+    )
+    assert gave_way_s - world.times("a", "started")[0] == PATIENCE_S + lost_s
+
+
+def test_a_job_that_has_given_way_comes_after_its_user_s_others():
+    world = World()
+    world.submit("ann", a0=endless(4), a1=endless(4))
+    world.step()
+    world.submit("ben", b=endless(4))
+    world.run(5 * PATIENCE_S)
+    begun = sorted(
+        (time_s, job) for job in ("a0", "a1", "b") for time_s in world.times(job, "started", "resumed")
+    )
+    assert [job for _, job in begun] == ["a0", "b", "a1", "b", "a0"]
+
+
+def waiting_for_its_devices() -> World:
+    """Ann's job has given way for that of ben, and one of its nodes has not said that its ranks are gone."""
+    world = World()
+    world.submit("ann", a=endless(4))
+    world.step()
+    world.submit("ben", b=endless(4))
+    world.submit("cid", c=training(1))
+    world.run(PATIENCE_S - STEP_S)
+    world.time_s += STEP_S
+    world.send(tick(world.time_s))
+    assert world.gave_way() == ["a"]
+    world.send(world.nodes.next_report("n0"))
+    return world
+
+
+def test_devices_that_have_been_freed_are_held_for_the_job_that_waits_for_them():
+    world = waiting_for_its_devices()
+    world.time_s += STEP_S
+    world.send(tick(world.time_s))
+    assert world.has == {}, "two devices idle, and the smaller job needs one"
+    world.settle()
+    world.step()
+    assert world.has == {"b": 4}
+
+
+def test_a_job_of_a_node_that_is_to_leave_does_not_count_on_devices_that_are_held():
+    world = World(3)
+    world.submit("ann", a=endless(4))
+    world.step()
+    world.submit("dan", d=endless(2))
+    world.step()
+    world.submit("ben", b=endless(4))
+    world.run(PATIENCE_S - STEP_S)
+    world.time_s += STEP_S
+    world.send(tick(world.time_s))
+    assert world.gave_way() == ["a"]
+    world.send(world.nodes.next_report("n0"), NodeRetired(cell=CELL, node="n2"))
+    assert world.has == {"d": 2}
+    world.settle()
+    world.step()
+    assert world.has == {"d": 2, "b": 4}
+
+
+def test_when_the_job_is_withdrawn_for_which_others_gave_way_the_next_begins():
+    world = waiting_for_its_devices()
+    world.send(withdraw("b", "ben"))
+    world.step()
+    assert world.has == {"c": 1}
+
+
+def test_a_job_that_its_own_user_s_service_leaves_no_room_holds_nobody_up():
+    world = World()
+    world.submit("ben", b0=endless(1), b1=training(4))
+    world.step()
+    for number in range(2 * MOST_PASSED):
+        world.submit("cid", **{f"c{number}": training(3)})
+        world.step()
+        assert f"c{number}" in world.has
+        world.end(f"c{number}")
+
+
+def test_no_device_is_kept_for_a_job_that_nobody_gives_the_others_to():
+    world = World()
+    world.submit("ann", a=endless(2))
+    world.submit("ben", b0=endless(1), b1=training(2))
+    world.run(PATIENCE_S + STEP_S)
+    for number in range(2 * MOST_PASSED):
+        world.submit("cid", **{f"c{number}": training(1)})
+        world.step()
+        assert f"c{number}" in world.has
+        world.end(f"c{number}")
+    assert not world.gave_way()
+
+
+def test_an_operator_sets_how_long_jobs_wait():
+    world = World()
+    world.submit("ann", a=endless(4))
+    world.step()
+    world.submit("ben", b=endless(4))
+    world.send(ZoneConfigured(cell=CELL, zone=moe_zone(2, patience_s=2 * STEP_S, report_interval_s=STEP_S)))
+    world.run(2 * STEP_S)
+    assert world.gave_way() == ["a"]
