@@ -85,6 +85,8 @@ class Jobs:
     """Users and event ids of submissions; a cell passes over what it has met before."""
     _submissions: dict[tuple[str, str], JobSubmitted] = field(default_factory=dict)
     """The first of each user under each job's id, which is the one that counts."""
+    _reported_early: dict[str, Job] = field(default_factory=dict)
+    """Those of which nothing but reports was read yet. There may be no such job."""
     _time_s: float = 0.0
 
     @property
@@ -106,7 +108,7 @@ class Jobs:
                 if job.user in ("", event.user) or job.state == "rejected":
                     self._give(job, event.user)
             case RunReport():
-                self._report(self._job(event.job_id), event)
+                self._report(self._reported(event.job_id), event)
             case NodeOnline() | NodeOffline() | NodeSilent():
                 # Nothing runs any more on a node that is gone, or back.
                 for job in self.by_id.values():
@@ -122,7 +124,11 @@ class Jobs:
             self._decide(self._job(outcome.job_id), outcome)
 
     def _job(self, job_id: str) -> Job:
-        return self.by_id.setdefault(job_id, Job(job_id))
+        return self.by_id.setdefault(job_id, self._reported_early.pop(job_id, Job(job_id)))
+
+    def _reported(self, job_id: str) -> Job:
+        known = self.by_id.get(job_id)
+        return known or self._reported_early.setdefault(job_id, Job(job_id))
 
     def _give(self, job: Job, user: str) -> None:
         """The id, under which submissions of other users were or will be rejected, is this user's job."""

@@ -193,6 +193,12 @@ def test_a_bid_under_the_id_of_another_is_on_no_board():
     assert list(board(bench).jobs.by_id) == ["j1"]
 
 
+def test_a_report_of_a_job_that_nobody_submitted_is_on_no_board(bench: Bench) -> None:
+    bench.send(started("a1", 0, 50, "unheard-of"))
+    assert set(board(bench).jobs.by_id) == {"j", "k", "l"}
+    assert story(bench, "unheard-of").state == "unknown"
+
+
 def test_a_board_knows_revenue_welfare_and_the_proven_ratio(bench):
     seen = board(bench)
     paid = next(d.outcome for d in bench.decisions if isinstance(d.outcome, JobAdmitted)).payment_micros
