@@ -126,6 +126,11 @@ class RunReport(FleetEvent):
     job_id: Identifier
     samples_done: Samples
 
+    @property
+    def ends_run(self) -> bool:
+        """Whether nothing of the run is on the node any more."""
+        return False
+
 
 class RunStarted(RunReport):
     """A job starts to train on a node, with `samples_done` of its work done before."""
@@ -149,6 +154,11 @@ class RunProgressed(RunReport):
     """What the run has had of the node."""
     complete: bool
 
+    @property
+    def ends_run(self) -> bool:
+        """Whether it is complete."""
+        return self.complete
+
 
 class RunFinished(RunReport):
     """A run has done all its work. If it leaves an adapter, this is at `adapter_path`, below the executors'
@@ -163,6 +173,11 @@ class RunFinished(RunReport):
     """Given with `adapter_digest`; None where the run leaves no adapter."""
     adapter_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """BLAKE2b-256 of `adapter_model.safetensors`; None where the run leaves no adapter."""
+
+    @property
+    def ends_run(self) -> bool:
+        """It does."""
+        return True
 
     @model_validator(mode="after")
     def _adapter_with_its_digest(self) -> Self:
@@ -180,3 +195,8 @@ class RunFailed(RunReport):
 
     error: Text
     permanent: bool
+
+    @property
+    def ends_run(self) -> bool:
+        """It does."""
+        return True

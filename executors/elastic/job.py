@@ -50,6 +50,11 @@ class JobOnNode:
         return self.processes.verdict is not None or self._is_gone or self.processes.have_failed
 
     @property
+    def members(self) -> Members:
+        """Of the newest generation."""
+        return members_of(self.command)
+
+    @property
     def kept_samples(self) -> int:
         """What its newest checkpoint has."""
         return self._standing.samples_done if self.command.workload.keeps_checkpoints else 0

@@ -13,6 +13,7 @@ from pydantic import JsonValue, TypeAdapter
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
 from executors.workers.job_processes import JobProcesses
+from executors.workers.membership import Members
 from executors.workers.messages import Verdict
 from executors.workers.reports import RunReports, Standing
 from executors.workers.run_state import RunState
@@ -34,6 +35,10 @@ class Job(Protocol):
     @property
     def processes(self) -> JobProcesses[Any]:
         """Those on this node."""
+
+    @property
+    def members(self) -> Members:
+        """Of the newest generation."""
 
     @property
     def kept_samples(self) -> int:
@@ -183,7 +188,10 @@ class Jobs(Generic[C, J]):
 
     def _end(self, job_id: str, job: J) -> None:
         del self.present[job_id]
-        if job.processes.verdict == "discard":
+        failure = job.processes.failure
+        # No other node reads why, and the cell tells nothing more to one that has nothing of the job.
+        is_forgotten = failure is not None and failure.permanent and job.members.is_one_node
+        if job.processes.verdict == "discard" or is_forgotten:
             self._remove_files(job_id)
         following = self.following.pop(job_id, None)
         if following is not None:

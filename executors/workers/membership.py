@@ -28,6 +28,11 @@ class Members:
         """All processes."""
         return sum(count for _, count in self.counts)
 
+    @property
+    def is_one_node(self) -> bool:
+        """Whether they are all on the same."""
+        return len(self.counts) == 1
+
     def ranks_of(self, node: str) -> range:
         """The ranks of a node's processes; empty if it has none."""
         first = 0

@@ -108,7 +108,8 @@ class Market:
         pid = self.stage.deployment.executors[self.stage.cell.cell, node].pid
         if pid is not None:
             self.stage.show.say(
-                f"*** SIGKILL to the executor of {node} (process {pid}), which trains {training.count(node)}"
+                f"*** SIGKILL to the executor of {node} (process {pid}), which trains for "
+                f"{training.count(node)} jobs"
             )
             os.kill(pid, signal.SIGKILL)
             self.killed_node = node

@@ -162,7 +162,7 @@ class Jobs:
         run.samples_done, run.time_s = report.samples_done, self._time_s
         if isinstance(report, RunStarted) and not job.is_over:
             job.nodes.add(report.node)
-        elif not isinstance(report, RunProgressed) or report.complete:
+        elif report.ends_run:
             job.nodes.discard(report.node)
         match report:
             case RunStarted():

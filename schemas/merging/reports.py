@@ -62,6 +62,11 @@ class ProfileReported(RunReport):
     dataset_samples: Annotated[int, Field(ge=1, le=10**12)]
     """Records that were counted in the training data."""
 
+    @property
+    def ends_run(self) -> bool:
+        """It does."""
+        return True
+
 
 class TaskEvaluated(RunReport):
     """How a job does in training, measured at the end of each of its epochs at least."""

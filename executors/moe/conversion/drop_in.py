@@ -163,5 +163,8 @@ def _family(model: PreTrainedModel) -> SparseFamily:
     kind = model.config.model_type
     if kind not in SPARSE_FAMILIES:
         known = ", ".join(sorted(SPARSE_FAMILIES))
-        raise ValueError(f"a model of type {kind!r} has no layers to adopt; these have: {known}")
+        raise ValueError(
+            f"a model of type {kind!r} has no experts, as {known} models have: say how it gets some "
+            "(conversion)"
+        )
     return SPARSE_FAMILIES[kind]

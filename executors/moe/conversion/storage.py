@@ -53,6 +53,11 @@ def load(directory: Path) -> tuple[PreTrainedModel, MoeDescription]:
     Raises:
         ValueError: a file is missing or does not fit; the message names the directory.
     """
+    if not (directory / DESCRIPTION).is_file():
+        raise ValueError(
+            f"{directory.name}: no model with gated experts, since it has no {DESCRIPTION}: a dense model is "
+            "given experts by a job of kind moe-train (conversion)"
+        )
     try:
         description = MoeDescription.model_validate_json((directory / DESCRIPTION).read_bytes())
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)

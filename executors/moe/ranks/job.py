@@ -37,6 +37,11 @@ class JobOnNode:
         self._answer: Ended | None = None
 
     @property
+    def members(self) -> Members:
+        """Of the newest generation."""
+        return members_of(self.command)
+
+    @property
     def kept_samples(self) -> int:
         """What would be left of the job if it ended now."""
         return self._standing.samples_done

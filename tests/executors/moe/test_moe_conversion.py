@@ -318,7 +318,7 @@ def test_models_that_cannot_be_converted_or_adopted_are_refused() -> None:
         ValueError, match="'opt' cannot be converted to experts; these can: bert, gpt2, llama"
     ):
         convert(opt, Conversion(), Gating("top1"))
-    with pytest.raises(ValueError, match="'opt' has no layers to adopt; these have: mixtral, switch"):
+    with pytest.raises(ValueError, match="'opt' has no experts, as mixtral, switch_transformers models have"):
         adopt(opt, Gating("top1"))
     with pytest.raises(ValueError, match="top2 gating needs at least 2 experts, not 1"):
         convert(gpt2(), Conversion(experts=1), Gating("top2"))

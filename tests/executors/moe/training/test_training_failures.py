@@ -10,8 +10,10 @@ import pytest
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
+from executors.workers.places import job_folder
 from schemas.fleet import RunFailed, RunFinished
 from tests.support.moe_nodes import DENSE, MODEL, Fleet, service, training
+from tests.support.nodes import CELL
 
 BOTH = [("n1", 1), ("n2", 1)]
 
@@ -21,7 +23,10 @@ BOTH = [("n1", 1), ("n2", 1)]
     [
         ({"model": "none"}, "'none': no Hugging Face model directory (config.json is missing)"),
         ({"model": MODEL}, "it has experts already, so there is nothing to convert: leave conversion out"),
-        ({"conversion": None}, "a model of type 'llama' has no layers to adopt; these have: mixtral, switch"),
+        (
+            {"conversion": None},
+            "a model of type 'llama' has no experts, as mixtral, switch_transformers models",
+        ),
         ({"conversion": {"experts": 4, "every": 3}}, "has 2 dense layers, of which none is to be converted"),
         ({"dataset": {"path": "none.jsonl", "samples": 1}}, "'none.jsonl': no such dataset"),
         (
@@ -66,6 +71,13 @@ def test_a_job_that_cannot_be_trained_fails_for_good(
     failures = fleet.reports(RunFailed)
     assert [failure.permanent for failure in failures] == [True, True]
     assert all(error in failure.error for failure in failures), failures
+
+
+def test_a_job_that_fails_for_good_on_its_only_node_leaves_nothing_there(fleet: Fleet) -> None:
+    fleet.assign("j", [("n1", 1)], training(ranks=1, model="none"))
+    fleet.until(fleet.is_over("j", "n1"))
+    assert [failure.permanent for failure in fleet.reports(RunFailed)] == [True]
+    assert not job_folder(fleet.root / "state", CELL, "j").exists()
 
 
 def test_a_training_that_diverges_fails_on_all_nodes(fleet: Fleet) -> None:

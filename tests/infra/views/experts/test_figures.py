@@ -7,7 +7,20 @@ from infra.views.summary import summarise
 from infra.views.words import describe, happening
 from schemas.fleet import NodeSilent
 from tests.streams.experts.test_zone import Script, released
-from tests.support.moe import CELL, EVEN, SKEWED, TURNED, gone, online, profiled, routed, serving, training
+from tests.support.moe import (
+    CELL,
+    EVEN,
+    SKEWED,
+    TURNED,
+    gone,
+    online,
+    profiled,
+    progressed,
+    routed,
+    serving,
+    started,
+    training,
+)
 
 
 def script() -> Script:
@@ -45,6 +58,15 @@ def test_jobs_and_nodes_are_shown_with_their_ranks():
     assert seen.job_cells(jobs["s"])["ranks"] == "4 ranks on n0 x2, n1 x2"
     assert seen.job_cells(jobs["s"])["placement"].startswith("2, busiest 1.0")
     assert seen.job_cells(jobs["t"])["ranks"] == "waits for 2"
+
+
+def test_a_service_is_on_its_nodes_until_their_runs_are_over_whatever_else_they_report():
+    script = Script()
+    leader, other = script.start("s", serving(4))
+    script.send(started(leader), started(other), profiled(leader, SKEWED, EVEN), routed(leader, TURNED, EVEN))
+    assert board(script).jobs.by_id["s"].nodes == {leader.node, other.node}
+    script.send(progressed(other, 0, complete=True))
+    assert board(script).jobs.by_id["s"].nodes == {leader.node}
 
 
 def test_a_summary_has_what_runs_and_what_was_placed():
