@@ -93,7 +93,7 @@ def measure_inference(conditions: Conditions) -> Result:
     quick = conditions.quick
     settings = QUICK_MEASURED if quick else (*MEASURED, *ASIDE)
     schemes = [DEFAULT, ONE, EPLB, IDEAL] if quick else list(SCHEMES)
-    profiled, timed = (2, 8) if quick else (3, 16)
+    profiled, timed = (2, 8) if quick else (3, 32)
     result, network = run_served(
         settings, schemes=schemes, profiled=profiled, timed=timed, seed=conditions.seed
     )

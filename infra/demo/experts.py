@@ -15,6 +15,7 @@ from infra.demo.stage import Stage
 from schemas.codec import Decision, Envelope
 from schemas.decisions import JobCompleted
 from schemas.experts.outcomes import PlacementDecided
+from schemas.experts.reports import ExpertsRouted
 from schemas.experts.workload import (
     Conversion,
     ExpertsTerms,
@@ -83,6 +84,10 @@ class ExpertsScene:
     placements: list[PlacementDecided] = field(default_factory=list)
     """Of the service."""
     completed: dict[str, JobCompleted] = field(default_factory=dict)
+    routed: int = 0
+    """Tokens of the training, counted once in each layer."""
+    doubles: int = 0
+    """Those of them with two experts."""
 
     @property
     def shortcomings(self) -> list[str]:
@@ -90,6 +95,8 @@ class ExpertsScene:
         if left := sorted({_TRAINED, _SERVED} - self.completed.keys()):
             return [f"not done: {', '.join(left)}"]
         found = []
+        if not 0 < self.doubles < self.routed:
+            found.append("adaptive gating gave not one expert to some tokens and two to others")
         if not any(placed.reason == "initial" for placed in self.placements):
             found.append("no experts were placed by their popularity")
         if not any(placed.reason == "popularity_shifted" for placed in self.placements):
@@ -103,7 +110,8 @@ class ExpertsScene:
             return "; ".join(self.shortcomings)
         last = self.placements[-1].layers[0]
         return (
-            f"{_TRAINED} has trained {self.completed[_TRAINED].samples_done} samples on {_RANKS} ranks; "
+            f"{_TRAINED} has trained {self.completed[_TRAINED].samples_done} samples on {_RANKS} ranks, "
+            f"{self.doubles / self.routed:.0%} of the tokens with two experts and the others with one; "
             f"{_SERVED} has answered {self.completed[_SERVED].samples_done} requests, its experts placed "
             f"{len(self.placements)} times, the last time for {last.gain:.0%} less on the busiest device"
         )
@@ -116,7 +124,10 @@ class ExpertsScene:
         yield from self._until_done(_TRAINED)
         folders = stage.deployment.layout.folders
         shutil.copytree(folders.adapters / stage.cell.cell / "demo" / _TRAINED, folders.models / _TRAINED)
-        stage.show.say(f"*** {_SERVED} is submitted: it serves {_TRAINED}, programs first and then tables")
+        stage.show.say(
+            f"*** {_SERVED} is submitted: it serves {_TRAINED}, programs first and then tables. "
+            "The first service on a machine takes a minute to compile"
+        )
         stage.submit(zone, _SERVED, serving_workload(_TRAINED), ExpertsTerms())
         yield from self._until_done(_SERVED)
         stage.show.say(f"*** {self.told}")
@@ -124,7 +135,11 @@ class ExpertsScene:
     def note(self, records: Sequence[Envelope | Decision]) -> None:
         """See `Scene`."""
         for record in records:
-            match record.outcome if isinstance(record, Decision) else None:
+            match record.outcome if isinstance(record, Decision) else record.event:
+                case ExpertsRouted(job_id=job_id) as report if job_id == _TRAINED:
+                    doubles = sum(layer.doubles for layer in report.layers)
+                    self.doubles += doubles
+                    self.routed += sum(sum(layer.tokens) for layer in report.layers) - doubles
                 case PlacementDecided(job_id=job_id) as placed if job_id == _SERVED:
                     self.placements.append(placed)
                 case JobCompleted() as completed if completed.job_id in (_TRAINED, _SERVED):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from infra.demo.stage import Stage
 from infra.views.jobs import Job
+from infra.views.text import counted
 from infra.workloads.timed import TimedEvent
 from schemas.auction.bids import Task
 from schemas.auction.quotes import VendorQuoted
@@ -109,7 +110,7 @@ class Market:
         if pid is not None:
             self.stage.show.say(
                 f"*** SIGKILL to the executor of {node} (process {pid}), which trains for "
-                f"{training.count(node)} jobs"
+                f"{counted(training.count(node), 'job')}"
             )
             os.kill(pid, signal.SIGKILL)
             self.killed_node = node

@@ -115,7 +115,10 @@ class MoeJob:
         return (self.had_s or 0.0) + (time_s - self.since_s if self.members else 0.0)
 
     def progress(self, samples_done: int) -> None:
-        """So far it is now."""
+        """So far it is now; what a report says beyond all of its work does not count."""
+        total_samples = self.workload.total_samples
+        if total_samples is not None:
+            samples_done = min(samples_done, total_samples)
         if samples_done > self.furthest_samples:
             self.failures, self.furthest_samples = 0, samples_done
         self.job.samples_done = samples_done

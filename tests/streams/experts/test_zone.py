@@ -239,6 +239,15 @@ def test_failures_before_progress_do_not_count():
     assert command.generation == 2 * MOST_FAILURES
 
 
+def test_progress_beyond_all_of_the_work_counts_as_all_of_it():
+    script = Script()
+    (command,) = script.start("a")
+    script.send(progressed(command, 2 * 10**12))
+    script.send(failed(command))
+    (command,) = assigned(script.pass_time())
+    assert command.resume_samples == 1_000
+
+
 def test_a_permanent_failure_ends_a_job_at_once():
     script = Script()
     (command,) = script.start("a")
