@@ -42,7 +42,7 @@ def withdraw(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Withdraw a job, and wait until it is over: its processes may take up to a minute to end."""
+    """Withdraw a job, and wait until it is over."""
     target = target_of(bootstrap_servers, topic_prefix, "users")
     if cell is None:
         cell = cell_of(_states(target, job_id), job_id, user)
