@@ -5,8 +5,6 @@ The thesis embeds a controller in each elastic job, which coordinates the joinin
 and ends the node's processes and tells them what the cell has decided.
 """
 
-from pathlib import Path
-
 from pydantic import JsonValue
 
 from executors.elastic.job import JobOnNode, members_of
@@ -14,7 +12,6 @@ from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
 from executors.workers.jobs import Jobs
 from executors.workers.messages import Verdict
-from executors.workers.places import checkpoint_root, job_folder
 from executors.workers.workplace import Workplace
 from schemas.commands import Command
 from schemas.elastic.commands import ReleaseReason, WorkersAssigned, WorkersReleased
@@ -34,7 +31,7 @@ class ElasticRunner:
     def __init__(self, context: RunnerContext, settings: ElasticSettings, gpus: int) -> None:
         """Have no worker yet, and room for as many worker processes as there are GPUs."""
         self._place = Workplace.of(context, settings, gpus, "worker")
-        self._jobs = Jobs(context, self._place, JobOnNode, self._files_of)
+        self._jobs = Jobs(context, self._place, JobOnNode)
 
     def judge(self, command: Command) -> Objection | None:
         """An assignment must be newer than what the node has of the job, and fit onto its GPUs; a release
@@ -93,7 +90,3 @@ class ElasticRunner:
             processes.kill(verdict)
         else:
             processes.release(verdict, command.by_s)
-
-    def _files_of(self, job_id: str) -> tuple[Path, Path]:
-        root, cell = self._place.state_root, self._place.cell
-        return checkpoint_root(root, cell) / job_id, job_folder(root, cell, job_id)

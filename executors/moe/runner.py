@@ -4,8 +4,6 @@ All ranks of a generation begin and end together. What they do between is their 
 `executors.moe.ranks.kinds`.
 """
 
-from pathlib import Path
-
 from pydantic import JsonValue
 
 from executors.moe.ranks.job import JobOnNode, members_of
@@ -15,7 +13,6 @@ from executors.moe.settings import MoeSettings
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
 from executors.workers.jobs import Jobs
 from executors.workers.messages import Verdict
-from executors.workers.places import checkpoint_root, job_folder
 from executors.workers.workplace import Workplace
 from schemas.commands import Command
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased, RanksReleaseReason
@@ -35,7 +32,7 @@ class MoeRunner:
     def __init__(self, context: RunnerContext, settings: MoeSettings, gpus: int) -> None:
         """Have no rank yet, and room for as many as there are GPUs."""
         self._place = Workplace.of(context, settings, gpus, "rank")
-        self._jobs = Jobs(context, self._place, JobOnNode, self._files_of)
+        self._jobs = Jobs(context, self._place, JobOnNode)
 
     def judge(self, command: Command) -> Objection | None:
         """An assignment must be newer than what the node has of the job, of a kind that ranks are known for,
@@ -117,7 +114,3 @@ class MoeRunner:
             processes.kill(verdict)
         else:
             processes.release(verdict, by_s=None)
-
-    def _files_of(self, job_id: str) -> tuple[Path, Path]:
-        root, cell = self._place.state_root, self._place.cell
-        return checkpoint_root(root, cell) / job_id, job_folder(root, cell, job_id)

@@ -4,8 +4,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import JsonValue, TypeAdapter
@@ -15,6 +14,7 @@ from executors.node.runner import Activity, CloseReason, Objection, RunnerContex
 from executors.workers.job_processes import JobProcesses
 from executors.workers.membership import Members
 from executors.workers.messages import Verdict
+from executors.workers.places import checkpoint_root, job_folder
 from executors.workers.reports import RunReports, Standing
 from executors.workers.run_state import RunState
 from executors.workers.workplace import Assignment, Workplace
@@ -68,20 +68,17 @@ class Jobs(Generic[C, J]):
         context: RunnerContext,
         place: Workplace[Any],
         begin: Callable[[C, Workplace[Any]], J],
-        files_of: Callable[[str], Iterable[Path]],
     ) -> None:
         """Have none yet.
 
         Args:
             begin: makes the job of an assignment. Its processes are for `Job.advance`.
-            files_of: the folders of a job that are removed when nothing of it is to be kept.
         """
         self.present: dict[str, J] = {}
         self.following: dict[str, C] = {}
         self._context = context
         self._place = place
         self._begin = begin
-        self._files_of = files_of
         self._restored: list[RunState] = []
 
     def out_of_date(self, job_id: str, generation: int) -> Objection | None:
@@ -198,5 +195,6 @@ class Jobs(Generic[C, J]):
             self.begin(following)
 
     def _remove_files(self, job_id: str) -> None:
-        for path in self._files_of(job_id):
+        root, cell = self._place.state_root, self._place.cell
+        for path in (checkpoint_root(root, cell) / job_id, job_folder(root, cell, job_id)):
             shutil.rmtree(path, ignore_errors=True)
