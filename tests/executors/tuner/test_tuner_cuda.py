@@ -30,7 +30,8 @@ def test_a_profile_run_reports_memory_and_step_times_of_the_device(fleet: Fleet)
     fleet.tell(profile_of("n1", job("a", hyperparameters={})))
     fleet.until_over("a/1")
     (report,) = fleet.reports(ProfileReported)
-    assert report.losses[-1] < report.losses[0]
+    # Each of another batch, and with dropout: so few need not fall from the first to the last.
+    assert min(report.losses[1:]) < report.losses[0]
     assert report.memory_gib > 0
     assert len(report.steps) == 2
 
