@@ -46,11 +46,17 @@ class MarketPolicy(PolicySettings):
         return zone.horizon_slots * len(zone.nodes)
 
 
-class AuctionPolicy(MarketPolicy):
-    """How the auction prices: declared bounds on bids stand in for hindsight (erratum P4).
+_BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
+_Declared = Annotated[int | None, Field(ge=1, le=10**15, exclude_if=lambda bound: bound is None)]
 
-    Resources are normalised by a node's capacity (erratum P5): one node-slot of compute is a whole node for
-    one slot, so both bounds are densities of value, and alpha and beta are ratios of them to the money unit.
+
+class AuctionPolicy(MarketPolicy):
+    """How the auction prices. With nothing declared, the zone finds its prices itself.
+
+    Declared bounds on bids make it the published auction instead, in which they stand in for hindsight
+    (erratum P4). Resources are then normalised by a node's capacity (erratum P5): one node-slot of compute is
+    a whole node for one slot, so both bounds are densities of value, and alpha and beta are ratios of them to
+    the money unit. All other settings belong to this form.
     """
 
     kind: Literal["auction"] = "auction"
@@ -65,12 +71,12 @@ class AuctionPolicy(MarketPolicy):
     )
     """`exact` finds the plan of least critical value; `published` is Algorithm 2 as printed, which can miss
     it (erratum P3)."""
-    money_unit_micros: Annotated[int, Field(ge=1, le=10**15)]
+    money_unit_micros: _Declared = None
     """The least welfare per normalised resource that a bid is taken to bring: the unit in which Lemma 2
     assumes b-bar >= 1."""
-    max_value_per_compute_micros: Annotated[int, Field(ge=1, le=10**15)]
+    max_value_per_compute_micros: _Declared = None
     """Declared upper bound of bid / node-slots of compute; over the money unit it is alpha."""
-    max_value_per_memory_micros: Annotated[int, Field(ge=1, le=10**15)]
+    max_value_per_memory_micros: _Declared = None
     """Declared upper bound of bid / node-slots of memory; over the money unit it is beta."""
     max_density_units: Annotated[float, Field(gt=0, le=1e9)] = 1_000.0
     """The largest b-bar, in money units per node-slot, with which one bid raises prices: a higher bid raises
@@ -86,9 +92,22 @@ class AuctionPolicy(MarketPolicy):
     ] = ()
     """By GPU type; where none is given, prices open at zero, as printed."""
 
+    @property
+    def is_declared(self) -> bool:
+        """Whether bounds on bids are declared."""
+        return self.money_unit_micros is not None
+
     def faults(self, zone: "Zone") -> Iterator[str]:
-        """More classes of nodes than can be searched; opening prices of a GPU type that the zone lacks, or
-        that has them twice."""
+        """More classes of nodes than can be searched; some of the bounds, or settings that need them without;
+        opening prices of a GPU type that the zone lacks, or that has them twice."""
+        missing = [name for name in _BOUNDS if getattr(self, name) is None]
+        if 0 < len(missing) < len(_BOUNDS):
+            yield f"declares some bounds on bids and not {', '.join(missing)}: give all of them, or none"
+        elif missing and (needless := self.model_fields_set - {"kind"}):
+            yield (
+                f"{', '.join(sorted(needless))} belongs to declared bounds: give {', '.join(_BOUNDS)}, or "
+                "let the zone find its prices without it"
+            )
         classes = {(node.gpu_type, node.tariff) for node in zone.nodes}
         if len(classes) > MAX_NODE_CLASSES:
             yield (

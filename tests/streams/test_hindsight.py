@@ -117,4 +117,4 @@ def test_the_optimum_is_between_what_the_cell_earned_and_what_its_certificate_al
     optimum = offline_optimum(instances_of(events, withdrawn)["z"], LONG_S, relative_gap=0.001)
     assert optimum.status == "optimal"
     assert bench.zone.auctioneer.welfare.realised_micros <= optimum.bound_micros
-    assert optimum.welfare_micros <= bench.zone.auctioneer.dual_bound.micros
+    assert optimum.welfare_micros <= bench.zone.auctioneer.prices.bound_micros

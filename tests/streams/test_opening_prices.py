@@ -157,10 +157,10 @@ def test_bids_that_lose_teach_nothing_however_many_and_however_high() -> None:
     bench = bench_of(market(opening("fast", 0.5), steepness="learned"))
     for number in range(EARLIER_BIDS):
         bench.send(bid(f"earlier{number}", 3.0 + number, work_samples=10, memory_gib=0.25))
-    learnt = bench.cell.zones["z"].auctioneer.state()["steepness"]
+    learnt = bench.cell.zones["z"].auctioneer.state()["prices"]["steepness"]
     for number in range(100):
         low = bid(f"low{number}", 1e-6)
         impossible = bid(f"impossible{number}", 1e6, deadline_s=EPOCH_S + 1.0)
         outcomes = bench.send(low, impossible)
         assert all(isinstance(outcome, JobRejected) for outcome in outcomes)
-    assert bench.cell.zones["z"].auctioneer.state()["steepness"] == learnt
+    assert bench.cell.zones["z"].auctioneer.state()["prices"]["steepness"] == learnt

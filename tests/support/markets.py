@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -13,6 +14,10 @@ from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import Fleet, NodeClass
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
+from solvers.auction.mechanism.auctioneer import Auctioneer
+from solvers.auction.mechanism.mechanism import PriceRises
+from solvers.auction.mechanism.primal_dual import PrimalDual
+from solvers.auction.mechanism.rising_prices import RisingPrices
 from solvers.auction.mechanism.search import Schedule, describe
 
 FLAT = Tariff(name="flat", micros_per_kwh=(0,) * HOURS_PER_DAY)
@@ -123,3 +128,8 @@ def additive_cost(market: Market, wanted: Demand, schedule: Schedule) -> float:
         prices.append(market.compute_price[column, row] * wanted.compute_share[index])
         prices.append(market.memory_price[column, row] * wanted.memory_share[index])
     return math.fsum([schedule.vendor_micros, schedule.operational_micros, *prices])
+
+
+def primal_dual(market: Market, rises: PriceRises, **rules: Any) -> Auctioneer:
+    """The auctioneer of declared bounds, with rules of `PrimalDual`."""
+    return Auctioneer(market, PrimalDual(payment="critical", **rules), RisingPrices(market, rises))

@@ -41,7 +41,10 @@ LOG_DATASET_DEVIATION = 1.0
 
 VENDOR_FIXED_PRICE_UNITS = (0.02, 0.10)
 VENDOR_PRICE_PER_THOUSAND_UNITS = (0.01, 0.05)
-"""Uniform, in money units of the first zone's policy."""
+"""Uniform, in money units: that of the first zone's policy, or else what some node-slots cost to run."""
+
+NODE_SLOTS_PER_UNIT = 5.0
+"""So many full node-slots of the first GPU type cost a money unit to run at the mean tariff."""
 
 VENDOR_FIXED_DELAY_SLOTS = (0.0, 1.0)
 VENDOR_DELAY_PER_THOUSAND_SLOTS = (0.0, 0.5)
@@ -165,19 +168,30 @@ class BidDraw:
     def _within_bounds(self, row: ThroughputRow, work_s: float, bid_micros: float) -> int:
         """A bid by the declared bounds on value per resource, which the prices' guarantees rest on."""
         gpu, policy = self._gpu(row), _auction(self.zone)
+        if not policy.is_declared:
+            return int(bid_micros)
         work_slots = work_s / self.cell.slot_s
         compute = work_slots * row.samples_per_s / gpu.samples_per_s
         memory = work_slots * row.memory_gib / (gpu.memory_gib - self.zone.base_model_memory_gib)
-        most_micros = min(
-            policy.max_value_per_compute_micros * compute, policy.max_value_per_memory_micros * memory
-        )
-        return int(min(bid_micros, most_micros))
+        per_compute, per_memory = policy.max_value_per_compute_micros, policy.max_value_per_memory_micros
+        assert per_compute is not None, "it is declared"
+        assert per_memory is not None, "likewise"
+        return int(min(bid_micros, per_compute * compute, per_memory * memory))
+
+
+def _unit_micros(cell: CellConfigured) -> float:
+    zone = cell.zones[0]
+    declared = _auction(zone).money_unit_micros
+    if declared is not None:
+        return declared
+    micros_per_kwh = fmean(fmean(tariff.micros_per_kwh) for tariff in cell.tariffs)
+    return NODE_SLOTS_PER_UNIT * micros_per_kwh * zone.gpu_types[0].power_kw * cell.slot_s / 3_600
 
 
 def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:
     """A standing quote of each of a cell's vendors, the dearer the faster."""
     draws = random.Random(f"{seed}/vendors")
-    unit_micros = _auction(cell.zones[0]).money_unit_micros
+    unit_micros = _unit_micros(cell)
 
     def drawn(bounds: tuple[float, float], scale: float) -> list[float]:
         return sorted(draws.uniform(*bounds) * scale for _ in cell.vendors)

@@ -4,7 +4,6 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -62,7 +61,6 @@ class EarliestFinish:
     """
 
     choose_vendor: VendorChoice
-    price_rises: ClassVar[None] = None
 
     def plan(self, market: Market, request: Request, window: Window) -> Schedule | None:
         option = self.choose_vendor(request, window.slots)
@@ -81,7 +79,6 @@ class FixedPrice:
     """See `Mechanism`: first come, first served by the cheapest vendor, at a fixed price for the work."""
 
     price_per_thousand_samples_micros: int
-    price_rises: ClassVar[None] = None
 
     def plan(self, market: Market, request: Request, window: Window) -> Schedule | None:
         return EarliestFinish(cheapest_vendor).plan(market, request, window)

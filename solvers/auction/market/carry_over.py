@@ -16,12 +16,25 @@ def rows_of_both(before: Fleet, after: Fleet) -> tuple[Ints, Ints]:
     )
 
 
-def carry_over(before: Market, after: Market, open_until_slot: int) -> list[float]:
-    """Give a new market, of the same first slot, the use and the prices of the nodes that it shares.
+def carry_over_use(before: Market, after: Market) -> None:
+    """Give a new market, of the same first slot, the use of the nodes that it shares.
 
-    What is taken of a node stays taken, whatever its capacity is now. Prices of node-slots that bids could
-    use already stay; of later ones, what they have risen by stays, on top of their new opening prices. Where
-    the capacity of a node grows, its prices grow with it: per sample and per GiB they never fall.
+    What is taken of a node stays taken, whatever its capacity is now.
+    """
+    old, new = rows_of_both(before.fleet, after.fleet)
+    kept = min(before.horizon_slots, after.horizon_slots)
+    for name, capacity in (("free_samples", "capacity_samples"), ("free_gib", "capacity_gib")):
+        taken = getattr(before, capacity)[old] - getattr(before, name)[:kept, old]
+        getattr(after, name)[:kept, new] = getattr(after, capacity)[new] - taken
+    after.node_up[new], after.node_open[new] = before.node_up[old], before.node_open[old]
+
+
+def carry_over_prices(before: Market, after: Market, open_until_slot: int) -> list[float]:
+    """Give a new market, of the same first slot, the prices of the nodes that it shares.
+
+    Prices of node-slots that bids could use already stay; of later ones, what they have risen by stays, on
+    top of their new opening prices. Where the capacity of a node grows, its prices grow with it: per sample
+    and per GiB they never fall.
 
     Args:
         open_until_slot: the first slot that no bid could use yet.
@@ -47,9 +60,5 @@ def carry_over(before: Market, after: Market, open_until_slot: int) -> list[floa
         rises += (moved[:opened] - held[:opened]).ravel().tolist()
         prices[:kept, new] = moved
         rises += np.delete(prices[:opened], new, axis=1).ravel().tolist()
-    for name, capacity in (("free_samples", "capacity_samples"), ("free_gib", "capacity_gib")):
-        taken = getattr(before, capacity)[old] - getattr(before, name)[:kept, old]
-        getattr(after, name)[:kept, new] = getattr(after, capacity)[new] - taken
-    after.node_up[new], after.node_open[new] = before.node_up[old], before.node_open[old]
     after.price_order.sort(0)
     return rises

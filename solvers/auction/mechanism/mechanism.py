@@ -1,4 +1,4 @@
-"""How policies differ: the plan for a task, its price, and how prices rise."""
+"""How policies differ: the plan for a task, and its price."""
 
 import math
 from collections.abc import Sequence
@@ -70,11 +70,7 @@ class PriceRises:
 
 
 class Mechanism(Protocol):
-    """A policy's own rules. None of them sees a bid, and none keeps a state."""
-
-    @property
-    def price_rises(self) -> PriceRises | None:
-        """How prices of resources rise; None where there are none."""
+    """A policy's own rules. None of them sees a bid, or keeps a state of its own."""
 
     def plan(self, market: Market, request: Request, window: Window) -> Schedule | None:
         """The plan for a task in the room there is, or None without one.

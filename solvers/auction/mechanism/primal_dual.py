@@ -6,7 +6,7 @@ from typing import Literal
 
 from solvers.auction.market.market import Market
 from solvers.auction.market.window import Window
-from solvers.auction.mechanism.mechanism import Charge, Price, PriceRises, Request
+from solvers.auction.mechanism.mechanism import Charge, Price, Request
 from solvers.auction.mechanism.published_search import published_schedule
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, best_schedule
 
@@ -20,7 +20,6 @@ class PrimalDual:
     """See `Mechanism`."""
 
     payment: PaymentRule
-    price_rises: PriceRises
     order: Order = "room_first"
     """Whether room is minded before a plan is made (erratum P2), or after prices are raised, as printed."""
     search: Search = "exact"

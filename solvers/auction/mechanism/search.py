@@ -23,9 +23,10 @@ class Schedule:
     vendor_micros: int
     vendor_delay_slots: int
     operational_micros: int
-    compute_ceiling_micros: float
-    """Highest compute price among the plan's node-slots, per node-slot."""
-    memory_ceiling_micros: float
+    compute_micros: float
+    """What the compute costs: for pdFTSP the highest compute price of its node-slots, for all of it."""
+    memory_micros: float
+    """Likewise."""
     compute_used: float
     """Node-slots of compute."""
     memory_used: float
@@ -37,16 +38,6 @@ class Schedule:
     where the best was not looked for."""
     search_steps: int = 0
     """What the search for it took, of its budget."""
-
-    @property
-    def compute_micros(self) -> float:
-        """What the plan's compute costs."""
-        return self.compute_ceiling_micros * self.compute_used
-
-    @property
-    def memory_micros(self) -> float:
-        """What the plan's memory costs."""
-        return self.memory_ceiling_micros * self.memory_used
 
     @property
     def critical_micros(self) -> float:
@@ -93,15 +84,17 @@ def _best_schedule(
 def describe(market: Market, demand: Demand, option: VendorOption, placement: Placement) -> Schedule:
     """What a placement costs at the market's present prices."""
     columns, rows, classes = market.locate(placement)
+    compute_used = math.fsum(demand.compute_share[classes].tolist())
+    memory_used = math.fsum(demand.memory_share[classes].tolist())
     return Schedule(
         vendor=option.vendor,
         vendor_micros=option.price_micros,
         vendor_delay_slots=option.delay_slots,
         operational_micros=int(math.fsum(market.operational(demand)[columns, classes].tolist())),
-        compute_ceiling_micros=float(market.compute_price[columns, rows].max()),
-        memory_ceiling_micros=float(market.memory_price[columns, rows].max()),
-        compute_used=math.fsum(demand.compute_share[classes].tolist()),
-        memory_used=math.fsum(demand.memory_share[classes].tolist()),
+        compute_micros=float(market.compute_price[columns, rows].max()) * compute_used,
+        memory_micros=float(market.memory_price[columns, rows].max()) * memory_used,
+        compute_used=compute_used,
+        memory_used=memory_used,
         samples=int(demand.samples[classes].sum()),
         placement=placement,
     )

@@ -16,6 +16,7 @@ from solvers.auction.market.fleet import GIB_QUANTUM, Calendar, Fleet, NodeClass
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
 from solvers.auction.mechanism.mechanism import Request
+from solvers.auction.mechanism.prices import Counted
 from streams.cell.jobs import Job
 from streams.policies.auction.job import ZONE_BYTES
 from streams.policies.auction.judge import Bid
@@ -28,8 +29,8 @@ class WaitingBid:
     bid: Bid
     request: Request
     """As it was when the bid came, with the vendor that was drawn as its only option."""
-    gain_micros: int
-    """mu_il, which the dual bound has already."""
+    counted: Counted
+    """What the dual bound has of it already."""
 
     @property
     def state_bytes(self) -> int:
@@ -44,7 +45,7 @@ def packed(bids: Mapping[str, WaitingBid]) -> list[list[Any]]:
             job_id,
             [waiting.request.first_slot, waiting.request.last_slot],
             [option.vendor, str(option.price_micros), option.delay_slots],
-            str(waiting.gain_micros),
+            str(waiting.counted.gain_micros),
         ]
         for job_id, waiting in bids.items()
         for option in waiting.request.options
@@ -67,7 +68,7 @@ def unpacked(
                 first_slot=first_slot,
                 last_slot=last_slot,
             ),
-            int(gain_micros),
+            Counted(int(gain_micros)),
         )
     return bids
 

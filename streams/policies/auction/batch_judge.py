@@ -73,7 +73,7 @@ class BatchJudge:
         optimum would schedule the task from here on, to the end of the horizon as it is now. So no later slot
         is used either, though the horizon moves on while the bid waits."""
         appraisal = self._auctioneer.appraise(request)
-        gain_micros = self._auctioneer.judge(bid.bid_micros, request, appraisal)
+        counted = self._auctioneer.judge(bid.bid_micros, request, appraisal)
         option = drawn_vendor(request, slots_for(request, self._market))
         if option is None:
             yield self._verdicts.rejected(bid, *why_not(appraisal, bid.bid_micros), appraisal)
@@ -85,7 +85,7 @@ class BatchJudge:
         else:
             horizon_end = self._market.first_slot + self._market.horizon_slots - 1
             request = replace(request, options=[option], last_slot=min(request.last_slot, horizon_end))
-            self._waiting[request.id] = WaitingBid(bid, request, gain_micros)
+            self._waiting[request.id] = WaitingBid(bid, request, counted)
             self._count(self._waiting[request.id])
 
     def full(self, user: str, job_bytes: int, schedule: Schedule) -> str | None:  # noqa: ARG002
@@ -101,7 +101,7 @@ class BatchJudge:
         held = next(bids for bids in batches if job.job_id in bids)
         waiting = held[job.job_id]
         self._forget(held, waiting)
-        self._auctioneer.dual_bound.take_back(waiting.gain_micros)
+        self._auctioneer.prices.withdrawn(waiting.counted)
         yield JobWithdrawn(
             job_id=job.job_id,
             user=job.user,
@@ -234,7 +234,7 @@ class BatchJudge:
         full = self._live.refuse_job(planned_bytes(placement))
         if full is not None:
             return "cell_full", full
-        award = self._auctioneer.award(bid.bid.bid_micros, request.demand, schedule, price, bid.gain_micros)
+        award = self._auctioneer.award(bid.bid.bid_micros, request.demand, schedule, price, bid.counted)
         if award is None:
             return _infeasible("its node-slots have not the room any more")
         return self._verdicts.admitted(bid.bid, request, appraisal, award)

@@ -102,9 +102,11 @@ class JobBook:
     def withdraw(self, job: PlannedJob) -> Iterator[Outcome]:
         """Close an unstarted job at its user's wish; what it paid for operation goes back, if not spent."""
         returned_micros = self._unspent_micros(job)
-        self._welfare.withdrawn_micros += self.give_up_node_slots(job) - job.bid_micros + job.welfare_micros
+        saved_micros = self.operational_ahead_micros(job)
+        self._welfare.withdrawn_micros += saved_micros - job.bid_micros + job.welfare_micros
         self._welfare.planned_micros -= job.welfare_micros
-        self._auctioneer.dual_bound.take_back(job.gain_micros)
+        self._auctioneer.withdraw(job.ahead(self._market.first_slot), job.demand, job.counted)
+        self.forget_ahead(job)
         self._remove(job)
         yield JobWithdrawn(
             job_id=job.job_id,
@@ -210,7 +212,7 @@ class JobBook:
         spent."""
         saved_micros = self.operational_ahead_micros(job)
         first_slot = self._market.first_slot
-        self._market.release(job.ahead(first_slot), job.demand)
+        self._auctioneer.release(job.ahead(first_slot), job.demand)
         self.forget_ahead(job)
         return saved_micros
 

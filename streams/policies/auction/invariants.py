@@ -35,7 +35,7 @@ def broken_invariants(
     yield from _room(auctioneer.market, book)
     yield from _prices(auctioneer.market)
     yield from _jobs(zone.id, book, judge, jobs)
-    if auctioneer.welfare.planned_micros > auctioneer.dual_bound.micros:
+    if auctioneer.welfare.planned_micros > auctioneer.prices.bound_micros:
         yield "the plans as admitted are worth more than their bound"
     if isinstance(zone.policy, NoMergingPolicy):
         # Nodes of past slots may have left, all of them without a row.

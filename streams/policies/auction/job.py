@@ -1,7 +1,7 @@
 """An auction zone's data about an admitted job, from its admission to its end."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Literal, Self
 
 import msgpack
@@ -11,6 +11,7 @@ from schemas.auction.bids import Task
 from schemas.lora import LoraWorkload
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Placement
+from solvers.auction.mechanism.prices import Counted
 from streams.cell.jobs import Job
 
 Setback = Literal["node_lost", "node_leaving", "behind_plan", "run_failed"]
@@ -32,7 +33,7 @@ def slot_of_run(run_id: str, job_id: str) -> int | None:
     return int(slot) if is_number and job == job_id else None
 
 
-ZONE_BYTES = 448
+ZONE_BYTES = 512
 """What the zone keeps of a job takes in a snapshot at most, besides its plan: its id, and numbers."""
 _HELD_NODE_SLOT_BYTES = 48
 """(slot, row), (slot, quota), and once its run is ordered (slot, samples), packed, of each node-slot of a
@@ -62,8 +63,8 @@ class PlannedJob:
     that it was moved to since would have cost."""
     density_micros: float
     """b-bar_il of the award, for the prices of node-slots added later."""
-    gain_micros: int
-    """mu_il of the award, which a withdrawal takes back from the dual bound."""
+    counted: Counted
+    """What its bid added to the certificate, which a withdrawal takes back."""
     welfare_micros: int
     """What its plan was worth when it was admitted, which a withdrawal takes from the planned welfare."""
     ready_slot: int
@@ -226,6 +227,7 @@ class PlannedJob:
             self._packed = msgpack.packb(
                 {
                     "plain": [getattr(self, name) for name in _PLAIN_FIELDS],
+                    "counted": astuple(self.counted),
                     "job_id": self.job_id,
                     "rows": list(self.rows.items()),
                     "quotas": list(self.quotas.items()),
@@ -250,6 +252,7 @@ class PlannedJob:
         work_samples, samples, compute_share, memory_gib, memory_share = state["demand"]
         return cls(
             **dict(zip(_PLAIN_FIELDS, state["plain"], strict=True)),
+            counted=Counted(*state["counted"]),
             job=job,
             workload=Task.of(job).workload,
             rows=dict(state["rows"]),
@@ -271,7 +274,6 @@ _PLAIN_FIELDS = (
     "payment_micros",
     "refundable_micros",
     "density_micros",
-    "gain_micros",
     "welfare_micros",
     "ready_slot",
     "last_slot",

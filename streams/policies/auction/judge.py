@@ -63,7 +63,7 @@ class Verdicts:
             payment_micros=charge.micros,
             refundable_micros=charge.operational_micros,
             density_micros=award.density_micros,
-            gain_micros=award.gain_micros,
+            counted=award.counted,
             welfare_micros=award.welfare_micros,
             ready_slot=self._auctioneer.market.first_slot + schedule.vendor_delay_slots,
             last_slot=request.last_slot,
@@ -209,7 +209,7 @@ class ImmediateJudge:
             full = self.full(bid.job.user, 0, schedule)
             if full is not None:
                 # It had a plan, so it belongs into the bound.
-                self._auctioneer.judge(bid.bid_micros, request, appraisal)
+                self._auctioneer.prices.lost(self._auctioneer.judge(bid.bid_micros, request, appraisal))
                 yield self._verdicts.rejected(bid, "cell_full", full, appraisal)
                 return
         award = self._auctioneer.decide(bid.bid_micros, request, appraisal)

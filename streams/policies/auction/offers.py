@@ -75,7 +75,7 @@ def offer_of(
 
 def certificate_of(auctioneer: Auctioneer) -> Certificate:
     """How good the zone's decisions so far are proven to be, and what came of them."""
-    welfare, bound = auctioneer.welfare, auctioneer.dual_bound.micros
+    welfare, bound = auctioneer.welfare, auctioneer.prices.bound_micros
     planned = welfare.planned_micros
     return Certificate(
         planned_welfare_micros=planned,
@@ -101,10 +101,10 @@ def priced(zone: str, auctioneer: Auctioneer, live_jobs: int) -> ZonePriced:
     """Use and prices per class of nodes over the whole window."""
     market = auctioneer.market
     classes = []
-    for node_class in market.fleet.classes:
+    for index, node_class in enumerate(market.fleet.classes):
         rows = slice(node_class.start, node_class.stop)
-        compute, memory = market.compute_price[:, rows], market.memory_price[:, rows]
-        node_slots = compute.size
+        price = auctioneer.prices.of_class(index)
+        node_slots = market.horizon_slots * (node_class.stop - node_class.start)
         classes.append(
             ClassPrices(
                 gpu_type=node_class.gpu_type,
@@ -114,10 +114,10 @@ def priced(zone: str, auctioneer: Auctioneer, live_jobs: int) -> ZonePriced:
                 compute_used_share=1
                 - _sum(market.free_samples[:, rows]) / (node_class.capacity_samples * node_slots),
                 memory_used_share=1 - _sum(market.free_gib[:, rows]) / (node_class.capacity_gib * node_slots),
-                mean_compute_price_micros=_sum(compute) / node_slots,
-                highest_compute_price_micros=float(compute.max()),
-                mean_memory_price_micros=_sum(memory) / node_slots,
-                highest_memory_price_micros=float(memory.max()),
+                mean_compute_price_micros=price.mean_compute_micros,
+                highest_compute_price_micros=price.highest_compute_micros,
+                mean_memory_price_micros=price.mean_memory_micros,
+                highest_memory_price_micros=price.highest_memory_micros,
             )
         )
     return ZonePriced(

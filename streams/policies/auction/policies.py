@@ -25,23 +25,31 @@ from solvers.auction.market.market import ClassSlotValue, Market, Opening
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Mechanism, PriceRises
 from solvers.auction.mechanism.primal_dual import PrimalDual
+from solvers.auction.mechanism.rising_prices import RisingPrices
 from solvers.auction.mechanism.steepness import LearnedSteepness
+from solvers.auction.posted.mechanism import Posted
+from solvers.auction.posted.prices import PostedPrices
 from solvers.compiled import Floats, Ints
 from streams.cell.live_bytes import LiveBytes
 from streams.policies.auction.batch_judge import BatchJudge
 from streams.policies.auction.judge import ImmediateJudge, Judge, Verdicts
 
 
-def mechanism_of(policy: PolicySettings) -> Mechanism:
-    """How plans are found and priced."""
+def auctioneer_of(policy: PolicySettings, market: Market) -> Auctioneer:
+    """The auctioneer of a zone: how plans are found and priced, and how prices move."""
+    if isinstance(policy, AuctionPolicy) and not policy.is_declared:
+        posted = PostedPrices(market)
+        return Auctioneer(market, Posted(posted), posted)
+    if isinstance(policy, AuctionPolicy):
+        rises = _declared_rises(policy)
+        mechanism = PrimalDual(payment=policy.payment, order=policy.order, search=policy.search)
+        learned = LearnedSteepness(rises, market.horizon_slots) if policy.steepness == "learned" else None
+        return Auctioneer(market, mechanism, RisingPrices(market, rises, learned))
+    return Auctioneer(market, _baseline(policy), RisingPrices(market, None))
+
+
+def _baseline(policy: PolicySettings) -> Mechanism:
     match policy:
-        case AuctionPolicy():
-            return PrimalDual(
-                payment=policy.payment,
-                price_rises=_declared_rises(policy),
-                order=policy.order,
-                search=policy.search,
-            )
         case EarliestFinishPolicy():
             return EarliestFinish(fastest_vendor)
         case NoMergingPolicy():
@@ -77,18 +85,16 @@ def opening_of(policy: PolicySettings, fleet: Fleet, calendar: Calendar) -> Open
     )
 
 
-def steepness_of(policy: PolicySettings, horizon_slots: int) -> LearnedSteepness | None:
-    """What learns how steeply prices rise, where the policy declares it only to begin with."""
-    if not isinstance(policy, AuctionPolicy) or policy.steepness == "declared":
-        return None
-    return LearnedSteepness(_declared_rises(policy), horizon_slots)
-
-
 def _declared_rises(policy: AuctionPolicy) -> PriceRises:
+    unit, compute = policy.money_unit_micros, policy.max_value_per_compute_micros
+    memory = policy.max_value_per_memory_micros
+    assert unit is not None, "its faults say so"
+    assert compute is not None, "likewise"
+    assert memory is not None, "likewise"
     return PriceRises(
-        alpha=policy.max_value_per_compute_micros / policy.money_unit_micros,
-        beta=policy.max_value_per_memory_micros / policy.money_unit_micros,
-        max_density_micros=policy.max_density_units * policy.money_unit_micros,
+        alpha=compute / unit,
+        beta=memory / unit,
+        max_density_micros=policy.max_density_units * unit,
     )
 
 

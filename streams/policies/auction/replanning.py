@@ -143,7 +143,7 @@ class Replanner:
         first_slot = self._market.first_slot
         held = job.ahead(first_slot)
         before = self._auctioneer.operational_micros(job.demand, held)
-        self._market.release(held, job.demand)
+        self._auctioneer.release(held, job.demand)
         self._book.forget_ahead(job)
         found = self._plan(job, missing, max(first_slot, job.ready_slot), budget_steps)
         if isinstance(found, str) and setback == "node_leaving":
@@ -180,7 +180,7 @@ class Replanner:
         self._steps += schedule.search_steps
         full = self._live.refuse_growth(NODE_SLOT_BYTES * len(schedule.placement.slots))
         if full is not None:
-            self._market.release(schedule.placement, demand)
+            self._auctioneer.release(schedule.placement, demand)
             return f"their plan is too long to keep: {full}"
         return demand, schedule
 

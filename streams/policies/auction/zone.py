@@ -20,7 +20,7 @@ from schemas.solves import SolveFinished
 from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.fleet import Calendar, Fleet
 from solvers.auction.market.vendors import vendor_options
-from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer
+from solvers.auction.mechanism.auctioneer import Appraisal
 from solvers.auction.mechanism.mechanism import Request
 from solvers.compiled import Floats, Ints
 from streams.cell.jobs import Job
@@ -31,7 +31,7 @@ from streams.policies.auction.invariants import broken_invariants
 from streams.policies.auction.job import slot_of_run
 from streams.policies.auction.judge import Bid, Verdicts
 from streams.policies.auction.offers import priced
-from streams.policies.auction.policies import judge_of, market_of, mechanism_of, opening_of, steepness_of
+from streams.policies.auction.policies import auctioneer_of, judge_of, market_of, opening_of
 from streams.policies.auction.promises import broken_promises
 from streams.policies.auction.replanning import Replanner
 from streams.policies.auction.runs import Runs
@@ -61,9 +61,7 @@ class AuctionZone:
             self._full_cost,
             opening_of(zone.policy, self.fleet, self.calendar),
         )
-        self.auctioneer = Auctioneer(
-            market, mechanism_of(zone.policy), steepness_of(zone.policy, zone.horizon_slots)
-        )
+        self.auctioneer = auctioneer_of(zone.policy, market)
         self.live = context.live
         self.book = JobBook(zone, self.auctioneer, self.calendar, self.live)
         self.replanner = Replanner(zone, self.auctioneer, self.calendar, self.book, self.live)

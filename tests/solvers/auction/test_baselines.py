@@ -21,6 +21,7 @@ from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption, Window
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
+from solvers.auction.mechanism.rising_prices import RisingPrices
 from tests.support.examples import examples
 from tests.support.markets import demand, every_schedule, fleet, small_cases
 
@@ -102,7 +103,7 @@ def test_what_is_admitted_fits_pays_its_price_and_never_more_than_the_bid(tasks,
     build = ExclusiveMarket if name == "ntm" else Market
     market = build(of, 4, 0, lambda _, slot: 6.0 * slot)
     mechanism = FixedPrice(1_500) if name == "fixed" else EarliestFinish(fastest_vendor)
-    auctioneer = Auctioneer(market, mechanism)
+    auctioneer = Auctioneer(market, mechanism, RisingPrices(market, None))
     held = Counter[tuple[int, int]]()
     for number, (work, gib, bid_micros) in enumerate(tasks):
         wanted = demand(of, work, [min(work, 3)], float(gib))
@@ -121,7 +122,7 @@ def test_what_is_admitted_fits_pays_its_price_and_never_more_than_the_bid(tasks,
         assert (market.free_samples >= 0).all()
         assert (market.free_gib >= 0).all()
     assert not market.compute_price.any()
-    assert auctioneer.welfare.planned_micros <= auctioneer.dual_bound.micros
+    assert auctioneer.welfare.planned_micros <= auctioneer.prices.bound_micros
     if name == "ntm":
         assert all(tasks_there == 1 for tasks_there in held.values())
 

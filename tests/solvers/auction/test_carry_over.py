@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.market.carry_over import carry_over
+from solvers.auction.market.carry_over import carry_over_prices, carry_over_use
 from solvers.auction.market.fleet import Fleet
 from solvers.auction.market.market import Market, Opening
 from solvers.auction.market.price_order import PriceOrder
@@ -41,7 +41,8 @@ def test_what_is_taken_stays_taken_and_nothing_gets_cheaper(data: st.DataObject)
     open_until = before.first_slot + data.draw(st.integers(0, before.horizon_slots))
     opened = min(open_until - before.first_slot, slots)
 
-    rises = carry_over(before, after, open_until)
+    carry_over_use(before, after)
+    rises = carry_over_prices(before, after, open_until)
 
     grown: list[float] = []
     for new, node in enumerate(fleet.nodes):

@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from solvers.auction.market.market import HIGHEST_PRICE_MICROS, Market, Placement
 from solvers.auction.market.window import VendorOption, Window
-from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.certificate import least_additive_cost
 from solvers.auction.mechanism.mechanism import PriceRises, Request
-from solvers.auction.mechanism.primal_dual import PrimalDual
 from tests.support.examples import examples
-from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
+from tests.support.markets import additive_cost, demand, every_schedule, fleet, primal_dual, small_cases
 
 NO_VENDOR = [VendorOption(None, 0, 0)]
 
@@ -96,7 +94,7 @@ def test_the_dual_bound_is_never_below_the_offline_optimum(tasks, nodes, alpha):
     def build():
         return Market(of, 2, 0, lambda _, slots: slots)
 
-    auctioneer = Auctioneer(build(), PrimalDual("critical", PriceRises(alpha, alpha)))
+    auctioneer = primal_dual(build(), PriceRises(alpha, alpha))
     cases = []
     for bid_micros, work, gib, first in tasks:
         wanted = demand(of, work, [min(work, 4)], float(gib))
@@ -104,14 +102,14 @@ def test_the_dual_bound_is_never_below_the_offline_optimum(tasks, nodes, alpha):
         request = Request("j", wanted, NO_VENDOR, first, 1)
         auctioneer.decide(bid_micros, request, auctioneer.appraise(request))
     optimum = offline_optimum(cases, 6.0, 6.0, build)
-    assert auctioneer.welfare.planned_micros <= optimum <= auctioneer.dual_bound.micros
+    assert auctioneer.welfare.planned_micros <= optimum <= auctioneer.prices.bound_micros
 
 
 def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
     # Erratum P8: mu = max(0, F) prices both node-slots at the dearer one's price; constraint 6a prices each
     # at its own, so a plan is left whose surplus exceeds the printed mu: the printed point is infeasible.
     of = fleet((1, 10.0, 8.0))
-    auctioneer = Auctioneer(Market(of, 2, 0, lambda *_: 0.0), PrimalDual("critical", PriceRises(1.0, 1.0)))
+    auctioneer = primal_dual(Market(of, 2, 0, lambda *_: 0.0), PriceRises(1.0, 1.0))
     auctioneer.market.compute_price[0, 0] = 40.0
     auctioneer.market.price_order.sort(0)
     wanted = demand(of, 10, [5], 1.0)
@@ -134,9 +132,7 @@ def test_mu_as_printed_is_too_small_and_the_certificates_is_not():
 def test_a_task_refused_for_lack_of_room_raises_prices_in_the_published_order_only(order, rises):
     # Erratum P2: Algorithm 1 as printed raises prices first and checks capacity after.
     of = fleet((1, 6.0, 6.0))
-    auctioneer = Auctioneer(
-        Market(of, 1, 0, lambda *_: 0.0), PrimalDual("critical", PriceRises(1.0, 1.0), order)
-    )
+    auctioneer = primal_dual(Market(of, 1, 0, lambda *_: 0.0), PriceRises(1.0, 1.0), order=order)
     wanted = demand(of, 4, [4], 1.0)
     request = Request("j", wanted, NO_VENDOR, 0, 0)
     assert auctioneer.decide(10, request, auctioneer.appraise(request)) is not None
@@ -148,9 +144,7 @@ def test_a_task_refused_for_lack_of_room_raises_prices_in_the_published_order_on
 def test_an_absurd_bid_raises_prices_no_more_than_the_densest_that_is_expected():
     def price_after(bid_micros: int) -> float:
         of = fleet((1, 6.0, 6.0))
-        auctioneer = Auctioneer(
-            Market(of, 1, 0, lambda *_: 0.0), PrimalDual("critical", PriceRises(1.0, 1.0, 30.0))
-        )
+        auctioneer = primal_dual(Market(of, 1, 0, lambda *_: 0.0), PriceRises(1.0, 1.0, 30.0))
         wanted = demand(of, 1, [1], 1.0)
         request = Request("j", wanted, NO_VENDOR, 0, 0)
         assert auctioneer.decide(bid_micros, request, auctioneer.appraise(request))
@@ -188,8 +182,8 @@ def test_amounts_near_the_largest_round_no_plan_above_its_bound():
     market = Market(of, 300, 0, lambda *_: 0.0)
     market.compute_price[:], market.memory_price[:] = 33016112084217.438, 20325730120105.32
     market.price_order.sort(0)
-    auctioneer = Auctioneer(market, PrimalDual("critical", PriceRises(0.0, 0.0)))
+    auctioneer = primal_dual(market, PriceRises(0.0, 0.0))
     request = Request("j", demand(of, 4_233, [17], 1.0), NO_VENDOR, 0, 299)
     bid_micros = 772_395_552_440_773
     assert auctioneer.decide(bid_micros, request, auctioneer.appraise(request)) is not None
-    assert bid_micros == auctioneer.welfare.planned_micros <= auctioneer.dual_bound.micros
+    assert bid_micros == auctioneer.welfare.planned_micros <= auctioneer.prices.bound_micros

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from solvers.auction.market.market import Market
 from solvers.auction.market.window import VendorOption, Window
-from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.certificate import least_additive_cost
 from solvers.auction.mechanism.mechanism import PriceRises, Request
-from solvers.auction.mechanism.primal_dual import PrimalDual
 from solvers.auction.mechanism.search import best_schedule
 from tests.support.examples import examples
-from tests.support.markets import additive_cost, demand, every_schedule, fleet, small_cases
+from tests.support.markets import additive_cost, demand, every_schedule, fleet, primal_dual, small_cases
 
 NO_VENDOR = [VendorOption(None, 0, 0)]
 BUDGETS = st.sampled_from([0, 1, 30, 100, 300, 1_000])
@@ -114,8 +112,7 @@ def test_a_search_cut_short_ends_in_the_same_place_each_time(budget):
 @given(small_cases(most_classes=3), BUDGETS, st.lists(st.integers(0, 60), min_size=1, max_size=4))
 def test_plan_and_price_of_a_search_cut_short_know_no_bid(case, budget, bids):
     market, wanted, options, first, last = case
-    mechanism = PrimalDual("critical", PriceRises(1.0, 1.0), budget_steps=budget)
-    before = Auctioneer(market, mechanism)
+    before = primal_dual(market, PriceRises(1.0, 1.0), budget_steps=budget)
     request = Request("j", wanted, options, first, last)
     offered = before.appraise(request)
     for bid_micros in bids:

@@ -1,0 +1,222 @@
+"""The certificate of posted prices: the dual point of one constant price per unit of room, the best there is.
+
+Any prices make a point of the dual D_1 (Eq. 6) once mu_i covers constraint 6a (erratum P8), whatever was
+charged. At a constant price g per unit, no plan of bid i costs less than `a_i + g u_i`, where a_i is the
+least that a vendor and operation cost and u_i the least that a plan takes (`units.py`), so that
+
+    sum of max(0, b_i - a_i - g u_i) + g x units of all node-slots that a bid could use
+
+bounds the welfare of every schedule. The sum depends on bids by their density (b_i - a_i) / u_i alone: with
+the bids counted in classes of density, the best g is found without looking at a bid again.
+
+Three such points are kept, and the least value counts: with the price on compute, on memory, and half on
+each. One price for all time would say little after a week, so time is cut into *periods*, each a horizon
+long, with a price of its own for the bids that came in it. A node-slot that bids of two periods could use
+costs the higher of both prices.
+
+Admitted plans are worth no more than the bound, one by one (docs/auction.md): a plan l of bid i is worth
+b_i - q - e <= b_i - a_i <= mu_i + g u_i, and takes at least u_i units; what plans take together is no more
+than there is, if what was given back and may be taken again counts anew.
+"""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from solvers.auction.posted.demand_curve import class_of, least_ratio_of
+
+COMPUTE_PARTS = (1.0, 0.5, 0.0)
+"""Of the price of a unit in each of the points; the rest is on memory."""
+_ROUNDING = 1e-9
+"""Relative: more than what sums of floating point numbers lose."""
+
+
+@dataclass
+class _Class:
+    """Bids of like density."""
+
+    net_micros: int = 0
+    units: float = 0.0
+
+
+@dataclass
+class _Point:
+    """One of the dual points."""
+
+    compute_part: float
+    settled_micros: int = 0
+    """Bids of earlier periods, and node-slots before the present one."""
+    price: float = 0.0
+    """Per unit, for the bids of the present period."""
+    gain_micros: int = 0
+    """Sum of mu_i of its bids at this price."""
+    price_before: float = 0.0
+    """Of the period before, whose bids could use node-slots of this one."""
+    classes: defaultdict[int, _Class] = field(default_factory=lambda: defaultdict(_Class))
+    """By class of density, with `reference`."""
+    reference: float | None = None
+
+    def units(self, compute: float, memory: float) -> float:
+        return self.compute_part * compute + (1 - self.compute_part) * memory
+
+
+class ConstantPrices:
+    """See `bound_micros`."""
+
+    def __init__(self, first_slot: int, period_slots: int) -> None:
+        """`period_slots` is no less than the horizon, so that no bid reaches beyond the next period."""
+        self._points = [_Point(part) for part in COMPUTE_PARTS]
+        self._period_slots = period_slots
+        self._period_first_slot = first_slot
+        self._open: list[list[float]] = []
+        """Units of compute and of memory of each slot from the period's first on that a bid could use."""
+        self._opened_before = 0
+        """How many of them bids of the period before could use."""
+        self._shared = [0.0, 0.0]
+        """Units in the slots that bids of the period before could use too."""
+        self._own = [0.0, 0.0]
+
+    @property
+    def bound_micros(self) -> int:
+        """The least value of the points; rounded up."""
+        return min(
+            point.settled_micros + point.gain_micros + self._room_micros(point, point.price)
+            for point in self._points
+        )
+
+    def open(self, last_slot: int, units_per_slot: float) -> None:
+        """A bid could use the slots up to this one: node-slots there count from now on."""
+        opened = last_slot + 1 - self._period_first_slot - len(self._open)
+        if opened > 0:
+            self._open += [[units_per_slot, units_per_slot] for _ in range(opened)]
+            self._own = [units + opened * units_per_slot for units in self._own]
+
+    def add_room(self, slot: int, compute_units: float, memory_units: float) -> None:
+        """There is more room in a slot than was counted: a node that came, or node-slots that were given
+        back."""
+        place = slot - self._period_first_slot
+        if 0 <= place < len(self._open):
+            for room in (self._open[place], self._shared if place < self._opened_before else self._own):
+                room[0] += compute_units
+                room[1] += memory_units
+
+    def judge(self, net_micros: int, compute_units: float, memory_units: float) -> None:
+        """Count a bid."""
+        if net_micros > 0:
+            for point in self._points:
+                units = point.units(compute_units, memory_units)
+                held = point.classes[self._class_in(point, net_micros / units)]
+                held.net_micros += net_micros
+                held.units += units
+                point.gain_micros += _gain_micros(net_micros, units, point.price)
+
+    def take_back(self, net_micros: int, compute_units: float, memory_units: float, slot: int) -> None:
+        """Forget a bid that is withdrawn; one of an earlier period stays, which leaves the bound one."""
+        if net_micros <= 0 or slot < self._period_first_slot:
+            return
+        for point in self._points:
+            units = point.units(compute_units, memory_units)
+            held = point.classes[self._class_in(point, net_micros / units)]
+            held.net_micros -= net_micros
+            held.units -= units
+            # No more than what it was counted with, alone or with others of its class.
+            point.gain_micros -= max(
+                math.floor(net_micros * (1 - _ROUNDING) - point.price * units * (1 + _ROUNDING)), 0
+            )
+
+    def advance(self, first_slot: int) -> None:
+        """Choose the best prices anew, and begin a new period if the present one is over."""
+        for point in self._points:
+            self._improve(point)
+        if first_slot < self._period_first_slot + self._period_slots:
+            return
+        passed = min(first_slot - self._period_first_slot, len(self._open))
+        over, still_shared = self._open[:passed], self._opened_before > passed
+        shared = _sums(over[: self._opened_before])
+        own = _sums(over[self._opened_before :])
+        for point in self._points:
+            point.settled_micros += point.gain_micros + _room_micros(point, shared, own, point.price)
+            point.price_before = max(point.price, point.price_before) if still_shared else point.price
+            point.classes.clear()
+            point.gain_micros = 0
+        self._open = self._open[passed:]
+        self._opened_before = len(self._open)
+        self._shared, self._own = _sums(self._open), [0.0, 0.0]
+        self._period_first_slot = first_slot
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes, of types that msgpack writes."""
+        return {
+            "points": [
+                [
+                    # Amounts may outgrow 64 bits over the years, so they travel as text.
+                    str(point.settled_micros),
+                    point.price,
+                    str(point.gain_micros),
+                    point.price_before,
+                    [[place, str(held.net_micros), held.units] for place, held in point.classes.items()],
+                    point.reference,
+                ]
+                for point in self._points
+            ],
+            "period_first_slot": self._period_first_slot,
+            "open": self._open,
+            "opened_before": self._opened_before,
+            "room": [self._shared, self._own],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the state of another."""
+        for point, (settled, price, gain, before, classes, reference) in zip(
+            self._points, state["points"], strict=True
+        ):
+            point.settled_micros, point.price, point.gain_micros = int(settled), price, int(gain)
+            point.price_before, point.reference = before, reference
+            point.classes.clear()
+            for place, net, units in classes:
+                point.classes[place] = _Class(int(net), units)
+        self._period_first_slot = state["period_first_slot"]
+        self._open = [list(units) for units in state["open"]]
+        self._opened_before = state["opened_before"]
+        self._shared, self._own = (list(units) for units in state["room"])
+
+    def _improve(self, point: _Point) -> None:
+        """Take the price of least value for the bids of the period, of the classes' least densities and 0."""
+        best_price, best_gain = 0.0, sum(held.net_micros for held in point.classes.values())
+        best = best_gain + self._room_micros(point, 0.0)
+        net, units = 0, 0.0
+        for place in sorted(point.classes, reverse=True):
+            held = point.classes[place]
+            net += held.net_micros
+            units += held.units
+            assert point.reference is not None
+            price = point.reference * least_ratio_of(place)
+            gain = math.ceil(net - price * units * (1 - _ROUNDING) + net * _ROUNDING)
+            value = gain + self._room_micros(point, price)
+            if value < best:
+                best, best_price, best_gain = value, price, gain
+        point.price, point.gain_micros = best_price, best_gain
+
+    def _room_micros(self, point: _Point, price: float) -> int:
+        return _room_micros(point, self._shared, self._own, price)
+
+    @staticmethod
+    def _class_in(point: _Point, density: float) -> int:
+        if point.reference is None:
+            point.reference = density
+        return class_of(density / point.reference)
+
+
+def _gain_micros(net_micros: int, units: float, price: float) -> int:
+    return max(math.ceil(net_micros - price * units * (1 - _ROUNDING)), 0)
+
+
+def _room_micros(point: _Point, shared: list[float], own: list[float], price: float) -> int:
+    """What node-slots cost, shared ones at the price of the period before if that is higher."""
+    micros = point.units(*shared) * max(price, point.price_before) + point.units(*own) * price
+    return math.ceil(micros * (1 + _ROUNDING))
+
+
+def _sums(room: list[list[float]]) -> list[float]:
+    return [math.fsum(units[0] for units in room), math.fsum(units[1] for units in room)]

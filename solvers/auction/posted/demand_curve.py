@@ -1,0 +1,216 @@
+"""How much room has lately been asked for at each price: what the price level is read off.
+
+A bid offers so many micros per unit of room (see `units.py`). The curve holds, by that density, the units
+asked for, in two kinds that are trusted differently:
+
+- *sold*: what winners offered. A win has its price, so raising the level by winning costs money.
+- *unsold*: what losers offered, but for what they offered beyond the level that they lost at. A losing bid is
+  free, so it must not raise a price; it may keep one from falling, as long as there are sales: unsold units
+  count up to `MOST_UNSOLD` times the sold ones.
+
+Older bids fade. In steady times memory lasts for a horizon; when the units asked for per slot are far from
+what the memory has them to be, it fades within hours, so that a day unlike the last is found out.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from solvers.compiled import Floats, Ints
+
+CLASSES_PER_OCTAVE = 32
+"""Densities are counted in classes this fine, from a density of the zone's own: so no unit of money is
+special."""
+MOST_UNSOLD = 4.0
+SURPRISE = 2.0
+"""How many times more or less than remembered is far."""
+_HASTE = 2.0
+"""Then memory fades within so small a part of the time that was looked at."""
+_FAINT = 1e-9
+"""Part of all units below which a class is dropped."""
+
+
+class DemandCurve:
+    """Of one zone. Densities are micros per unit, and whole classes of them."""
+
+    def __init__(self, memory_slots: int) -> None:
+        self._memory_slots = memory_slots
+        self.reference: float | None = None
+        """The density that classes are counted from: the first one ever counted."""
+        self._classes: Ints = np.zeros(0, np.int64)
+        """Descending."""
+        self._sold: Floats = np.zeros(0)
+        self._unsold: Floats = np.zeros(0)
+        self.slots = 0.0
+        """Of how many slots the bids are that are remembered, older ones counting less."""
+        self._window_units = 0.0
+        """Sum of the sold units, each times the slots in which it might have run."""
+        self._fresh_units = 0.0
+        """What was asked for since the last slot began."""
+        self._recent_units = 0.0
+        """Mean of it per slot, over the last few."""
+        self._recent_weight = 0.0
+        self._lost: list[tuple[float, float]] = []
+        """Since the last slot began: what is lost moves no price of its own slot."""
+        self._rate: tuple[Floats, Floats] | None = None
+
+    @property
+    def mean_window_slots(self) -> float | None:
+        """In how many slots what was sold might have run, on average; None before anything was."""
+        sold = float(_sum(self._sold))
+        return self._window_units / sold if sold > 0 else None
+
+    @property
+    def units_per_slot(self) -> float:
+        """What was asked for lately, at any price."""
+        return self._recent_units / self._recent_weight if self._recent_weight else 0.0
+
+    def sell(self, density: float, units: float, window_slots: int) -> None:
+        """Count a winner."""
+        self._fresh_units += units
+        if density > 0:
+            place = self._place(density)
+            self._sold[place] += units
+            self._window_units += units * window_slots
+            self._rate = None
+
+    def lose(self, density: float, units: float) -> None:
+        """Count a loser; its density is at most the level that it lost at."""
+        self._fresh_units += units
+        if density > 0:
+            self._lost.append((density, units))
+
+    def take_back(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
+        """Undo a sale of so many slots ago, as far as it is remembered at the usual pace."""
+        if density <= 0:
+            return
+        place = self._place(density)
+        left = min(units * power(1 - 1 / self._memory_slots, age_slots), float(self._sold[place]))
+        self._sold[place] -= left
+        self._window_units = max(self._window_units - left * window_slots, 0.0)
+        self._rate = None
+
+    def advance(self, slots: int, recent_slots: float) -> None:
+        """Let so many slots pass.
+
+        Args:
+            recent_slots: over how many, about, what was asked for lately is averaged.
+        """
+        if slots > 4 * self._memory_slots:
+            self._lost.clear()
+            self._forget(0.0)
+            self.slots, self._fresh_units, self._recent_units, self._recent_weight = 0.0, 0.0, 0.0, 0.0
+            return
+        for density, units in self._lost:
+            place = self._place(density)
+            self._unsold[place] += units
+        self._lost.clear()
+        kept = 1.0
+        remembered = _sum(self._sold) + _sum(self._unsold)
+        for _ in range(slots):
+            self._recent_units += (self._fresh_units - self._recent_units) / recent_slots
+            self._recent_weight += (1 - self._recent_weight) / recent_slots
+            self._fresh_units = 0.0
+            fading = 1 / self._memory_slots
+            if self.slots > recent_slots and remembered > 0:
+                usual = remembered * kept / self.slots
+                if not usual / SURPRISE <= self.units_per_slot <= usual * SURPRISE:
+                    fading = max(fading, _HASTE / recent_slots)
+            self.slots = self.slots * (1 - fading) + 1
+            kept *= 1 - fading
+        self._forget(kept)
+
+    def density_at(self, units: float) -> float:
+        """The density of the first unit, from the highest down, for which so many units have no room; 0 where
+        all have."""
+        if self._rate is None:
+            sold, unsold = _sum(self._sold), _sum(self._unsold)
+            part = min(1.0, MOST_UNSOLD * sold / unsold) if unsold > 0 else 0.0
+            self._rate = np.cumsum(self._sold + part * self._unsold), np.cumsum(self._sold)
+        return self._at(self._rate[0], units)
+
+    def sold_density(self, part: float) -> float:
+        """What so large a part of the sold units offered or more."""
+        self.density_at(0.0)
+        assert self._rate is not None
+        sold = self._rate[1]
+        return self._at(sold, part * float(sold[-1])) if sold.size else 0.0
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes, of types that msgpack writes."""
+        return {
+            "reference": self.reference,
+            "classes": self._classes.tolist(),
+            "sold": self._sold.tolist(),
+            "unsold": self._unsold.tolist(),
+            "slots": self.slots,
+            "window_units": self._window_units,
+            "lost": self._lost,
+            "recent": [self._fresh_units, self._recent_units, self._recent_weight],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the state of another."""
+        self.reference = state["reference"]
+        self._classes = np.array(state["classes"], np.int64)
+        self._sold, self._unsold = np.array(state["sold"], float), np.array(state["unsold"], float)
+        self.slots, self._window_units = state["slots"], state["window_units"]
+        self._lost = [(density, units) for density, units in state["lost"]]
+        self._fresh_units, self._recent_units, self._recent_weight = state["recent"]
+        self._rate = None
+
+    def _at(self, units_above: Floats, units: float) -> float:
+        place = int(np.searchsorted(units_above, units, side="right"))
+        if place >= len(units_above) or self.reference is None:
+            return 0.0
+        return self.reference * least_ratio_of(int(self._classes[place]))
+
+    def _place(self, density: float) -> int:
+        if self.reference is None:
+            self.reference = density
+        wanted = class_of(density / self.reference)
+        place = int(np.searchsorted(-self._classes, -wanted))
+        if place == len(self._classes) or self._classes[place] != wanted:
+            self._classes = np.insert(self._classes, place, wanted)
+            self._sold = np.insert(self._sold, place, 0.0)
+            self._unsold = np.insert(self._unsold, place, 0.0)
+        return place
+
+    def _forget(self, kept: float) -> None:
+        self._sold *= kept
+        self._unsold *= kept
+        self._window_units *= kept
+        least = _FAINT * (_sum(self._sold) + _sum(self._unsold))
+        heard = self._sold + self._unsold > least
+        self._classes, self._sold = self._classes[heard], self._sold[heard]
+        self._unsold = self._unsold[heard]
+        self._rate = None
+
+
+def class_of(ratio: float) -> int:
+    """The class of a positive ratio, larger for larger ones: exact, as it takes no logarithm."""
+    mantissa, exponent = math.frexp(ratio)
+    return exponent * CLASSES_PER_OCTAVE + int((2 * mantissa - 1) * CLASSES_PER_OCTAVE)
+
+
+def least_ratio_of(place: int) -> float:
+    """The least ratio of a class."""
+    exponent, step = divmod(place, CLASSES_PER_OCTAVE)
+    return math.ldexp(1 + step / CLASSES_PER_OCTAVE, exponent - 1)
+
+
+def power(base: float, exponent: int) -> float:
+    """By multiplication alone: the library's own power differs from machine to machine."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def _sum(values: Floats) -> float:
+    # numpy's own sum depends on the machine's vector width.
+    return math.fsum(values.tolist())

@@ -1,0 +1,87 @@
+"""Two levels of price per unit of room, read off the demand curve and moved towards it in bounded steps.
+
+The *base* is what room costs everywhere ahead: the density at which what is asked for per slot, over the span
+ahead, just fits into what is still free there. This is the dual price of the re-solved fluid problem (S.
+Jasin, S. Kumar, "A Re-Solving Heuristic with Bounded Revenue Loss for Network Revenue Management with
+Customer Choice", 2012), and it follows the gap between use and room as dual mirror descent does (S. Balseiro,
+H. Lu, V. Mirrokni, "The Best of Many Worlds", 2023). The *guard* is the density at which it would fit into a
+fifth of that room: what the last room of a slot is kept for.
+
+Both rise only with awards, by no more than a factor for the share of the span that is sold, and fall by no
+more than a part per slot.
+"""
+
+from dataclasses import dataclass
+
+from solvers.auction.posted.demand_curve import DemandCurve
+
+_SPAN_WINDOWS = 2.2
+"""The span ahead is so many times the mean window of what is sold: bids are planned over it."""
+_UNHEARD = 0.2
+"""Before bids of this part of the span were heard, demand is taken to be so much less than what was heard."""
+_GUARD_ROOM = 0.2
+_RECENT = 0.1
+"""Part of the span over which demand is averaged to find out that it has changed."""
+_FASTEST_FALL = 0.5
+_FALL_SLOTS = 10.0
+"""Prices fall by e in about a tenth of the span."""
+RISE_PER_SHARE = 139.0
+"""A level at most doubles while a half per cent of the span's room is sold (ln 2 / 0.005)."""
+_FIRST_STEP = 1 / 16
+"""The least level above none: this part of what operation costs per unit."""
+_FIRST_OFFER = 1 / 64
+"""Likewise of the lowest offer that was ever sold, where operation costs nothing."""
+
+
+@dataclass
+class Levels:
+    """Of one zone, in micros per unit."""
+
+    horizon_slots: int
+    base: float = 0.0
+    guard: float = 0.0
+
+    def span_slots(self, curve: DemandCurve) -> int:
+        """How far ahead prices look."""
+        window = curve.mean_window_slots
+        if window is None:
+            return self.horizon_slots
+        return max(min(int(_SPAN_WINDOWS * window), self.horizon_slots), 1)
+
+    def recent_slots(self, curve: DemandCurve) -> float:
+        """Over how many slots a change of demand is looked for."""
+        return max(_RECENT * self.span_slots(curve), 1.0)
+
+    def fall(self, curve: DemandCurve) -> float:
+        """By what part prices may fall in a slot."""
+        return min(_FALL_SLOTS / (_FALL_SLOTS + self.span_slots(curve)), _FASTEST_FALL)
+
+    def sink(self, kept: float) -> None:
+        """Let the levels fall to a part of what they were."""
+        self.base *= kept
+        self.guard *= kept
+
+    def rise(self, curve: DemandCurve, free_units: float, sold_share: float, least: float) -> None:
+        """Move the levels up to what the curve says.
+
+        Args:
+            free_units: what is free over the span ahead.
+            sold_share: of all room of the span, what was just sold.
+            least: the level that they rise to at once.
+        """
+        span = self.span_slots(curve)
+        fitting = max(free_units, 0.0) * (curve.slots + _UNHEARD * span) / span
+        factor = 1.0 + RISE_PER_SHARE * sold_share
+        self.base = _risen(self.base, curve.density_at(fitting), least, factor)
+        self.guard = _risen(self.guard, curve.density_at(_GUARD_ROOM * fitting), least, factor)
+
+
+def least_level(operational_per_unit: float, lowest_offer: float | None) -> float:
+    """Where levels begin to rise from."""
+    if operational_per_unit > 0:
+        return _FIRST_STEP * operational_per_unit
+    return _FIRST_OFFER * lowest_offer if lowest_offer is not None else 0.0
+
+
+def _risen(level: float, wanted: float, least: float, factor: float) -> float:
+    return max(level, min(wanted, max(level, least) * factor))

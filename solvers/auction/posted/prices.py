@@ -1,0 +1,342 @@
+"""Posted prices of a zone: of compute and of memory, per slot and class of nodes, and how they move.
+
+A node-slot of a class costs its units (`units.py`) times the base level, and more as the class fills up in
+the slot: half of the guard level times the square of what is taken (`levels.py`). Of the two resources, the
+one that is scarcer carries the price. No bid moves a price before it is decided, losing bids never raise one,
+and within a slot none falls; from slot to slot it falls by a bounded part, whatever was given back.
+"""
+
+import math
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.market import Market, Placement, placement_of
+from solvers.auction.market.window import Window
+from solvers.auction.mechanism.mechanism import Request
+from solvers.auction.mechanism.prices import ClassPrice, Counted
+from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
+from solvers.auction.posted.bound import ConstantPrices
+from solvers.auction.posted.demand_curve import DemandCurve, power
+from solvers.auction.posted.levels import Levels, least_level
+from solvers.auction.posted.plans import Found, cheapest
+from solvers.auction.posted.units import least_cost_micros, least_memory_units
+from solvers.compiled import Floats, Ints, kernel
+
+_GUARD_PART = 0.5
+_TYPICAL_PART = 0.5
+"""What so large a part of the sold units offered or more is typical."""
+
+
+class PostedPrices:
+    """See `Prices`. Arrays of prices have shape (slots, classes), in micros per node-slot."""
+
+    def __init__(self, market: Market) -> None:
+        self._market = market
+        classes = market.fleet.classes
+        horizon_slots = market.horizon_slots
+        self._node_units = np.array([c.capacity_samples for c in classes])
+        self._first_slot = market.first_slot
+        self.curve = DemandCurve(horizon_slots)
+        self.levels = Levels(horizon_slots)
+        self._compute = np.zeros((horizon_slots, len(classes)))
+        self._memory = np.zeros((horizon_slots, len(classes)))
+        self._compute_part = 0.5
+        """Of the price of a unit."""
+        self._lowest_offer: float | None = None
+        self._certificate = ConstantPrices(market.first_slot, horizon_slots)
+        self._taken = _taken(market)
+
+    @property
+    def bound_micros(self) -> int:
+        return self._certificate.bound_micros
+
+    def advance(self) -> None:
+        passed = self._market.first_slot - self._first_slot
+        if passed > 0:
+            self._first_slot = self._market.first_slot
+            kept = power(1.0 - self.levels.fall(self.curve), passed)
+            for prices in (self._compute, self._memory):
+                _move_on(prices, passed, kept)
+            self.levels.sink(kept)
+            self.curve.advance(passed, self.levels.recent_slots(self.curve))
+            self._certificate.advance(self._first_slot)
+        self._taken = _taken(self._market)
+        self._weigh()
+        self._post(sold_units=0.0)
+
+    def judge(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
+        if window is None:
+            return Counted(slot=self._first_slot)
+        self._certificate.open(self._first_slot + window.columns.stop - 1, self._units_per_slot())
+        counted = Counted(
+            net_micros=bid_micros - least_cost_micros(request.demand, window),
+            compute_units=float(request.demand.work_samples),
+            memory_units=least_memory_units(request.demand, self._node_units),
+            window_slots=window.slots,
+            slot=self._first_slot,
+        )
+        self._certificate.judge(counted.net_micros, counted.compute_units, counted.memory_units)
+        return counted
+
+    def lost(self, counted: Counted) -> None:
+        units = self._units(counted)
+        if units > 0:
+            self.curve.lose(min(counted.net_micros / units, self.levels.base), units)
+
+    def rise(self, schedule: Schedule, demand: Demand, counted: Counted, welfare_micros: int) -> float:  # noqa: ARG002
+        return 0.0
+
+    def awarded(self, schedule: Schedule, demand: Demand, bid_micros: int, counted: Counted) -> None:  # noqa: ARG002
+        units = self._units(counted)
+        offer = counted.net_micros / units
+        if offer > 0:
+            self._lowest_offer = offer if self._lowest_offer is None else min(self._lowest_offer, offer)
+        self.curve.sell(offer, units, counted.window_slots)
+        self._count(schedule.placement, demand, 1.0)
+        self._post(sold_units=units)
+
+    def withdrawn(self, counted: Counted) -> None:
+        """What it offered is forgotten; prices stay for the slot, and then fall."""
+        units = self._units(counted)
+        if units > 0:
+            age_slots = self._first_slot - counted.slot
+            self.curve.take_back(counted.net_micros / units, units, counted.window_slots, age_slots)
+        self._certificate.take_back(
+            counted.net_micros, counted.compute_units, counted.memory_units, counted.slot
+        )
+        self._taken = _taken(self._market)
+
+    def released(self, placement: Placement, demand: Demand) -> None:
+        _, _, classes = self._market.locate(placement)
+        units = self._node_units[classes]
+        shares = demand.compute_share[classes] * units, demand.memory_share[classes] * units
+        for slot, compute, memory in zip(
+            placement.slots, shares[0].tolist(), shares[1].tolist(), strict=True
+        ):
+            self._certificate.add_room(slot, compute, memory)
+        self._count(placement, demand, -1.0)
+
+    def replan(
+        self,
+        demand: Demand,
+        window: Window,
+        priced: AbstractSet[tuple[int, int]],  # noqa: ARG002
+        density_micros: float,  # noqa: ARG002
+        budget_steps: int,
+    ) -> Schedule | None:
+        """The rest goes where it is in the way of others least, as a new task does."""
+        found = self._placed(demand, window, budget_steps)
+        if found.option < 0:
+            return None
+        schedule = self._described(demand, window, found)
+        self._market.reserve(schedule.placement, demand)
+        self._count(schedule.placement, demand, 1.0)
+        self._post(sold_units=0.0)
+        return replace(schedule, search_steps=found.steps)
+
+    def plan(
+        self, demand: Demand, window: Window, budget_steps: int = SEARCH_BUDGET_STEPS
+    ) -> Schedule | None:
+        """The plan for a task and its price, neither of which a bid is known for.
+
+        The price is the cheapest plan's at posted prices. The plan is the one that leaves most to others: it
+        weighs near node-slots less than far ones, since what is near is soon lost, and those of an empty
+        class less than those of a full one. It is done by the same deadline. Where its vendor and operation
+        alone cost more than the price, the cheapest plan itself is taken, so that no price is below cost.
+        """
+        columns = window.columns
+        priced = cheapest(
+            self._market.node_slots(columns.start, columns.stop),
+            demand,
+            self._compute[columns],
+            self._memory[columns],
+            window.operational,
+            window.delays_slots,
+            window.prices_micros,
+            budget_steps,
+        )
+        if priced.option < 0:
+            return None
+        placed = self._placed(demand, window, budget_steps)
+        schedule = self._described(demand, window, placed if placed.option >= 0 else priced)
+        if schedule.vendor_micros + schedule.operational_micros > priced.cost:
+            schedule = self._described(demand, window, priced)
+        room = max(priced.cost - schedule.vendor_micros - schedule.operational_micros, 0.0)
+        part = priced.memory / (priced.compute + priced.memory) if priced.memory > 0 else 0.0
+        return replace(
+            schedule,
+            compute_micros=room - room * part,
+            memory_micros=room * part,
+            gap_micros=max(priced.cost - priced.bound, 0.0),
+            search_steps=priced.steps + placed.steps,
+        )
+
+    def of_class(self, index: int) -> ClassPrice:
+        compute, memory = self._compute[:, index], self._memory[:, index]
+        slots = len(compute)
+        return ClassPrice(
+            math.fsum(compute.tolist()) / slots,
+            float(compute.max()),
+            math.fsum(memory.tolist()) / slots,
+            float(memory.max()),
+        )
+
+    def take_over(self, before: "PostedPrices") -> None:
+        """Units are the same for all nodes, so what was learned stays; room that came counts anew."""
+        self.curve.restore(before.curve.state())
+        self.levels.base, self.levels.guard = before.levels.base, before.levels.guard
+        self._compute_part, self._lowest_offer = before._compute_part, before._lowest_offer
+        self._certificate.restore(before._certificate.state())
+        known = before._market.fleet
+        for row, node in enumerate(self._market.fleet.nodes):
+            units = self._node_units[self._market.fleet.class_of_row[row]]
+            old = known.row_of.get(node)
+            more = units - (0.0 if old is None else before._node_units[known.class_of_row[old]])
+            if more > 0:
+                for slot in range(self._first_slot, self._first_slot + before._market.horizon_slots):
+                    self._certificate.add_room(slot, more, more)
+        old_index = {(c.gpu_type, c.tariff.name): index for index, c in enumerate(known.classes)}
+        kept = min(len(self._compute), len(before._compute))
+        for index, node_class in enumerate(self._market.fleet.classes):
+            place = old_index.get((node_class.gpu_type, node_class.tariff.name))
+            if place is not None:
+                self._compute[:kept, index] = before._compute[:kept, place]
+                self._memory[:kept, index] = before._memory[:kept, place]
+        self._taken = _taken(self._market)
+        self._post(sold_units=0.0)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "first_slot": self._first_slot,
+            "curve": self.curve.state(),
+            "levels": [self.levels.base, self.levels.guard],
+            "compute_part": self._compute_part,
+            "lowest_offer": self._lowest_offer,
+            "certificate": self._certificate.state(),
+            "compute": self._compute.tobytes(),
+            "memory": self._memory.tobytes(),
+            "taken": self._taken.tobytes(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._first_slot = state["first_slot"]
+        self.curve.restore(state["curve"])
+        self.levels.base, self.levels.guard = state["levels"]
+        self._compute_part, self._lowest_offer = state["compute_part"], state["lowest_offer"]
+        self._certificate.restore(state["certificate"])
+        for name, array in (("compute", self._compute), ("memory", self._memory), ("taken", self._taken)):
+            array[:] = np.frombuffer(state[name], "<f8").reshape(array.shape)
+
+    def _units(self, counted: Counted) -> float:
+        part = self._compute_part
+        return part * counted.compute_units + (1 - part) * counted.memory_units
+
+    def _units_per_slot(self) -> float:
+        """Of all nodes of the zone, up or not."""
+        nodes = np.array([c.stop - c.start for c in self._market.fleet.classes])
+        return float(math.fsum((nodes * self._node_units).tolist()))
+
+    def _described(self, demand: Demand, window: Window, found: Found) -> Schedule:
+        placement = placement_of(found.rows, self._market.first_slot + window.columns.start)
+        return describe(self._market, demand, window.options[found.option], placement)
+
+    def _placed(self, demand: Demand, window: Window, budget_steps: int) -> Found:
+        columns = window.columns
+        typical = max(self.levels.base, self.curve.sold_density(_TYPICAL_PART))
+        span = self.levels.span_slots(self.curve)
+        ahead = np.sqrt(np.arange(columns.start, columns.stop) / span)[:, np.newaxis]
+        taken = self._taken[:, columns]
+        squared = taken * taken
+        weights = (ahead + squared * squared) * self._node_units * typical
+        return cheapest(
+            self._market.node_slots(columns.start, columns.stop),
+            demand,
+            weights[0] * self._compute_part,
+            weights[1] * (1 - self._compute_part),
+            window.operational,
+            window.delays_slots,
+            window.prices_micros,
+            budget_steps,
+        )
+
+    def _count(self, placement: Placement, demand: Demand, sign: float) -> None:
+        columns, _, classes = self._market.locate(placement)
+        nodes = np.array([c.stop - c.start for c in self._market.fleet.classes])[classes]
+        self._taken[0, columns, classes] += sign * demand.compute_share[classes] / nodes
+        self._taken[1, columns, classes] += sign * demand.memory_share[classes] / nodes
+
+    def _weigh(self) -> None:
+        """Put the price on the resource of which more is taken."""
+        compute, memory = self._taken_units()
+        if compute + memory > 0:
+            compute, memory = _eighth(compute), _eighth(memory)
+            self._compute_part = compute / (compute + memory)
+
+    def _taken_units(self) -> tuple[float, float]:
+        span = self.levels.span_slots(self.curve)
+        nodes = np.array([c.stop - c.start for c in self._market.fleet.classes])
+        units = self._taken[:, :span] * (nodes * self._node_units)
+        return math.fsum(units[0].ravel().tolist()), math.fsum(units[1].ravel().tolist())
+
+    def _post(self, sold_units: float) -> None:
+        """Move the levels, and raise every price that is below what they make it."""
+        span = self.levels.span_slots(self.curve)
+        up = self._market.node_up & self._market.node_open
+        units_per_slot = float(math.fsum(self._market.capacity_samples[up].tolist()))
+        compute, memory = self._taken_units()
+        part = self._compute_part
+        free = units_per_slot * span - (part * compute + (1 - part) * memory)
+        room = max(units_per_slot * span, 1.0)
+        least = least_level(self._operational_per_unit(), self._lowest_offer)
+        self.levels.rise(self.curve, free, sold_units / room, least)
+        weighted = self._node_units * (
+            self.levels.base + _GUARD_PART * self.levels.guard * self._taken * self._taken
+        )
+        np.maximum(self._compute, part * weighted[0], out=self._compute)
+        np.maximum(self._memory, (1 - part) * weighted[1], out=self._memory)
+
+    def _operational_per_unit(self) -> float:
+        """In the next slot, on the class that is cheapest to run."""
+        return float((self._market.full_costs[0] / self._node_units).min())
+
+
+def _eighth(value: float) -> float:
+    square = value * value
+    fourth = square * square
+    return fourth * fourth
+
+
+def _move_on(prices: Floats, passed: int, kept: float) -> None:
+    """Let prices fall, and new slots open at what the last one costs, so that waiting for them pays no more
+    than waiting for any other."""
+    prices *= kept
+    moved = min(passed, len(prices))
+    last = prices[-1].copy()
+    prices[: len(prices) - moved] = prices[moved:].copy()
+    prices[len(prices) - moved :] = last
+
+
+def _taken(market: Market) -> Floats:
+    """(2, slots, classes) what is taken of the compute and of the memory of each class."""
+    classes = len(market.fleet.classes)
+    bounds = np.array([c.start for c in market.fleet.classes] + [len(market.fleet.nodes)], np.int64)
+    taken = np.zeros((2, market.horizon_slots, classes))
+    for index, (free, capacity) in enumerate(
+        ((market.free_samples, market.capacity_samples), (market.free_gib, market.capacity_gib))
+    ):
+        _sum_taken(free, capacity, bounds, taken[index])
+    return taken
+
+
+@kernel
+def _sum_taken(free: Floats, capacity: Floats, bounds: Ints, taken: Floats) -> None:
+    for slot in range(free.shape[0]):
+        for index in range(bounds.size - 1):
+            total = 0.0
+            for row in range(bounds[index], bounds[index + 1]):
+                total += 1.0 - free[slot, row] / capacity[row]
+            taken[slot, index] = total / (bounds[index + 1] - bounds[index])

@@ -1,0 +1,55 @@
+"""Units of room, alike for all classes of nodes: a node has as many as it trains samples in a slot.
+
+A task that takes a share s of a node's compute takes s times the node's units of compute, so all of its work
+takes as many units as it has samples, on whichever class. Memory is counted likewise: a share of a node's
+memory is worth as many units as that share of its compute. A price per unit is then one number for nodes of
+any speed, and a node-slot of a class costs it times the class's units.
+"""
+
+import numpy as np
+
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.window import Window
+from solvers.compiled import Floats, Ints, kernel
+
+
+def least_memory_units(demand: Demand, capacity_samples: Floats) -> float:
+    """No plan takes less memory: the work, at the class with the least memory per sample.
+
+    Args:
+        capacity_samples: (classes,) the units of a node.
+    """
+    runs = demand.samples > 0
+    per_sample = demand.memory_share[runs] * capacity_samples[runs] / demand.samples[runs]
+    return float(per_sample.min()) * demand.work_samples
+
+
+def least_cost_micros(demand: Demand, window: Window) -> int:
+    """No plan costs less for its vendor and its operation, whatever has room; in whole micros."""
+    operational = _least_operational(
+        window.operational[int(window.delays_slots[0]) :], demand.samples, demand.work_samples
+    )
+    # Vendors are ascending in delay and descending in price.
+    return int(window.prices_micros[-1]) + int(operational * (1 - 1e-12))
+
+
+@kernel
+def _least_operational(operational: Floats, samples: Ints, work_samples: int) -> float:
+    """The work in the slots where a sample costs least, a last part of a slot at its part of the cost."""
+    slots, classes = operational.shape
+    per_sample = np.full(slots, np.inf)
+    most = 0
+    for index in range(classes):
+        most = max(most, samples[index])
+        if samples[index] > 0:
+            for slot in range(slots):
+                per_sample[slot] = min(per_sample[slot], operational[slot, index] / samples[index])
+    per_sample.sort()
+    total, left = 0.0, work_samples
+    for slot in range(slots):
+        part = min(left, most)
+        total += part * per_sample[slot]
+        left -= part
+        if left <= 0:
+            break
+    return total
