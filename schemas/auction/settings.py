@@ -86,6 +86,11 @@ class AuctionPolicy(MarketPolicy):
     ] = ()
     """By GPU type; where none is given, prices open at zero, as printed."""
 
+    quotas: Annotated[Literal["full", "even"], Field(exclude_if=lambda quotas: quotas == "full")] = "full"
+    """What a plan reserves in each of its slots: `full` is as much as the task trains in one, s_ik as
+    printed, even in the last, which may need less; `even` is the work divided by the slots that it takes at
+    that speed, so that little is gained by a claim to be slower."""
+
     def faults(self, zone: "Zone") -> Iterator[str]:
         """More classes of nodes than can be searched; opening prices of a GPU type that the zone lacks, or
         that has them twice."""

@@ -7,6 +7,7 @@ from typing import NamedTuple, Self, cast
 import numpy as np
 
 from schemas.auction.evidence import MemorySource, SpeedSource
+from schemas.auction.settings import AuctionPolicy
 from schemas.cells import ThroughputRow, Zone
 from schemas.decisions import RejectionReason
 from schemas.lora import LoraHyperparameters, LoraWorkload
@@ -117,7 +118,8 @@ class Demand(NamedTuple):
 
     work_samples: int
     samples: Ints
-    """s_ik: whole samples trained per slot; 0 where the task cannot run on the class."""
+    """s_ik: whole samples trained per slot, as the policy's `quotas` say; 0 where the task cannot run on the
+    class."""
     compute_share: Floats
     """s_ik / C_kp."""
     memory_gib: float
@@ -139,7 +141,7 @@ class Demand(NamedTuple):
         for index, node_class in enumerate(fleet.classes):
             per_slot = math.floor(speeds.get(node_class.gpu_type, 0.0) * slot_s)
             if per_slot <= node_class.capacity_samples and memory_gib <= node_class.capacity_gib:
-                samples[index] = min(per_slot, work_samples)
+                samples[index] = _quota(per_slot, work_samples, zone)
         if not samples.any():
             raise UnjudgeableError(
                 "larger_than_a_node",
@@ -178,6 +180,15 @@ class Demand(NamedTuple):
         runs = self.samples > 0
         per_sample = (self.compute_share[runs] + self.memory_share[runs]) / self.samples[runs]
         return float(per_sample.min()) * self.work_samples
+
+
+def _quota(per_slot: int, work_samples: int, zone: Zone) -> int:
+    """What a task that trains `per_slot` samples at most in a slot trains in each."""
+    quota = min(per_slot, work_samples)
+    if quota and isinstance(zone.policy, AuctionPolicy) and zone.policy.quotas == "even":
+        slots = -(-work_samples // quota)
+        return -(-work_samples // slots)
+    return quota
 
 
 def _refuse_understated_memory(workload: LoraWorkload, zone: Zone) -> None:
