@@ -130,6 +130,7 @@ def result_of(policy: PolicySettings, tries: Mapping[str, Tries]) -> Result:
 def _figures(form: str, tries: Mapping[str, Tries]) -> Iterator[Measurement]:
     for name, kinds in (
         ("gainful_misreports_pct", tuple(tries)),
+        ("gainful_statements_pct", tuple(kind for kind in tries if kind not in (*_SPLITS, *_WAITS))),
         ("gainful_splits_pct", _SPLITS),
         ("gainful_waiting_pct", _WAITS),
     ):

@@ -182,6 +182,7 @@ def test_figures_count_all_kinds_together_and_splits_and_waiting_apart():
     values = {figure.name: (figure.value, figure.runs) for figure in result.measurements}
     assert values == {
         "gainful_misreports_pct": (pytest.approx(100 * 2 / count), count),
+        "gainful_statements_pct": (0.0, 2 * (len(LIES) - 3)),
         "gainful_splits_pct": (50.0, 4),
         "gainful_waiting_pct": (0.0, 4),
     }
