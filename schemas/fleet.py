@@ -29,6 +29,10 @@ NodeSeconds = Annotated[float, Field(ge=0, le=1e9)]
 part by its tokens where that is less: no more than it would have taken alone."""
 
 
+TakenGib = Annotated[float, Field(ge=0, le=1e6)]
+"""What a run took of a device beside the base model in the largest of the steps that it took alone."""
+
+
 RunnerNames = Annotated[
     tuple[Identifier, ...],
     Field(min_length=1, max_length=16, json_schema_extra={"uniqueItems": True}),
@@ -152,6 +156,9 @@ class RunProgressed(RunReport):
     """None where no loss is measured."""
     node_s: NodeSeconds
     """What the run has had of the node."""
+    # Left out where it is the default, so that reports written before it was added keep their bytes.
+    memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
+    """None where it was not measured."""
     complete: bool
 
     @property
@@ -195,6 +202,9 @@ class RunFailed(RunReport):
 
     error: Text
     permanent: bool
+    # Left out where it is the default, so that reports written before it was added keep their bytes.
+    memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
+    """None where it was not measured."""
 
     @property
     def ends_run(self) -> bool:

@@ -4,13 +4,18 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from schemas.base import Identifier, PositiveSamples, Record, RunId, Samples, Slot, UnixTime
+from schemas.base import Gib, Identifier, PositiveSamples, Record, RunId, Samples, Slot, UnixTime
 from schemas.commands import Command
 from schemas.lora import Dataset, LoraHyperparameters
 
 MAX_RUNS_PER_SLOT = 128
 """On one node. So many adapters may share a fused step, and so many orders, all of the largest, fit into a
 record of `commands`. A cell keeps to it by counting each task for at least this part of a node's memory."""
+
+
+MEMORY_TOLERANCE_GIB = 1 / 1024
+"""So much more than was reserved a run may take whose user answers for its memory: the unit in which memory
+is counted. A GPU's allocator rounds each block up to 512 bytes, and a step has some hundred of them."""
 
 
 class RunOrder(Record):
@@ -32,6 +37,10 @@ class RunOrder(Record):
     speed_is_declared: bool = False
     """Whether the user answers for the speed: the first step of the run is taken alone, so that its time is
     known whoever shares the later ones."""
+    # Left out where it is the default, so that orders written before it was added keep their bytes.
+    memory_limit_gib: Annotated[Gib | None, Field(exclude_if=lambda gib: gib is None)] = None
+    """What is reserved for the run, where its user answers for that being enough: steps that are larger than
+    all before are taken alone, and a run that takes more fails. None where the zone has measured it."""
 
 
 class SlotAssigned(Command):

@@ -5,6 +5,7 @@ from functools import partial
 
 from bench.auction import ablations, comparison, competitive_ratio, growth, runtime
 from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, gain_pct
+from bench.auction.misreports.measure import measure as misreports
 from bench.auction.runs.measures import CLEARING_BOUND
 from bench.auction.runs.pool import Rows, digest_of_sources, run_missing
 from bench.auction.runs.trial import Trial
@@ -51,6 +52,7 @@ class AuctionBench:
         yield "figures", self._figures
         yield "ablations", self._ablations
         yield "sensitivity", self._sensitivity
+        yield "misreports", self._misreports
 
     def _decision_time(self) -> Result:
         scope, seed = self._scope, self._scope.seeds[0]
@@ -115,6 +117,10 @@ class AuctionBench:
         return Result(
             (), tuple(ablations.ablation_table(each, points, seeds, rows) for each in ablations.ABLATIONS)
         )
+
+    def _misreports(self) -> Result:
+        conditions = self._conditions
+        return misreports(conditions.quick, conditions.seed, partial(conditions.console.print, markup=False))
 
     def _over(self, rows: Rows, baseline: str) -> Measurement:
         high, seeds = self._scope.high, self._scope.seeds

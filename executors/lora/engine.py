@@ -3,6 +3,8 @@
 import ctypes
 import platform
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, pack
 from executors.lora.dataset import DatasetRoot
+from executors.lora.memory import StepMemory, measured, prepare
 from executors.lora.resident import ResidentTask, new_state
 from executors.lora.task import LoraTask, TaskState
 
@@ -50,6 +53,7 @@ class FusedEngine:
         self._datasets = datasets
         self._device = base.model.device
         self._residents: dict[str, ResidentTask] = {}
+        prepare(self._device)
 
     @property
     def job_ids(self) -> tuple[str, ...]:
@@ -122,6 +126,30 @@ class FusedEngine:
             KeyError: no such task is attached.
         """
         return self._residents[job_id].step_tokens
+
+    def upcoming_size(self, job_id: str) -> tuple[int, int]:
+        """Tokens, and rows that bear loss, of a task's next micro-batch: a step that has no more of either
+        takes no more memory.
+
+        Raises:
+            KeyError: no such task is attached.
+        """
+        sequences = self._residents[job_id].next_micro_batch(self._base.tokenizer)
+        return (
+            sum(len(sequence.token_ids) for sequence in sequences),
+            sum(sequence.loss_tokens for sequence in sequences),
+        )
+
+    def measured(self, job_id: str) -> AbstractContextManager[StepMemory]:
+        """Measure what the step of one task takes that is taken in the block: its adapter, gradient and
+        moments included, the base model and other tasks left out.
+
+        Raises:
+            KeyError: no such task is attached.
+        """
+        held = self._residents[job_id].held
+        own_bytes = sum(tensor.nbytes for tensor in held)
+        return measured(self._device, chain(self._base.model.parameters(), held), own_bytes)
 
     def gradient_norm(self, job_id: str) -> float:
         """L2 norm of a task's last gradient before it was clipped; one that is not finite updated nothing.

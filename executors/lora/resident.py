@@ -62,6 +62,7 @@ class ResidentTask:
         self._micro_batches = state.micro_batches
         self._cursor = state.cursor
         self._dataset = dataset
+        self._upcoming_sequences: list[TokenSequence] | None = None
         self._adapter = TrainedAdapter(state.task, layout, state, device)
         self._masks = StreamedMasks(torch.Generator(device))
 
@@ -75,9 +76,13 @@ class ResidentTask:
 
         The last micro-batch is smaller if need be, so that no sample beyond the total is used.
         """
-        indices, _ = self._upcoming()
-        records = (self._dataset[index] for index in indices)
-        return [record.tokenize(tokenizer, self.task.sequence_length) for record in records]
+        if self._upcoming_sequences is None:
+            indices, _ = self._upcoming()
+            records = (self._dataset[index] for index in indices)
+            self._upcoming_sequences = [
+                record.tokenize(tokenizer, self.task.sequence_length) for record in records
+            ]
+        return self._upcoming_sequences
 
     def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
         """Return the adapter at one layer for the rows ``rows`` of a batch."""
@@ -86,6 +91,12 @@ class ResidentTask:
     def head_uses(self, loss_rows: int) -> Sequence[HeadUse]:
         """Return the task's head for its rows that bear loss."""
         return [(self._adapter.heads[0], loss_rows)]
+
+    @property
+    def held(self) -> Sequence[Tensor]:
+        """What is on the device of it whether a step is taken or not: parameters and gradient first."""
+        parameters, first_moment, second_moment, _ = self._adapter.tensors
+        return parameters, self._adapter.gradient, first_moment, second_moment
 
     @property
     def dataset_records(self) -> int:
@@ -105,6 +116,7 @@ class ResidentTask:
         """
         self.gradient_norm = self._adapter.update()
         indices, self._cursor = self._upcoming()
+        self._upcoming_sequences = None
         self.samples_done += len(indices)
         self._micro_batches += 1
 

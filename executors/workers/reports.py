@@ -79,7 +79,7 @@ class RunReports:
         )
         self._say("run failed", run_id, permanent=permanent, error=repr(error))
 
-    def _of(self, run_id: str) -> dict[str, str]:
+    def _of(self, run_id: str) -> dict[str, Any]:
         return {"cell": self.place.cell, "node": self.place.node, "run_id": run_id, "job_id": self.job_id}
 
     def _say(self, what: str, run_id: str, **fields: object) -> None:

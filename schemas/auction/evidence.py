@@ -6,6 +6,7 @@ from pydantic import Field
 
 from schemas.base import (
     Amount,
+    Gib,
     Identifier,
     Micros,
     Outcome,
@@ -69,7 +70,7 @@ class Room(Record):
     """The main obstacle to a plan; `none` if there is a plan."""
 
 
-SpeedSource = Literal["row", "declared_within_row", "capped_by_row", "declared"]
+SpeedSource = Literal["row", "raised_to_row", "declared_within_row", "capped_by_row", "declared"]
 
 
 class CountedSpeed(Record):
@@ -78,9 +79,26 @@ class CountedSpeed(Record):
     gpu_type: Identifier
     samples_per_s: SamplesPerSecond
     source: SpeedSource
-    """`row`: the zone's throughput row, since nothing was declared; `declared_within_row`: as declared, which
-    that row allows; `capped_by_row`: the row, since more was declared; `declared`: as declared, since no row
-    covers the task. Only of the last does the user answer for a task that is slower."""
+    """`row`: the zone's throughput row, since nothing else was declared; `raised_to_row`: the row, since less
+    was declared; `capped_by_row`: the row, since more was declared; `declared`: as declared, since no row
+    covers the task. Only of the last does the user answer for a task that is slower.
+
+    `declared_within_row` is in older decisions alone: as declared, which was less than the row."""
+
+
+MemorySource = Literal["row", "raised_to_row", "declared"]
+
+
+class CountedMemory(Record):
+    """What a task takes of a node beside the base model, and the source of that."""
+
+    gib: Gib
+    source: MemorySource
+    """`row`: the largest of the zone's throughput rows that cover the task, since nothing was declared;
+    `raised_to_row`: the same, since less was declared; `declared`: as declared, since that is no less than
+    those rows, or since there are none. Only in the latter case does the user answer for a task that takes
+    more. Where even that is less than a node's memory divided by the most runs of a slot, this part is
+    counted."""
 
 
 class Offer(Record):
@@ -98,6 +116,8 @@ class Offer(Record):
     None where no plan exists, and under policies that do not look for the cheapest."""
     speeds: tuple[CountedSpeed, ...]
     """What the plan counts with, by GPU type; types that are missing cannot run the task."""
+    memory: CountedMemory | None = None
+    """What the plan counts with, on every GPU type; None in older decisions."""
     earliest_deadline_s: Annotated[float, Field(ge=0)] | None
     """The earliest deadline for which a plan exists at all; None where none does within the horizon."""
     room: Room

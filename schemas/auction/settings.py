@@ -97,6 +97,13 @@ class AuctionPolicy(MarketPolicy):
         """Whether bounds on bids are declared."""
         return self.money_unit_micros is not None
 
+    @property
+    def quotas(self) -> Literal["full", "even"]:
+        """What a plan reserves in each of its slots. With declared bounds as much as the task trains in one,
+        s_ik as printed, even in the last, which may need less. Else the work divided by the slots that it
+        takes at that speed, so that little is gained by a claim to be slower."""
+        return "full" if self.is_declared else "even"
+
     def faults(self, zone: "Zone") -> Iterator[str]:
         """More classes of nodes than can be searched; some of the bounds, or settings that need them without;
         opening prices of a GPU type that the zone lacks, or that has them twice."""

@@ -255,11 +255,14 @@ def test_what_became_of_a_plan_is_told_in_words():
     (admitted,) = bench.send(bid())
     node = admitted.evidence.offer.plan.node_slots[0][1]
     bench.send(tick(0), started(node, 0, 0, dataset_samples=999))
+    bench.send(progressed(node, 0, 1, complete=False).model_copy(update={"memory_gib": 1.25}))
     bench.send(progressed(node, 0, 5, node_s=10.0))
     told = story(bench, "j")
     lines = [line for chapter in told.chapters for line in describe(chapter.record)]
     assert any(line.startswith("speed: 5 samples/s on fast (as declared, which the user") for line in lines)
+    assert "memory: 2 GiB (as declared, which the user answers for)" in lines
     assert f"{node} starts run 0/j at 0 samples; its data hold 999 samples" in lines
+    assert f"{node} is at 1 samples, loss 1.0000, after 0.0 s of its time and at most 1.25 GiB" in lines
     assert f"{node} is at 5 samples, loss 1.0000, after 10.0 s of its time, run complete" in lines
     assert any(line.startswith("refunded 1.5000, 0.5000 retained (slower_than_declared): ") for line in lines)
     (replanned,) = describe(

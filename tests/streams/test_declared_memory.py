@@ -1,11 +1,24 @@
-"""A bid may not declare less memory than its task must take, where the cell knows its base model's sizes."""
+"""What memory a task counts for, by whose word, and what follows if that is less than it takes."""
 
 import pytest
 
-from schemas.cells import BaseDimensions
-from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
+from schemas.cells import BaseDimensions, ThroughputRow
+from schemas.decisions import JobAdmitted, JobQuoted, JobRefunded, JobRejected
 from schemas.lora import LoraHyperparameters
-from tests.support.cells import Bench, ask, bid, zone
+from schemas.lora_commands import MEMORY_TOLERANCE_GIB, SlotAssigned
+from tests.support.cells import (
+    UNIT,
+    Bench,
+    CheckedBench,
+    ask,
+    bid,
+    failed,
+    nodes_by_slot,
+    progressed,
+    started,
+    tick,
+    zone,
+)
 
 DIMENSIONS = BaseDimensions(
     hidden_features=2_048,
@@ -38,3 +51,120 @@ def test_a_bid_that_understates_is_rejected_and_told_what_would_do(bench: Bench)
 def test_where_the_sizes_are_not_known_what_is_declared_is_taken() -> None:
     (admitted,) = Bench.configured().send(bid(memory_gib=2.0, hyperparameters=LARGE))
     assert isinstance(admitted, JobAdmitted)
+
+
+def row(gpu_type: str, memory_gib: float) -> ThroughputRow:
+    return ThroughputRow(
+        gpu_type=gpu_type,
+        rank=64,
+        batch_size=8,
+        sequence_length=512,
+        samples_per_s=5.0,
+        memory_gib=memory_gib,
+    )
+
+
+def bench_with(*rows: ThroughputRow, **changes) -> CheckedBench:
+    return CheckedBench.configured(zones=(zone(throughput=rows, **changes),))
+
+
+@pytest.mark.parametrize(
+    ("declared", "rows", "counted"),
+    [
+        (None, (row("fast", 2.0),), (2.0, "row")),
+        (2.5, (row("fast", 2.0),), (2.5, "declared")),
+        (2.0, (row("fast", 2.0),), (2.0, "declared")),
+        (1.9, (row("fast", 2.0),), (2.0, "raised_to_row")),
+        (2.0 / 1024, (row("fast", 2.0),), (2.0, "raised_to_row")),
+        (1.5, (row("fast", 1.0), row("slow", 3.0)), (3.0, "raised_to_row")),
+        (1.5, (), (1.5, "declared")),
+        (0.001, (), (0.0625, "declared")),
+    ],
+)
+def test_the_offer_says_what_memory_it_counts_with_and_by_whose_word(declared, rows, counted) -> None:
+    bench = bench_with(*rows)
+    (quoted,) = bench.send(ask(memory_gib=declared))
+    (admitted,) = bench.send(bid(memory_gib=declared))
+    memory = admitted.evidence.offer.memory
+    assert (memory.gib, memory.source) == counted
+    assert quoted.evidence.offer.memory == memory
+    free = bench.zone.auctioneer.market.free_gib
+    assert (free.max(axis=0) - free.min(axis=0)).max() == counted[0]
+
+
+def test_a_thousandth_of_the_measured_memory_pays_what_the_truth_pays() -> None:
+    prices = []
+    for declared in (None, 3.0, 3.0 / 1024):
+        bench = bench_with(row("fast", 3.0))
+        for number in range(3):
+            bench.send(bid(f"other{number}", memory_gib=4.0, work_samples=300))
+        (admitted,) = bench.send(bid(memory_gib=declared, speed_samples_per_s={"fast": 5.0}))
+        prices.append(admitted.evidence.offer.price)
+    assert prices[0] == prices[1] == prices[2]
+    assert prices[0].memory_micros > 0
+
+
+def test_naming_fewer_types_makes_no_task_smaller() -> None:
+    rows = row("fast", 1.0), row("slow", 3.0)
+    (admitted,) = bench_with(*rows).send(bid(memory_gib=None, speed_samples_per_s={"fast": 5.0}))
+    assert admitted.evidence.offer.memory.gib == 3.0
+
+
+def test_where_a_row_covers_the_task_what_the_sizes_demand_is_counted_and_refuses_nobody() -> None:
+    bench = bench_with(row("fast", 3.0), base_dimensions=DIMENSIONS)
+    (admitted,) = bench.send(bid(memory_gib=0.5, hyperparameters=LARGE.model_copy(update={"batch_size": 8})))
+    assert admitted.evidence.offer.memory.gib == 3.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit_gib"), [((), 2.0), ((row("slow", 1.0),), None), ((row("fast", 1.0),), None)]
+)
+def test_a_run_is_held_to_its_reservation_where_its_user_answers_for_it(rows, limit_gib) -> None:
+    bench = bench_with(*rows)
+    (admitted,) = bench.send(bid(memory_gib=2.0))
+    first, _ = min(nodes_by_slot(admitted).items())
+    assigned = next(o for o in bench.send(*map(tick, range(first + 1))) if isinstance(o, SlotAssigned))
+    assert assigned.runs[0].memory_limit_gib == limit_gib
+
+
+REPORTS = {
+    "progress": lambda node, gib: progressed(node, 0, 5, complete=False).model_copy(
+        update={"memory_gib": gib}
+    ),
+    "end": lambda node, gib: progressed(node, 0, 50).model_copy(update={"memory_gib": gib}),
+    "failure": lambda node, gib: failed(node, 0, 0, True).model_copy(update={"memory_gib": gib}),
+}
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS.keys())
+def test_a_run_that_took_more_than_was_declared_ends_the_job_and_what_was_spent_is_kept(report) -> None:
+    bench = bench_with()
+    (admitted,) = bench.send(bid(memory_gib=2.0))
+    node = nodes_by_slot(admitted)[0]
+    bench.send(tick(0), started(node, 0, 0))
+    refunded, *_ = bench.send(report(node, 2.5))
+    assert isinstance(refunded, JobRefunded)
+    assert refunded.reason == "memory_understated"
+    assert (
+        refunded.detail
+        == f"slot 0: a step took 2.5 GiB of node {node}, and 2.0 GiB are reserved, as declared"
+    )
+    assert (refunded.refund_micros, refunded.retained_micros) == (3 * UNIT // 2, UNIT // 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "taken_gib"),
+    [
+        ((), None),
+        ((), 2.0 + MEMORY_TOLERANCE_GIB),
+        ((row("fast", 2.0),), 5.0),
+        ((row("fast", 1.0), row("slow", 1.0)), 5.0),
+    ],
+    ids=["not measured", "within the tolerance", "the zone's own measure", "more than the zone's measure"],
+)
+def test_no_other_run_ends_its_job_by_what_it_took(rows, taken_gib) -> None:
+    bench = bench_with(*rows)
+    (admitted,) = bench.send(bid(memory_gib=2.0))
+    node = nodes_by_slot(admitted)[0]
+    bench.send(tick(0), started(node, 0, 0))
+    assert bench.send(progressed(node, 0, 50).model_copy(update={"memory_gib": taken_gib})) == []

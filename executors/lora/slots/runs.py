@@ -86,8 +86,9 @@ class RunReports:
             RunStarted(**self._places[job_id], samples_done=samples_done, dataset_samples=dataset_samples)
         )
 
-    def progressed(self, run: Run, node_s: float, complete: bool) -> None:
-        """How far a run is, if it has taken a step: `node_s` is how much of the node it has had for it."""
+    def progressed(self, run: Run, node_s: float, memory_gib: float | None, complete: bool) -> None:
+        """How far a run is, if it has taken a step: `node_s` is how much of the node it has had for it, and
+        `memory_gib` what it took of its memory, where that was measured."""
         if run.loss is not None:
             self._report(
                 RunProgressed(
@@ -95,6 +96,7 @@ class RunReports:
                     samples_done=run.samples_done,
                     loss=run.loss,
                     node_s=node_s,
+                    memory_gib=memory_gib,
                     complete=complete,
                 )
             )
@@ -113,11 +115,18 @@ class RunReports:
         )
         self.say("run finished", job_id, samples_done=finished.samples_done, loss=finished.loss)
 
-    def failed(self, job_id: str, samples_done: int, error: BaseException) -> None:
-        """A run ends with an error, with so much of it kept."""
+    def failed(self, job_id: str, samples_done: int, error: BaseException, memory_gib: float | None) -> None:
+        """A run ends with an error, with so much of it kept, and so much memory taken, where it was
+        measured."""
         text, permanent = described(error), is_permanent(error)
         self._report(
-            RunFailed(**self._places[job_id], samples_done=samples_done, error=text, permanent=permanent)
+            RunFailed(
+                **self._places[job_id],
+                samples_done=samples_done,
+                error=text,
+                permanent=permanent,
+                memory_gib=memory_gib,
+            )
         )
         self.say("run failed", job_id, permanent=permanent, error=repr(text))
 

@@ -75,11 +75,7 @@ class SlotRuns:
         self._workshop = workshop
         self._clock = workshop.clock
         self._reports = RunReports(workshop.cell, assignment, report)
-        self._steps = FusedSteps(
-            workshop.engine,
-            workshop.clock,
-            [order.job_id for order in assignment.runs if order.speed_is_declared],
-        )
+        self._steps = FusedSteps(workshop.engine, workshop.clock, assignment.runs)
         self._waiting = {order.job_id: order for order in assignment.runs if order.job_id not in self.over}
         self._training: dict[str, Run] = {}
         self._has_room = False
@@ -385,7 +381,7 @@ class SlotRuns:
     def _fail(self, job_id: str, samples_done: int, error: BaseException) -> None:
         self._workshop.checkpoints.forget(job_id)
         self._drop(job_id)
-        self._reports.failed(job_id, samples_done, error)
+        self._reports.failed(job_id, samples_done, error, self._steps.memory_gib.get(job_id))
 
     def _drop(self, job_id: str) -> None:
         """Take a job off the device; its part of the slot is over."""
@@ -395,4 +391,7 @@ class SlotRuns:
         self.over.add(job_id)
 
     def _report_progress(self, run: Run, complete: bool) -> None:
-        self._reports.progressed(run, self._steps.node_s[run.job_id], complete)
+        job_id = run.job_id
+        self._reports.progressed(
+            run, self._steps.node_s[job_id], self._steps.memory_gib.get(job_id), complete
+        )

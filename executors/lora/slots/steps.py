@@ -3,12 +3,13 @@
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from executors.lora.engine import FusedEngine
 from executors.node.runner import Clock
+from schemas.lora_commands import MEMORY_TOLERANCE_GIB, RunOrder
 
 TASK_FAILURES = (ValueError, ArithmeticError, OSError, MemoryError, RuntimeError)
 """What one task may raise while the node and the other tasks are sound.
@@ -33,26 +34,40 @@ def raise_if_device_is_lost(error: BaseException) -> None:
         raise error
 
 
+class MemoryUnderstatedError(ValueError):
+    """A task takes more memory than its user has declared: the next step might take it from others."""
+
+
 class FusedSteps:
     """Advances tasks together, and each alone once that fails, so that who is at fault fails alone.
 
     Attributes:
+        memory_gib: the most that each task whose memory is limited has taken in a step.
         node_s: seconds of the device that each task has had. Of a shared step it is an equal part, or a part
             by tokens where that is less: if a step costs something by itself, something per token and
             something per task, that is no more than the task's step would have taken alone.
     """
 
-    def __init__(self, engine: FusedEngine, clock: Clock, timed_alone: Collection[str] = ()) -> None:
-        """Take the first step of each of `timed_alone` by itself: what it takes is known to be theirs."""
+    def __init__(self, engine: FusedEngine, clock: Clock, orders: Iterable[RunOrder] = ()) -> None:
+        """Take the first step by itself of each of `orders` whose speed is declared: its time is its own.
+        Where memory is limited, each step that is larger than all before is taken alone, and measured."""
+        orders = tuple(orders)
         self._engine = engine
-        self._untimed = set(timed_alone)
+        self._limits_gib = {
+            order.job_id: order.memory_limit_gib for order in orders if order.memory_limit_gib is not None
+        }
+        self._measured_sizes: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        self.memory_gib: dict[str, float] = {}
+        self._untimed = {order.job_id for order in orders if order.speed_is_declared}
         self._clock = clock
         self._apart = False
+        self._was_alone = False
+        """Whether the last step was one of a single task, to be measured, while others waited."""
         self.node_s: defaultdict[str, float] = defaultdict(float)
 
     def step(self, job_ids: Sequence[str]) -> Mapping[str, Outcome]:
-        """Advance each task by one micro-batch, or one of those that are timed alone, and no other. A task
-        that fails has learned nothing from it.
+        """Advance each task by one micro-batch, or one of those that are timed or measured alone, and no
+        other. A task that fails has learned nothing from it.
 
         Raises:
             torch.AcceleratorError: the device is lost.
@@ -62,6 +77,16 @@ class FusedSteps:
             # The caller looks at the time between two of them.
             self._untimed.remove(untimed[0])
             return {untimed[0]: self._step_alone(untimed[0])}
+        measured = [job_id for job_id in job_ids if self._is_within_measure(job_id)]
+        self._was_alone = len(measured) < len(job_ids) and not (measured and self._was_alone)
+        if self._was_alone:
+            # Turns are taken, so that no task keeps the others waiting by ever larger steps.
+            waiting = [job_id for job_id in job_ids if job_id not in measured]
+            chosen = min(waiting, key=lambda job_id: len(self._measured_sizes[job_id]))
+            return {chosen: self._step_alone(chosen)}
+        return self._step_together(measured)
+
+    def _step_together(self, job_ids: Sequence[str]) -> Mapping[str, Outcome]:
         if self._apart or len(job_ids) == 1:
             return {job_id: self._step_alone(job_id) for job_id in job_ids}
         before = {job_id: self._engine.samples_done(job_id) for job_id in job_ids}
@@ -79,12 +104,51 @@ class FusedSteps:
         self._apart = not any(isinstance(outcome, Exception) for outcome in outcomes.values())
         return outcomes
 
+    def _is_within_measure(self, job_id: str) -> bool:
+        """Whether a task is not limited, or its next step is no larger than one that was measured."""
+        if job_id not in self._limits_gib:
+            return True
+        try:
+            tokens, loss_rows = self._engine.upcoming_size(job_id)
+        except TASK_FAILURES:
+            # Alone, it fails so again, and no other is concerned.
+            return False
+        return any(tokens <= t and loss_rows <= rows for t, rows in self._measured_sizes[job_id])
+
     def _step_alone(self, job_id: str) -> Outcome:
         try:
-            return self._judged(job_id, self._timed_step([job_id])[job_id])
+            if self._is_within_measure(job_id):
+                return self._judged(job_id, self._timed_step([job_id])[job_id])
+            return self._judged(job_id, self._measured_step(job_id))
         except TASK_FAILURES as error:
             raise_if_device_is_lost(error)
             return error.with_traceback(None)
+
+    def _measured_step(self, job_id: str) -> float:
+        """A task's step alone, which may fail for what it takes; or fail and be told to have failed for that.
+
+        Raises:
+            MemoryUnderstatedError: it took more than it may.
+        """
+        size = self._engine.upcoming_size(job_id)
+        failure: Exception | None = None
+        loss = math.nan
+        with self._engine.measured(job_id) as taken:
+            try:
+                loss = self._timed_step([job_id])[job_id]
+            except TASK_FAILURES as error:
+                raise_if_device_is_lost(error)
+                failure = error.with_traceback(None)
+        self.memory_gib[job_id] = max(taken.gib, self.memory_gib.get(job_id, 0.0))
+        limit_gib = self._limits_gib[job_id]
+        if taken.gib > limit_gib + MEMORY_TOLERANCE_GIB:
+            raise MemoryUnderstatedError(
+                f"memory_understated: a step took {taken.gib:.6g} GiB, and {limit_gib:.6g} GiB are reserved"
+            ) from failure
+        if failure is not None:
+            raise failure
+        self._measured_sizes[job_id].append(size)
+        return loss
 
     def _timed_step(self, job_ids: Sequence[str]) -> Mapping[str, float]:
         start_s = self._clock.time_s()

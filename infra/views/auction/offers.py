@@ -9,6 +9,7 @@ from schemas.auction.evidence import Offer, Plan
 
 _WORD = {
     "row": "by the zone's measure",
+    "raised_to_row": "by the zone's measure, above what was declared",
     "declared_within_row": "as declared, within the zone's measure",
     "capped_by_row": "by the zone's measure, below what was declared",
     "declared": "as declared, which the user answers for",
@@ -29,6 +30,8 @@ def describe_offer(offer: Offer | None) -> Iterator[str]:
         f"{speed.samples_per_s:g} samples/s on {speed.gpu_type} ({_WORD[speed.source]})"
         for speed in offer.speeds
     )
+    if offer.memory is not None:
+        yield f"memory: {offer.memory.gib:g} GiB ({_WORD[offer.memory.source]})"
     if offer.price is not None:
         price = offer.price
         compute, memory = units(round(price.compute_micros)), units(round(price.memory_micros))

@@ -6,7 +6,8 @@ from typing import NamedTuple, Self, cast
 
 import numpy as np
 
-from schemas.auction.evidence import SpeedSource
+from schemas.auction.evidence import MemorySource, SpeedSource
+from schemas.auction.settings import AuctionPolicy
 from schemas.cells import ThroughputRow, Zone
 from schemas.decisions import RejectionReason
 from schemas.lora import LoraHyperparameters, LoraWorkload
@@ -24,11 +25,20 @@ class Speed(NamedTuple):
     source: SpeedSource
 
 
+class Memory(NamedTuple):
+    """What a task takes of a node, and by whose word: see `CountedMemory`."""
+
+    gib: float
+    """r_i, in whole quanta."""
+    source: MemorySource
+
+
 def counted_speeds(workload: LoraWorkload, rows: Sequence[ThroughputRow]) -> list[Speed]:
     """The speed per GPU type that the task may run on, by type; none where nothing is known.
 
     What a user declares says which types the task runs on, and how fast on those that the zone has not
-    measured. Where it has, the declaration counts up to the measured speed and no further.
+    measured. Where it has, its measure holds: a task that claimed to be slower would get room in smaller
+    parts, and pay for less of the last one, than it pays that says what it is.
 
     Args:
         rows: those that cover the task.
@@ -40,7 +50,28 @@ def counted_speeds(workload: LoraWorkload, rows: Sequence[ThroughputRow]) -> lis
     return [_counted(gpu_type, declared[gpu_type], measured.get(gpu_type)) for gpu_type in sorted(declared)]
 
 
-def rests_on_declaration(workload: LoraWorkload, zone: Zone, gpu_type: str) -> bool:
+def counted_memory(workload: LoraWorkload, rows: Sequence[ThroughputRow], fleet: Fleet) -> Memory:
+    """What the task takes beside the base model, on whichever GPU type it runs.
+
+    The largest of the rows counts, those of types that the bid does not name included: so a bid that names
+    fewer of them does not count for less.
+
+    Args:
+        rows: those that cover the task; one at least, unless it declares its memory.
+    """
+    declared, measured = workload.memory_gib, max((row.memory_gib for row in rows), default=None)
+    least_gib = least_counted_gib(fleet)
+    if measured is None or (declared is not None and declared >= measured):
+        return Memory(max(gib_up(cast(float, declared)), least_gib), "declared")
+    return Memory(max(gib_up(measured), least_gib), "row" if declared is None else "raised_to_row")
+
+
+def memory_rests_on_declaration(workload: LoraWorkload, zone: Zone) -> bool:
+    """Whether the user's word alone says what memory the task takes: no row of any type covers it."""
+    return workload.memory_gib is not None and not covering_rows(workload.hyperparameters, zone)
+
+
+def speed_rests_on_declaration(workload: LoraWorkload, zone: Zone, gpu_type: str) -> bool:
     """Whether the user's word alone says how fast the task is on a type that it may run on: `declared`."""
     return workload.speed_samples_per_s is not None and all(
         row.gpu_type != gpu_type for row in covering_rows(workload.hyperparameters, zone)
@@ -50,9 +81,9 @@ def rests_on_declaration(workload: LoraWorkload, zone: Zone, gpu_type: str) -> b
 def _counted(gpu_type: str, declared: float, measured: float | None) -> Speed:
     if measured is None:
         return Speed(gpu_type, declared, "declared")
-    if declared <= measured:
-        return Speed(gpu_type, declared, "declared_within_row")
-    return Speed(gpu_type, measured, "capped_by_row")
+    if declared == measured:
+        return Speed(gpu_type, measured, "row")
+    return Speed(gpu_type, measured, "raised_to_row" if declared < measured else "capped_by_row")
 
 
 def covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]:
@@ -87,7 +118,8 @@ class Demand(NamedTuple):
 
     work_samples: int
     samples: Ints
-    """s_ik: whole samples trained per slot; 0 where the task cannot run on the class."""
+    """s_ik: whole samples trained per slot, as the policy's `quotas` say; 0 where the task cannot run on the
+    class."""
     compute_share: Floats
     """s_ik / C_kp."""
     memory_gib: float
@@ -104,13 +136,12 @@ class Demand(NamedTuple):
                 or no node of the zone could ever hold it.
         """
         _refuse_understated_memory(workload, zone)
-        speeds, memory_gib = _speeds_and_memory(workload, zone)
-        memory_gib = max(memory_gib, least_counted_gib(fleet))
+        speeds, memory_gib = _speeds_and_memory(workload, zone, fleet)
         samples = np.zeros(len(fleet.classes), np.int64)
         for index, node_class in enumerate(fleet.classes):
             per_slot = math.floor(speeds.get(node_class.gpu_type, 0.0) * slot_s)
             if per_slot <= node_class.capacity_samples and memory_gib <= node_class.capacity_gib:
-                samples[index] = min(per_slot, work_samples)
+                samples[index] = _quota(per_slot, work_samples, zone)
         if not samples.any():
             raise UnjudgeableError(
                 "larger_than_a_node",
@@ -151,12 +182,21 @@ class Demand(NamedTuple):
         return float(per_sample.min()) * self.work_samples
 
 
+def _quota(per_slot: int, work_samples: int, zone: Zone) -> int:
+    """What a task that trains `per_slot` samples at most in a slot trains in each."""
+    quota = min(per_slot, work_samples)
+    if quota and isinstance(zone.policy, AuctionPolicy) and zone.policy.quotas == "even":
+        slots = -(-work_samples // quota)
+        return -(-work_samples // slots)
+    return quota
+
+
 def _refuse_understated_memory(workload: LoraWorkload, zone: Zone) -> None:
-    """What a bid declares is reserved: too little would be taken from the node's other tasks."""
-    if workload.memory_gib is None or zone.base_dimensions is None:
+    """Where the user's word counts, it is reserved: too little would be taken from the node's other tasks."""
+    if zone.base_dimensions is None or not memory_rests_on_declaration(workload, zone):
         return
     least_gib = least_memory_gib(workload.hyperparameters, zone.base_dimensions)
-    if workload.memory_gib < least_gib:
+    if cast(float, workload.memory_gib) < least_gib:
         shape = workload.hyperparameters
         raise UnjudgeableError(
             "memory_understated",
@@ -170,7 +210,7 @@ def least_counted_gib(fleet: Fleet) -> float:
     return gib_up(max(node_class.capacity_gib for node_class in fleet.classes) / MAX_RUNS_PER_SLOT)
 
 
-def _speeds_and_memory(workload: LoraWorkload, zone: Zone) -> tuple[dict[str, float], float]:
+def _speeds_and_memory(workload: LoraWorkload, zone: Zone, fleet: Fleet) -> tuple[dict[str, float], float]:
     types = {gpu.name for gpu in zone.gpu_types}
     if unknown := sorted((workload.speed_samples_per_s or {}).keys() - types):
         raise UnjudgeableError("unknown_gpu_type", f"zone {zone.id} has no gpu type {', '.join(unknown)}")
@@ -182,6 +222,5 @@ def _speeds_and_memory(workload: LoraWorkload, zone: Zone) -> tuple[dict[str, fl
             f"zone {zone.id} has no throughput row for batch size {shape.batch_size} that covers rank "
             f"{shape.rank} and sequence length {shape.sequence_length}: give speed and memory in the bid",
         )
-    memory_gib = max(row.memory_gib for row in rows) if workload.memory_gib is None else workload.memory_gib
     speeds = {speed.gpu_type: speed.samples_per_s for speed in counted_speeds(workload, rows)}
-    return speeds, gib_up(memory_gib)
+    return speeds, counted_memory(workload, rows, fleet).gib

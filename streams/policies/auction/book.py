@@ -19,7 +19,7 @@ from streams.policies.auction.job import PlannedJob, Setback, run_id_of
 from streams.policies.auction.offers import standing
 from streams.policies.auction.outlook import Outlook
 
-Fault = Literal["run_failed", "slower_than_declared", "dataset_size_misstated"]
+Fault = Literal["run_failed", "slower_than_declared", "memory_understated", "dataset_size_misstated"]
 """What a job may end for by its own fault."""
 
 
@@ -68,6 +68,7 @@ class JobBook:
                         dataset=job.workload.dataset,
                         hyperparameters=job.workload.hyperparameters,
                         speed_is_declared=self.outlook.speed_is_declared(job, row),
+                        memory_limit_gib=self.outlook.memory_limit_gib(job),
                     )
                 )
         for row in sorted(orders):

@@ -12,7 +12,7 @@ from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected,
 from schemas.jobs import JobQuoteRequested
 from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
-from solvers.auction.market.demand import UnjudgeableError, counted_speeds, covering_rows
+from solvers.auction.market.demand import UnjudgeableError, counted_memory, counted_speeds, covering_rows
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer, Award
 from solvers.auction.mechanism.mechanism import Request
@@ -134,8 +134,9 @@ class Verdicts:
         )
 
     def _offer(self, workload: LoraWorkload, appraisal: Appraisal) -> Offer:
-        speeds = counted_speeds(workload, covering_rows(workload.hyperparameters, self._zone))
-        return offer_of(appraisal, speeds, self._fleet.nodes, self._calendar)
+        rows = covering_rows(workload.hyperparameters, self._zone)
+        speeds, memory = counted_speeds(workload, rows), counted_memory(workload, rows, self._fleet)
+        return offer_of(appraisal, speeds, memory, self._fleet.nodes, self._calendar)
 
 
 def why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, str]:

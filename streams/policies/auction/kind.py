@@ -45,6 +45,7 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
                 "behind_plan",
                 "deadline_passed",
                 "slower_than_declared",
+                "memory_understated",
                 "dataset_size_misstated",
             ),
             "event.ignored": ("unknown_vendor",),

@@ -9,6 +9,7 @@ from schemas.auction.evidence import (
     AuctionEvidence,
     Certificate,
     ClassPrices,
+    CountedMemory,
     CountedSpeed,
     Offer,
     Plan,
@@ -17,7 +18,7 @@ from schemas.auction.evidence import (
     WelfareDifference,
     ZonePriced,
 )
-from solvers.auction.market.demand import Speed
+from solvers.auction.market.demand import Memory, Speed
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer
 from solvers.auction.mechanism.mechanism import Price
@@ -46,9 +47,13 @@ def price_of(price: Price) -> PriceParts:
 
 
 def offer_of(
-    appraisal: Appraisal, speeds: Sequence[Speed], nodes: tuple[str, ...], calendar: Calendar
+    appraisal: Appraisal,
+    speeds: Sequence[Speed],
+    memory: Memory,
+    nodes: tuple[str, ...],
+    calendar: Calendar,
 ) -> Offer:
-    """An appraisal as an offer; `speeds` are those that it counts with."""
+    """An appraisal as an offer; it counts with `speeds` and `memory`."""
     schedule, price = appraisal.schedule, appraisal.price
     gap_micros = None if schedule is None else schedule.gap_micros
     room, earliest = appraisal.room, appraisal.earliest_last_slot
@@ -61,6 +66,7 @@ def offer_of(
             CountedSpeed(gpu_type=speed.gpu_type, samples_per_s=speed.samples_per_s, source=speed.source)
             for speed in speeds
         ),
+        memory=CountedMemory(gib=memory.gib, source=memory.source),
         earliest_deadline_s=None if earliest is None else calendar.start_s(earliest + 1),
         room=Room(
             node_slots=room.node_slots,

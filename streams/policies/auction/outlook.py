@@ -6,7 +6,7 @@ import math
 
 from schemas.cells import Zone
 from schemas.fleet import RunProgressed
-from solvers.auction.market.demand import rests_on_declaration
+from solvers.auction.market.demand import memory_rests_on_declaration, speed_rests_on_declaration
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market
 from streams.policies.auction.job import PlannedJob
@@ -62,7 +62,11 @@ class Outlook:
         """Whether the user answers for the job's speed on a node."""
         fleet = self._market.fleet
         gpu_type = fleet.classes[fleet.class_of_row[row]].gpu_type
-        return rests_on_declaration(job.workload, self._zone, gpu_type)
+        return speed_rests_on_declaration(job.workload, self._zone, gpu_type)
+
+    def memory_limit_gib(self, job: PlannedJob) -> float | None:
+        """What is reserved for the job, where its user answers for that being enough."""
+        return job.demand.memory_gib if memory_rests_on_declaration(job.workload, self._zone) else None
 
     def awaits_evidence(self, job: PlannedJob) -> bool:
         """Whether a run is out whose late report will tell by whose fault it is late.

@@ -38,11 +38,19 @@ def _of_job(job: PlannedJob, market: Market, fleet: Fleet, context: ZoneContext)
     if ahead.slots and ahead.slots[-1] >= market.first_slot + horizon_slots:
         yield f"job {job.job_id} is planned in slot {ahead.slots[-1]}, beyond {horizon_slots} slots ahead"
     try:
-        demand = Demand.of(job.workload, job.workload.work_samples, context.zone, fleet, context.cell.slot_s)
+        # Of each quota as if it were all of the work: that is trained in one slot, or cannot be.
+        demands = {
+            quota: Demand.of(job.workload, quota, context.zone, fleet, context.cell.slot_s)
+            for quota in {job.workload.work_samples, *(job.quotas[slot] for slot in ahead.slots)}
+            if quota
+        }
     except UnjudgeableError as error:
         yield f"job {job.job_id} could not be planned again: {error.detail}"
         return
     for slot, row in ahead.node_slots():
+        if not job.quotas[slot]:
+            continue
+        demand = demands[job.quotas[slot]]
         node, before = market.fleet.nodes[row], market.fleet.classes[market.fleet.class_of_row[row]]
         index = fleet.class_of_row[fleet.row_of[node]]
         if fleet.classes[index].gpu_type != before.gpu_type:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from schemas.base import Outcome
-from schemas.fleet import RunProgressed, RunReport, RunStarted
+from schemas.fleet import RunFailed, RunProgressed, RunReport, RunStarted
+from schemas.lora_commands import MEMORY_TOLERANCE_GIB
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.job import PlannedJob
 from streams.policies.auction.replanning import Replanner
@@ -31,9 +32,12 @@ class Runs:
 
     def progress(self, job: PlannedJob, slot: int, report: RunProgressed) -> Iterator[Outcome]:
         """Take note of how far a run is. What its part of the slot left undone is planned again, unless the
-        task itself was slower than its user declared."""
+        task itself was slower than its user declared, or took more memory."""
         expected = self._outlook.expected_spare_samples(job, slot)
         job.report(slot, report.samples_done, report.complete)
+        if self._took_too_much(job, report.memory_gib):
+            yield from self._end_as_too_large(job, slot, report)
+            return
         if not report.complete:
             return
         lacking = self._outlook.lacking_samples(job, slot, report)
@@ -60,14 +64,34 @@ class Runs:
         for job in self._book.jobs.values():
             job.lose_executor(row)
 
-    def fail(self, job: PlannedJob, slot: int, error: str, permanent: bool) -> Iterator[Outcome]:
+    def fail(self, job: PlannedJob, slot: int, report: RunFailed) -> Iterator[Outcome]:
         """Count a slot's run as lost; give the job up if it can run nowhere."""
+        job.report(slot, report.samples_done, complete=False)
         job.lose_slot(slot)
+        if self._took_too_much(job, report.memory_gib):
+            yield from self._end_as_too_large(job, slot, report)
+            return
         job.end_run(slot)
-        if permanent:
-            yield from self._book.end_at_fault(job, "run_failed", error)
+        if report.permanent:
+            yield from self._book.end_at_fault(job, "run_failed", report.error)
         else:
             yield from self._replanner.check(job, "run_failed")
+
+    def _took_too_much(self, job: PlannedJob, memory_gib: float | None) -> bool:
+        """Whether its user answers for a run that took so much."""
+        limit_gib = self._outlook.memory_limit_gib(job)
+        if memory_gib is None or limit_gib is None:
+            return False
+        return memory_gib > limit_gib + MEMORY_TOLERANCE_GIB
+
+    def _end_as_too_large(
+        self, job: PlannedJob, slot: int, report: RunProgressed | RunFailed
+    ) -> Iterator[Outcome]:
+        detail = (
+            f"slot {slot}: a step took {report.memory_gib} GiB of node {report.node}, and "
+            f"{job.demand.memory_gib} GiB are reserved, as declared"
+        )
+        yield from self._book.end_at_fault(job, "memory_understated", detail)
 
     def _end_as_too_slow(
         self, job: PlannedJob, slot: int, report: RunProgressed, lacking: int

@@ -155,8 +155,7 @@ class AuctionZone:
             case RunProgressed():
                 yield from self._runs.progress(planned, slot, report)
             case RunFailed():
-                planned.report(slot, report.samples_done, complete=False)
-                yield from self._runs.fail(planned, slot, report.error, report.permanent)
+                yield from self._runs.fail(planned, slot, report)
             case RunFinished(adapter_path=None):
                 yield _stale(f"job {job.job_id} is not finished without an adapter")
             case RunFinished() if report.samples_done >= planned.workload.work_samples:

@@ -100,6 +100,7 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
         "ablations_last",
         "forecast_error",
         "sensitivity",
+        "misreports",
     ]
     for table in tables:
         assert (tmp_path / f"{table.name}.csv").read_text().startswith(",".join(table.columns[:2]))

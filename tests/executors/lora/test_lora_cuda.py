@@ -9,7 +9,11 @@ import torch
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
-from executors.lora.task import LoraTask
+from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
+from schemas.cells import BaseDimensions
+from schemas.lora import LoraHyperparameters
+from schemas.lora_commands import MEMORY_TOLERANCE_GIB
+from solvers.auction.market.memory import least_memory_gib
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -64,3 +68,28 @@ def test_a_task_parked_on_the_gpu_goes_on_there_and_on_a_cpu(
 
     assert on_cpu.samples_done("job") == parked.samples_done
     assert on_cpu.step()["job"] == pytest.approx(on_gpu, rel=5e-2)
+
+
+def test_equal_steps_take_equal_memory_from_the_first_on_and_no_less_than_the_least(
+    cuda_base: SharedBase, datasets: DatasetRoot, make_task: MakeTask
+) -> None:
+    shape = {"batch_size": 8, "sequence_length": 64, "target_modules": LLAMA_TARGET_MODULES}
+    engine = FusedEngine(cuda_base, datasets)
+    engine.attach(make_task("other", rank=16, batch_size=16))
+    engine.attach(make_task("j", rank=8, **shape))
+    taken = []
+    for _ in range(4):
+        with engine.measured("j") as measured:
+            engine.step(["j"])
+        taken.append(measured.gib)
+    config = cuda_base.model.config
+    dimensions = BaseDimensions(
+        hidden_features=config.hidden_size,
+        intermediate_features=config.intermediate_size,
+        key_value_features=config.hidden_size,
+        layers=config.num_hidden_layers,
+        vocabulary_size=config.vocab_size,
+    )
+    least_gib = least_memory_gib(LoraHyperparameters(rank=8, **shape), dimensions)
+    assert least_gib <= min(taken)
+    assert max(taken) - min(taken) <= MEMORY_TOLERANCE_GIB

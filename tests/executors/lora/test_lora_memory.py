@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-import torch
 
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
@@ -13,27 +12,14 @@ from schemas.cells import BaseDimensions
 from schemas.lora import LoraHyperparameters
 from solvers.auction.market.memory import least_memory_gib
 
-NUMBERS_PER_PARAMETER = 4
-"""Itself, its gradient, two moments; each of 4 bytes."""
 
-
-def held_bytes(base: SharedBase, datasets: DatasetRoot, task: LoraTask) -> int:
-    """The state of a task, and what autograd keeps for its backward pass beside the base's weights."""
-    weights = {weight.untyped_storage().data_ptr() for weight in base.model.parameters()}
-    kept: dict[int, torch.UntypedStorage] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage
-        return tensor
-
+def taken_gib(base: SharedBase, datasets: DatasetRoot, task: LoraTask) -> float:
+    """What the executor measures of the first step of a task."""
     engine = FusedEngine(base, datasets)
     engine.attach(task)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with engine.measured(task.job_id) as taken:
         engine.step()
-    parameters = len(engine.detach(task.job_id).parameters)
-    return 4 * NUMBERS_PER_PARAMETER * parameters + sum(storage.nbytes() for storage in kept.values())
+    return taken.gib
 
 
 @pytest.mark.parametrize("modules", [LLAMA_TARGET_MODULES, ("q_proj", "v_proj"), ("down_proj",)], ids=len)
@@ -56,6 +42,36 @@ def test_it_is_a_lower_bound_within_a_factor_of_three(
         vocabulary_size=config.vocab_size,
         activation_bytes=4,
     )
-    least_bytes = least_memory_gib(LoraHyperparameters(rank=8, **shape), dimensions) * 2**30
-    held = held_bytes(base, datasets, make_task("j", rank=8, **shape))
-    assert held / 3 < least_bytes <= held
+    least_gib = least_memory_gib(LoraHyperparameters(rank=8, **shape), dimensions)
+    taken = taken_gib(base, datasets, make_task("j", rank=8, **shape))
+    assert taken / 3 < least_gib <= taken
+
+
+def test_it_counts_the_task_that_steps_and_no_other(
+    base: SharedBase, datasets: DatasetRoot, make_task: Callable[..., LoraTask]
+) -> None:
+    alone = taken_gib(base, datasets, make_task("j"))
+    engine = FusedEngine(base, datasets)
+    engine.attach(make_task("other", rank=16, batch_size=16))
+    engine.attach(make_task("j"))
+    with engine.measured("j") as taken:
+        engine.step(["j"])
+    assert taken.gib == alone
+
+
+def test_a_step_that_is_no_larger_takes_no_more(
+    base: SharedBase, datasets: DatasetRoot, make_task: Callable[..., LoraTask]
+) -> None:
+    engine = FusedEngine(base, datasets)
+    engine.attach(make_task("j", dataset="ragged.jsonl"))
+    taken: list[tuple[tuple[int, int], float]] = []
+    for _ in range(12):
+        size = engine.upcoming_size("j")
+        with engine.measured("j") as measured:
+            engine.step()
+        taken.append((size, measured.gib))
+    assert len({gib for _, gib in taken}) > 1
+    for (tokens, loss_rows), gib in taken:
+        for (more_tokens, more_loss_rows), more_gib in taken:
+            if tokens <= more_tokens and loss_rows <= more_loss_rows:
+                assert gib <= more_gib

@@ -1,0 +1,241 @@
+"""The ways in which a user may say something else than the truth at once, each drawn at random."""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from bench.auction.misreports.play import Play, Strategy
+from bench.auction.misreports.worlds import Task, World
+
+JOB = "mine"
+
+Claim = Callable[[World, random.Random], Task | None]
+"""What a bid says of the task of a world; None where the world leaves no room for such a lie."""
+Lie = Callable[[World, random.Random], Strategy | None]
+"""Draws a strategy for a world; None likewise."""
+
+
+def truth(play: Play) -> tuple[str, ...]:
+    """Bid the value at once, and say what is."""
+    play.bid(JOB, play.world.value_micros, play.world.task)
+    return (JOB,)
+
+
+def bid(world: World, rng: random.Random) -> Strategy:
+    """Another bid than the value: any, or one that just wins or just loses."""
+    amount = round(world.value_micros * math.exp(rng.gauss(0.0, 1.2)))
+    beside = rng.choice((None, None, 0, -1))
+
+    def strategy(play: Play) -> tuple[str, ...]:
+        least = None if beside is None else play.lowest_winning_micros(world.task)
+        play.bid(JOB, amount if least is None or beside is None else least + beside, world.task)
+        return (JOB,)
+
+    return strategy
+
+
+def earlier_deadline(world: World, rng: random.Random) -> Task | None:
+    """A deadline before the true one."""
+    room = world.task.deadline_slot - world.slot - 2
+    if room < 1:
+        return None
+    return replace(world.task, deadline_slot=world.task.deadline_slot - rng.randint(1, min(room, 8)))
+
+
+def later_deadline(world: World, rng: random.Random) -> Task:
+    """A deadline behind the true one, in the hope that the work is done sooner."""
+    return replace(world.task, deadline_slot=world.task.deadline_slot + rng.randint(1, 6))
+
+
+def more_work(world: World, rng: random.Random) -> Task:
+    """More samples than are wanted."""
+    return replace(
+        world.task, work_samples=math.ceil(world.task.work_samples * rng.choice((1.01, 1.1, 1.5, 2.0)))
+    )
+
+
+def less_memory(world: World, rng: random.Random) -> Task:
+    """Less memory than the task takes, down to a thousandth."""
+    factor = rng.choice((1 / 1024, 0.1, 0.5, 0.8, 0.95))
+    return replace(world.task, memory_gib=world.task.memory_gib * factor)
+
+
+def more_memory(world: World, rng: random.Random) -> Task:
+    """More memory than the task takes."""
+    return replace(world.task, memory_gib=world.task.memory_gib * rng.choice((1.05, 1.2, 2.0)))
+
+
+def fewer_types(world: World, rng: random.Random) -> Task | None:
+    """One GPU type of two."""
+    speeds = world.task.speed_samples_per_s
+    if len(speeds) < 2:
+        return None
+    kept = rng.choice(sorted(speeds))
+    return replace(world.task, speed_samples_per_s={kept: speeds[kept]})
+
+
+def smaller_dataset(world: World, rng: random.Random) -> Task:
+    """Fewer samples for a vendor to prepare."""
+    samples = math.floor(world.task.dataset_samples * rng.choice((0.01, 0.3, 0.7, 0.95)))
+    return replace(world.task, dataset_samples=max(samples, 1))
+
+
+def larger_dataset(world: World, rng: random.Random) -> Task:
+    """More samples for a vendor to prepare."""
+    samples = math.ceil(world.task.dataset_samples * rng.choice((1.05, 1.5, 3.0)))
+    return replace(world.task, dataset_samples=samples)
+
+
+def _speed(world: World, rng: random.Random, factors: tuple[float, ...]) -> Task:
+    """The speed on every type, or on one, times a factor."""
+    factor, speeds = rng.choice(factors), world.task.speed_samples_per_s
+    changed = rng.choice((*sorted(speeds), None))
+    said = {
+        name: speed * (factor if changed in (name, None) else 1.0) for name, speed in sorted(speeds.items())
+    }
+    return replace(world.task, speed_samples_per_s=said)
+
+
+def slower(world: World, rng: random.Random) -> Task:
+    """A lower speed than the true one."""
+    return _speed(world, rng, (0.3, 0.5, 2 / 3, 0.8, 0.9, 0.97))
+
+
+def faster(world: World, rng: random.Random) -> Task:
+    """A higher speed than the true one."""
+    return _speed(world, rng, (1.03, 1.1, 1.5, 2.0, 5.0))
+
+
+CLAIMS: dict[str, Claim] = {
+    "deadline earlier": earlier_deadline,
+    "deadline later": later_deadline,
+    "more work": more_work,
+    "memory under": less_memory,
+    "memory over": more_memory,
+    "fewer GPU types": fewer_types,
+    "dataset under": smaller_dataset,
+    "dataset over": larger_dataset,
+    "speed under": slower,
+    "speed over": faster,
+}
+"""By what is untrue."""
+
+
+def _claimed(claim: Claim) -> Lie:
+    """The lie of a user who bids the value at once, with an untrue claim."""
+
+    def lie(world: World, rng: random.Random) -> Strategy | None:
+        said = claim(world, rng)
+        return None if said is None else _says(said, world.value_micros)
+
+    return lie
+
+
+def _says(said: Task, bid_micros: int) -> Strategy:
+    def strategy(play: Play) -> tuple[str, ...]:
+        play.bid(JOB, bid_micros, said)
+        return (JOB,)
+
+    return strategy
+
+
+def several(world: World, rng: random.Random) -> Strategy:
+    """Two untrue claims, and any bid."""
+    said = world.task
+    for name in rng.sample(sorted(CLAIMS), 2):
+        said = CLAIMS[name](replace(world, task=said), rng) or said
+    return _says(said, round(world.value_micros * math.exp(rng.gauss(0.3, 0.5))))
+
+
+def two_names(world: World, rng: random.Random) -> Strategy:
+    """Bid for the task under two names and keep the cheaper plan, or the first bid stands in others' way."""
+    first, second = (round(world.value_micros * math.exp(rng.gauss(0.3, 0.8))) for _ in range(2))
+    waits = rng.random() < 0.5
+    stands_in_the_way = rng.random() < 0.5
+
+    def strategy(play: Play) -> tuple[str, ...]:
+        play.bid("trial", first, world.task, name=1)
+        if waits:
+            play.others_follow()
+        if stands_in_the_way:
+            play.withdraw("trial", name=1)
+        play.bid(JOB, second, world.task)
+        if {"trial", JOB} <= play.live:
+            play.withdraw("trial", name=1)
+        return (JOB,) if JOB in play.live else ("trial",)
+
+    return strategy
+
+
+def split_in_two(world: World, rng: random.Random) -> Strategy | None:
+    """Two parts of the task, as bids of their own; the first is withdrawn if the second does not win. Both
+    adapters together are granted to be worth as much as one of the whole."""
+    work = world.task.work_samples
+    if work < 2:
+        return None
+    part = min(max(round(work * rng.uniform(0.2, 0.8)), 1), work - 1)
+
+    def strategy(play: Play) -> tuple[str, ...]:
+        value, task = world.value_micros, world.task
+        play.bid("first", value, replace(task, work_samples=part))
+        if "first" in play.live and not play.bid(
+            "second", value - play.paid_micros, replace(task, work_samples=work - part)
+        ):
+            play.withdraw("first")
+        return "first", "second"
+
+    return strategy
+
+
+def bid_again(world: World, rng: random.Random) -> Strategy:
+    """Bid, withdraw before the first slot, and bid again, at once or after others have bid."""
+    first = round(world.value_micros * math.exp(rng.gauss(0.3, 0.8)))
+    waits = rng.random() < 0.5
+
+    def strategy(play: Play) -> tuple[str, ...]:
+        play.bid("trial", first, world.task)
+        if waits:
+            play.others_follow()
+        play.withdraw("trial")
+        play.bid(JOB, world.value_micros, world.task)
+        return (JOB,)
+
+    return strategy
+
+
+def _waits(world: World, rng: random.Random) -> Strategy | None:
+    room = world.task.deadline_slot - world.slot - 2
+    if room < 1:
+        return None
+    slots = rng.randint(1, min(room, 6))
+
+    def strategy(play: Play) -> tuple[str, ...]:
+        play.wait(slots)
+        play.bid(JOB, world.value_micros, world.task)
+        return (JOB,)
+
+    return strategy
+
+
+def waiting(world: World, rng: random.Random) -> Strategy | None:
+    """The truth, some slots later, of a task whose deadline is within the horizon."""
+    return _waits(world, rng) if world.reach_slots <= 0 else None
+
+
+def waiting_beyond_the_horizon(world: World, rng: random.Random) -> Strategy | None:
+    """The truth, some slots later, of a task whose deadline is beyond the horizon."""
+    return _waits(world, rng) if world.reach_slots > 0 else None
+
+
+LIES: dict[str, Lie] = {
+    "bid": bid,
+    **{name: _claimed(claim) for name, claim in CLAIMS.items()},
+    "several at once": several,
+    "two names": two_names,
+    "bid, withdraw, bid": bid_again,
+    "split in two": split_in_two,
+    "waiting": waiting,
+    "waiting, deadline beyond the horizon": waiting_beyond_the_horizon,
+}
+"""By what is said or done."""

@@ -1,0 +1,206 @@
+"""Lies that are closed do not pay, played to the end; and where a rule is taken away, the harness sees it."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from bench.auction.misreports.executors import TrueExecutors
+from bench.auction.misreports.lies import LIES, truth
+from bench.auction.misreports.measure import Tries, policy_under_test, result_of, tries_of
+from bench.auction.misreports.play import Play, utility
+from bench.auction.misreports.worlds import SLOT_S, UNIT_MICROS, Task, World, draw_world
+from schemas.auction.settings import AuctionPolicy
+from schemas.fleet import RunFailed, RunFinished, RunProgressed
+from schemas.lora import Dataset, LoraHyperparameters
+from schemas.lora_commands import RunOrder, SlotAssigned
+
+WORLDS = 60
+GAINLESS = (
+    *("bid", "deadline earlier", "more work", "memory under", "memory over", "fewer GPU types"),
+    *("dataset under", "dataset over", "speed over", "two names", "bid, withdraw, bid", "waiting"),
+)
+
+
+def declared_policy() -> AuctionPolicy:
+    """Bounds at the median of what is bid."""
+    return AuctionPolicy(
+        money_unit_micros=UNIT_MICROS,
+        max_value_per_compute_micros=UNIT_MICROS,
+        max_value_per_memory_micros=2 * UNIT_MICROS,
+        max_density_units=10.0,
+    )
+
+
+def world_of(number: int, policy=None) -> World:
+    return draw_world(random.Random(f"test/{number}"), AuctionPolicy() if policy is None else policy)
+
+
+def gainful(kind: str, policy=None, worlds: int = WORLDS, seed: int = 0) -> int:
+    """In how many worlds a lie gains."""
+    policy = AuctionPolicy() if policy is None else policy
+    return len(tries_of(policy, seed, range(worlds), {kind: LIES[kind]})[kind].gains)
+
+
+@pytest.mark.parametrize("kind", GAINLESS)
+def test_a_lie_that_is_closed_gains_in_no_world(kind):
+    assert gainful(kind) == 0
+
+
+def test_a_claim_to_be_slower_gains_nothing_where_the_zone_has_measured_the_task():
+    measured = [world for world in map(world_of, range(2 * WORLDS)) if world.has_row]
+    assert len(measured) > WORLDS / 2
+    for number, world in enumerate(measured):
+        play = Play(world)
+        lie = LIES["speed under"](world, random.Random(f"test/{number}"))
+        assert utility(play, lie) <= utility(play, truth)
+
+
+def test_a_claim_to_be_slower_gains_seldom_where_quotas_are_even_and_often_where_they_are_full():
+    assert gainful("speed under") <= 1
+    assert gainful("speed under", declared_policy()) >= 3
+
+
+def test_the_payment_as_printed_is_seen_to_reward_other_bids_than_the_value():
+    published = declared_policy().model_copy(update={"payment": "published"})
+    found = 0
+    for number in range(2 * WORLDS):
+        world = world_of(number, published)
+        play, lie = Play(world), LIES["bid"](world, random.Random(f"test/{number}"))
+        found += utility(play, lie) > utility(play, truth)
+    assert found >= 1
+
+
+def test_memory_that_nobody_measures_is_seen_to_be_worth_understating(monkeypatch):
+    end = TrueExecutors._end
+
+    def unmeasured(self, command, order, base):
+        return end(self, command, order.model_copy(update={"memory_limit_gib": None}), base)
+
+    monkeypatch.setattr(TrueExecutors, "_end", unmeasured)
+    assert gainful("memory under") >= 3
+
+
+def test_data_that_nobody_counts_are_seen_to_be_worth_understating(monkeypatch):
+    begin = TrueExecutors.begin
+
+    def uncounted(self, command):
+        for started in begin(self, command):
+            yield started.model_copy(update={"dataset_samples": None})
+
+    monkeypatch.setattr(TrueExecutors, "begin", uncounted)
+    assert gainful("dataset under") >= 3
+
+
+def test_the_same_seed_gives_the_same_worlds_and_tries():
+    kinds = {kind: LIES[kind] for kind in ("speed under", "split in two")}
+    first, second = (tries_of(AuctionPolicy(), 7, range(4), kinds) for _ in range(2))
+    assert first == second
+    assert world_of(3) == world_of(3) != world_of(4)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_true_bid_that_wins_is_served_by_its_deadline(number):
+    world = world_of(number)
+    play = Play(world).fork()
+    truth(play)
+    has_won = bool(play.live)
+    play.others_follow()
+    play.finish()
+    assert play.published.keys() == ({"mine"} if has_won else set())
+    assert play.utility_micros(["mine"]) == (world.value_micros - play.paid_micros if has_won else 0)
+    assert 0 <= play.paid_micros <= world.value_micros
+
+
+def test_what_is_published_behind_the_deadline_is_worth_nothing():
+    world = next(world for world in map(world_of, range(WORLDS)) if utility(Play(world), truth) > 0)
+    play = Play(world).fork()
+    truth(play)
+    play.others_follow()
+    play.finish()
+    late = replace(world, task=replace(world.task, deadline_slot=play.published["mine"]))
+    assert play.utility_micros(["mine"]) > 0
+    play.world = late
+    assert play.utility_micros(["mine"]) == -play.paid_micros
+
+
+TASK = Task(
+    work_samples=100,
+    deadline_slot=9,
+    memory_gib=3.0,
+    speed_samples_per_s={"large": 30.5 / SLOT_S},
+    dataset_samples=77,
+    needs_preprocessing=False,
+    batch_size=4,
+)
+
+
+def run_of(quota: int, limit_gib: float | None = None, **true):
+    """What an executor reports of a run of that task."""
+    executors = TrueExecutors({"j": replace(TASK, **true)}, {"n": "large"})
+    order = RunOrder(
+        run_id="0/j",
+        job_id="j",
+        user="u",
+        work_samples=100,
+        quota_samples=quota,
+        resume_samples=0,
+        dataset=Dataset(path="d.jsonl", samples=1),
+        hyperparameters=LoraHyperparameters(batch_size=4),
+        memory_limit_gib=limit_gib,
+    )
+    (started,) = executors.begin(
+        SlotAssigned(
+            zone="z", base_model="b", node="n", slot=0, slot_start_s=0, slot_end_s=SLOT_S, runs=(order,)
+        )
+    )
+    assert (started.samples_done, started.dataset_samples) == (0, 77)
+    (end,) = executors.end()
+    assert list(executors.end()) == []
+    return end
+
+
+def test_a_run_ends_with_the_first_whole_batch_at_its_quota():
+    end = run_of(25)
+    assert isinstance(end, RunProgressed)
+    assert end.samples_done == 28
+    assert end.node_s == pytest.approx(28 / 30.5 * SLOT_S)
+    assert end.memory_gib is None
+
+
+def test_a_run_that_is_slower_than_its_quota_has_had_the_whole_slot():
+    end = run_of(50)
+    assert (end.samples_done, end.node_s) == (30, pytest.approx(30 / 30.5 * SLOT_S))
+
+
+def test_a_run_that_takes_more_than_it_may_fails_and_says_how_much():
+    end = run_of(25, limit_gib=2.5)
+    assert isinstance(end, RunFailed)
+    assert (end.permanent, end.memory_gib) == (True, 3.0)
+    assert run_of(25, limit_gib=3.0).memory_gib == 3.0
+
+
+def test_the_last_of_the_work_publishes():
+    assert isinstance(run_of(100, speed_samples_per_s={"large": 1.0}), RunFinished)
+
+
+def test_figures_count_all_kinds_together_and_splits_and_waiting_apart():
+    tries = {kind: Tries([0.0, -0.5]) for kind in LIES}
+    tries["split in two"] = Tries([0.1, 0.3, -0.2, 0.0])
+    result = result_of(AuctionPolicy(), tries)
+    count = 2 * len(LIES) + 2
+    values = {figure.name: (figure.value, figure.runs) for figure in result.measurements}
+    assert values == {
+        "gainful_misreports_pct": (pytest.approx(100 * 2 / count), count),
+        "gainful_statements_pct": (0.0, 2 * (len(LIES) - 3)),
+        "gainful_splits_pct": (50.0, 4),
+        "gainful_waiting_pct": (0.0, 4),
+    }
+    assert "20 % of the value (split in two)" in result.measurements[0].note
+    (table,) = result.tables
+    (line,) = [line for line in table.rows if line[0] == "split in two"]
+    assert line[1:] == ("auction, bounds declared", 4, 50.0, *map(pytest.approx, (20.0, 30.0, 5.0)))
+
+
+def test_the_policy_under_test_is_the_auction():
+    assert policy_under_test().kind == "auction"
