@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from bench.auction import ablations, comparison, competitive_ratio, growth, runtime
+from bench.auction import ablations, comparison, competitive_ratio, everyday, growth, runtime
 from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, gain_pct
 from bench.auction.runs.measures import CLEARING_BOUND
 from bench.auction.runs.pool import Rows, digest_of_sources, run_missing
@@ -26,10 +26,10 @@ def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     else:
         scope = full(conditions.seed, conditions.traces, conditions.trace_files)
     # Hours may pass before it is drawn from.
-    for figure in scope.comparisons:
-        for point in figure.points:
-            if isinstance(point.setting.trace, TraceArrivals):
-                point.setting.trace.check()
+    compared = [point.setting for figure in scope.comparisons for point in figure.points]
+    for setting in compared + [load.setting for load in scope.everyday.loads]:
+        if isinstance(setting.trace, TraceArrivals):
+            setting.trace.check()
     yield from AuctionBench(conditions, scope).parts()
 
 
@@ -51,6 +51,7 @@ class AuctionBench:
         yield "figures", self._figures
         yield "ablations", self._ablations
         yield "sensitivity", self._sensitivity
+        yield "everyday", self._everyday
 
     def _decision_time(self) -> Result:
         scope, seed = self._scope, self._scope.seeds[0]
@@ -115,6 +116,13 @@ class AuctionBench:
         return Result(
             (), tuple(ablations.ablation_table(each, points, seeds, rows) for each in ablations.ABLATIONS)
         )
+
+    def _everyday(self) -> Result:
+        extent = self._scope.everyday
+        for reason in extent.skipped:
+            self._conditions.console.print(f"everyday lacks {reason}", markup=False)
+        rows = self._run(everyday.trials_of(extent))
+        return Result(everyday.measurements(extent, rows), everyday.tables(extent, rows))
 
     def _over(self, rows: Rows, baseline: str) -> Measurement:
         high, seeds = self._scope.high, self._scope.seeds

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bench.auction.runs.day import simulate_day
+from bench.auction.runs.hindsight_price import best_price, break_even_prices
 from bench.auction.runs.optimum import hindsight_of
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.cell import SLOT_S
@@ -139,14 +140,35 @@ def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> P
     )
 
 
+def _fixed_price_in_hindsight(
+    declared: AuctionPolicy,  # noqa: ARG001
+    setting: PaperSetting,
+    seed: int,
+) -> PolicySettings:
+    price = best_price(
+        break_even_prices(hindsight_of(setting, seed)), lambda price: _welfare_micros(setting, seed, price)
+    )
+    return FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price)
+
+
+def default_policy() -> AuctionPolicy:
+    """The auction with nothing declared."""
+    return AuctionPolicy.model_validate({"kind": "auction"})
+
+
+DEFAULT = "default"
+HINDSIGHT_PRICE = "fixed_price_hindsight"
+
 CONTENDERS: Mapping[str, Contender] = MappingProxyType(
     {
+        DEFAULT: lambda *_: default_policy(),
         "pdftsp": _improved(*IMPROVEMENTS),
         "published": _improved(),
         "titan": lambda *_: TitanPolicy(kind="titan", time_limit_s=TITAN_TIME_LIMIT_S),
         "eft": lambda *_: EarliestFinishPolicy(kind="eft"),
         "ntm": lambda *_: NoMergingPolicy(kind="ntm"),
         "fixed_price": _fixed_price,
+        HINDSIGHT_PRICE: _fixed_price_in_hindsight,
         **{contender: _improved(name) for name, contender in ADDED.items()},
         **{contender: _improved(*(IMPROVEMENTS.keys() - {name})) for name, contender in REMOVED.items()},
         **{contender: _misled(MISFORECASTS[name]) for name, contender in MISLED.items()},
