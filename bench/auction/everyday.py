@@ -163,7 +163,7 @@ def _against_rivals(name: str, everyday: Everyday, welfare: Welfare, ours: str) 
         )
         for load in everyday.loads
     ]
-    label = f"welfare / welfare of {ours}, mean of {len(everyday.seeds)} days"
+    label = f"welfare of {RIVALS[-1]} / of {ours}, mean of {len(everyday.seeds)} days"
     return Table(name, columns, lines, Lines("workload", "load", parts[-1:], label, "load"))
 
 

@@ -26,10 +26,11 @@ def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     else:
         scope = full(conditions.seed, conditions.traces, conditions.trace_files)
     # Hours may pass before it is drawn from.
-    compared = [point.setting for figure in scope.comparisons for point in figure.points]
-    for setting in compared + [load.setting for load in scope.everyday.loads]:
-        if isinstance(setting.trace, TraceArrivals):
-            setting.trace.check()
+    settings = [point.setting for figure in scope.comparisons for point in figure.points]
+    settings += [load.setting for load in scope.everyday.loads]
+    for trace in dict.fromkeys(setting.trace for setting in settings):
+        if isinstance(trace, TraceArrivals):
+            trace.check()
     yield from AuctionBench(conditions, scope).parts()
 
 

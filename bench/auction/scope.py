@@ -44,6 +44,7 @@ _QUICK_SLOTS = 24
 _QUICK_SMALL = ((4, 18, 2.0),)
 _QUICK_SMALL_LOADED = ((2, 12, 3.0),)
 """Whose optimum is found in a second."""
+_QUICK_EVERYDAY_NODES = 2
 _QUICK_EVERYDAY_LOADS = (0.5, 4.0)
 _QUICK_GROWTH_NODES = (10, 20, 40)
 
@@ -126,7 +127,7 @@ def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
         ablations=(Point("80 per slot", high),),
         sensitivity=_sensitivity(high, DEVIATIONS[:1]),
         everyday=_everyday(
-            high,
+            replace(high, nodes=_QUICK_EVERYDAY_NODES),
             _QUICK_EVERYDAY_LOADS,
             (BASE.density.log_deviation,),
             range(seed, seed + QUICK_SEEDS),

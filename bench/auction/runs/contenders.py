@@ -5,12 +5,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from bench.auction.runs.day import simulate_day
+from bench.auction.runs.day import Day, simulate, simulate_day
 from bench.auction.runs.hindsight_price import best_price, break_even_prices
 from bench.auction.runs.optimum import hindsight_of
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.cell import SLOT_S
-from bench.workloads.paper import PaperSetting
+from bench.workloads.paper import PaperSetting, draw
 from bench.workloads.tasks import FASTEST
 from bench.workloads.throughput import node_samples_per_s
 from bench.workloads.vendors import UNIT_MICROS
@@ -77,9 +77,15 @@ def _smaller(setting: PaperSetting) -> PaperSetting:
 
 
 def _welfare_micros(setting: PaperSetting, seed: int, price_micros: int) -> int:
-    policy = FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price_micros)
-    summary = simulate_day(setting, seed, lambda _: policy).summary
-    return summary.part(AuctionFigures).realised_welfare_micros
+    return _welfare_of(simulate_day(setting, seed, lambda _: _at_price(price_micros)))
+
+
+def _welfare_of(day: Day) -> int:
+    return day.summary.part(AuctionFigures).realised_welfare_micros
+
+
+def _at_price(price_micros: int) -> FixedPricePolicy:
+    return FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price_micros)
 
 
 Contender = Callable[[AuctionPolicy, PaperSetting, int], PolicySettings]
@@ -135,9 +141,7 @@ def _improved(*names: str, **instead: Any) -> Contender:
 
 
 def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:  # noqa: ARG001
-    return FixedPricePolicy(
-        kind="fixed_price", price_per_thousand_samples_micros=tuned_price_micros(setting, seed)
-    )
+    return _at_price(tuned_price_micros(setting, seed))
 
 
 def _fixed_price_in_hindsight(
@@ -145,10 +149,13 @@ def _fixed_price_in_hindsight(
     setting: PaperSetting,
     seed: int,
 ) -> PolicySettings:
+    cell, workload = draw(setting, seed)
+    inputs = workload.inputs(cell.epoch_s)
     price = best_price(
-        break_even_prices(hindsight_of(setting, seed)), lambda price: _welfare_micros(setting, seed, price)
+        break_even_prices(hindsight_of(setting, seed)),
+        lambda price: _welfare_of(simulate(cell, inputs, lambda _: _at_price(price))),
     )
-    return FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price)
+    return _at_price(price)
 
 
 def default_policy() -> AuctionPolicy:
