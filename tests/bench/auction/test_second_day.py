@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.auction.runs.contenders import forecast
 from bench.auction.runs.day import simulate, simulate_day
 from bench.auction.runs.measures import MEASURES
 from bench.auction.runs.second_day import (
@@ -49,6 +50,19 @@ def test_the_first_day_is_worth_what_it_is_alone_and_the_second_the_rest(policy_
 def test_who_remembers_nothing_does_on_the_second_day_what_it_does_on_the_first(seed):
     values = simulate_second_day((BUSY, 1_000_000 + seed), (BUSY, seed), eft)
     assert values["welfare_micros"] == welfare_of(simulate_day(BUSY, seed, eft))
+
+
+def test_who_remembers_the_first_day_does_otherwise_on_the_second_with_the_same_first():
+    whole_day = replace(TINY, slots=144, arrivals_per_slot=2.0, work_scale=1.0)
+    before = (whole_day, 1_000_000)
+
+    def remembering(declared):
+        """Steepness is learned only where node-slots open at a price."""
+        return learning(declared).model_copy(update={"opening_prices": forecast(whole_day, 0)})
+
+    values = simulate_second_day(before, (whole_day, 0), remembering)
+    assert values["before_welfare_micros"] == welfare_of(simulate_day(*before, remembering))
+    assert values["welfare_micros"] != welfare_of(simulate_day(whole_day, 0, remembering))
 
 
 def test_a_job_that_is_not_over_when_the_second_day_begins_is_named():
