@@ -90,11 +90,11 @@ def bench(
         bounded(least=1, most=256, help="Parallel runs, each on one core, where times do not matter."),
     ] = 1,
     traces: Annotated[
-        Path, typer.Option(help="Folder of real traces, for the figure that needs them.", metavar="DIR")
+        Path, typer.Option(help="Folder of real traces, for the parts that need them.", metavar="DIR")
     ] = Path("traces"),
     trace: Annotated[
         list[Path] | None,
-        typer.Option(help="Another real trace for it; may be repeated.", metavar="FILE", show_default=False),
+        typer.Option(help="Another one; may be repeated.", metavar="FILE", show_default=False),
     ] = None,
     profiles: Annotated[
         Path,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from bench.auction import ablations, comparison, competitive_ratio, growth, runtime
+from bench.auction import ablations, comparison, competitive_ratio, everyday, growth, runtime
 from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, gain_pct
 from bench.auction.misreports.measure import measure as misreports
 from bench.auction.runs.measures import CLEARING_BOUND
@@ -27,10 +27,11 @@ def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     else:
         scope = full(conditions.seed, conditions.traces, conditions.trace_files)
     # Hours may pass before it is drawn from.
-    for figure in scope.comparisons:
-        for point in figure.points:
-            if isinstance(point.setting.trace, TraceArrivals):
-                point.setting.trace.check()
+    settings = [point.setting for figure in scope.comparisons for point in figure.points]
+    settings += [load.setting for load in scope.everyday.loads]
+    for trace in dict.fromkeys(setting.trace for setting in settings):
+        if isinstance(trace, TraceArrivals):
+            trace.check()
     yield from AuctionBench(conditions, scope).parts()
 
 
@@ -53,6 +54,7 @@ class AuctionBench:
         yield "ablations", self._ablations
         yield "sensitivity", self._sensitivity
         yield "misreports", self._misreports
+        yield "everyday", self._everyday
 
     def _decision_time(self) -> Result:
         scope, seed = self._scope, self._scope.seeds[0]
@@ -121,6 +123,13 @@ class AuctionBench:
     def _misreports(self) -> Result:
         conditions = self._conditions
         return misreports(conditions.quick, conditions.seed, partial(conditions.console.print, markup=False))
+
+    def _everyday(self) -> Result:
+        extent = self._scope.everyday
+        for reason in extent.skipped:
+            self._conditions.console.print(f"everyday lacks {reason}", markup=False)
+        rows = self._run(everyday.trials_of(extent))
+        return Result(everyday.measurements(extent, rows), everyday.tables(extent, rows))
 
     def _over(self, rows: Rows, baseline: str) -> Measurement:
         high, seeds = self._scope.high, self._scope.seeds

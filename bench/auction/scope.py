@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from bench.auction.everyday import DRAWN, EVERYDAY_LOADS, Everyday, Load
 from bench.auction.growth import Axis
+from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.figures import (
     BASE,
     LOADS,
@@ -16,12 +18,17 @@ from bench.workloads.figures import (
     Point,
     figure_12,
     figures,
+    traces_at_hand,
 )
-from bench.workloads.paper import PaperSetting
+from bench.workloads.paper import PaperSetting, arrivals_for_load
 
 SEEDS = 5
 QUICK_SEEDS = 2
 COMPARISONS = (4, 5, 6, 7, 8, 9)
+
+EVERYDAY_NODES = 24
+EVERYDAY_SEEDS = 3
+EVERYDAY_DEVIATIONS = (1.0, 1.75)
 
 GROWTH_NODES = (50, 100, 200, 500, 1_000, 2_000)
 GROWTH_SLOTS = (144, 288, 504, 1_008)
@@ -37,6 +44,8 @@ _QUICK_SLOTS = 24
 _QUICK_SMALL = ((4, 18, 2.0),)
 _QUICK_SMALL_LOADED = ((2, 12, 3.0),)
 """Whose optimum is found in a second."""
+_QUICK_EVERYDAY_NODES = 2
+_QUICK_EVERYDAY_LOADS = (0.5, 4.0)
 _QUICK_GROWTH_NODES = (10, 20, 40)
 
 
@@ -55,6 +64,8 @@ class Scope:
     ablations: tuple[Point, ...]
     sensitivity: tuple[Point, ...]
     """What the gains hang on beside the load, which Figure 8 varies."""
+    everyday: Everyday
+    """The auction with nothing declared."""
     high: PaperSetting
     """High load, where the figures are taken."""
 
@@ -80,6 +91,14 @@ def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
         ),
         ablations=(Point("50 per slot", BASE), Point("80 per slot", high)),
         sensitivity=_sensitivity(high, DEVIATIONS),
+        everyday=_everyday(
+            replace(BASE, nodes=EVERYDAY_NODES),
+            EVERYDAY_LOADS,
+            EVERYDAY_DEVIATIONS,
+            range(seed, seed + EVERYDAY_SEEDS),
+            traces,
+            trace_files,
+        ),
         high=high,
     )
 
@@ -87,7 +106,7 @@ def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
 def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
     """Three nodes for a sixth of the day, as loaded as in full by smaller tasks; Figure 8 alone, few days.
 
-    Figure 7 too if real arrivals are asked for by name.
+    Real arrivals only if they are asked for by name.
     """
     every = figures(None, trace_files)
     high = _shrunk(replace(BASE, arrivals_per_slot=LOADS["high"]))
@@ -107,6 +126,14 @@ def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
         growth=(_axis("nodes", _QUICK_GROWTH_NODES),),
         ablations=(Point("80 per slot", high),),
         sensitivity=_sensitivity(high, DEVIATIONS[:1]),
+        everyday=_everyday(
+            replace(high, nodes=_QUICK_EVERYDAY_NODES),
+            _QUICK_EVERYDAY_LOADS,
+            (BASE.density.log_deviation,),
+            range(seed, seed + QUICK_SEEDS),
+            None,
+            trace_files,
+        ),
         high=high,
     )
 
@@ -116,6 +143,32 @@ def _sensitivity(setting: PaperSetting, deviations: tuple[float, ...]) -> tuple[
         Point(f"{deviation:g}", replace(setting, density=replace(setting.density, log_deviation=deviation)))
         for deviation in deviations
     )
+
+
+def _everyday(
+    base: PaperSetting,
+    loads: Sequence[float],
+    deviations: Sequence[float],
+    seeds: Sequence[int],
+    traces: Path | None,
+    trace_files: Sequence[Path],
+) -> Everyday:
+    """Every load with drawn arrivals and with those of each trace, at each deviation of values."""
+    here, absent = traces_at_hand(traces, trace_files)
+    found = []
+    for arrivals, path in {DRAWN: None, **here}.items():
+        for deviation in deviations:
+            for load in loads:
+                per_slot = arrivals_for_load(load, base.nodes, base.gpus, base.work_scale)
+                jobs = max(round(per_slot * base.slots), 1)
+                setting = replace(
+                    base,
+                    arrivals_per_slot=per_slot,
+                    trace=None if path is None else TraceArrivals(path, jobs),
+                    density=replace(base.density, log_deviation=deviation),
+                )
+                found.append(Load(arrivals, load, deviation, setting))
+    return Everyday(tuple(found), tuple(seeds), absent)
 
 
 def _axis(field: str, values: tuple[int, ...]) -> Axis:

@@ -32,6 +32,17 @@ a tenth of what the median user values it at."""
 Gpus = Literal["A100", "A40", "mixed"]
 
 
+def types_of_nodes(gpus: Gpus, nodes: int) -> tuple[str, ...]:
+    """The GPU type of each node; in a mixed fleet, types take turns."""
+    types = types_of(gpus)
+    return tuple(types[number % len(types)] for number in range(nodes))
+
+
+def types_of(gpus: Gpus) -> tuple[str, ...]:
+    """The types that a fleet knows."""
+    return ("A100", "A40") if gpus == "mixed" else (gpus,)
+
+
 @dataclass(frozen=True)
 class PolicyBounds:
     """Which quantiles of the declared value density the operator takes for its bounds (erratum P4).
@@ -53,8 +64,7 @@ class PolicyBounds:
 def configuration(
     nodes: int, gpus: Gpus, slots: int, vendors: int, density: ValueDensity, bounds: PolicyBounds
 ) -> CellConfigured:
-    """A cell of one zone; in a mixed one, types take turns. Its epoch is midnight of 1970-01-01."""
-    types: tuple[str, ...] = ("A100", "A40") if gpus == "mixed" else (gpus,)
+    """A cell of one zone. Its epoch is midnight of 1970-01-01."""
     tariff = tuple(
         round(UNIT_MICROS * (DAY_UNITS_PER_KWH if hour in DAY_HOURS else NIGHT_UNITS_PER_KWH))
         for hour in range(HOURS_PER_DAY)
@@ -80,11 +90,11 @@ def configuration(
                         memory_gib=MEMORY_GIB[name],
                         power_kw=POWER_KW[name],
                     )
-                    for name in types
+                    for name in types_of(gpus)
                 ),
                 nodes=tuple(
-                    Node(id=f"node-{number:04d}", gpu_type=types[number % len(types)], tariff="site")
-                    for number in range(nodes)
+                    Node(id=f"node-{number:04d}", gpu_type=gpu_type, tariff="site")
+                    for number, gpu_type in enumerate(types_of_nodes(gpus, nodes))
                 ),
                 policy=_policy(density, bounds),
             ),

@@ -98,9 +98,16 @@ def figure_12(sizes: Iterable[tuple[int, int, float]]) -> Figure:
 def _real_arrivals(traces: Path | None, trace_files: Iterable[Path]) -> Figure:
     """As many jobs of each trace as the base has tasks."""
     jobs = round(BASE.arrivals_per_slot * BASE.slots)
+    here, absent = traces_at_hand(traces, trace_files)
+    points = tuple(Point(name, replace(BASE, trace=TraceArrivals(path, jobs))) for name, path in here.items())
+    return Figure(7, "trace", points, absent)
+
+
+def traces_at_hand(
+    traces: Path | None, trace_files: Iterable[Path]
+) -> tuple[dict[str, Path], tuple[str, ...]]:
+    """Files of real arrivals by name, those of `TRACES` first; and which of these are absent, a line each."""
     known = {} if traces is None else {name: traces / file for name, file in TRACES.items()}
     here = {name: path for name, path in known.items() if path.exists()}
-    here |= {str(path): path for path in trace_files}
-    points = tuple(Point(name, replace(BASE, trace=TraceArrivals(path, jobs))) for name, path in here.items())
     absent = tuple(f"{name}: {path} is not here" for name, path in known.items() if name not in here)
-    return Figure(7, "trace", points, absent)
+    return here | {str(path): path for path in trace_files}, absent

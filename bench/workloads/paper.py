@@ -8,9 +8,15 @@ from types import MappingProxyType
 from typing import get_args
 
 from bench.workloads.arrivals import JobsBefore, SlotArrival, TraceArrivals, poisson
-from bench.workloads.cell import CELL, SLOT_S, ZONE, Gpus, PolicyBounds, configuration
-from bench.workloads.tasks import DrawnTask, ValueDensity, draw_tasks
-from bench.workloads.throughput import SEQUENCE_LENGTH, TARGET_MODULES, task_memory_gib, task_samples_per_s
+from bench.workloads.cell import CELL, SLOT_S, ZONE, Gpus, PolicyBounds, configuration, types_of_nodes
+from bench.workloads.tasks import DrawnTask, ValueDensity, draw_tasks, mean_work_samples
+from bench.workloads.throughput import (
+    SEQUENCE_LENGTH,
+    TARGET_MODULES,
+    node_samples_per_s,
+    task_memory_gib,
+    task_samples_per_s,
+)
 from bench.workloads.vendors import UNIT_MICROS, draw_quotes, shortest_delay_s
 from infra.workloads.auction.bids import Workload
 from infra.workloads.timed import TimedEvent
@@ -96,6 +102,16 @@ class PaperSetting:
             raise ValueError(f"deadlines is {self.deadlines!r}, known are {', '.join(DEADLINE_RULES)}")
         if self.gpus not in get_args(Gpus):
             raise ValueError(f"gpus is {self.gpus!r}, known are {', '.join(get_args(Gpus))}")
+
+
+def arrivals_for_load(load: float, nodes: int, gpus: Gpus, work_scale: float) -> float:
+    """Arrivals per slot that ask, in the mean, for so many times the samples that a fleet can train.
+
+    A node-slot of a type does its full step's samples, whoever shares it, so it is the same to count in
+    samples or in node-slots of compute.
+    """
+    per_slot = SLOT_S * math.fsum(map(node_samples_per_s, types_of_nodes(gpus, nodes)))
+    return load * per_slot / mean_work_samples(work_scale)
 
 
 def draw(setting: PaperSetting, seed: int) -> tuple[CellConfigured, Workload]:

@@ -103,6 +103,11 @@ def draw_tasks(seed: int, work_scale: float) -> Iterator[DrawnTask]:
         )
 
 
+def mean_work_samples(work_scale: float) -> float:
+    """M_i of a task in the mean."""
+    return work_scale * fmean(DATASET_SAMPLES) * fmean(EPOCHS)
+
+
 def mean_compute_over_memory() -> float:
     """Of all shapes on an A100: share of a node's compute over share of its memory."""
     room_gib = MEMORY_GIB[FASTEST] - BASE_MEMORY_GIB

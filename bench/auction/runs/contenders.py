@@ -5,11 +5,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from bench.auction.runs.day import simulate_day
+from bench.auction.runs.day import Day, simulate, simulate_day
+from bench.auction.runs.hindsight_price import best_price, break_even_prices
 from bench.auction.runs.optimum import hindsight_of
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.cell import SLOT_S
-from bench.workloads.paper import PaperSetting
+from bench.workloads.paper import PaperSetting, draw
 from bench.workloads.tasks import FASTEST
 from bench.workloads.throughput import node_samples_per_s
 from bench.workloads.vendors import UNIT_MICROS
@@ -76,9 +77,15 @@ def _smaller(setting: PaperSetting) -> PaperSetting:
 
 
 def _welfare_micros(setting: PaperSetting, seed: int, price_micros: int) -> int:
-    policy = FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price_micros)
-    summary = simulate_day(setting, seed, lambda _: policy).summary
-    return summary.part(AuctionFigures).realised_welfare_micros
+    return _welfare_of(simulate_day(setting, seed, lambda _: _at_price(price_micros)))
+
+
+def _welfare_of(day: Day) -> int:
+    return day.summary.part(AuctionFigures).realised_welfare_micros
+
+
+def _at_price(price_micros: int) -> FixedPricePolicy:
+    return FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price_micros)
 
 
 Contender = Callable[[AuctionPolicy, PaperSetting, int], PolicySettings]
@@ -134,19 +141,36 @@ def _improved(*names: str, **instead: Any) -> Contender:
 
 
 def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:  # noqa: ARG001
-    return FixedPricePolicy(
-        kind="fixed_price", price_per_thousand_samples_micros=tuned_price_micros(setting, seed)
-    )
+    return _at_price(tuned_price_micros(setting, seed))
 
+
+def _fixed_price_in_hindsight(
+    declared: AuctionPolicy,  # noqa: ARG001
+    setting: PaperSetting,
+    seed: int,
+) -> PolicySettings:
+    cell, workload = draw(setting, seed)
+    inputs = workload.inputs(cell.epoch_s)
+    price = best_price(
+        break_even_prices(hindsight_of(setting, seed)),
+        lambda price: _welfare_of(simulate(cell, inputs, lambda _: _at_price(price))),
+    )
+    return _at_price(price)
+
+
+DEFAULT = "default"
+HINDSIGHT_PRICE = "fixed_price_hindsight"
 
 CONTENDERS: Mapping[str, Contender] = MappingProxyType(
     {
+        DEFAULT: lambda *_: AuctionPolicy(),
         "pdftsp": _improved(*IMPROVEMENTS),
         "published": _improved(),
         "titan": lambda *_: TitanPolicy(kind="titan", time_limit_s=TITAN_TIME_LIMIT_S),
         "eft": lambda *_: EarliestFinishPolicy(kind="eft"),
         "ntm": lambda *_: NoMergingPolicy(kind="ntm"),
         "fixed_price": _fixed_price,
+        HINDSIGHT_PRICE: _fixed_price_in_hindsight,
         **{contender: _improved(name) for name, contender in ADDED.items()},
         **{contender: _improved(*(IMPROVEMENTS.keys() - {name})) for name, contender in REMOVED.items()},
         **{contender: _misled(MISFORECASTS[name]) for name, contender in MISLED.items()},

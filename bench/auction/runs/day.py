@@ -6,7 +6,7 @@ cell says it has reserved: the instance is rebuilt from the events alone.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.workloads.paper import PaperSetting, draw
@@ -15,8 +15,10 @@ from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.views.auction.figures import AuctionFigures
 from infra.views.board import Board
 from infra.views.summary import Summary, summarise
+from infra.workloads.timed import TimedEvent
 from schemas.auction.evidence import JobReplanned, evidence_of
 from schemas.auction.settings import AuctionPolicy
+from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
@@ -169,13 +171,26 @@ def simulate_day(
             a day on which it did is no fair one.
     """
     cell, workload = draw(setting, seed)
+    return simulate(cell, workload.inputs(cell.epoch_s), policy_of)
+
+
+def simulate(
+    cell: CellConfigured,
+    inputs: Sequence[TimedEvent[Event]],
+    policy_of: Callable[[AuctionPolicy], PolicySettings],
+) -> Day:
+    """Run a cell of one zone until all that it is asked is over.
+
+    Raises:
+        CommandError: as for `simulate_day`.
+    """
     (zone,) = cell.zones
     assert isinstance(zone.policy, AuctionPolicy)
     zone = zone.model_copy(update={"policy": policy_of(zone.policy)})
     cell = cell.model_copy(update={"zones": (zone,)})
     watch = Stopwatch()
     start_s = time.perf_counter()
-    run = Simulation(cell, workload.inputs(cell.epoch_s), fold=watch.fold).run()
+    run = Simulation(cell, inputs, fold=watch.fold).run()
     wall_s = time.perf_counter() - start_s
     check_plans(run)
     summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))

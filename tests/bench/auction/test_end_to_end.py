@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from bench.auction.comparison import OURS, comparison_table, trials_of
+from bench.auction.everyday import DRAWN, EVERYDAY_LOADS, HIGH_LOAD, Everyday, Load
 from bench.auction.growth import Axis
 from bench.auction.parts import AuctionBench
 from bench.auction.runs.pool import ROWS_FILE, Rows, run_missing
@@ -17,7 +18,8 @@ from bench.auction.scope import Scope, full, quick
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import goals
 from bench.report import report, write_artefacts
-from bench.workloads.figures import Figure, Point
+from bench.workloads.arrivals import TraceArrivals
+from bench.workloads.figures import TRACES, Figure, Point
 from tests.bench.auction.rows import TINY
 
 POINT = Point("tiny", TINY)
@@ -77,6 +79,7 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
         growth=(Axis("nodes", ((3.0, TINY), (6.0, replace(TINY, nodes=6)))),),
         ablations=(POINT,),
         sensitivity=(POINT,),
+        everyday=Everyday((Load(DRAWN, HIGH_LOAD, 1.75, TINY),), SEEDS, skipped=("a trace: it is not here",)),
         high=TINY,
     )
     measurements: list[Measurement] = []
@@ -101,11 +104,16 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
         "forecast_error",
         "sensitivity",
         "misreports",
+        "everyday_first_day",
+        "everyday_second_day",
+        "everyday_wrong_forecast",
     ]
     for table in tables:
         assert (tmp_path / f"{table.name}.csv").read_text().startswith(",".join(table.columns[:2]))
         assert (tmp_path / f"{table.name}.png").read_bytes().startswith(b"\x89PNG")
-    assert "Figure 8 lacks a point: it is not here" in asked.console.file.getvalue()
+    said = asked.console.file.getvalue()
+    assert "Figure 8 lacks a point: it is not here" in said
+    assert "everyday lacks a trace: it is not here" in said
 
 
 @pytest.mark.parametrize("scope", [quick(0), full(0, Path("nowhere"))])
@@ -113,5 +121,24 @@ def test_settings_of_a_part_have_names_of_their_own(scope):
     figures = (*scope.comparisons, scope.small, scope.small_loaded)
     settings = {point.setting for figure in figures for point in figure.points}
     settings |= {setting for axis in scope.growth for _, setting in axis.points} | {scope.high}
+    settings |= {load.setting for load in scope.everyday.loads}
     assert len({Trial(setting, 0, OURS).setting_name for setting in settings}) == len(settings)
     assert scope.high in settings
+
+
+def test_everyday_loads_are_those_of_every_trace_at_hand(tmp_path):
+    here = tmp_path / TRACES["ITP"]
+    here.touch()
+    mine = tmp_path / "mine.csv"
+    every = full(5, tmp_path, [mine]).everyday
+    arrivals = (DRAWN, "ITP", str(mine))
+    assert [(load.arrivals, load.deviation, load.load) for load in every.loads] == [
+        (name, deviation, load) for name in arrivals for deviation in (1.0, 1.75) for load in EVERYDAY_LOADS
+    ]
+    assert every.seeds == (5, 6, 7)
+    assert every.skipped == (f"Philly: {tmp_path / TRACES['Philly']} is not here",)
+    for load in every.loads:
+        jobs = round(load.setting.arrivals_per_slot * load.setting.slots)
+        path = {DRAWN: None, "ITP": here, str(mine): mine}[load.arrivals]
+        assert load.setting.trace == (path and TraceArrivals(path, jobs))
+    assert [load.arrivals for load in quick(5, [mine]).everyday.loads] == [DRAWN] * 2 + [str(mine)] * 2

@@ -8,7 +8,7 @@ from statistics import fmean, median, pstdev, quantiles
 import pytest
 
 from bench.workloads.arrivals import TraceArrivals
-from bench.workloads.paper import DEADLINE_RULES, PaperSetting, draw
+from bench.workloads.paper import DEADLINE_RULES, PaperSetting, arrivals_for_load, draw
 from bench.workloads.vendors import UNIT_MICROS, mean_price_units
 from infra.simulation.simulator import Simulation
 from infra.views.board import Board
@@ -222,3 +222,17 @@ def test_a_setting_that_nothing_can_be_drawn_for_is_refused_by_field(fields, fau
 def test_a_run_of_no_jobs_is_refused(tmp_path):
     with pytest.raises(ValueError, match="jobs is 0, at least 1"):
         TraceArrivals(tmp_path / "t.csv", 0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "work_scale"), [(24, "mixed", 1.0), (3, "mixed", 0.25), (10, "A40", 1.0)]
+)
+@pytest.mark.parametrize("load", [0.5, 4.0])
+def test_days_of_a_load_ask_for_so_many_times_what_the_fleet_can_do(load, nodes, gpus, work_scale):
+    setting = PaperSetting(
+        nodes=nodes,
+        gpus=gpus,
+        work_scale=work_scale,
+        arrivals_per_slot=arrivals_for_load(load, nodes, gpus, work_scale),
+    )
+    assert fmean(load_of(setting, seed) for seed in range(10)) == pytest.approx(load, rel=0.1)

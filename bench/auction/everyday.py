@@ -1,0 +1,282 @@
+"""The auction with nothing declared, on any load: from an empty ledger, and with a day before in it.
+
+Its rivals know what it does not: the tuned auction has a forecast from the day before, and the fixed price is
+the best for the very day. None of them remembers a day, so their second day is their first.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from bench.auction.comparison import OURS
+from bench.auction.runs.contenders import DEFAULT, HINDSIGHT_PRICE
+from bench.auction.runs.pool import Rows
+from bench.auction.runs.second_day import AFTER, SECOND_DAY
+from bench.auction.runs.trial import Trial
+from bench.charts import Lines
+from bench.figures import Measurement, Table, Value
+from bench.workloads.paper import PaperSetting
+from infra.errors import CommandError
+
+RIVALS = (OURS, "titan", "eft", "ntm", HINDSIGHT_PRICE)
+
+EVERYDAY_LOADS = (0.2, 0.5, 1.0, 2.0, 4.0)
+HIGH_LOAD = EVERYDAY_LOADS[-1]
+TUNED_LOADS = (2.0, 4.0)
+"""As much as the auction's constants were tuned for: docs/workloads.md."""
+
+DRAWN = "Poisson"
+"""Arrivals that are drawn."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A kind of day."""
+
+    arrivals: str
+    """`DRAWN`, or the name of the trace that they are from."""
+    load: float
+    """What is asked for over what the fleet can do: see `arrivals_for_load`."""
+    deviation: float
+    """Of the logarithm of users' values."""
+    setting: PaperSetting
+
+    def __str__(self) -> str:
+        return f"{self.series}, load {self.load:g}"
+
+    @property
+    def series(self) -> str:
+        """All of it but the load."""
+        return f"{self.arrivals}, deviation {self.deviation:g}"
+
+
+@dataclass(frozen=True)
+class Everyday:
+    """The extent of the comparison."""
+
+    loads: tuple[Load, ...]
+    seeds: tuple[int, ...]
+    skipped: tuple[str, ...] = ()
+    """Why traces are absent, one line each."""
+
+    @property
+    def drawn(self) -> list[Load]:
+        """Those whose day before can be of another kind."""
+        return [load for load in self.loads if load.arrivals == DRAWN]
+
+
+def trials_of(everyday: Everyday) -> list[Trial]:
+    """Every contender on every day."""
+    names = (DEFAULT, SECOND_DAY, *RIVALS)
+    like = [(load, name) for load in everyday.loads for name in names]
+    unlike = [(load, name) for load in everyday.drawn for name in AFTER.values()]
+    return [Trial(load.setting, seed, name) for load, name in like + unlike for seed in everyday.seeds]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a contender has over another on the same days."""
+
+    pct: float | None
+    """The mean over the days that count; None without any."""
+    left_out: int
+    """Days on which the other brings no welfare, and no more than it: there is no ratio to count."""
+
+
+class Welfare:
+    """The welfare of each day."""
+
+    def __init__(self, rows: Rows, seeds: Sequence[int]) -> None:
+        self._rows = rows
+        self._seeds = seeds
+
+    def gain(self, load: Load, ours: str, theirs: str) -> Gain:
+        """Raises `CommandError` where `theirs` brings no welfare and `ours` even less."""
+        gains = []
+        for seed in self._seeds:
+            mine, other = self._of(load, ours, seed), self._of(load, theirs, seed)
+            if other > 0:
+                gains.append(100 * (mine / other - 1))
+            elif mine < other:
+                raise CommandError(
+                    f"{load}, seed {seed}: welfare of {ours} is {mine:.0f} micros and of {theirs} "
+                    f"{other:.0f}, nothing to compare with: try a larger setting"
+                )
+        return Gain(fmean(gains) if gains else None, len(self._seeds) - len(gains))
+
+    def part(self, load: Load, name: str, whole: str) -> float:
+        """The mean of the welfare of one contender as a part of another's.
+
+        Raises:
+            CommandError: on some day the other has none.
+        """
+        parts = []
+        for seed in self._seeds:
+            if (divisor := self._of(load, whole, seed)) <= 0:
+                raise CommandError(
+                    f"{load}, seed {seed}: welfare of {whole} is {divisor:.0f} micros, nothing to compare "
+                    "with: try a larger setting"
+                )
+            parts.append(self._of(load, name, seed) / divisor)
+        return fmean(parts)
+
+    def proven_ratios(self, load: Load) -> list[float]:
+        """Of each first day, as the last certificate states it.
+
+        Raises:
+            CommandError: without welfare there is none.
+        """
+        values = [self._rows.values(Trial(load.setting, seed, DEFAULT)) for seed in self._seeds]
+        for seed, value in zip(self._seeds, values, strict=True):
+            if "proven_ratio" not in value:
+                raise CommandError(f"{load}, seed {seed}: without welfare there is no ratio: try more load")
+        return [value["proven_ratio"] for value in values]
+
+    def _of(self, load: Load, name: str, seed: int) -> float:
+        return self._rows.values(Trial(load.setting, seed, name))["welfare_micros"]
+
+
+def tables(everyday: Everyday, rows: Rows) -> tuple[Table, ...]:
+    """`everyday_first_day`, `everyday_second_day` and `everyday_wrong_forecast`, a row per load."""
+    welfare = Welfare(rows, everyday.seeds)
+    return (
+        _against_rivals("everyday_first_day", everyday, welfare, DEFAULT),
+        _against_rivals("everyday_second_day", everyday, welfare, SECOND_DAY),
+        _after_unlike_days(everyday, welfare),
+    )
+
+
+_AXES = ("workload", "load")
+
+
+def _against_rivals(name: str, everyday: Everyday, welfare: Welfare, ours: str) -> Table:
+    """The rivals' welfare as a part of the default's, and its gains over them: what it loses is below 0."""
+    parts = tuple(f"{rival}_part" for rival in RIVALS)
+    columns = (*_AXES, *parts, *(f"over_{rival}_pct" for rival in RIVALS), "over_first_day_pct")
+    lines: list[tuple[Value, ...]] = [
+        (
+            load.series,
+            load.load,
+            *(welfare.part(load, rival, ours) for rival in RIVALS),
+            *(welfare.gain(load, ours, rival).pct for rival in RIVALS),
+            welfare.gain(load, ours, DEFAULT).pct,
+        )
+        for load in everyday.loads
+    ]
+    label = f"welfare of {RIVALS[-1]} / of {ours}, mean of {len(everyday.seeds)} days"
+    return Table(name, columns, lines, Lines("workload", "load", parts[-1:], label, "load"))
+
+
+def _after_unlike_days(everyday: Everyday, welfare: Welfare) -> Table:
+    """The default's welfare after each kind of day, as a part of its own from an empty ledger; and what the
+    worst of them costs."""
+    days = {"a day of the kind": SECOND_DAY, **AFTER}
+    columns = (*_AXES, *(f"after {kind}" for kind in days), "worst_loss_pct")
+    lines: list[tuple[Value, ...]] = []
+    for load in everyday.drawn:
+        parts = [welfare.part(load, contender, DEFAULT) for contender in days.values()]
+        losses = _losses_pct(load, welfare)
+        lines.append((load.series, load.load, *parts, max(losses.values())))
+    label = f"welfare / welfare from an empty ledger, mean of {len(everyday.seeds)} days"
+    chart = Lines("workload", "load", columns[2:-1], label, "load")
+    return Table("everyday_wrong_forecast", columns, lines, chart)
+
+
+def _losses_pct(load: Load, welfare: Welfare) -> dict[str, float]:
+    """What a day before costs, by how it is unlike the day that is judged."""
+    return {unlike: 100 * (1 - welfare.part(load, contender, DEFAULT)) for unlike, contender in AFTER.items()}
+
+
+def measurements(everyday: Everyday, rows: Rows) -> tuple[Measurement, ...]:
+    """All figures of the comparison.
+
+    Raises:
+        CommandError: there is no welfare to compare with.
+    """
+    welfare = Welfare(rows, everyday.seeds)
+    high = [load for load in everyday.loads if load.load == HIGH_LOAD]
+    tuned = [load for load in everyday.loads if load.load in TUNED_LOADS]
+    seeds = len(everyday.seeds)
+
+    def least(name: str, ours: str, theirs: str) -> Measurement:
+        return _least(name, _gains(welfare, everyday.loads, ours, theirs), seeds)
+
+    def mean(name: str, theirs: str, loads: Sequence[Load]) -> Measurement:
+        return _mean(name, _gains(welfare, loads, DEFAULT, theirs), seeds)
+
+    return (
+        least("default_over_eft_min_pct", DEFAULT, "eft"),
+        least("default_over_titan_min_pct", DEFAULT, "titan"),
+        least("default_over_fixed_hindsight_min_pct", DEFAULT, HINDSIGHT_PRICE),
+        least("default_over_fixed_hindsight_second_day_min_pct", SECOND_DAY, HINDSIGHT_PRICE),
+        mean("default_over_fixed_hindsight_high_load_pct", HINDSIGHT_PRICE, high),
+        mean("default_over_tuned_pct", OURS, tuned),
+        _worst_loss(everyday, welfare),
+        _worst_ratio(everyday, welfare),
+    )
+
+
+def _gains(welfare: Welfare, loads: Sequence[Load], ours: str, theirs: str) -> dict[Load, Gain]:
+    return {load: welfare.gain(load, ours, theirs) for load in loads}
+
+
+def _least(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
+    counted = _counted(name, gains)
+    worst = min(counted, key=lambda load: counted[load])
+    lost = sum(pct < 0 for pct in counted.values())
+    note = (
+        f"least of the means of {len(counted)} loads, {seeds} days each: {worst}; {lost} of the means are "
+        f"below 0{_left_out(gains)}"
+    )
+    return Measurement(name, counted[worst], note, _days(gains, seeds))
+
+
+def _mean(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
+    counted = _counted(name, gains)
+    worst = min(counted, key=lambda load: counted[load])
+    loads = ", ".join(f"{load:g}" for load in sorted({load.load for load in counted}))
+    note = (
+        f"mean of {len(counted)} workloads at load {loads}, {seeds} days each; the least "
+        f"{counted[worst]:.3g}: {worst}{_left_out(gains)}"
+    )
+    return Measurement(name, fmean(counted.values()), note, _days(gains, seeds))
+
+
+def _counted(name: str, gains: Mapping[Load, Gain]) -> dict[Load, float]:
+    counted = {load: gain.pct for load, gain in gains.items() if gain.pct is not None}
+    if not counted:
+        raise CommandError(f"{name}: no day has welfare to compare with: try a larger setting")
+    return counted
+
+
+def _left_out(gains: Mapping[Load, Gain]) -> str:
+    days = sum(gain.left_out for gain in gains.values())
+    return f"; {days} days are left out, on which the other brings no welfare" if days else ""
+
+
+def _days(gains: Mapping[Load, Gain], seeds: int) -> int:
+    return seeds * len(gains) - sum(gain.left_out for gain in gains.values())
+
+
+def _worst_loss(everyday: Everyday, welfare: Welfare) -> Measurement:
+    losses = {
+        (load, unlike): loss for load in everyday.drawn for unlike, loss in _losses_pct(load, welfare).items()
+    }
+    load, unlike = worst = max(losses, key=lambda day: losses[day])
+    seeds = len(everyday.seeds)
+    note = (
+        f"largest of {len(losses)} means, {seeds} days each: {load}, after {unlike}; against the same days "
+        "from an empty ledger"
+    )
+    return Measurement("wrong_forecast_loss_pct", losses[worst], note, seeds * len(losses))
+
+
+def _worst_ratio(everyday: Everyday, welfare: Welfare) -> Measurement:
+    ratios = {load: welfare.proven_ratios(load) for load in everyday.loads}
+    worst = max(ratios, key=lambda load: max(ratios[load]))
+    days = sum(map(len, ratios.values()))
+    note = (
+        f"by the live certificate: the worst of {days} single days, from an empty ledger: {worst}; mean of "
+        f"all {fmean(ratio for each in ratios.values() for ratio in each):.3g}"
+    )
+    return Measurement("default_proven_ratio_worst", max(ratios[worst]), note, days)
