@@ -110,9 +110,15 @@ class AuctionPolicy(MarketPolicy):
         missing = [name for name in _BOUNDS if getattr(self, name) is None]
         if 0 < len(missing) < len(_BOUNDS):
             yield f"declares some bounds on bids and not {', '.join(missing)}: give all of them, or none"
-        elif missing and (needless := self.model_fields_set - {"kind"}):
+        elif missing and (
+            needless := [
+                name
+                for name, field in type(self).model_fields.items()
+                if getattr(self, name) != field.default
+            ]
+        ):
             yield (
-                f"{', '.join(sorted(needless))} belongs to declared bounds: give {', '.join(_BOUNDS)}, or "
+                f"{', '.join(needless)} belongs to declared bounds: give {', '.join(_BOUNDS)}, or "
                 "let the zone find its prices without it"
             )
         classes = {(node.gpu_type, node.tariff) for node in zone.nodes}
