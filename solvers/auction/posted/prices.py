@@ -16,6 +16,7 @@ import numpy as np
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market, Placement, placement_of
 from solvers.auction.market.window import Window
+from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.prices import ClassPrice, Counted
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
@@ -143,10 +144,12 @@ class PostedPrices:
     ) -> Schedule | None:
         """The plan for a task and its price, neither of which a bid is known for.
 
-        The price is the cheapest plan's at posted prices. The plan is the one that leaves most to others: it
-        weighs near node-slots less than far ones, since what is near is soon lost, and those of an empty
-        class less than those of a full one. It is done by the same deadline. Where its vendor and operation
-        alone cost more than the price, the cheapest plan itself is taken, so that no price is below cost.
+        The price is the cheapest plan's at posted prices. The plan given ends with the last node-slot of that
+        plan, and has the rest of the work where it leaves most to others: near node-slots weigh less than far
+        ones, since what is near is soon lost, and those of an empty class less than those of a full one. It
+        is not done earlier than the plan that is paid for, or a user could claim to be able to wait, pay
+        less, and not wait. Where its vendor and operation alone cost more than the price, the cheapest plan
+        itself is given, so that no price is below cost.
         """
         columns = window.columns
         priced = cheapest(
@@ -161,10 +164,12 @@ class PostedPrices:
         )
         if priced.option < 0:
             return None
-        placed = self._placed(demand, window, budget_steps)
-        schedule = self._described(demand, window, placed if placed.option >= 0 else priced)
-        if schedule.vendor_micros + schedule.operational_micros > priced.cost:
-            schedule = self._described(demand, window, priced)
+        schedule = self._described(demand, window, priced)
+        placed = self._placed_until(demand, window, priced, budget_steps)
+        if placed.option >= 0:
+            better = self._described(demand, window, placed)
+            if better.vendor_micros + better.operational_micros <= priced.cost:
+                schedule = better
         room = max(priced.cost - schedule.vendor_micros - schedule.operational_micros, 0.0)
         part = priced.memory / (priced.compute + priced.memory) if priced.memory > 0 else 0.0
         return replace(
@@ -262,6 +267,22 @@ class PostedPrices:
             window.prices_micros,
             budget_steps,
         )
+
+    def _placed_until(self, demand: Demand, window: Window, priced: Found, budget_steps: int) -> Found:
+        """A plan with the last node-slot of another, and the rest before it."""
+        last = int(np.flatnonzero(priced.rows != NO_CHOICE)[-1])
+        index = self._market.fleet.class_of_row[priced.rows[last]]
+        rest = demand.work_samples - int(demand.samples[index])
+        if rest <= 0 or last == 0:
+            return priced
+        start = window.columns.start
+        before = replace(
+            window, columns=slice(start, start + last), operational=window.operational[:last]
+        )
+        found = self._placed(demand._replace(work_samples=rest), before, budget_steps)
+        rows = priced.rows.copy()
+        rows[:last] = found.rows
+        return found._replace(rows=rows)
 
     def _count(self, placement: Placement, demand: Demand, sign: float) -> None:
         columns, _, classes = self._market.locate(placement)
