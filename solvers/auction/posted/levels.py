@@ -23,8 +23,8 @@ _GUARD_ROOM = 0.2
 _RECENT = 0.1
 """Part of the span over which demand is averaged to find out that it has changed."""
 _FASTEST_FALL = 0.5
-_FALL_SLOTS = 10.0
-"""Prices fall by e in about a tenth of the span."""
+_FALL_SLOTS = 5.0
+"""Prices fall by e in about a fifth of the span."""
 RISE_PER_SHARE = 139.0
 """A level at most doubles while a half per cent of the span's room is sold (ln 2 / 0.005)."""
 _FIRST_STEP = 1 / 16

@@ -40,6 +40,9 @@ class PostedPrices:
         classes = market.fleet.classes
         horizon_slots = market.horizon_slots
         self._node_units = np.array([c.capacity_samples for c in classes])
+        self._nodes = np.array([float(c.stop - c.start) for c in classes])
+        self._class_units = self._nodes * self._node_units
+        """(classes,) of a slot of all nodes."""
         self._first_slot = market.first_slot
         self.curve = DemandCurve(horizon_slots)
         self.levels = Levels(horizon_slots)
@@ -242,8 +245,7 @@ class PostedPrices:
 
     def _units_per_slot(self) -> float:
         """Of all nodes of the zone, up or not."""
-        nodes = np.array([c.stop - c.start for c in self._market.fleet.classes])
-        return float(math.fsum((nodes * self._node_units).tolist()))
+        return float(self._class_units.sum())
 
     def _described(self, demand: Demand, window: Window, found: Found) -> Schedule:
         placement = placement_of(found.rows, self._market.first_slot + window.columns.start)
@@ -276,9 +278,7 @@ class PostedPrices:
         if rest <= 0 or last == 0:
             return priced
         start = window.columns.start
-        before = replace(
-            window, columns=slice(start, start + last), operational=window.operational[:last]
-        )
+        before = replace(window, columns=slice(start, start + last), operational=window.operational[:last])
         found = self._placed(demand._replace(work_samples=rest), before, budget_steps)
         rows = priced.rows.copy()
         rows[:last] = found.rows
@@ -286,7 +286,7 @@ class PostedPrices:
 
     def _count(self, placement: Placement, demand: Demand, sign: float) -> None:
         columns, _, classes = self._market.locate(placement)
-        nodes = np.array([c.stop - c.start for c in self._market.fleet.classes])[classes]
+        nodes = self._nodes[classes]
         self._taken[0, columns, classes] += sign * demand.compute_share[classes] / nodes
         self._taken[1, columns, classes] += sign * demand.memory_share[classes] / nodes
 
@@ -299,15 +299,15 @@ class PostedPrices:
 
     def _taken_units(self) -> tuple[float, float]:
         span = self.levels.span_slots(self.curve)
-        nodes = np.array([c.stop - c.start for c in self._market.fleet.classes])
-        units = self._taken[:, :span] * (nodes * self._node_units)
-        return math.fsum(units[0].ravel().tolist()), math.fsum(units[1].ravel().tolist())
+        compute, memory = _weighted_sums(self._taken[:, :span], self._class_units)
+        return compute, memory
 
     def _post(self, sold_units: float) -> None:
         """Move the levels, and raise every price that is below what they make it."""
         span = self.levels.span_slots(self.curve)
         up = self._market.node_up & self._market.node_open
-        units_per_slot = float(math.fsum(self._market.capacity_samples[up].tolist()))
+        # Whole numbers, so the order in which they are added is nothing.
+        units_per_slot = float(self._market.capacity_samples[up].sum())
         compute, memory = self._taken_units()
         part = self._compute_part
         free = units_per_slot * span - (part * compute + (1 - part) * memory)
@@ -351,6 +351,17 @@ def _taken(market: Market) -> Floats:
     ):
         _sum_taken(free, capacity, bounds, taken[index])
     return taken
+
+
+@kernel
+def _weighted_sums(taken: Floats, class_units: Floats) -> tuple[float, float]:
+    """Of compute and of memory; in a fixed order, as numpy's own depends on the machine's vector width."""
+    sums = np.zeros(2)
+    for resource in range(2):
+        for slot in range(taken.shape[1]):
+            for index in range(taken.shape[2]):
+                sums[resource] += taken[resource, slot, index] * class_units[index]
+    return sums[0], sums[1]
 
 
 @kernel
