@@ -28,9 +28,7 @@ def configuration(nodes: int, slots: int = SLOTS) -> CellConfigured:
     """A cell of one zone: half A100, half A40, a tariff by hour, five vendors.
 
     Speeds and sizes follow GPT-2 with LoRA as in section 5.1 of the auction's paper: 40 and 15 samples per
-    second for a full node of either type. The money unit is half of what the cheapest bid of `bids` is worth
-    per node-slot, and the declared bounds are low enough that prices leave the cell half full (erratum P4
-    lets the operator choose them).
+    second for a full node of either type. The zone finds its prices itself.
     """
     night, day = UNIT // 10, UNIT // 5
     return CellConfigured(
@@ -54,11 +52,7 @@ def configuration(nodes: int, slots: int = SLOTS) -> CellConfigured:
                     Node(id=f"node{number:04d}", gpu_type=("A100", "A40")[number % 2], tariff="site")
                     for number in range(nodes)
                 ),
-                policy=AuctionPolicy(
-                    money_unit_micros=2 * UNIT,
-                    max_value_per_compute_micros=UNIT,
-                    max_value_per_memory_micros=UNIT,
-                ),
+                policy=AuctionPolicy(),
             ),
         ),
         vendors=tuple(f"vendor{number}" for number in range(VENDORS)),

@@ -14,7 +14,7 @@ from infra.workloads.arrivals import generate
 from infra.workloads.auction.bids import draw_workload
 from infra.workloads.timed import WorkloadError
 from schemas.auction.evidence import JobReplanned
-from schemas.auction.settings import EarliestFinishPolicy
+from schemas.auction.settings import AuctionPolicy, EarliestFinishPolicy
 from schemas.base import Event
 from schemas.cells import Node, Tariff, ThroughputRow
 from schemas.clock import next_tick_s, tick_interval_s
@@ -163,8 +163,10 @@ def bids_of(run: SimulatedRun) -> list[Event]:
 def test_a_workload_is_drawn_by_what_an_auction_declares():
     with pytest.raises(WorkloadError, match="zone z is under policy eft"):
         draw_workload(OtherPolicies("eft").of(CELL), generate(5, 50.0, 1), CELL.epoch_s, 1)
-    with pytest.raises(CommandError, match="zone z of the cell is under policy eft"):
-        OtherPolicies("auction").of(OtherPolicies("eft").of(CELL))
+    with pytest.raises(CommandError, match="zone z of the cell declares no bounds on bids"):
+        OtherPolicies("published").of(OtherPolicies("eft").of(CELL))
+    found = OtherPolicies("auction").of(OtherPolicies("eft").of(CELL))
+    assert found.zones[0].policy == AuctionPolicy()
 
 
 def test_ticks_are_frequent_enough_for_slots_and_for_silent_nodes():

@@ -73,7 +73,13 @@ def read_off(log: Path) -> dict[str, dict[str, Any]]:
             ("--policy", "fixed-price", "--price-per-thousand-samples-micros", "300000"), id="fixed price"
         ),
         pytest.param(("--scale-nodes", "2", "--add-nodes", "tiny:A100=1"), id="more nodes"),
-        pytest.param(("--money-unit-micros", "5000"), id="a higher price"),
+        pytest.param(
+            (
+                *("--money-unit-micros", "5000", "--max-value-per-compute-micros", "50000"),
+                *("--max-value-per-memory-micros", "50000"),
+            ),
+            id="declared prices",
+        ),
     ],
 )
 def test_differences_are_those_of_the_two_logs(capsys, log, tmp_path, change):
@@ -156,14 +162,15 @@ def test_nodes_that_rounding_leaves_as_they_are_are_remarked_upon(capsys, log):
 def test_a_baselines_ledger_meets_an_auction_of_the_prices_that_are_given(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     assert run([*DEMO, "--policy", "eft", "--out", str(tmp_path)]) == 0
-    auction = ("--policy", "auction", "--money-unit-micros", "2000", "--max-value-per-compute-micros", "9000")
+    some = ("--money-unit-micros", "2000", "--max-value-per-compute-micros", "9000")
     ledger = tmp_path / "ledger.jsonl"
     capsys.readouterr()
-    assert run(["simulate", "--from-ledger", str(ledger), *auction]) == 1
+    assert run(["simulate", "--from-ledger", str(ledger), "--policy", "published", *some]) == 1
     fault = capsys.readouterr().err
-    assert f"zone tiny of {ledger} is under policy eft" in fault
+    assert f"zone tiny of {ledger} declares no bounds on bids" in fault
     assert fault.endswith(": give --max-value-per-memory-micros\n")
-    found = asked_what_if(capsys, tmp_path, *auction, "--max-value-per-memory-micros", "9000")
+    bounds = (*some, "--max-value-per-memory-micros", "9000")
+    found = asked_what_if(capsys, tmp_path, "--policy", "auction", *bounds)
     before, after = found["totals"]["before"], found["totals"]["after"]
     assert before["revenue_micros"] < after["revenue_micros"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from infra.errors import CommandError
 from schemas.auction.settings import (
@@ -19,7 +19,7 @@ PolicyName = Literal["auction", "published", "titan", "eft", "ntm", "fixed-price
 """`published` is the auction as it is printed: its payment, its order and its search."""
 
 _BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
-"""What an auction has no default for."""
+"""What the printed auction cannot do without."""
 _DECLARED = {*_BOUNDS, "max_density_units"}
 _FORECAST = {"steepness", "opening_prices"}
 """Settings that the printed auction does not have."""
@@ -29,8 +29,8 @@ _FORECAST = {"steepness", "opening_prices"}
 class OtherPolicies:
     """What is to be changed; by default nothing.
 
-    An auction keeps the bounds that its zone declares, and what it foretells of prices, which the printed one
-    does without.
+    An auction keeps the bounds that its zone declares, if it does, and what it foretells of prices, which the
+    printed one does without.
     """
 
     policy: PolicyName | None = None
@@ -47,9 +47,9 @@ class OtherPolicies:
             source: what it was read from, for messages.
 
         Raises:
-            CommandError: the fixed price is missing or too many, or a zone declares no bounds for an auction
-                and some are missing in `prices` too, or a zone under another policy has no such prices, or a
-                zone is not fit for its new policy.
+            CommandError: the fixed price is missing or too many, or a zone declares no bounds for the printed
+                auction and some are missing in `prices` too, or a zone under another policy has no such
+                prices, or a zone is not fit for its new policy.
         """
         if (self.price_per_thousand_samples_micros is None) == (self.policy == "fixed-price"):
             raise CommandError(
@@ -81,16 +81,15 @@ class OtherPolicies:
 
     def _auction(self, zone: Zone, source: str) -> AuctionPolicy:
         published = self.policy == "published"
-        if isinstance(zone.policy, AuctionPolicy):
+        fields = dict[str, Any](self.prices)
+        if isinstance(zone.policy, AuctionPolicy) and zone.policy.is_declared:
             fields = zone.policy.model_dump(include=_DECLARED if published else _DECLARED | _FORECAST)
-        elif missing := [name for name in _BOUNDS if name not in self.prices]:
+        elif published and (missing := [name for name in _BOUNDS if name not in self.prices]):
             options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
             raise CommandError(
-                f"zone {zone.id} of {source} is under policy {zone.policy.kind}, which declares no bounds on "
-                f"bids as an auction needs: give {options}"
+                f"zone {zone.id} of {source} declares no bounds on bids, as the printed auction needs them: "
+                f"give {options}"
             )
-        else:
-            fields = dict(self.prices)
         if published:
             fields |= {"payment": "published", "order": "published", "search": "published"}
         return AuctionPolicy(**fields)

@@ -117,10 +117,10 @@ FAULTS = {
         EARLIEST_FINISH,
         "zone z is under policy eft, which has no money_unit_micros",
     ),
-    "an auction without bounds": (
-        OtherPolicies("auction"),
+    "the printed auction without bounds": (
+        OtherPolicies("published"),
         EARLIEST_FINISH,
-        "zone z of the cell is under policy eft, .* give --money-unit-micros, "
+        "zone z of the cell declares no bounds on bids, .* give --money-unit-micros, "
         "--max-value-per-compute-micros, --max-value-per-memory-micros$",
     ),
     "an auction without one bound": (
