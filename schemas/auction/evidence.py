@@ -101,6 +101,27 @@ class CountedMemory(Record):
     counted."""
 
 
+class PriceBasis(Record):
+    """What the prices of a zone that finds them itself are read off: its forecast of demand, made of the bids
+    that it remembers."""
+
+    base_micros_per_thousand_samples: float
+    """What room costs everywhere ahead, per thousand samples that nodes could train in it."""
+    guard_micros_per_thousand_samples: float
+    """What the last room of a slot is kept for: half of this comes on top where a class is full."""
+    compute_part: float
+    """Of the price of room; the rest is for memory."""
+    span_slots: int
+    """How far ahead demand and room are compared."""
+    remembered_slots: float
+    """Of how many slots the bids are that demand is known from, older ones counting less: a few on a first
+    day or after a sudden change, up to the horizon after a steady day."""
+    asked_share: float
+    """What was asked for lately per slot, at any price, as a share of what the zone has."""
+    fall_per_slot: float
+    """The part by which prices may fall from one slot to the next."""
+
+
 class Offer(Record):
     """The market's present offer for a task, independent of any bid for the task."""
 
@@ -118,6 +139,8 @@ class Offer(Record):
     """What the plan counts with, by GPU type; types that are missing cannot run the task."""
     memory: CountedMemory | None = None
     """What the plan counts with, on every GPU type; None in older decisions."""
+    basis: Annotated[PriceBasis | None, Field(exclude_if=lambda basis: basis is None)] = None
+    """What the price was read off; None where bounds are declared, and under policies without such prices."""
     earliest_deadline_s: Annotated[float, Field(ge=0)] | None
     """The earliest deadline for which a plan exists at all; None where none does within the horizon."""
     room: Room
@@ -230,4 +253,6 @@ class ZonePriced(ZoneView):
     slot: Slot
     live_jobs: int
     classes: tuple[ClassPrices, ...]
+    basis: Annotated[PriceBasis | None, Field(exclude_if=lambda basis: basis is None)] = None
+    """What prices are read off from now on, as in an offer."""
     certificate: Certificate

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from infra.views.auction.offers import describe_basis
 from infra.views.jobs import Job
 from infra.views.nodes import Node
 from infra.views.policy import PolicyFigures
@@ -12,6 +13,7 @@ from schemas.auction.evidence import (
     Certificate,
     ClassPrices,
     JobReplanned,
+    PriceBasis,
     WelfareDifference,
     ZonePriced,
     evidence_of,
@@ -48,6 +50,7 @@ class AuctionFigures(PolicyFigures):
 
     def __init__(self) -> None:
         self._certificates: dict[str, Certificate] = {}
+        self._bases: dict[str, PriceBasis] = {}
         """The latest of each zone."""
         self._prices: dict[tuple[str, str, str], ClassPrices] = {}
         """The latest of each zone, GPU type and tariff, for the slots ahead."""
@@ -98,6 +101,10 @@ class AuctionFigures(PolicyFigures):
         self._certificates |= certified(decision.outcome)
         match outcome := decision.outcome:
             case ZonePriced():
+                if outcome.basis is None:
+                    self._bases.pop(outcome.zone, None)
+                else:
+                    self._bases[outcome.zone] = outcome.basis
                 for prices in outcome.classes:
                     self._prices[outcome.zone, prices.gpu_type, prices.tariff] = prices
             case SlotAssigned():
@@ -111,12 +118,15 @@ class AuctionFigures(PolicyFigures):
                     self._lowest_winning_bids[outcome.job_id] = lowest
 
     def headline(self) -> str:
-        """Welfare, and how good the plans are proven to be."""
+        """Welfare, how good the plans are proven to be, and what prices are read off."""
         if not self._certificates:
             return ""
+        bases = "".join(
+            f"; {zone} is priced by {describe_basis(basis)}" for zone, basis in sorted(self._bases.items())
+        )
         return (
             f"welfare planned {units(self.planned_welfare_micros)}, realised "
-            f"{units(self.realised_welfare_micros)}, proven ratio of the plans {self._ratio}"
+            f"{units(self.realised_welfare_micros)}, proven ratio of the plans {self._ratio}{bases}"
         )
 
     def rows(self) -> Iterator[tuple[str, str]]:

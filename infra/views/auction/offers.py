@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from infra.views.text import units
-from schemas.auction.evidence import Offer, Plan
+from schemas.auction.evidence import Offer, Plan, PriceBasis
 
 _WORD = {
     "row": "by the zone's measure",
@@ -39,6 +39,8 @@ def describe_offer(offer: Offer | None) -> Iterator[str]:
             f"price: operation {units(price.operational_micros)} + compute {compute} + memory {memory} "
             f"+ vendor {units(price.vendor_micros)}"
         )
+    if offer.basis is not None:
+        yield f"priced by {describe_basis(offer.basis)}"
     if offer.plan is not None:
         yield f"plan: {describe_plan(offer.plan)}"
     if offer.plan_gap_micros:
@@ -46,6 +48,16 @@ def describe_offer(offer: Offer | None) -> Iterator[str]:
             f"the best plan found before the search had spent its steps: another may be cheaper by at "
             f"most {units(offer.plan_gap_micros)}"
         )
+
+
+def describe_basis(basis: PriceBasis) -> str:
+    """What prices are read off: the demand that is remembered, and the levels that follow from it."""
+    base = units(round(basis.base_micros_per_thousand_samples))
+    guard = units(round(basis.guard_micros_per_thousand_samples))
+    return (
+        f"the demand of {basis.remembered_slots:.3g} slots: lately {basis.asked_share:.0%} of all room was "
+        f"asked for; {base} per thousand samples of room ahead, and up to half of {guard} more in full slots"
+    )
 
 
 def describe_plan(plan: Plan) -> str:

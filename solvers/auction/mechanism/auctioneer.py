@@ -23,7 +23,7 @@ from solvers.auction.market.window import (
 )
 from solvers.auction.mechanism.certificate import Welfare
 from solvers.auction.mechanism.mechanism import Charge, Mechanism, Price, Request
-from solvers.auction.mechanism.prices import Counted, Prices
+from solvers.auction.mechanism.prices import Basis, Counted, Prices
 from solvers.auction.mechanism.search import Schedule, describe
 
 
@@ -40,6 +40,8 @@ class Appraisal:
     room: RoomCount
     binding: Binding
     earliest_last_slot: int | None
+    basis: Basis | None
+    """What the price was read off."""
 
 
 @dataclass(frozen=True)
@@ -193,4 +195,5 @@ class Auctioneer:
             room=room,
             binding=binding(demand, room, slots, found=schedule is not None),
             earliest_last_slot=earliest_last_slot(self.market, demand, request.options),
+            basis=self.prices.basis,
         )

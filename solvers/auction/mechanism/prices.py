@@ -77,6 +77,10 @@ class Prices(Protocol):
         """Find a plan for the rest of an admitted task, take its room, and raise the prices of the node-slots
         that are not in `priced`."""
 
+    @property
+    def basis(self) -> "Basis | None":
+        """What prices are read off; None where they follow from the settings and the awards alone."""
+
     def of_class(self, index: int) -> "ClassPrice":
         """What the node-slots ahead of a class of nodes cost."""
 
@@ -88,6 +92,23 @@ class Prices(Protocol):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of prices of an equal zone."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What prices that find themselves are read off: see `posted/`."""
+
+    base_micros_per_unit: float
+    guard_micros_per_unit: float
+    compute_part: float
+    """Of the price of a unit; the rest is for memory."""
+    span_slots: int
+    remembered_slots: float
+    """Of how many slots the bids are that demand is known from, older ones counting less."""
+    asked_share: float
+    """What was asked for lately per slot, at any price, of what the zone has."""
+    fall: float
+    """By what part prices may fall in a slot."""
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,10 @@ class RisingPrices:
         self._raise(added, demand, density_micros, at_least_micros=0)
         return schedule
 
+    @property
+    def basis(self) -> None:
+        return None
+
     def of_class(self, index: int) -> ClassPrice:
         node_class = self._market.fleet.classes[index]
         rows = slice(node_class.start, node_class.stop)

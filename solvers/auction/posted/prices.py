@@ -18,7 +18,7 @@ from solvers.auction.market.market import Market, Placement, placement_of
 from solvers.auction.market.window import Window
 from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.auction.mechanism.mechanism import Request
-from solvers.auction.mechanism.prices import ClassPrice, Counted
+from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
 from solvers.auction.posted.demand_curve import DemandCurve, power
@@ -181,6 +181,18 @@ class PostedPrices:
             memory_micros=room * part,
             gap_micros=max(priced.cost - priced.bound, 0.0),
             search_steps=priced.steps + placed.steps,
+        )
+
+    @property
+    def basis(self) -> Basis:
+        return Basis(
+            base_micros_per_unit=self.levels.base,
+            guard_micros_per_unit=self.levels.guard,
+            compute_part=self._compute_part,
+            span_slots=self.levels.span_slots(self.curve),
+            remembered_slots=self.curve.slots,
+            asked_share=self.curve.units_per_slot / self._units_per_slot(),
+            fall=self.levels.fall(self.curve),
         )
 
     def of_class(self, index: int) -> ClassPrice:

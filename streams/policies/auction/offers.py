@@ -13,6 +13,7 @@ from schemas.auction.evidence import (
     CountedSpeed,
     Offer,
     Plan,
+    PriceBasis,
     PriceParts,
     Room,
     WelfareDifference,
@@ -22,6 +23,7 @@ from solvers.auction.market.demand import Memory, Speed
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer
 from solvers.auction.mechanism.mechanism import Price
+from solvers.auction.mechanism.prices import Basis
 from solvers.auction.mechanism.search import Schedule
 
 
@@ -67,6 +69,7 @@ def offer_of(
             for speed in speeds
         ),
         memory=CountedMemory(gib=memory.gib, source=memory.source),
+        basis=_basis_of(appraisal.basis),
         earliest_deadline_s=None if earliest is None else calendar.start_s(earliest + 1),
         room=Room(
             node_slots=room.node_slots,
@@ -76,6 +79,20 @@ def offer_of(
             without_memory=room.without_memory,
             binding=appraisal.binding,
         ),
+    )
+
+
+def _basis_of(basis: Basis | None) -> PriceBasis | None:
+    if basis is None:
+        return None
+    return PriceBasis(
+        base_micros_per_thousand_samples=1_000 * basis.base_micros_per_unit,
+        guard_micros_per_thousand_samples=1_000 * basis.guard_micros_per_unit,
+        compute_part=basis.compute_part,
+        span_slots=basis.span_slots,
+        remembered_slots=basis.remembered_slots,
+        asked_share=basis.asked_share,
+        fall_per_slot=basis.fall,
     )
 
 
@@ -131,6 +148,7 @@ def priced(zone: str, auctioneer: Auctioneer, live_jobs: int) -> ZonePriced:
         slot=market.first_slot - 1,
         live_jobs=live_jobs,
         classes=tuple(classes),
+        basis=_basis_of(auctioneer.prices.basis),
         certificate=certificate_of(auctioneer),
     )
 
