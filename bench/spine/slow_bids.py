@@ -45,6 +45,9 @@ _TIMES = 3
 """How often each is timed: the middle one counts, since one time is at the mercy of the machine."""
 DEAR_MICROS = 10**12
 """More than any price, so that the certificate's search is not cut off."""
+_DECLARED = AuctionPolicy(
+    money_unit_micros=2 * UNIT, max_value_per_compute_micros=UNIT, max_value_per_memory_micros=UNIT
+)
 _SAMPLES_PER_SLOT = 24_000
 """Of a full node."""
 
@@ -93,6 +96,8 @@ class MarketShape:
     bids_before: int
     seed: int
     vendors: int = 5
+    declares_bounds: bool = False
+    """Of bids; or the zone finds its prices itself."""
 
     @property
     def text(self) -> str:
@@ -100,6 +105,7 @@ class MarketShape:
         return (
             f"{self.nodes} nodes x {self.slots} slots, {self.gpu_types} gpu types x {self.tariffs} tariffs, "
             f"{self.vendors} vendors, {self.bids_before} bids before"
+            f"{', bounds declared' if self.declares_bounds else ''}"
         )
 
 
@@ -157,11 +163,7 @@ def configuration(shape: MarketShape) -> CellConfigured:
                     )
                     for number in range(shape.nodes)
                 ),
-                policy=AuctionPolicy(
-                    money_unit_micros=2 * UNIT,
-                    max_value_per_compute_micros=UNIT,
-                    max_value_per_memory_micros=UNIT,
-                ),
+                policy=_DECLARED if shape.declares_bounds else AuctionPolicy(),
             ),
         ),
         vendors=tuple(f"vendor{number}" for number in range(shape.vendors)),
@@ -181,6 +183,7 @@ def random_market(rng: random.Random, seed: int) -> MarketShape:
         bids_before=rng.choice((0, 500, 2_000, 8_000) if slots < 10_000 else (0, 500)),
         seed=seed,
         vendors=rng.choice((5, 5, 100, 1_000)),
+        declares_bounds=rng.random() < 0.5,
     )
 
 
@@ -262,7 +265,8 @@ class Market:
         return len(cast(AuctionZone, self._cell.zones[ZONE]).book.jobs)
 
     def steps(self, task: TaskShape) -> int:
-        """What the searches for the task's plan and for its part of the certificate count together."""
+        """What the searches for the task's plan and for its part of the certificate count together; posted
+        prices have their certificate without a search."""
         zone = cast(AuctionZone, self._cell.zones[ZONE])
         sought = Task.of(bid_for("sought", task, 0))
         try:
@@ -273,6 +277,9 @@ class Market:
         window, demand = appraisal.window, request.demand
         if window is None:
             return 0
+        planned_steps = appraisal.schedule.search_steps if appraisal.schedule else 0
+        if not self.shape.declares_bounds:
+            return planned_steps
         node_slots = zone.auctioneer.market.node_slots(window.columns.start, window.columns.stop)
         cheapest = cheapest_plan(
             additive_costs(node_slots, demand, window.operational),
@@ -283,7 +290,7 @@ class Market:
             float(DEAR_MICROS),
             CERTIFICATE_BUDGET_STEPS,
         )
-        return cheapest.steps + (appraisal.schedule.search_steps if appraisal.schedule else 0)
+        return cheapest.steps + planned_steps
 
     def time_s(self, job_id: str, task: TaskShape, bid_micros: int) -> float:
         """What the cell takes to handle a bid for the task."""
