@@ -183,3 +183,6 @@ def test_room_that_comes_beyond_a_shorter_horizon_counts_when_it_is_long_again()
         planned, bound = certificate(bench)
         assert planned <= bound
     assert admitted == 4
+    bench.send(tick(1))
+    planned, bound = certificate(bench)
+    assert planned <= bound < 1.1 * planned, "all room is taken at one density, and the best price says so"
