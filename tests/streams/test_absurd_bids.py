@@ -46,9 +46,9 @@ class Fleet:
         if is_free:
             free = {"micros_per_kwh": (0,) * HOURS_PER_DAY}
             tariffs = tuple(tariff.model_copy(update=free) for tariff in tariffs)
-        zones = (zone.model_copy(update={"policy": AuctionPolicy()}),)
+        assert zone.policy == AuctionPolicy()
         self.bench = Bench(Cell("fleet"))
-        self.bench.send(cell.model_copy(update={"zones": zones, "tariffs": tariffs}))
+        self.bench.send(cell.model_copy(update={"zones": (zone,), "tariffs": tariffs}))
         self.slot = 0
         self.tick(0)
         rng = random.Random("absurd bids")

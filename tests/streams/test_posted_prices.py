@@ -122,7 +122,7 @@ def test_no_bid_lowers_a_later_price_of_its_slot(earlier, idle_slots, competitor
 @settings(max_examples=examples(1_000), deadline=None)
 @given(st.lists(COMPETITORS, min_size=1, max_size=4), TASKS)
 def test_waiting_a_slot_lowers_a_price_by_the_fall_at_most_while_nobody_gives_anything_back(by_slot, task):
-    """A price of p is at least (1 - f) p a slot later, where f is `Levels.fall`: 10 / (10 + span), and no
+    """A price of p is at least (1 - f) p a slot later, where f is `Levels.fall`: 5 / (5 + span), and no
     more than a half. So whoever waits within the horizon gains no more than f of the price."""
     bench = Bench.configured(zones=(DEFAULT,))
     bench.send(vendor("slow", 0.2, 20.0), vendor("fast", 1.1, 0.0))
