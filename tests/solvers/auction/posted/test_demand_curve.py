@@ -90,6 +90,18 @@ def test_losers_move_nothing_in_their_slot_and_are_worth_at_most_so_many_sales_l
     assert curve.density_at(float(room)) <= highest
 
 
+@settings(max_examples=examples(1_000))
+@given(st.floats(1e-3, 1e9), st.integers(-200, 200))
+def test_who_loses_at_a_level_is_counted_there_in_any_money(first, place):
+    for money in (1.0, 1_000.0):
+        curve = DemandCurve(MEMORY_SLOTS)
+        curve.sell(first * money, 1.0, 3)
+        level = first * money * least_ratio_of(place)
+        curve.lose(level, 4.0)
+        curve.advance(1, 2.0)
+        assert place in curve.state()["classes"]
+
+
 @settings(max_examples=examples(200))
 @given(BIDS)
 def test_where_nothing_was_sold_losers_are_no_demand(unsold):
