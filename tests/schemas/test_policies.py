@@ -19,7 +19,8 @@ from tests.schemas.samples import CONFIGURED
 
 BOUNDS = {name: bound for name, bound in CONFIGURED["zones"][0]["policy"].items() if name != "kind"}
 READ: dict[str, tuple[dict[str, Any], type]] = {
-    "auction": ({"kind": "auction", **BOUNDS}, AuctionPolicy),
+    "auction": ({"kind": "auction"}, AuctionPolicy),
+    "auction with bounds": ({"kind": "auction", **BOUNDS}, AuctionPolicy),
     "eft": ({"kind": "eft"}, EarliestFinishPolicy),
     "ntm": ({"kind": "ntm"}, NoMergingPolicy),
     "titan": ({"kind": "titan"}, TitanPolicy),
@@ -45,7 +46,7 @@ def test_a_policy_is_what_its_kind_says(policy, kind):
         ({"kind": ["eft"]}, "kind ['eft'] is not known"),
         (3, "should be an object"),
         (BOUNDS, "no kind is given"),
-        ({"kind": "auction"}, "auction.money_unit_micros"),
+        ({"kind": "auction", "money_unit_micros": 0}, "auction.money_unit_micros"),
         ({"kind": "fixed_price"}, "fixed_price.price_per_thousand_samples_micros"),
         ({"kind": "eft", **BOUNDS}, "eft.money_unit_micros"),
         ({"kind": "titan", "time_limit_s": 0.0}, "titan.time_limit_s"),

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from schemas.auction.settings import AuctionPolicy
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from streams.cell.cell import Cell
-from tests.support.cells import Bench, CheckedBench
+from tests.support.cells import Bench, CheckedBench, zone
 from tests.support.histories import history
 from tests.support.plans import HeldCells, held_cells
 
@@ -15,11 +16,15 @@ LATE_SHARES = (0.0, 0.3)
 """Of the runs that begin: every second history has some that hang, or report when others have gone on."""
 
 
+POLICIES = {"declared": zone().policy, "default": AuctionPolicy()}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(12))
-def test_every_bid_is_decided_and_every_admitted_job_ends_once(seed):
+def test_every_bid_is_decided_and_every_admitted_job_ends_once(seed, policy):
     rng = random.Random(seed)
     restarts = random.Random(f"restarts/{seed}")
-    bench = CheckedBench.configured()
+    bench = CheckedBench.configured(zones=(zone(policy=POLICIES[policy]),))
     admitted, ended, judged = set(), set(), set()
     coming = history(rng, BIDS, late_share=LATE_SHARES[seed % len(LATE_SHARES)])
     event = next(coming)

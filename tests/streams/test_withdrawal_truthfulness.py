@@ -117,7 +117,18 @@ def strategies(task: dict, bids: list[int], sybils: list[tuple[int, dict]]) -> d
     st.lists(st.tuples(MONEY, TASKS), min_size=1, max_size=3),
 )
 def test_no_strategy_with_withdrawals_gains_over_the_truth(competitors, later, task, value, bids, sybils):
-    snapshot = market_after(competitors)
+    check_no_strategy_gains(market_after(competitors), later, task, value, bids, sybils)
+
+
+def check_no_strategy_gains(snapshot: bytes, later, task, value: int, bids: list[int], sybils) -> None:
+    """No way of bidding and withdrawing within a slot brings more than the truth, which costs nothing.
+
+    Args:
+        later: bids of others that come in the meantime.
+
+    Raises:
+        AssertionError: naming the strategy.
+    """
     coming = [bid(f"later{number}", micros / UNIT, **other) for number, (micros, other) in enumerate(later)]
 
     def gain(strategy: Strategy) -> int:

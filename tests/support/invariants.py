@@ -1,7 +1,7 @@
 """What holds of an auction zone after every event."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import msgpack
@@ -13,6 +13,8 @@ from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobRejected, NodeMoved
 from schemas.jobs import JobSubmitted
 from schemas.kind import PolicySettings
+from solvers.auction.posted.levels import NO_RISE
+from solvers.auction.posted.prices import PostedPrices
 from streams.cell.cell import Cell, LedgerEvent
 from streams.cell.live_bytes import job_bytes
 from streams.policies.auction.job import ZONE_BYTES
@@ -26,8 +28,21 @@ where it may show that a declared speed is not there."""
 _EMPTY_BYTES = 64
 """Of a few empty lists."""
 
-Prices = tuple[int, PolicySettings, dict[str, np.ndarray]]
-"""First slot of the window, the settings, and by node its prices (of compute and of memory, slot)."""
+_ROUNDING = 1e-12
+"""Relative."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The prices of a zone before or after an event."""
+
+    first_slot: int
+    """Of the window."""
+    settings: PolicySettings
+    by_node: dict[str, np.ndarray]
+    """(of compute and of memory, slot)"""
+    fall: float = 0.0
+    """By what part they may fall in a slot; all of them where awards were withdrawn."""
 
 
 def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
@@ -46,8 +61,8 @@ def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
     for id, zone in auctions(cell).items():
         if id in before:
             check_prices_never_fell(before[id], prices(zone))
-            first_slot, *_ = before[id]
-            check_lifetimes(zone, zone.auctioneer.market.first_slot > first_slot and not moved)
+            passed = zone.auctioneer.market.first_slot > before[id].first_slot
+            check_lifetimes(zone, passed and not moved)
     for decision in decisions:
         check_certificate(
             getattr(decision.outcome, "certificate", None) or evidence_of(decision.outcome).certificate
@@ -123,20 +138,28 @@ def check_certificate(certificate: Certificate | None) -> None:
 
 
 def check_prices_never_fell(before: Prices, after: Prices) -> None:
-    """Prices of the node-slots in both windows are no lower than before, as long as the settings stay."""
-    (first, settings, held), (new_first, new_settings, now) = before, after
-    for node in held.keys() & now.keys() if settings == new_settings else ():
-        old, new = held[node][:, new_first - first :], now[node]
+    """Prices of the node-slots in both windows are no lower than before, as long as the settings stay, or
+    than as many slots let them fall to."""
+    passed = after.first_slot - before.first_slot
+    least = (1 - before.fall) ** passed * (1 - _ROUNDING * passed)
+    known = before.by_node.keys() & after.by_node.keys() if before.settings == after.settings else ()
+    for node in known:
+        old, new = before.by_node[node][:, passed:], after.by_node[node]
         kept = min(old.shape[1], new.shape[1])
-        assert (new[:, :kept] >= old[:, :kept]).all(), f"a price of node {node} fell"
+        assert (new[:, :kept] >= least * old[:, :kept]).all(), f"a price of node {node} fell"
 
 
 def prices(zone: AuctionZone) -> Prices:
     """The present prices, for `check_prices_never_fell`."""
-    market = zone.auctioneer.market
-    both = np.array([market.compute_price, market.memory_price])
-    by_node = {node: both[:, :, row] for node, row in zone.fleet.row_of.items()}
-    return market.first_slot, zone.zone.policy, by_node
+    market, posted = zone.auctioneer.market, zone.auctioneer.prices
+    if not isinstance(posted, PostedPrices):
+        both = np.array([market.compute_price, market.memory_price])
+        by_node = {node: both[:, :, row] for node, row in zone.fleet.row_of.items()}
+        return Prices(market.first_slot, zone.zone.policy, by_node)
+    both = np.array([posted.compute_price, posted.memory_price])
+    by_node = {node: both[:, :, zone.fleet.class_of_row[row]] for node, row in zone.fleet.row_of.items()}
+    fall = posted.levels.fall(posted.curve) if posted.withdrawn_rise == NO_RISE else 1.0
+    return Prices(market.first_slot, zone.zone.policy, by_node, fall)
 
 
 def check_award(outcome: JobAdmitted, zone: AuctionZone) -> None:

@@ -122,7 +122,7 @@ class Auctioneer:
             return None
         self.market.reserve(schedule.placement, demand)
         self.welfare.planned_micros += welfare
-        self.prices.awarded(schedule, demand, bid_micros, counted)
+        counted = self.prices.awarded(schedule, demand, bid_micros, counted)
         return Award(schedule, self.mechanism.charge(price), density, counted, welfare)
 
     def replan(

@@ -2,7 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Placement
@@ -30,6 +30,11 @@ class Counted:
     """In how many slots it might run."""
     slot: int = 0
     """The first slot that could be planned when it was counted."""
+    base_part: float = 1.0
+    """The base level of prices before it was awarded room, as a part of what it was after: see
+    `posted/levels.py`."""
+    guard_part: float = 1.0
+    """Likewise of the guard level."""
 
 
 class Prices(Protocol):
@@ -56,8 +61,8 @@ class Prices(Protocol):
         """Raise prices for an award before its room is taken; returns b-bar_il, by which replanning raises
         them later."""
 
-    def awarded(self, schedule: Schedule, demand: Demand, bid_micros: int, counted: Counted) -> None:
-        """An award has its room."""
+    def awarded(self, schedule: Schedule, demand: Demand, bid_micros: int, counted: Counted) -> Counted:
+        """An award has its room; returns what is to be known if it is withdrawn."""
 
     def withdrawn(self, counted: Counted) -> None:
         """An admitted bid, or one that waited, is withdrawn."""
@@ -84,8 +89,9 @@ class Prices(Protocol):
     def of_class(self, index: int) -> "ClassPrice":
         """What the node-slots ahead of a class of nodes cost."""
 
-    def take_over(self, before: Self) -> None:
-        """Go on from other prices of the zone, whose nodes, window or settings were others."""
+    def take_over(self, before: "Prices") -> None:
+        """Go on from other prices of the zone, whose nodes, window or settings were others, or whose kind
+        was: the bound then is one for all that was ever bid."""
 
     def state(self) -> dict[str, Any]:
         """Everything that changes, of types that msgpack writes."""

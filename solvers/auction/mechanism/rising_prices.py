@@ -13,7 +13,7 @@ from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import Window
 from solvers.auction.mechanism.certificate import DualBound, least_additive_cost
 from solvers.auction.mechanism.mechanism import PriceRises, Request
-from solvers.auction.mechanism.prices import ClassPrice, Counted
+from solvers.auction.mechanism.prices import ClassPrice, Counted, Prices
 from solvers.auction.mechanism.search import Schedule, best_schedule
 from solvers.auction.mechanism.steepness import LearnedSteepness
 from solvers.compiled import Floats
@@ -59,15 +59,10 @@ class RisingPrices:
         self._raise(schedule.placement, demand, density_micros, welfare_micros - counted.gain_micros)
         return density_micros
 
-    def awarded(self, schedule: Schedule, demand: Demand, bid_micros: int, counted: Counted) -> None:  # noqa: ARG002
-        if self._steepness is None or self._declared is None:
-            return
-        offer_micros = (bid_micros - schedule.vendor_micros) / demand.least_node_slots()
-        welfare_micros = bid_micros - schedule.vendor_micros - schedule.operational_micros
-        density_micros = min(
-            welfare_micros / (schedule.compute_used + schedule.memory_used), self._declared.max_density_micros
-        )
-        self._steepness.note_award(offer_micros, density_micros, self._opening_micros(schedule))
+    def awarded(self, schedule: Schedule, demand: Demand, bid_micros: int, counted: Counted) -> Counted:
+        if self._steepness is not None and self._declared is not None:
+            self._learn(self._steepness, self._declared, schedule, demand, bid_micros)
+        return counted
 
     def withdrawn(self, counted: Counted) -> None:
         """The prices that it raised stay: they never fall."""
@@ -109,10 +104,16 @@ class RisingPrices:
         compute, memory = self._market.compute_price[:, rows], self._market.memory_price[:, rows]
         return ClassPrice(_mean(compute), float(compute.max()), _mean(memory), float(memory.max()))
 
-    def take_over(self, before: "RisingPrices") -> None:
+    def take_over(self, before: Prices) -> None:
         """The bound then holds for what each bid could use when it was judged: the nodes, their capacities
-        and their costs as they were."""
-        self.dual_bound.micros = before.dual_bound.micros
+        and their costs as they were.
+
+        After prices of another kind these open anew: later bids are bounded by themselves, and what was bid
+        before as it was.
+        """
+        self.dual_bound.micros = before.bound_micros
+        if not isinstance(before, RisingPrices):
+            return
         rises = carry_over_prices(before._market, self._market, before._open_until_slot)
         self.dual_bound.rise(rises, at_least_micros=0)
         # What a shorter window leaves out comes in anew, and counts anew.
@@ -143,6 +144,21 @@ class RisingPrices:
         if stop > first:
             self.dual_bound.rise(self._market.opening_sums(first, stop - first), at_least_micros=0)
             self._open_until_slot = stop
+
+    def _learn(
+        self,
+        steepness: LearnedSteepness,
+        declared: PriceRises,
+        schedule: Schedule,
+        demand: Demand,
+        bid_micros: int,
+    ) -> None:
+        offer_micros = (bid_micros - schedule.vendor_micros) / demand.least_node_slots()
+        welfare_micros = bid_micros - schedule.vendor_micros - schedule.operational_micros
+        density_micros = min(
+            welfare_micros / (schedule.compute_used + schedule.memory_used), declared.max_density_micros
+        )
+        steepness.note_award(offer_micros, density_micros, self._opening_micros(schedule))
 
     def _opening_micros(self, schedule: Schedule) -> float:
         """What the node-slots of a schedule cost per node-slot before anything was taken of them."""

@@ -69,6 +69,8 @@ class ConstantPrices:
         self._points = [_Point(part) for part in COMPUTE_PARTS]
         self._period_slots = period_slots
         self._period_first_slot = first_slot
+        self._first_own_slot = first_slot
+        """Bids that were counted before this slot may have been counted elsewhere."""
         self._open: list[list[float]] = []
         """Units of compute and of memory of each slot from the period's first on that a bid could use."""
         self._opened_before = 0
@@ -92,9 +94,29 @@ class ConstantPrices:
             self._open += [[units_per_slot, units_per_slot] for _ in range(opened)]
             self._own = [units + opened * units_per_slot for units in self._own]
 
+    def go_on_from(self, micros: int, first_slot: int) -> None:
+        """Bound what was bid before as well, by so much: it was counted elsewhere, and no schedule of all
+        bids is worth more than one of the earlier and one of the later.
+
+        Args:
+            first_slot: the slot in which bids begin to be counted here. Who bid in that same slot elsewhere
+                cannot be told apart, so no bid of that slot is forgotten.
+        """
+        self.settle(micros)
+        self._first_own_slot = first_slot + 1
+
+    def settle(self, micros: int) -> None:
+        """Add so much, less than nothing perhaps, to the bound of what was counted elsewhere."""
+        for point in self._points:
+            point.settled_micros += micros
+
+    def add_room_ahead(self, first_slot: int, compute_units: float, memory_units: float) -> None:
+        """There is more room in this slot, and in all after it that a bid could use, than was counted."""
+        for slot in range(first_slot, self._period_first_slot + len(self._open)):
+            self.add_room(slot, compute_units, memory_units)
+
     def add_room(self, slot: int, compute_units: float, memory_units: float) -> None:
-        """There is more room in a slot than was counted: a node that came, or node-slots that were given
-        back."""
+        """There is more room in a slot than was counted: node-slots that were given back."""
         place = slot - self._period_first_slot
         if 0 <= place < len(self._open):
             for room in (self._open[place], self._shared if place < self._opened_before else self._own):
@@ -113,7 +135,7 @@ class ConstantPrices:
 
     def take_back(self, net_micros: int, compute_units: float, memory_units: float, slot: int) -> None:
         """Forget a bid that is withdrawn; one of an earlier period stays, which leaves the bound one."""
-        if net_micros <= 0 or slot < self._period_first_slot:
+        if net_micros <= 0 or slot < max(self._period_first_slot, self._first_own_slot):
             return
         for point in self._points:
             units = point.units(compute_units, memory_units)
@@ -161,6 +183,7 @@ class ConstantPrices:
                 for point in self._points
             ],
             "period_first_slot": self._period_first_slot,
+            "first_own_slot": self._first_own_slot,
             "open": self._open,
             "opened_before": self._opened_before,
             "room": [self._shared, self._own],
@@ -177,6 +200,7 @@ class ConstantPrices:
             for place, net, units in classes:
                 point.classes[place] = _Class(int(net), units)
         self._period_first_slot = state["period_first_slot"]
+        self._first_own_slot = state["first_own_slot"]
         self._open = [list(units) for units in state["open"]]
         self._opened_before = state["opened_before"]
         self._shared, self._own = (list(units) for units in state["room"])

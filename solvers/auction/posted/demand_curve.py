@@ -27,6 +27,9 @@ SURPRISE = 2.0
 """How many times more or less than remembered is far."""
 _HASTE = 2.0
 """Then memory fades within so small a part of the time that was looked at."""
+_ROUNDING = 1e-12
+"""Relative. Losers are counted at the level, which is the edge of a class: rounding must not put them below it
+in one money and not in another."""
 _FAINT = 1e-9
 """Part of all units below which a class is dropped."""
 
@@ -169,7 +172,7 @@ class DemandCurve:
     def _place(self, density: float) -> int:
         if self.reference is None:
             self.reference = density
-        wanted = class_of(density / self.reference)
+        wanted = class_of(density / self.reference * (1 + _ROUNDING))
         place = int(np.searchsorted(-self._classes, -wanted))
         if place == len(self._classes) or self._classes[place] != wanted:
             self._classes = np.insert(self._classes, place, wanted)

@@ -8,10 +8,12 @@ H. Lu, V. Mirrokni, "The Best of Many Worlds", 2023). The *guard* is the density
 fifth of that room: what the last room of a slot is kept for.
 
 Both rise only with awards, by no more than a factor for the share of the span that is sold, and fall by no
-more than a part per slot.
+more than a part per slot. What awards that were withdrawn had raised them by is taken back as well when the
+next slot begins, as far as no other demand holds them up.
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 from solvers.auction.posted.demand_curve import DemandCurve
 
@@ -69,11 +71,44 @@ class Levels:
             sold_share: of all room of the span, what was just sold.
             least: the level that they rise to at once.
         """
+        wanted = self._wanted(curve, free_units)
+        factor = 1.0 + RISE_PER_SHARE * sold_share
+        self.base = _risen(self.base, wanted.base, least, factor)
+        self.guard = _risen(self.guard, wanted.guard, least, factor)
+
+    def undo(self, rise: "Rise", curve: DemandCurve, free_units: float) -> float:
+        """Take back a rise, but for what the curve asks for without it; returns to which part prices fall."""
+        wanted = self._wanted(curve, free_units)
+        base = max(self.base * rise.base_part, min(self.base, wanted.base))
+        guard = max(self.guard * rise.guard_part, min(self.guard, wanted.guard))
+        parts = [now / before for now, before in ((base, self.base), (guard, self.guard)) if before > 0]
+        self.base, self.guard = base, guard
+        return max(parts, default=1.0)
+
+    def _wanted(self, curve: DemandCurve, free_units: float) -> "Levels":
         span = self.span_slots(curve)
         fitting = max(free_units, 0.0) * (curve.slots + _UNHEARD * span) / span
-        factor = 1.0 + RISE_PER_SHARE * sold_share
-        self.base = _risen(self.base, curve.density_at(fitting), least, factor)
-        self.guard = _risen(self.guard, curve.density_at(_GUARD_ROOM * fitting), least, factor)
+        return Levels(self.horizon_slots, curve.density_at(fitting), curve.density_at(_GUARD_ROOM * fitting))
+
+
+@dataclass(frozen=True)
+class Rise:
+    """By what the levels rose: what they were, as a part of what they became; 0 from nothing."""
+
+    base_part: float = 1.0
+    guard_part: float = 1.0
+
+    @classmethod
+    def between(cls, before: Levels, after: Levels) -> Self:
+        """From one state of the levels to a later one."""
+        return cls(_part(before.base, after.base), _part(before.guard, after.guard))
+
+    def times(self, other: "Rise") -> "Rise":
+        """Both."""
+        return Rise(self.base_part * other.base_part, self.guard_part * other.guard_part)
+
+
+NO_RISE = Rise()
 
 
 def least_level(operational_per_unit: float, lowest_offer: float | None) -> float:
@@ -85,3 +120,7 @@ def least_level(operational_per_unit: float, lowest_offer: float | None) -> floa
 
 def _risen(level: float, wanted: float, least: float, factor: float) -> float:
     return max(level, min(wanted, max(level, least) * factor))
+
+
+def _part(before: float, after: float) -> float:
+    return before / after if after > 0 else 1.0

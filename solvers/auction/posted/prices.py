@@ -3,7 +3,8 @@
 A node-slot of a class costs its units (`units.py`) times the base level, and more as the class fills up in
 the slot: half of the guard level times the square of what is taken (`levels.py`). Of the two resources, the
 one that is scarcer carries the price. No bid moves a price before it is decided, losing bids never raise one,
-and within a slot none falls; from slot to slot it falls by a bounded part, whatever was given back.
+and within a slot none falls; from slot to slot it falls by a bounded part, and by what withdrawn bids had
+raised it by.
 """
 
 import math
@@ -18,13 +19,13 @@ from solvers.auction.market.market import Market, Placement, placement_of
 from solvers.auction.market.window import Window
 from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.auction.mechanism.mechanism import Request
-from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted
+from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
 from solvers.auction.posted.demand_curve import DemandCurve, power
-from solvers.auction.posted.levels import Levels, least_level
+from solvers.auction.posted.levels import NO_RISE, Levels, Rise, least_level
 from solvers.auction.posted.plans import Found, cheapest
-from solvers.auction.posted.units import least_cost_micros, least_memory_units
+from solvers.auction.posted.units import least_cost_micros, least_memory_units, more_units
 from solvers.compiled import Floats, Ints, kernel
 
 _GUARD_PART = 0.5
@@ -46,11 +47,13 @@ class PostedPrices:
         self._first_slot = market.first_slot
         self.curve = DemandCurve(horizon_slots)
         self.levels = Levels(horizon_slots)
-        self._compute = np.zeros((horizon_slots, len(classes)))
-        self._memory = np.zeros((horizon_slots, len(classes)))
+        self.compute_price = np.zeros((horizon_slots, len(classes)))
+        self.memory_price = np.zeros((horizon_slots, len(classes)))
         self._compute_part = 0.5
         """Of the price of a unit."""
         self._lowest_offer: float | None = None
+        self.withdrawn_rise = NO_RISE
+        """What bids that were withdrawn since the slot began had raised the levels by."""
         self._certificate = ConstantPrices(market.first_slot, horizon_slots)
         self._taken = _taken(market)
 
@@ -63,14 +66,16 @@ class PostedPrices:
         if passed > 0:
             self._first_slot = self._market.first_slot
             kept = power(1.0 - self.levels.fall(self.curve), passed)
-            for prices in (self._compute, self._memory):
+            for prices in (self.compute_price, self.memory_price):
                 _move_on(prices, passed, kept)
             self.levels.sink(kept)
             self.curve.advance(passed, self.levels.recent_slots(self.curve))
             self._certificate.advance(self._first_slot)
         self._taken = _taken(self._market)
         self._weigh()
-        self._post(sold_units=0.0)
+        if passed > 0:
+            self._undo_withdrawn()
+        self._post()
 
     def judge(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
         if window is None:
@@ -94,21 +99,33 @@ class PostedPrices:
     def rise(self, schedule: Schedule, demand: Demand, counted: Counted, welfare_micros: int) -> float:  # noqa: ARG002
         return 0.0
 
-    def awarded(self, schedule: Schedule, demand: Demand, bid_micros: int, counted: Counted) -> None:  # noqa: ARG002
+    def awarded(
+        self,
+        schedule: Schedule,
+        demand: Demand,
+        bid_micros: int,  # noqa: ARG002
+        counted: Counted,
+    ) -> Counted:
         units = self._units(counted)
         offer = counted.net_micros / units
         if offer > 0:
             self._lowest_offer = offer if self._lowest_offer is None else min(self._lowest_offer, offer)
         self.curve.sell(offer, units, counted.window_slots)
         self._count(schedule.placement, demand, 1.0)
+        before = replace(self.levels)
         self._post(sold_units=units)
+        rise = Rise.between(before, self.levels)
+        return replace(counted, base_part=rise.base_part, guard_part=rise.guard_part)
 
     def withdrawn(self, counted: Counted) -> None:
-        """What it offered is forgotten; prices stay for the slot, and then fall."""
+        """What it offered is forgotten; its rise of prices stays for the slot and then is undone."""
+        self.withdrawn_rise = self.withdrawn_rise.times(Rise(counted.base_part, counted.guard_part))
         units = self._units(counted)
         if units > 0:
             age_slots = self._first_slot - counted.slot
             self.curve.take_back(counted.net_micros / units, units, counted.window_slots, age_slots)
+        # Of a bid that was counted under prices of another kind.
+        self._certificate.settle(-counted.gain_micros)
         self._certificate.take_back(
             counted.net_micros, counted.compute_units, counted.memory_units, counted.slot
         )
@@ -139,7 +156,7 @@ class PostedPrices:
         schedule = self._described(demand, window, found)
         self._market.reserve(schedule.placement, demand)
         self._count(schedule.placement, demand, 1.0)
-        self._post(sold_units=0.0)
+        self._post()
         return replace(schedule, search_steps=found.steps)
 
     def plan(
@@ -158,8 +175,8 @@ class PostedPrices:
         priced = cheapest(
             self._market.node_slots(columns.start, columns.stop),
             demand,
-            self._compute[columns],
-            self._memory[columns],
+            self.compute_price[columns],
+            self.memory_price[columns],
             window.operational,
             window.delays_slots,
             window.prices_micros,
@@ -196,7 +213,7 @@ class PostedPrices:
         )
 
     def of_class(self, index: int) -> ClassPrice:
-        compute, memory = self._compute[:, index], self._memory[:, index]
+        compute, memory = self.compute_price[:, index], self.memory_price[:, index]
         slots = len(compute)
         return ClassPrice(
             math.fsum(compute.tolist()) / slots,
@@ -205,29 +222,42 @@ class PostedPrices:
             float(memory.max()),
         )
 
-    def take_over(self, before: "PostedPrices") -> None:
-        """Units are the same for all nodes, so what was learned stays; room that came counts anew."""
+    def take_over(self, before: Prices) -> None:
+        """Units are the same for all nodes, so what was learned stays; room that came counts anew.
+
+        After prices of another kind these are found anew.
+        """
+        if isinstance(before, PostedPrices):
+            self._go_on_from(before)
+        else:
+            self._certificate.go_on_from(before.bound_micros, self._first_slot)
+        self._taken = _taken(self._market)
+        self._post()
+
+    def _go_on_from(self, before: "PostedPrices") -> None:
         self.curve.restore(before.curve.state())
         self.levels.base, self.levels.guard = before.levels.base, before.levels.guard
         self._compute_part, self._lowest_offer = before._compute_part, before._lowest_offer
+        self.withdrawn_rise = before.withdrawn_rise
         self._certificate.restore(before._certificate.state())
-        known = before._market.fleet
-        for row, node in enumerate(self._market.fleet.nodes):
-            units = self._node_units[self._market.fleet.class_of_row[row]]
-            old = known.row_of.get(node)
-            more = units - (0.0 if old is None else before._node_units[known.class_of_row[old]])
-            if more > 0:
-                for slot in range(self._first_slot, self._first_slot + before._market.horizon_slots):
-                    self._certificate.add_room(slot, more, more)
+        known, fleet = before._market.fleet, self._market.fleet
+        for row, node in enumerate(fleet.nodes):
+            place, old_row = fleet.class_of_row[row], known.row_of.get(node)
+            more = self._node_units[place], self._node_units[place]
+            if old_row is not None:
+                old_place = known.class_of_row[old_row]
+                more = more_units(
+                    (before._node_units[old_place], known.classes[old_place].capacity_gib),
+                    (self._node_units[place], fleet.classes[place].capacity_gib),
+                )
+            self._certificate.add_room_ahead(self._first_slot, *more)
         old_index = {(c.gpu_type, c.tariff.name): index for index, c in enumerate(known.classes)}
-        kept = min(len(self._compute), len(before._compute))
-        for index, node_class in enumerate(self._market.fleet.classes):
-            place = old_index.get((node_class.gpu_type, node_class.tariff.name))
-            if place is not None:
-                self._compute[:kept, index] = before._compute[:kept, place]
-                self._memory[:kept, index] = before._memory[:kept, place]
-        self._taken = _taken(self._market)
-        self._post(sold_units=0.0)
+        kept = min(len(self.compute_price), len(before.compute_price))
+        for index, node_class in enumerate(fleet.classes):
+            old_class = old_index.get((node_class.gpu_type, node_class.tariff.name))
+            if old_class is not None:
+                self.compute_price[:kept, index] = before.compute_price[:kept, old_class]
+                self.memory_price[:kept, index] = before.memory_price[:kept, old_class]
 
     def state(self) -> dict[str, Any]:
         return {
@@ -236,9 +266,10 @@ class PostedPrices:
             "levels": [self.levels.base, self.levels.guard],
             "compute_part": self._compute_part,
             "lowest_offer": self._lowest_offer,
+            "withdrawn": [self.withdrawn_rise.base_part, self.withdrawn_rise.guard_part],
             "certificate": self._certificate.state(),
-            "compute": self._compute.tobytes(),
-            "memory": self._memory.tobytes(),
+            "compute": self.compute_price.tobytes(),
+            "memory": self.memory_price.tobytes(),
             "taken": self._taken.tobytes(),
         }
 
@@ -247,8 +278,13 @@ class PostedPrices:
         self.curve.restore(state["curve"])
         self.levels.base, self.levels.guard = state["levels"]
         self._compute_part, self._lowest_offer = state["compute_part"], state["lowest_offer"]
+        self.withdrawn_rise = Rise(*state["withdrawn"])
         self._certificate.restore(state["certificate"])
-        for name, array in (("compute", self._compute), ("memory", self._memory), ("taken", self._taken)):
+        for name, array in (
+            ("compute", self.compute_price),
+            ("memory", self.memory_price),
+            ("taken", self._taken),
+        ):
             array[:] = np.frombuffer(state[name], "<f8").reshape(array.shape)
 
     def _units(self, counted: Counted) -> float:
@@ -314,23 +350,34 @@ class PostedPrices:
         compute, memory = _weighted_sums(self._taken[:, :span], self._class_units)
         return compute, memory
 
-    def _post(self, sold_units: float) -> None:
+    def _post(self, sold_units: float = 0.0) -> None:
         """Move the levels, and raise every price that is below what they make it."""
-        span = self.levels.span_slots(self.curve)
-        up = self._market.node_up & self._market.node_open
-        # Whole numbers, so the order in which they are added is nothing.
-        units_per_slot = float(self._market.capacity_samples[up].sum())
-        compute, memory = self._taken_units()
-        part = self._compute_part
-        free = units_per_slot * span - (part * compute + (1 - part) * memory)
-        room = max(units_per_slot * span, 1.0)
+        free, room = self._room_units()
         least = least_level(self._operational_per_unit(), self._lowest_offer)
-        self.levels.rise(self.curve, free, sold_units / room, least)
+        self.levels.rise(self.curve, free, sold_units / max(room, 1.0), least)
+        part = self._compute_part
         weighted = self._node_units * (
             self.levels.base + _GUARD_PART * self.levels.guard * self._taken * self._taken
         )
-        np.maximum(self._compute, part * weighted[0], out=self._compute)
-        np.maximum(self._memory, (1 - part) * weighted[1], out=self._memory)
+        np.maximum(self.compute_price, part * weighted[0], out=self.compute_price)
+        np.maximum(self.memory_price, (1 - part) * weighted[1], out=self.memory_price)
+
+    def _room_units(self) -> tuple[float, float]:
+        """What is free over the span ahead, and all that is open there."""
+        span, part = self.levels.span_slots(self.curve), self._compute_part
+        up = self._market.node_up & self._market.node_open
+        # Whole numbers, so the order in which they are added is nothing.
+        room = float(self._market.capacity_samples[up].sum()) * span
+        compute, memory = self._taken_units()
+        return room - (part * compute + (1 - part) * memory), room
+
+    def _undo_withdrawn(self) -> None:
+        """Take back what bids that were withdrawn in the slot before had raised prices by."""
+        if self.withdrawn_rise != NO_RISE:
+            kept = self.levels.undo(self.withdrawn_rise, self.curve, self._room_units()[0])
+            self.compute_price *= kept
+            self.memory_price *= kept
+            self.withdrawn_rise = NO_RISE
 
     def _operational_per_unit(self) -> float:
         """In the next slot, on the class that is cheapest to run."""

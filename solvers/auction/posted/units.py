@@ -24,6 +24,20 @@ def least_memory_units(demand: Demand, capacity_samples: Floats) -> float:
     return float(per_sample.min()) * demand.work_samples
 
 
+def more_units(before: tuple[float, float], now: tuple[float, float]) -> tuple[float, float]:
+    """By how much the units of compute and of memory of a node-slot may come to exceed what they were.
+
+    What is taken stays taken: of a node that grows from M to N GiB, tasks may hold T GiB at U / M units each,
+    and then N - T at V / N, in all V + T (U / M - V / N), where T is at most the lesser of both.
+
+    Args:
+        before, now: units and GiB of the node.
+    """
+    (old_units, old_gib), (units, gib) = before, now
+    dearer = max(min(old_gib, gib) * (old_units / old_gib - units / gib), 0.0)
+    return max(units - old_units, 0.0), max(units - old_units + dearer, 0.0)
+
+
 def least_cost_micros(demand: Demand, window: Window) -> int:
     """No plan costs less for its vendor and its operation, whatever has room; in whole micros."""
     operational = _least_operational(

@@ -46,6 +46,7 @@ _RISING = tuple(UNIT * hour / (2 * HOURS_PER_DAY) for hour in range(HOURS_PER_DA
 POLICIES: MappingProxyType[str, PolicySettings] = MappingProxyType(
     {
         "auction": _auction(),
+        "auction-default": AuctionPolicy(),
         "auction-learned": _auction(
             steepness="learned",
             opening_prices=(

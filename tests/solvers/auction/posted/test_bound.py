@@ -1,0 +1,282 @@
+"""The certificate of posted prices: never below the optimum, hardly above the best constant price."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.auction.market.market import Market, Placement
+from solvers.auction.market.window import VendorOption
+from solvers.auction.mechanism.auctioneer import Auctioneer
+from solvers.auction.mechanism.mechanism import Request
+from solvers.auction.posted.bound import COMPUTE_PARTS, ConstantPrices
+from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE
+from solvers.auction.posted.mechanism import Posted
+from solvers.auction.posted.prices import PostedPrices
+from solvers.auction.posted.units import more_units
+from tests.support.examples import examples
+from tests.support.markets import demand, every_schedule, fleet
+
+HORIZON_SLOTS = 3
+OPTIONS = [VendorOption("slow", 1, 1), VendorOption("fast", 4, 0)]
+
+
+@dataclass(frozen=True)
+class Bid:
+    """A task and what is bid for it."""
+
+    micros: int
+    work_samples: int
+    samples: tuple[int, int]
+    memory_gib: float
+    slots: int
+    withdraws: bool
+
+
+# Memory is scarce for some, and compute for others.
+BIDS = st.builds(
+    Bid,
+    micros=st.integers(0, 60),
+    work_samples=st.integers(1, 14),
+    samples=st.tuples(st.integers(1, 6), st.integers(0, 4)),
+    memory_gib=st.sampled_from([1.0, 2.0, 4.0]),
+    slots=st.integers(1, HORIZON_SLOTS),
+    withdraws=st.booleans(),
+)
+SLOTS = st.lists(st.lists(BIDS, max_size=3), min_size=1, max_size=8).filter(
+    lambda slots: sum(map(len, slots)) <= 6
+)
+"""Several periods of the certificate."""
+
+
+class Run:
+    """An auctioneer, and every plan of every bid that counts."""
+
+    def __init__(self) -> None:
+        self.fleet = fleet((1, 10.0, 6.0), (1, 6.0, 4.0))
+        self.market = Market(self.fleet, HORIZON_SLOTS, 0, lambda index, slots: (slots % 4) + index + 0.0)
+        prices = PostedPrices(self.market)
+        self.auctioneer = Auctioneer(self.market, Posted(prices), prices)
+        self.plans: list[list[tuple[int, Placement, object]]] = []
+        """Of each bid: welfare, node-slots and demand."""
+
+    @property
+    def bound(self) -> int:
+        return self.auctioneer.prices.bound_micros
+
+    def take(self, slot: int, bid: Bid) -> None:
+        """Judge a bid, which may be withdrawn at once; then its plans do not count."""
+        wanted = demand(self.fleet, bid.work_samples, list(bid.samples), bid.memory_gib)
+        last_slot = slot + bid.slots - 1
+        plans = [
+            (bid.micros - plan.vendor_micros - plan.operational_micros, plan.placement, wanted)
+            for plan in every_schedule(self.market, wanted, OPTIONS, slot, last_slot, room_only=False)
+        ]
+        request = Request("j", wanted, OPTIONS, slot, last_slot)
+        award = self.auctioneer.decide(bid.micros, request, self.auctioneer.appraise(request))
+        if award is not None and bid.withdraws:
+            self.auctioneer.withdraw(award.schedule.placement, wanted, award.counted)
+            self.auctioneer.welfare.planned_micros -= award.welfare_micros
+        else:
+            self.plans.append([plan for plan in plans if plan[0] > 0])
+
+    def optimum(self) -> int:
+        """The most welfare of all that was bid, by trying everything."""
+        return _best(self.fleet, self.plans, {})
+
+
+def _best(of, plans, taken) -> int:
+    if not plans:
+        return 0
+    best = _best(of, plans[1:], taken)
+    for welfare, placement, wanted in plans[0]:
+        held = dict(taken)
+        if all(_hold(of, held, node_slot, wanted) for node_slot in placement.node_slots()):
+            best = max(best, welfare + _best(of, plans[1:], held))
+    return best
+
+
+def _hold(of, held, node_slot, wanted) -> bool:
+    index = of.class_of_row[node_slot[1]]
+    samples, gib = held.get(node_slot, (0, 0.0))
+    held[node_slot] = samples, gib = samples + int(wanted.samples[index]), gib + wanted.memory_gib
+    return samples <= of.classes[index].capacity_samples and gib <= of.classes[index].capacity_gib
+
+
+@settings(max_examples=examples(2_000), deadline=None)
+@given(SLOTS)
+def test_no_schedule_of_all_that_was_bid_is_worth_more_over_several_periods(slots):
+    run = Run()
+    for slot, bids in enumerate(slots):
+        run.auctioneer.advance(slot)
+        for bid in bids:
+            run.take(slot, bid)
+            assert run.auctioneer.welfare.planned_micros <= run.bound
+    optimum = run.optimum()
+    assert optimum <= run.bound
+    for slot in range(len(slots), len(slots) + 2 * HORIZON_SLOTS + 1):
+        run.auctioneer.advance(slot)
+        assert optimum <= run.bound, "whatever prices it is improved to"
+        assert run.auctioneer.welfare.planned_micros <= run.bound
+
+
+@settings(max_examples=examples(1_000), deadline=None)
+@given(SLOTS, st.integers(0, 2**32))
+def test_plans_are_worth_no_more_than_the_bound_when_room_is_given_back_and_taken_again(slots, seed):
+    rng = random.Random(seed)
+    run = Run()
+    held: list[tuple[Placement, object]] = []
+    for slot, bids in enumerate(slots):
+        run.auctioneer.advance(slot)
+        for bid in bids:
+            wanted = demand(run.fleet, bid.work_samples, list(bid.samples), bid.memory_gib)
+            request = Request("j", wanted, OPTIONS, slot, slot + bid.slots - 1)
+            award = run.auctioneer.decide(bid.micros, request, run.auctioneer.appraise(request))
+            if award is not None:
+                held.append((award.schedule.placement, wanted))
+            if held and rng.random() < 0.5:
+                placement, wanted = held.pop()
+                ahead = [(s, row) for s, row in placement.node_slots() if s >= slot]
+                run.auctioneer.release(
+                    Placement(tuple(s for s, _ in ahead), tuple(row for _, row in ahead)), wanted
+                )
+            assert run.auctioneer.welfare.planned_micros <= run.bound
+    run.auctioneer.advance(len(slots))
+    assert run.auctioneer.welfare.planned_micros <= run.bound
+
+
+OFFERS = st.lists(
+    st.tuples(st.integers(1, 10**9), st.floats(1.0, 1_000.0), st.floats(1.0, 1_000.0)),
+    min_size=1,
+    max_size=20,
+)
+"""Net micros, and units of compute and of memory."""
+
+
+def best_value(offers, room: float) -> float:
+    """The least value of a constant price, on compute, on memory or half on each: it is that of an offer, or
+    none."""
+    values: list[float] = []
+    for part in COMPUTE_PARTS:
+        units = [part * compute + (1 - part) * memory for _, compute, memory in offers]
+        net = [offer[0] for offer in offers]
+        for price in (0.0, *(value / taken for value, taken in zip(net, units, strict=True))):
+            gains = (max(value - price * taken, 0.0) for value, taken in zip(net, units, strict=True))
+            values.append(math.fsum(gains) + price * room)
+    return min(values)
+
+
+@settings(max_examples=examples(1_000))
+@given(OFFERS, st.floats(10.0, 10_000.0))
+def test_the_price_chosen_is_the_best_there_is_but_for_the_width_of_a_class(offers, units_per_slot):
+    prices = ConstantPrices(0, 10)
+    prices.open(1, units_per_slot)
+    for offer in offers:
+        prices.judge(*offer)
+    total = sum(net for net, _, _ in offers)
+    assert prices.bound_micros >= best_value(offers, 2 * units_per_slot)
+    prices.advance(1)
+    best = best_value(offers, 2 * units_per_slot)
+    assert best <= prices.bound_micros <= best + total / CLASSES_PER_OCTAVE + 2 + len(offers)
+
+
+@settings(max_examples=examples(500))
+@given(OFFERS, OFFERS)
+def test_a_bid_that_is_withdrawn_in_its_period_counts_no_more(offers, withdrawn):
+    prices, without = ConstantPrices(0, 10), ConstantPrices(0, 10)
+    for one in (prices, without):
+        one.open(3, 50.0)
+    for offer in offers:
+        prices.judge(*offer)
+        without.judge(*offer)
+    for offer in withdrawn:
+        prices.judge(*offer)
+    prices.advance(1)
+    for offer in withdrawn:
+        prices.take_back(*offer, slot=0)
+    for one in (prices, without):
+        one.advance(2)
+    # Classes are counted from the same first bid, and sums differ by rounding alone.
+    total = sum(net for net, _, _ in [*offers, *withdrawn])
+    assert prices.bound_micros == pytest.approx(without.bound_micros, abs=1e-6 * total + 100)
+
+
+def test_a_year_leaves_no_more_behind_than_two_horizons():
+    rng = random.Random("a year")
+    horizon_slots, days = 144, 365
+    prices = ConstantPrices(0, horizon_slots)
+    largest = 0
+    for slot in range(days * horizon_slots):
+        prices.advance(slot)
+        if rng.random() < 0.1:
+            prices.open(slot + rng.randrange(horizon_slots), 1_000.0)
+            units = rng.uniform(1.0, 1_000.0)
+            prices.judge(int(units * rng.lognormvariate(0, 1) * 1_000), units, units * rng.uniform(0.1, 2.0))
+        if slot % horizon_slots == horizon_slots - 1:
+            state = prices.state()
+            assert len(state["open"]) <= 2 * horizon_slots
+            largest = max(largest, len(msgpack.packb(state)))
+    assert largest < 20_000
+
+
+@settings(max_examples=examples(300))
+@given(OFFERS, OFFERS, st.integers(1, 30))
+def test_it_goes_on_from_its_state(offers, after, slots):
+    prices = ConstantPrices(0, 10)
+    prices.open(3, 50.0)
+    for offer in offers:
+        prices.judge(*offer)
+    prices.advance(slots)
+    twin = ConstantPrices(0, 10)
+    twin.restore(msgpack.unpackb(msgpack.packb(prices.state())))
+    for one in (prices, twin):
+        one.open(slots + 4, 70.0)
+        for offer in after:
+            one.judge(*offer)
+        one.advance(slots + 3)
+    assert prices.state() == twin.state()
+    assert prices.bound_micros == twin.bound_micros
+
+
+@settings(max_examples=examples(500))
+@given(OFFERS, st.integers(0, 10**12))
+def test_what_was_counted_elsewhere_is_added_and_none_of_it_is_forgotten_twice(offers, micros):
+    prices = ConstantPrices(5, 10)
+    prices.go_on_from(micros, 5)
+    assert prices.bound_micros == micros
+    for offer in offers:
+        prices.take_back(*offer, slot=5)
+        prices.take_back(*offer, slot=4)
+    assert prices.bound_micros == micros
+    prices.open(6, 10.0)
+    for offer in offers:
+        prices.judge(*offer)
+    assert prices.bound_micros == micros + sum(net for net, _, _ in offers)
+
+
+SIZES = st.tuples(st.integers(1, 100).map(float), st.integers(1, 100).map(float))
+
+
+def first_and_then(before, now) -> Iterator[tuple[float, float]]:
+    """How much compute and memory, in units, plans may hold that come before and after a node changes."""
+    (old_units, old_gib), (units, gib) = before, now
+    for part in (0.0, 0.25, 0.5, 1.0):
+        taken_units, taken_gib = part * old_units, part * old_gib
+        compute = taken_units + max(units - taken_units, 0.0)
+        memory = taken_gib * old_units / old_gib + max(gib - taken_gib, 0.0) * units / gib
+        yield compute, memory
+
+
+@settings(max_examples=examples(500))
+@given(SIZES, SIZES)
+def test_room_that_a_node_gains_covers_what_plans_hold_before_and_after(before, now):
+    compute, memory = more_units(before, now)
+    assert min(compute, memory) >= 0
+    for held_compute, held_memory in first_and_then(before, now):
+        assert held_compute <= before[0] + compute + 1e-9
+        assert held_memory <= before[0] + memory + 1e-9

@@ -1,0 +1,189 @@
+"""How much room was asked for at each price: against sorted lists of bids, and over time."""
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solvers.auction.posted.demand_curve import (
+    CLASSES_PER_OCTAVE,
+    MOST_UNSOLD,
+    DemandCurve,
+    class_of,
+    least_ratio_of,
+    power,
+)
+from tests.support.examples import examples
+
+MEMORY_SLOTS = 20
+# Whole numbers, so that sums and quotients are exact.
+DENSITIES = st.integers(1, 10**6)
+BIDS = st.lists(st.tuples(DENSITIES, st.integers(1, 1_000)), min_size=1, max_size=12)
+
+
+def curve_of(sold, unsold=()) -> DemandCurve:
+    """What winners and then losers of one slot offered, a slot later and not faded yet."""
+    curve = DemandCurve(MEMORY_SLOTS)
+    for density, units in sold:
+        curve.sell(float(density), float(units), 3)
+    for density, units in unsold:
+        curve.lose(float(density), float(units))
+    return curve
+
+
+def first_without_room(curve: DemandCurve, bids, room: float) -> float:
+    """The least density of the class of the first unit that has no room, by sorting."""
+    taken = 0.0
+    for density, units in sorted(bids, reverse=True):
+        taken += units
+        if taken > room:
+            return curve.reference * least_ratio_of(class_of(density / curve.reference))
+    return 0.0
+
+
+@settings(max_examples=examples(1_000))
+@given(st.floats(1e-300, 1e300))
+def test_a_class_holds_the_ratios_from_its_least_to_the_next(ratio):
+    place = class_of(ratio)
+    assert least_ratio_of(place) <= ratio < least_ratio_of(place + 1)
+    assert least_ratio_of(place + CLASSES_PER_OCTAVE) == 2 * least_ratio_of(place)
+    assert least_ratio_of(place + 1) <= least_ratio_of(place) * (1 + 1 / CLASSES_PER_OCTAVE)
+
+
+@settings(max_examples=examples(1_000))
+@given(BIDS, st.integers(0, 12_000))
+def test_the_level_is_the_density_at_which_what_was_asked_for_just_fits(bids, room):
+    curve = curve_of(bids)
+    assert curve.density_at(float(room)) == first_without_room(curve, bids, room)
+
+
+@settings(max_examples=examples(500))
+@given(BIDS, st.floats(0.01, 1.0))
+def test_a_part_of_what_was_sold_offered_a_density_or_more(bids, part):
+    curve = curve_of(bids)
+    total = sum(units for _, units in bids)
+    assert curve.sold_density(part) == first_without_room(curve, bids, part * total)
+
+
+@settings(max_examples=examples(500))
+@given(BIDS, st.integers(0, 12_000))
+def test_the_classes_are_the_same_in_any_money(bids, room):
+    curve, dear = curve_of(bids), curve_of([(1_000 * density, units) for density, units in bids])
+    assert curve.state()["classes"] == dear.state()["classes"]
+    assert dear.density_at(float(room)) == pytest.approx(1_000 * curve.density_at(float(room)), rel=1e-15)
+
+
+@settings(max_examples=examples(500))
+@given(BIDS, BIDS, st.integers(0, 12_000))
+def test_losers_move_nothing_in_their_slot_and_are_worth_at_most_so_many_sales_later(sold, unsold, room):
+    curve = curve_of(sold)
+    before = curve.density_at(float(room))
+    for density, units in unsold:
+        curve.lose(float(density), float(units))
+    assert curve.density_at(float(room)) == before
+    curve.advance(1, 2.0)
+    kept = 1 - 1 / MEMORY_SLOTS
+    total = kept * sum(units for _, units in sold)
+    # Whatever losers offered: beyond their share there is no demand.
+    assert curve.density_at((1 + MOST_UNSOLD) * total * (1 + 1e-9)) == 0.0
+    highest = max(density for density, _ in [*sold, *unsold])
+    assert curve.density_at(float(room)) <= highest
+
+
+@settings(max_examples=examples(1_000))
+@given(st.floats(1e-3, 1e9), st.integers(-200, 200))
+def test_who_loses_at_a_level_is_counted_there_in_any_money(first, place):
+    for money in (1.0, 1_000.0):
+        curve = DemandCurve(MEMORY_SLOTS)
+        curve.sell(first * money, 1.0, 3)
+        level = first * money * least_ratio_of(place)
+        curve.lose(level, 4.0)
+        curve.advance(1, 2.0)
+        assert place in curve.state()["classes"]
+
+
+@settings(max_examples=examples(200))
+@given(BIDS)
+def test_where_nothing_was_sold_losers_are_no_demand(unsold):
+    curve = curve_of([], unsold)
+    curve.advance(1, 2.0)
+    assert curve.density_at(0.0) == 0.0
+    assert curve.mean_window_slots is None
+
+
+@settings(max_examples=examples(500))
+@given(BIDS, DENSITIES, st.integers(1, 1_000), st.integers(0, 12_000))
+def test_what_is_taken_back_in_its_slot_was_never_sold(bids, density, units, room):
+    curve, other = curve_of(bids), curve_of(bids)
+    other.sell(float(density), float(units), 7)
+    other.take_back(float(density), float(units), 7, age_slots=0)
+    assert other.density_at(float(room)) == curve.density_at(float(room))
+    assert other.mean_window_slots == curve.mean_window_slots
+
+
+@pytest.mark.parametrize("age_slots", [1, 5, 15])
+def test_what_is_taken_back_later_has_faded_as_it_is_remembered(age_slots):
+    curve = DemandCurve(MEMORY_SLOTS)
+    curve.sell(8.0, 100.0, 3)
+    for _ in range(age_slots):
+        curve.advance(1, 10_000.0)
+    curve.take_back(8.0, 100.0, 3, age_slots)
+    assert curve.density_at(1e-9) == 0.0
+
+
+def test_in_steady_times_the_units_of_a_horizon_are_remembered():
+    curve = DemandCurve(MEMORY_SLOTS)
+    for _ in range(10 * MEMORY_SLOTS):
+        curve.sell(2.0, 50.0, 3)
+        curve.advance(1, 4.0)
+    assert curve.slots == pytest.approx(MEMORY_SLOTS, rel=1e-3)
+    assert curve.units_per_slot == pytest.approx(50.0, rel=1e-3)
+    assert curve.density_at(0.94 * 50.0 * MEMORY_SLOTS) == 2.0
+    assert curve.density_at(1.01 * 50.0 * MEMORY_SLOTS) == 0.0
+
+
+@pytest.mark.parametrize(("factor", "is_far"), [(8.0, True), (1 / 8, True), (1.5, False), (1 / 1.5, False)])
+def test_a_day_far_from_the_last_is_found_out_within_a_few_slots(factor, is_far):
+    curve = DemandCurve(MEMORY_SLOTS)
+    remembered = []
+    for slot in range(10 * MEMORY_SLOTS + 5):
+        curve.sell(2.0, 64.0 * (1.0 if slot < 10 * MEMORY_SLOTS else factor), 3)
+        curve.advance(1, 4.0)
+        remembered.append(curve.slots)
+    assert (remembered[-1] < MEMORY_SLOTS / 2) == is_far
+
+
+def test_after_four_horizons_of_nothing_all_is_forgotten():
+    curve = curve_of([(5, 10)], [(4, 10)])
+    curve.advance(4 * MEMORY_SLOTS + 1, 2.0)
+    assert curve.density_at(0.0) == 0.0
+    assert (curve.slots, curve.units_per_slot, curve.state()["classes"]) == (0.0, 0.0, [])
+
+
+def test_classes_that_hardly_anything_is_left_of_are_dropped():
+    curve = DemandCurve(MEMORY_SLOTS)
+    for slot in range(200 * MEMORY_SLOTS):
+        curve.sell(1.0 + slot % 1_000, 10.0, 3)
+        curve.advance(1, 4.0)
+    octaves = 11
+    assert len(curve.state()["classes"]) <= octaves * CLASSES_PER_OCTAVE
+
+
+@settings(max_examples=examples(200))
+@given(BIDS, BIDS, BIDS)
+def test_it_goes_on_from_its_state(sold, unsold, after):
+    curve = curve_of(sold, unsold)
+    curve.advance(2, 3.0)
+    curve.lose(3.0, 7.0)
+    twin = DemandCurve(MEMORY_SLOTS)
+    twin.restore(msgpack.unpackb(msgpack.packb(curve.state())))
+    for one in (curve, twin):
+        for density, units in after:
+            one.sell(float(density), float(units), 2)
+        one.advance(1, 3.0)
+    assert curve.state() == twin.state()
+
+
+@given(st.floats(0.0, 1.0), st.integers(0, 300))
+def test_powers_by_multiplication_are_those_of_the_library(base, exponent):
+    assert power(base, exponent) == pytest.approx(base**exponent, rel=1e-12, abs=1e-300)

@@ -1,0 +1,219 @@
+"""Bids of enormous amounts that are withdrawn before they start: what they do to others' prices, and for how
+long. `RISE_PER_SHARE` bounds the rise while they are held, and with the next slot it is undone."""
+
+import random
+
+import pytest
+
+from infra.commands.options import CELLS_DIRECTORY
+from schemas.auction.settings import AuctionPolicy
+from schemas.auction.terms import BidTerms, DeadlineTerms
+from schemas.base import HOURS_PER_DAY
+from schemas.clock import ClockTicked
+from schemas.decisions import JobAdmitted, JobQuoted, JobWithdrawn
+from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
+from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
+from solvers.auction.posted.levels import RISE_PER_SHARE, Levels, least_level
+from solvers.auction.posted.prices import PostedPrices
+from streams.cell.cell import Cell
+from streams.worker.cells_file import load_cells
+from tests.support.cells import Bench
+
+SLOT_S = 600.0
+ZONE = "llama-7b"
+ABSURD_MICROS = 10**15
+ABSURD_BIDS = 240
+NODE_SLOT_SAMPLES = 4_800
+"""Of such a task, on the faster nodes."""
+DAY_SLOTS = 60
+HONEST_SLOTS = 40
+HONEST_SAMPLES = 2 * NODE_SLOT_SAMPLES
+HORIZON_SLOTS = 144
+UNITS_PER_SLOT = 6 * 24 * SLOT_S + 6 * 9 * SLOT_S
+CHEAPEST_MICROS_PER_UNIT = 120_000 * 0.4 / (24 * 3_600)
+"""Of operation: the faster nodes' at night."""
+
+
+class Fleet:
+    """The fleet of the simulator with nothing declared, without bids or with those of half a day."""
+
+    def __init__(self, is_warm: bool, is_free: bool) -> None:
+        (cell,) = [
+            cell for cell in load_cells(CELLS_DIRECTORY / "fleet.yaml", epoch_s=0.0) if cell.cell == "fleet"
+        ]
+        (zone,) = [zone for zone in cell.zones if zone.id == ZONE]
+        tariffs = cell.tariffs
+        if is_free:
+            free = {"micros_per_kwh": (0,) * HOURS_PER_DAY}
+            tariffs = tuple(tariff.model_copy(update=free) for tariff in tariffs)
+        assert zone.policy == AuctionPolicy()
+        self.bench = Bench(Cell("fleet"))
+        self.bench.send(cell.model_copy(update={"zones": (zone,), "tariffs": tariffs}))
+        self.slot = 0
+        self.tick(0)
+        rng = random.Random("absurd bids")
+        for _ in range(DAY_SLOTS if is_warm else 0):
+            for number in range(3):
+                self.bid(
+                    f"early{self.slot}-{number}",
+                    int(rng.lognormvariate(0, 1) * 60_000),
+                    rng.randint(2_000, 20_000),
+                    rng.randint(6, 60),
+                )
+            self.tick()
+
+    def fork(self) -> "Fleet":
+        twin = object.__new__(Fleet)
+        twin.bench = Bench(Cell.restore(self.bench.cell.snapshot()), list(self.bench.ledger))
+        twin.slot = self.slot
+        return twin
+
+    def tick(self, slots: int = 1) -> None:
+        self.slot += slots
+        self.bench.send(ClockTicked(cell="fleet", time_s=self.slot * SLOT_S))
+
+    def bid(self, job_id: str, micros: int, samples: int, slots: int) -> int | None:
+        """What it pays in micros; None if it loses."""
+        terms = BidTerms(bid_micros=micros, deadline_s=(self.slot + slots) * SLOT_S)
+        (outcome,) = self.bench.send(
+            JobSubmitted(
+                cell="fleet", job_id=job_id, user="u", zone=ZONE, workload=work(samples), terms=terms
+            )
+        )
+        return outcome.payment_micros if isinstance(outcome, JobAdmitted) else None
+
+    def withdraw(self, job_id: str) -> int:
+        """What comes back."""
+        withdrawal = JobWithdrawalRequested(cell="fleet", job_id=job_id, user="u")
+        (outcome,) = self.bench.send(withdrawal)
+        assert isinstance(outcome, JobWithdrawn)
+        return outcome.returned_micros
+
+    def quote(self) -> int:
+        """The least bid that wins for two node-slots of work in the next hours; there is always one."""
+        (outcome,) = self.bench.send(
+            JobQuoteRequested(
+                cell="fleet",
+                quote_id="q",
+                user="honest",
+                zone=ZONE,
+                workload=work(HONEST_SAMPLES),
+                terms=DeadlineTerms(deadline_s=(self.slot + HONEST_SLOTS) * SLOT_S),
+            )
+        )
+        assert isinstance(outcome, JobQuoted)
+        lowest = outcome.evidence.lowest_winning_bid_micros
+        assert lowest is not None
+        return lowest
+
+    def attack(self, samples: int) -> tuple[list[str], int]:
+        """Who of the absurd bids wins, and what they pay."""
+        paid = {
+            f"absurd{number}": self.bid(f"absurd{number}", ABSURD_MICROS, samples, 100)
+            for number in range(ABSURD_BIDS)
+        }
+        won = {job_id: micros for job_id, micros in paid.items() if micros is not None}
+        return list(won), sum(won.values())
+
+    @property
+    def levels(self) -> Levels:
+        return self._posted.levels
+
+    @property
+    def highest_offer(self) -> float:
+        """The highest density that was ever sold and is remembered."""
+        return self._posted.curve.sold_density(0.0)
+
+    @property
+    def _posted(self) -> PostedPrices:
+        posted = self.bench.cell.zones[ZONE].auctioneer.prices
+        assert isinstance(posted, PostedPrices)
+        return posted
+
+
+def work(samples: int) -> LoraWorkload:
+    return LoraWorkload(
+        work_samples=samples,
+        dataset=Dataset(path="d.jsonl", samples=1_000),
+        memory_gib=10.0,
+        hyperparameters=LoraHyperparameters(rank=8, batch_size=8, sequence_length=512),
+    )
+
+
+NODE_SLOTS = {"a sliver": 0.02, "one slot": 1.0, "three slots": 3.0, "more than there is": 8.4}
+PRICE_PER_GUARD = 1.5
+"""A unit costs the base and half of the guard at most, and no base is above its guard."""
+
+
+@pytest.mark.parametrize("is_free", [False, True], ids=["energy", "free"])
+@pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("node_slots", NODE_SLOTS.values(), ids=NODE_SLOTS)
+def test_a_slot_after_they_are_withdrawn_nothing_costs_more_than_others_say_it_is_worth(
+    node_slots, is_warm, is_free
+):
+    """The rise of the levels is undone. Slots that the absurd bids filled, and gave back, may still be priced
+    as full ones are, by what was really sold: units x 1.5 of the guard, which falls from there."""
+    fleet = Fleet(is_warm, is_free)
+    spared = fleet.fork()
+    won, paid_micros = fleet.attack(int(node_slots * NODE_SLOT_SAMPLES))
+    assert len(won) > ABSURD_BIDS / 3
+    returned_micros = sum(fleet.withdraw(job_id) for job_id in won)
+    assert 0 <= returned_micros <= paid_micros
+    spared.tick()
+    fleet.tick()
+    # But for a trace: amounts so different are not subtracted exactly.
+    assert fleet.levels.guard <= spared.highest_offer * (1 + 1e-6)
+    assert fleet.levels.base <= fleet.levels.guard
+    dearer_micros = fleet.quote() - spared.quote()
+    assert dearer_micros <= PRICE_PER_GUARD * fleet.levels.guard * HONEST_SAMPLES + 1
+
+
+@pytest.mark.parametrize("is_free", [False, True], ids=["energy", "free"])
+@pytest.mark.parametrize("node_slots", NODE_SLOTS.values(), ids=NODE_SLOTS)
+def test_on_an_empty_ledger_an_honest_quote_is_back_where_it_was_a_slot_later(node_slots, is_free):
+    fleet = Fleet(is_warm=False, is_free=is_free)
+    before = fleet.quote()
+    won, _ = fleet.attack(int(node_slots * NODE_SLOT_SAMPLES))
+    for job_id in won:
+        fleet.withdraw(job_id)
+    fleet.tick()
+    assert fleet.quote() == before
+
+
+def test_while_they_are_held_the_levels_rise_by_no_more_than_their_share_of_the_room_allows():
+    """From L, at most to L (1 + `RISE_PER_SHARE` s)^n by n bids that take the part s of the room ahead each:
+    240 node-slots of 2 % of the room raise the guard from a thirtieth of a micro per unit by e^9.3 at most,
+    and an honest quote by a sixth."""
+    fleet = Fleet(is_warm=False, is_free=False)
+    before = fleet.quote()
+    won, paid_micros = fleet.attack(NODE_SLOT_SAMPLES)
+    assert len(won) == ABSURD_BIDS
+    share = NODE_SLOT_SAMPLES / (UNITS_PER_SLOT * HORIZON_SLOTS)
+    most = least_level(CHEAPEST_MICROS_PER_UNIT, None) * (1 + RISE_PER_SHARE * share) ** ABSURD_BIDS
+    assert fleet.levels.base <= fleet.levels.guard <= most
+    assert fleet.quote() <= 1.2 * before
+    assert paid_micros > 100 * before
+
+
+def test_bids_that_are_kept_go_on_holding_prices_up_and_those_that_are_not_do_not():
+    """Whoever keeps one absurd bid of many has raised prices by that one alone."""
+    fleet = Fleet(is_warm=False, is_free=False)
+    alone = fleet.fork()
+    won, _ = fleet.attack(3 * NODE_SLOT_SAMPLES)
+    for job_id in won[:-1]:
+        fleet.withdraw(job_id)
+    alone.bid(won[-1], ABSURD_MICROS, 3 * NODE_SLOT_SAMPLES, 100)
+    fleet.tick()
+    alone.tick()
+    assert alone.quote() <= fleet.quote() <= 1.1 * alone.quote()
+
+
+def test_absurd_bids_that_come_and_go_in_every_slot_leave_nothing_behind():
+    fleet = Fleet(is_warm=False, is_free=False)
+    before = fleet.quote()
+    for slot in range(5):
+        bids = [f"absurd{slot}-{number}" for number in range(60)]
+        for job_id in [id for id in bids if fleet.bid(id, ABSURD_MICROS, 3 * NODE_SLOT_SAMPLES, 100)]:
+            fleet.withdraw(job_id)
+        fleet.tick()
+        assert fleet.quote() <= 1.1 * before

@@ -1,0 +1,193 @@
+"""A zone with nothing declared finds its prices itself: truthful, in any money, and never falling at once."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.auction.evidence import JobReplanned
+from schemas.auction.quotes import VendorQuoted
+from schemas.auction.settings import AuctionPolicy
+from schemas.base import HOURS_PER_DAY, Event
+from schemas.cells import CellConfigured, Tariff
+from schemas.decisions import JobAdmitted, JobQuoted, JobRefunded, JobRejected
+from schemas.jobs import JobSubmitted
+from streams.cell.cell import Cell
+from tests.streams.test_truthfulness import COMPETITORS, MONEY, TASKS, check_never_beaten
+from tests.streams.test_withdrawal_truthfulness import LATER_COMPETITORS, check_no_strategy_gains
+from tests.support.cells import (
+    EPOCH_S,
+    SLOT_S,
+    UNIT,
+    Bench,
+    ask,
+    bid,
+    configuration,
+    tick,
+    vendor,
+    with_bid,
+    withdraw,
+    zone,
+)
+from tests.support.examples import examples
+from tests.support.histories import recorded
+
+DEFAULT = zone(policy=AuctionPolicy())
+EARLIER = st.lists(st.lists(st.tuples(MONEY, TASKS, st.booleans()), max_size=4), max_size=5)
+"""Slot by slot, who bids, and whether they withdraw."""
+IDLE_SLOTS = st.sampled_from([0, 1, 3, 30])
+"""Thirty are more than the prices remember."""
+
+
+def later(task: dict[str, Any], slot: int) -> dict[str, Any]:
+    """The same task, so many slots later."""
+    return task | {"deadline_s": task["deadline_s"] + SLOT_S * slot}
+
+
+def warm(earlier, idle_slots: int, competitors) -> tuple[Bench, int]:
+    """A cell that has judged bids for some slots and then others in the present one, and that slot."""
+    bench = Bench.configured(zones=(DEFAULT,))
+    bench.send(vendor("slow", 0.2, 20.0), vendor("fast", 1.1, 0.0))
+    slot = 0
+    for slot, bids in enumerate(earlier):
+        bench.send(tick(slot))
+        for number, (amount, task, regrets) in enumerate(bids):
+            bench.send(bid(f"early{slot}-{number}", amount / UNIT, **later(task, slot)))
+            if regrets:
+                bench.send(withdraw(f"early{slot}-{number}"))
+    slot += idle_slots
+    bench.send(tick(slot))
+    for number, (amount, task) in enumerate(competitors):
+        bench.send(bid(f"competitor{number}", amount / UNIT, **later(task, slot)))
+    return bench, slot
+
+
+@settings(max_examples=examples(10_000), deadline=None)
+@given(EARLIER, IDLE_SLOTS, COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4))
+def test_bidding_the_true_value_is_never_beaten_cold_or_warm(
+    earlier, idle_slots, competitors, task, value, lies
+):
+    bench, slot = warm(earlier, idle_slots, competitors)
+    check_never_beaten(bench.cell.snapshot(), later(task, slot), value, lies)
+
+
+@settings(max_examples=examples(1_000), deadline=None)
+@given(
+    EARLIER,
+    IDLE_SLOTS,
+    COMPETITORS,
+    LATER_COMPETITORS,
+    TASKS,
+    MONEY,
+    st.lists(MONEY, min_size=2, max_size=2),
+    st.lists(st.tuples(MONEY, TASKS), min_size=1, max_size=3),
+)
+def test_no_strategy_with_withdrawals_gains_cold_or_warm(
+    earlier, idle_slots, competitors, coming, task, value, bids, sybils
+):
+    bench, slot = warm(earlier, idle_slots, competitors)
+    check_no_strategy_gains(
+        bench.cell.snapshot(),
+        [(micros, later(other, slot)) for micros, other in coming],
+        later(task, slot),
+        value,
+        bids,
+        [(micros, later(other, slot)) for micros, other in sybils],
+    )
+
+
+def price(bench: Bench, task: dict[str, Any]) -> float:
+    """The least bid that wins; infinite where none does."""
+    (quoted,) = bench.send(ask(**task))
+    assert isinstance(quoted, JobQuoted)
+    lowest = quoted.evidence.lowest_winning_bid_micros
+    return float("inf") if lowest is None else lowest
+
+
+@settings(max_examples=examples(1_000), deadline=None)
+@given(EARLIER, IDLE_SLOTS, COMPETITORS, TASKS)
+def test_no_bid_lowers_a_later_price_of_its_slot(earlier, idle_slots, competitors, task):
+    bench, slot = warm(earlier, idle_slots, [])
+    mine = later(task, slot)
+    before = price(bench, mine)
+    for number, (amount, other) in enumerate([*competitors, (0, task), (30 * UNIT, task)]):
+        bench.send(bid(f"competitor{number}", amount / UNIT, **later(other, slot)))
+        after = price(bench, mine)
+        assert after >= before
+        before = after
+
+
+@settings(max_examples=examples(1_000), deadline=None)
+@given(st.lists(COMPETITORS, min_size=1, max_size=4), TASKS)
+def test_waiting_a_slot_lowers_a_price_by_the_fall_at_most_while_nobody_gives_anything_back(by_slot, task):
+    """A price of p is at least (1 - f) p a slot later, where f is `Levels.fall`: 5 / (5 + span), and no
+    more than a half. So whoever waits within the horizon gains no more than f of the price."""
+    bench = Bench.configured(zones=(DEFAULT,))
+    bench.send(vendor("slow", 0.2, 20.0), vendor("fast", 1.1, 0.0))
+    for slot, competitors in enumerate(by_slot):
+        outcomes = bench.send(tick(slot))
+        if any(isinstance(outcome, JobReplanned | JobRefunded) for outcome in outcomes):
+            return
+        for number, (amount, other) in enumerate(competitors):
+            bench.send(bid(f"{slot}-{number}", amount / UNIT, **later(other, slot)))
+        # Within the horizon: what opens later is room that comes.
+        mine = task | {"deadline_s": min(task["deadline_s"], EPOCH_S + 6 * SLOT_S) + SLOT_S * (slot + 1)}
+        posted = bench.zone.auctioneer.prices
+        least = (1 - posted.levels.fall(posted.curve)) * (price(bench, mine) - 1)
+        twin = Bench(Cell.restore(bench.cell.snapshot()), list(bench.ledger))
+        outcomes = twin.send(tick(slot + 1))
+        if not any(isinstance(outcome, JobReplanned | JobRefunded) for outcome in outcomes):
+            assert price(twin, mine) >= least
+
+
+FACTOR = 1_000
+
+
+def dearer(event: Event) -> Event:
+    """The same event in another money."""
+    match event:
+        case JobSubmitted():
+            return with_bid(event, event.terms.bid_micros * FACTOR)
+        case VendorQuoted():
+            return event.model_copy(update={"fixed_price_micros": event.fixed_price_micros * FACTOR})
+        case CellConfigured():
+            return event.model_copy(update={"tariffs": tuple(dearer_tariff(t) for t in event.tariffs)})
+        case _:
+            return event
+
+
+def dearer_tariff(tariff: Tariff) -> Tariff:
+    return tariff.model_copy(
+        update={"micros_per_kwh": tuple(micros * FACTOR for micros in tariff.micros_per_kwh)}
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("micros_per_kwh", [360 * UNIT, 0], ids=["energy", "free"])
+def test_in_a_money_worth_a_thousandth_all_is_decided_alike_and_costs_a_thousand_times(seed, micros_per_kwh):
+    """At tariffs and speeds at which every node-slot costs whole micros. Payments are rounded up to the next
+    micro, and where energy costs anything, so is down what a bid can at least cost: an offer is then a micro
+    too high, which is a hundred-thousandth of what it leads to at most."""
+    market = configuration(
+        zones=(DEFAULT,), tariffs=(Tariff(name="t", micros_per_kwh=(micros_per_kwh,) * HOURS_PER_DAY),)
+    )
+    events = recorded(random.Random(f"money/{seed}"), market, bids=120, bids_per_slot=8)
+    cheap, dear = Bench(), Bench()
+    admitted = 0
+    for event in events:
+        for one, other in zip(cheap.send(event), dear.send(dearer(event)), strict=True):
+            assert type(one) is type(other)
+            match one:
+                case JobAdmitted():
+                    assert one.evidence.offer.plan == other.evidence.offer.plan
+                    paid = FACTOR * one.payment_micros
+                    off = paid * 1e-5 if micros_per_kwh else 0
+                    assert paid - FACTOR - off < other.payment_micros <= paid + off
+                    admitted += 1
+                case JobRejected() | JobRefunded():
+                    assert one.reason == other.reason
+                case JobReplanned():
+                    assert one.plan == other.plan
+    assert admitted > 20
