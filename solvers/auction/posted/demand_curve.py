@@ -28,8 +28,8 @@ SURPRISE = 2.0
 _HASTE = 2.0
 """Then memory fades within so small a part of the time that was looked at."""
 _ROUNDING = 1e-12
-"""Relative. Losers are counted at the level, which is the edge of a class: rounding must not put them below it
-in one money and not in another."""
+"""Relative. Losers are counted at the level, which is the edge of a class: rounding must not put them below
+it in one money and not in another."""
 _FAINT = 1e-9
 """Part of all units below which a class is dropped."""
 
