@@ -1,0 +1,225 @@
+"""What prices that find themselves do with a day unlike any other: they stay finite, come back to what the
+demand is worth within a stated time, and each decision says what it was priced by."""
+
+import math
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from schemas.auction.evidence import ZonePriced, evidence_of
+from schemas.auction.settings import AuctionPolicy
+from schemas.base import HOURS_PER_DAY
+from schemas.cells import Node, Tariff
+from schemas.decisions import JobAdmitted, JobRejected
+from tests.support.cells import EPOCH_S, SLOT_S, UNIT, CheckedBench, ask, bid, offline, online, tick, zone
+
+HORIZON_SLOTS = 12
+NODES = tuple(Node(id=f"a{number}", gpu_type="fast", tariff="t") for number in range(4))
+FREE = (Tariff(name="t", micros_per_kwh=(0,) * HOURS_PER_DAY),)
+RECOVERY_SLOTS = 2 * HORIZON_SLOTS
+"""After so many slots of a usual day, prices are what they are without whatever came before."""
+
+
+@dataclass
+class Market:
+    """Four nodes, and bids that come at a usual pace."""
+
+    bench: CheckedBench
+    slot: int = 0
+    number: int = 0
+    rng: random.Random = field(default_factory=lambda: random.Random("extremes"))
+
+    @classmethod
+    def open(cls, **changes) -> "Market":
+        policy = AuctionPolicy()
+        zones = (zone(policy=policy, nodes=NODES, horizon_slots=HORIZON_SLOTS),)
+        market = cls(CheckedBench.configured(zones=zones, **changes))
+        market.tick(0)
+        return market
+
+    def tick(self, slots: int = 1) -> list:
+        self.slot += slots
+        outcomes = self.bench.send(tick(self.slot))
+        posted = self.bench.zone.auctioneer.prices
+        assert np.isfinite(posted.compute_price).all()
+        assert np.isfinite(posted.memory_price).all()
+        assert math.isfinite(posted.levels.base)
+        assert math.isfinite(posted.levels.guard)
+        (priced,) = [outcome for outcome in outcomes if isinstance(outcome, ZonePriced)]
+        assert priced.basis is not None
+        return outcomes
+
+    def bid(self, units: float, slots: int = 6) -> JobAdmitted | JobRejected:
+        """For two slots of a node, within so many; the decision says what the price was read off."""
+        self.number += 1
+        basis = self.bench.zone.auctioneer.prices.basis
+        (outcome,) = self.bench.send(
+            bid(
+                f"j{self.number}",
+                units,
+                speed_samples_per_s={"fast": 10.0},
+                deadline_s=EPOCH_S + SLOT_S * (self.slot + 1 + slots),
+            )
+        )
+        assert isinstance(outcome, JobAdmitted | JobRejected)
+        offer = evidence_of(outcome).offer
+        assert offer is not None
+        assert offer.basis is not None
+        assert offer.basis.base_micros_per_thousand_samples == pytest.approx(
+            1_000 * basis.base_micros_per_unit
+        )
+        return outcome
+
+    def quote(self) -> int | None:
+        """Of the same task."""
+        (quoted,) = self.bench.send(
+            ask(speed_samples_per_s={"fast": 10.0}, deadline_s=EPOCH_S + SLOT_S * (self.slot + 7))
+        )
+        return evidence_of(quoted).lowest_winning_bid_micros
+
+    def usual(self, slots: int, per_slot: int = 3) -> list[int]:
+        """The quotes before each of so many slots of a usual day: more than fits, worth 4 to 16."""
+        quotes = []
+        for _ in range(slots):
+            for _ in range(per_slot):
+                self.bid(self.rng.uniform(4.0, 16.0))
+            self.tick()
+            quotes.append(self.quote() or 0)
+        return quotes
+
+
+def usual_price(**changes) -> float:
+    """The mean quote of a usual day."""
+    market = Market.open(**changes)
+    market.usual(RECOVERY_SLOTS)
+    return float(np.mean(market.usual(HORIZON_SLOTS)))
+
+
+def check_recovered(market: Market, factor: float = 1.5, **changes) -> None:
+    """After `RECOVERY_SLOTS` of a usual day, quotes are the usual ones, but for so large a factor."""
+    market.usual(RECOVERY_SLOTS)
+    found, usual = float(np.mean(market.usual(HORIZON_SLOTS))), usual_price(**changes)
+    assert usual / factor <= found <= usual * factor
+
+
+def test_a_day_without_a_bid_costs_what_operation_does():
+    market = Market.open()
+    before = market.quote()
+    for _ in range(5 * HORIZON_SLOTS):
+        market.tick()
+        assert market.quote() == before == 2 * UNIT + 1
+    check_recovered(market)
+
+
+def test_one_user_who_bids_a_thousand_times_the_rest_now_and_then_does_not_make_the_price():
+    market = Market.open()
+    market.usual(RECOVERY_SLOTS)
+    usual = market.usual(HORIZON_SLOTS)
+    rich = []
+    for _ in range(6):
+        assert isinstance(market.bid(10_000.0), JobAdmitted)
+        rich += market.usual(6)
+    assert max(rich) <= 2 * max(usual)
+    check_recovered(market)
+
+
+def test_one_user_who_buys_half_of_the_fleet_at_a_thousand_times_the_rest_is_forgotten():
+    market = Market.open()
+    market.usual(RECOVERY_SLOTS)
+    for _ in range(HORIZON_SLOTS):
+        assert isinstance(market.bid(10_000.0), JobAdmitted)
+        assert max(market.usual(1, per_slot=2)) < 10_000 * UNIT
+    check_recovered(market)
+
+
+def test_bids_that_are_all_alike_are_sold_until_there_is_no_room():
+    market = Market.open()
+    won = 0
+    for _ in range(RECOVERY_SLOTS):
+        for _ in range(3):
+            won += isinstance(market.bid(10.0), JobAdmitted)
+        market.tick()
+        assert (market.quote() or 0) <= 10 * UNIT * 1.1
+    room = 4 * RECOVERY_SLOTS // 2
+    assert won > room / 2
+    check_recovered(market)
+
+
+def test_a_day_of_bids_all_at_once():
+    market = Market.open()
+    outcomes = [market.bid(market.rng.uniform(4.0, 16.0), slots=HORIZON_SLOTS - 1) for _ in range(200)]
+    assert sum(isinstance(outcome, JobAdmitted) for outcome in outcomes) >= 10
+    for _ in range(HORIZON_SLOTS):
+        market.tick()
+    check_recovered(market)
+
+
+def test_a_fleet_that_halves_at_noon_is_dearer_and_comes_back():
+    market = Market.open()
+    market.usual(RECOVERY_SLOTS)
+    market.bench.send(offline("a0"), offline("a1"))
+    market.usual(HORIZON_SLOTS)
+    halved = [quote for quote in market.usual(HORIZON_SLOTS) if quote]
+    assert not halved or np.mean(halved) > usual_price()
+    market.bench.send(online("a0"), online("a1"))
+    check_recovered(market)
+
+
+def test_tariffs_of_zero():
+    market = Market.open(tariffs=FREE)
+    assert market.quote() == 1
+    market.usual(RECOVERY_SLOTS)
+    assert 1 < np.mean(market.usual(HORIZON_SLOTS)) < 16 * UNIT
+    check_recovered(market, tariffs=FREE)
+
+
+@pytest.mark.parametrize("days", [1, 365])
+def test_a_clock_that_jumps_forgets_what_is_long_ago(days):
+    market = Market.open()
+    market.usual(RECOVERY_SLOTS)
+    market.tick(int(days * 86_400 / SLOT_S))
+    assert market.quote() == 2 * UNIT + 1, "operation alone"
+    check_recovered(market)
+
+
+def held_up(market: Market, losers: int, slots: int) -> list[int]:
+    """Quotes of slots in which one bid wins and so many lose that bid just below their price."""
+    quotes = []
+    for _ in range(slots):
+        market.bid(30.0)
+        for _ in range(losers):
+            price = market.quote()
+            if price is not None:
+                assert isinstance(market.bid((price - 1) / UNIT), JobRejected)
+        market.tick()
+        quotes.append(market.quote() or 0)
+    return quotes
+
+
+@pytest.mark.parametrize("losers", [1, 4, 40])
+def test_losers_hold_a_price_up_while_there_are_sales_and_never_raise_it(losers):
+    """The worst that was found: who loses just below the price in every slot keeps it from falling for as
+    long as others buy, here at up to five times what it falls to without them; a price that none of them
+    raised, of as many units as `MOST_UNSOLD` times the sold ones. Without them it falls as it would have."""
+    market, alone = Market.open(), Market.open()
+    market.usual(RECOVERY_SLOTS)
+    alone.usual(RECOVERY_SLOTS)
+    quotes, spared = held_up(market, losers, 2 * HORIZON_SLOTS), held_up(alone, 0, 2 * HORIZON_SLOTS)
+    assert max(quotes) <= max(spared)
+    assert spared[-1] < quotes[-1] <= 6 * spared[-1]
+    after = held_up(market, 0, RECOVERY_SLOTS)
+    assert after[-1] <= 1.1 * spared[-1]
+
+
+def test_where_nobody_buys_losers_hold_nothing_up():
+    market = Market.open()
+    market.usual(RECOVERY_SLOTS)
+    for _ in range(RECOVERY_SLOTS):
+        for _ in range(4):
+            price = market.quote()
+            assert price is not None
+            assert isinstance(market.bid((price - 1) / UNIT), JobRejected)
+        market.tick()
+    assert market.quote() <= 1.1 * 2 * UNIT
