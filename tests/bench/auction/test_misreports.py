@@ -18,7 +18,7 @@ from schemas.lora_commands import RunOrder, SlotAssigned
 WORLDS = 60
 GAINLESS = (
     *("bid", "deadline earlier", "more work", "memory under", "memory over", "fewer GPU types"),
-    *("dataset under", "dataset over", "speed over", "two names", "bid, withdraw, bid", "waiting"),
+    *("dataset under", "dataset over", "speed over", "two names", "bid, withdraw, bid"),
 )
 
 
@@ -45,6 +45,32 @@ def gainful(kind: str, policy=None, worlds: int = WORLDS, seed: int = 0) -> int:
 @pytest.mark.parametrize("kind", GAINLESS)
 def test_a_lie_that_is_closed_gains_in_no_world(kind):
     assert gainful(kind) == 0
+
+
+def fall_of(play: Play) -> float:
+    """By what part prices may fall with the next slot."""
+    (zone,) = play._cell.zones.values()
+    prices = zone.auctioneer.prices
+    return prices.levels.fall(prices.curve)
+
+
+def test_waiting_within_the_horizon_gains_no_more_than_prices_may_fall():
+    """A price of p is at least (1 - f) p a slot later: all that a user can gain by waiting is the rest."""
+    fell = 0
+    for world in map(world_of, range(2 * WORLDS)):
+        play = Play(world).fork()
+        price = play.lowest_winning_micros(world.task)
+        if world.reach_slots > 0 or price is None:
+            continue
+        least = float(price - 1)
+        for _ in range(min(world.task.deadline_slot - world.slot - 2, 6)):
+            play.others_follow()
+            least *= 1 - fall_of(play)
+            play.wait(1)
+            later = play.lowest_winning_micros(world.task)
+            assert later is None or later >= least
+            fell += later is not None and later < price
+    assert fell > 0, "and now and then they do"
 
 
 def test_a_claim_to_be_slower_gains_nothing_where_the_zone_has_measured_the_task():
