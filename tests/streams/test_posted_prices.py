@@ -191,3 +191,21 @@ def test_in_a_money_worth_a_thousandth_all_is_decided_alike_and_costs_a_thousand
                 case JobReplanned():
                     assert one.plan == other.plan
     assert admitted > 20
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_who_keeps_others_out_until_the_next_slot_may_gain(blocks):
+    """What is not claimed: a bid that is withdrawn a slot later has kept others out, and is undone with that
+    slot. One node is free for three slots, and each task takes it for two."""
+    bench = Bench.configured(zones=(zone(policy=AuctionPolicy(), nodes=zone().nodes[:1]),))
+    task = {"work_samples": 200, "deadline_s": EPOCH_S + 4 * SLOT_S, "speed_samples_per_s": {"fast": 10.0}}
+    bench.send(tick(0))
+    if blocks:
+        bench.send(bid("trial", 1_000.0, **task))
+    bench.send(bid("other", 20.0, user="other", **task))
+    if blocks:
+        (withdrawn,) = bench.send(withdraw("trial"))
+        assert withdrawn.retained_micros == 0
+    bench.send(tick(1))
+    (mine,) = bench.send(bid("mine", 10.0, **task))
+    assert isinstance(mine, JobAdmitted) == blocks
