@@ -347,7 +347,7 @@ class PostedPrices:
 
     def _taken_units(self) -> tuple[float, float]:
         span = self.levels.span_slots(self.curve)
-        compute, memory = _weighted_sums(self._taken[:, :span], self._class_units)
+        compute, memory = _weighted_sums(self._taken, span, self._class_units)
         return compute, memory
 
     def _post(self, sold_units: float = 0.0) -> None:
@@ -413,11 +413,11 @@ def _taken(market: Market) -> Floats:
 
 
 @kernel
-def _weighted_sums(taken: Floats, class_units: Floats) -> tuple[float, float]:
-    """Of compute and of memory; in a fixed order, as numpy's own depends on the machine's vector width."""
+def _weighted_sums(taken: Floats, slots: int, class_units: Floats) -> tuple[float, float]:
+    """Of compute and of memory over the first slots; in a fixed order, as numpy's own depends on the machine's vector width."""
     sums = np.zeros(2)
     for resource in range(2):
-        for slot in range(taken.shape[1]):
+        for slot in range(slots):
             for index in range(taken.shape[2]):
                 sums[resource] += taken[resource, slot, index] * class_units[index]
     return sums[0], sums[1]

@@ -27,7 +27,8 @@ def _policies() -> dict[str, PolicySettings]:
         max_value_per_memory_micros=4 * _UNIT_MICROS,
     )
     return {
-        "auction": declared.model_copy(update={"steepness": "learned"}),
+        "auction": AuctionPolicy(),
+        "declared": declared.model_copy(update={"steepness": "learned"}),
         "published": declared.model_copy(
             update={"payment": "published", "order": "published", "search": "published"}
         ),
