@@ -414,7 +414,10 @@ def _taken(market: Market) -> Floats:
 
 @kernel
 def _weighted_sums(taken: Floats, slots: int, class_units: Floats) -> tuple[float, float]:
-    """Of compute and of memory over the first slots; in a fixed order, as numpy's own depends on the machine's vector width."""
+    """Of compute and of memory over the first slots.
+
+    In a fixed order, as numpy's own sum depends on the machine's vector width.
+    """
     sums = np.zeros(2)
     for resource in range(2):
         for slot in range(slots):
