@@ -25,8 +25,9 @@ from solvers.auction.posted.bound import ConstantPrices
 from solvers.auction.posted.demand_curve import DemandCurve, power
 from solvers.auction.posted.levels import NO_RISE, Levels, Rise, least_level
 from solvers.auction.posted.plans import Found, cheapest
+from solvers.auction.posted.room import taken_of, weighted_sums
 from solvers.auction.posted.units import least_cost_micros, least_memory_units, more_units
-from solvers.compiled import Floats, Ints, kernel
+from solvers.compiled import Floats
 
 _GUARD_PART = 0.5
 _TYPICAL_PART = 0.5
@@ -55,7 +56,7 @@ class PostedPrices:
         self.withdrawn_rise = NO_RISE
         """What bids that were withdrawn since the slot began had raised the levels by."""
         self._certificate = ConstantPrices(market.first_slot, horizon_slots)
-        self._taken = _taken(market)
+        self._taken = taken_of(market)
 
     @property
     def bound_micros(self) -> int:
@@ -71,7 +72,7 @@ class PostedPrices:
             self.levels.sink(kept)
             self.curve.advance(passed, self.levels.recent_slots(self.curve))
             self._certificate.advance(self._first_slot)
-        self._taken = _taken(self._market)
+        self._taken = taken_of(self._market)
         self._weigh()
         if passed > 0:
             self._undo_withdrawn()
@@ -129,7 +130,7 @@ class PostedPrices:
         self._certificate.take_back(
             counted.net_micros, counted.compute_units, counted.memory_units, counted.slot
         )
-        self._taken = _taken(self._market)
+        self._taken = taken_of(self._market)
 
     def released(self, placement: Placement, demand: Demand) -> None:
         _, _, classes = self._market.locate(placement)
@@ -231,7 +232,7 @@ class PostedPrices:
             self._go_on_from(before)
         else:
             self._certificate.go_on_from(before.bound_micros, self._first_slot)
-        self._taken = _taken(self._market)
+        self._taken = taken_of(self._market)
         self._post()
 
     def _go_on_from(self, before: "PostedPrices") -> None:
@@ -347,7 +348,7 @@ class PostedPrices:
 
     def _taken_units(self) -> tuple[float, float]:
         span = self.levels.span_slots(self.curve)
-        compute, memory = _weighted_sums(self._taken, span, self._class_units)
+        compute, memory = weighted_sums(self._taken, span, self._class_units)
         return compute, memory
 
     def _post(self, sold_units: float = 0.0) -> None:
@@ -398,39 +399,3 @@ def _move_on(prices: Floats, passed: int, kept: float) -> None:
     last = prices[-1].copy()
     prices[: len(prices) - moved] = prices[moved:].copy()
     prices[len(prices) - moved :] = last
-
-
-def _taken(market: Market) -> Floats:
-    """(2, slots, classes) what is taken of the compute and of the memory of each class."""
-    classes = len(market.fleet.classes)
-    bounds = np.array([c.start for c in market.fleet.classes] + [len(market.fleet.nodes)], np.int64)
-    taken = np.zeros((2, market.horizon_slots, classes))
-    for index, (free, capacity) in enumerate(
-        ((market.free_samples, market.capacity_samples), (market.free_gib, market.capacity_gib))
-    ):
-        _sum_taken(free, capacity, bounds, taken[index])
-    return taken
-
-
-@kernel
-def _weighted_sums(taken: Floats, slots: int, class_units: Floats) -> tuple[float, float]:
-    """Of compute and of memory over the first slots.
-
-    In a fixed order, as numpy's own sum depends on the machine's vector width.
-    """
-    sums = np.zeros(2)
-    for resource in range(2):
-        for slot in range(slots):
-            for index in range(taken.shape[2]):
-                sums[resource] += taken[resource, slot, index] * class_units[index]
-    return sums[0], sums[1]
-
-
-@kernel
-def _sum_taken(free: Floats, capacity: Floats, bounds: Ints, taken: Floats) -> None:
-    for slot in range(free.shape[0]):
-        for index in range(bounds.size - 1):
-            total = 0.0
-            for row in range(bounds[index], bounds[index + 1]):
-                total += 1.0 - free[slot, row] / capacity[row]
-            taken[slot, index] = total / (bounds[index + 1] - bounds[index])
