@@ -9,7 +9,7 @@ import numpy as np
 
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market, Placement, placement_of
-from solvers.auction.market.node_slots import NodeSlots
+from solvers.auction.market.node_slots import NodeSlots, fullest_row
 from solvers.auction.market.window import VendorOption, Window
 from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.auction.mechanism.mechanism import Charge, Price, Request
@@ -117,29 +117,13 @@ def _earliest_rows(node_slots: NodeSlots, demand: Demand, first_slot: int) -> tu
         for index in range(node_slots.class_bounds.size - 1):
             if demand.samples[index] <= possible:
                 continue
-            row = _fullest(node_slots, demand, slot, index)
+            row = fullest_row(node_slots, demand, slot, index)
             if row != NO_CHOICE:
                 possible, rows[slot] = demand.samples[index], row
         done += possible
         if done >= demand.work_samples:
             return True, rows
     return False, rows
-
-
-@kernel
-def _fullest(node_slots: NodeSlots, demand: Demand, slot: int, index: int) -> int:
-    best = NO_CHOICE
-    least = (np.inf, np.inf)
-    for row in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
-        free = (node_slots.free_samples[slot, row], node_slots.free_gib[slot, row])
-        if (
-            slot < node_slots.open_slots[row]
-            and free[0] >= demand.samples[index]
-            and free[1] >= demand.memory_gib
-            and free < least
-        ):
-            best, least = row, free
-    return best
 
 
 class ExclusiveMarket(Market):

@@ -110,6 +110,27 @@ def additive_costs(node_slots: NodeSlots, demand: Demand, operational: Floats) -
 
 
 @kernel
+def fullest_row(node_slots: NodeSlots, demand: Demand, slot: int, index: int) -> int:
+    """The fullest node of a class that has room for a task, so that large tasks still find nodes; -1 without
+    one.
+
+    That is the least compute free, then the least memory, then the first row.
+    """
+    best = -1
+    least = (np.inf, np.inf)
+    for row in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
+        free = (node_slots.free_samples[slot, row], node_slots.free_gib[slot, row])
+        if (
+            slot < node_slots.open_slots[row]
+            and free[0] >= demand.samples[index]
+            and free[1] >= demand.memory_gib
+            and free < least
+        ):
+            best, least = row, free
+    return best
+
+
+@kernel
 def count_room(node_slots: NodeSlots, demand: Demand) -> tuple[int, int, int, int]:
     """Node-slots a task might use: with room, on a closed node, without compute, without memory; each counted
     once."""

@@ -1,8 +1,8 @@
 """Algorithm 1: judge each bid on arrival, admit it if and only if it is above its price, and raise the
 prices.
 
-A `Mechanism`, pdFTSP's or a baseline's, determines how a plan is found, what it costs and whether prices
-rise.
+A `Mechanism`, pdFTSP's or a baseline's, determines how a plan is found and what it costs; `Prices` determine
+how the prices of resources move.
 """
 
 from collections.abc import Set as AbstractSet

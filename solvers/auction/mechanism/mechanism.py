@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market
@@ -34,6 +34,16 @@ class Price:
     operational_micros: int
     compute_micros: float
     memory_micros: float
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Self:
+        """All that a schedule costs."""
+        return cls(
+            schedule.vendor_micros,
+            schedule.operational_micros,
+            schedule.compute_micros,
+            schedule.memory_micros,
+        )
 
     @property
     def micros(self) -> float:

@@ -36,12 +36,7 @@ class PrimalDual:
 
     def price(self, schedule: Schedule, _work_samples: int) -> Price:
         """The critical value (erratum P1)."""
-        return Price(
-            schedule.vendor_micros,
-            schedule.operational_micros,
-            schedule.compute_micros,
-            schedule.memory_micros,
-        )
+        return Price.of(schedule)
 
     def charge(self, price: Price) -> Charge:
         if self.payment == "critical":

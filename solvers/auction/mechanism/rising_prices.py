@@ -53,15 +53,16 @@ class RisingPrices:
         pass
 
     def rise(self, schedule: Schedule, demand: Demand, counted: Counted, welfare_micros: int) -> float:
-        density_micros = welfare_micros / (schedule.compute_used + schedule.memory_used)
-        if self._declared is not None:
-            density_micros = min(density_micros, self._declared.max_density_micros)
+        density_micros = self._density_micros(schedule, welfare_micros)
         self._raise(schedule.placement, demand, density_micros, welfare_micros - counted.gain_micros)
         return density_micros
 
     def awarded(self, schedule: Schedule, demand: Demand, bid_micros: int, counted: Counted) -> Counted:
-        if self._steepness is not None and self._declared is not None:
-            self._learn(self._steepness, self._declared, schedule, demand, bid_micros)
+        if self._steepness is not None:
+            offer_micros = (bid_micros - schedule.vendor_micros) / demand.least_node_slots()
+            welfare_micros = bid_micros - schedule.vendor_micros - schedule.operational_micros
+            density_micros = self._density_micros(schedule, welfare_micros)
+            self._steepness.note_award(offer_micros, density_micros, self._opening_micros(schedule))
         return counted
 
     def withdrawn(self, counted: Counted) -> None:
@@ -145,20 +146,14 @@ class RisingPrices:
             self.dual_bound.rise(self._market.opening_sums(first, stop - first), at_least_micros=0)
             self._open_until_slot = stop
 
-    def _learn(
-        self,
-        steepness: LearnedSteepness,
-        declared: PriceRises,
-        schedule: Schedule,
-        demand: Demand,
-        bid_micros: int,
-    ) -> None:
-        offer_micros = (bid_micros - schedule.vendor_micros) / demand.least_node_slots()
-        welfare_micros = bid_micros - schedule.vendor_micros - schedule.operational_micros
-        density_micros = min(
-            welfare_micros / (schedule.compute_used + schedule.memory_used), declared.max_density_micros
+    def _density_micros(self, schedule: Schedule, welfare_micros: int) -> float:
+        """b-bar_il, as far as prices follow it."""
+        density_micros = welfare_micros / (schedule.compute_used + schedule.memory_used)
+        return (
+            density_micros
+            if self._declared is None
+            else min(density_micros, self._declared.max_density_micros)
         )
-        steepness.note_award(offer_micros, density_micros, self._opening_micros(schedule))
 
     def _opening_micros(self, schedule: Schedule) -> float:
         """What the node-slots of a schedule cost per node-slot before anything was taken of them."""

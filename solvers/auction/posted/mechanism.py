@@ -21,12 +21,7 @@ class Posted:
 
     def price(self, schedule: Schedule, _work_samples: int) -> Price:
         """What the cheapest plan costs."""
-        return Price(
-            schedule.vendor_micros,
-            schedule.operational_micros,
-            schedule.compute_micros,
-            schedule.memory_micros,
-        )
+        return Price.of(schedule)
 
     def charge(self, price: Price) -> Charge:
         return Charge(math.ceil(price.micros), price.operational_micros)

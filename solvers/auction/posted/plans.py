@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.auction.market.demand import Demand
-from solvers.auction.market.node_slots import NodeSlots
+from solvers.auction.market.node_slots import NodeSlots, fullest_row
 from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.auction.mechanism.pricing import cheapest_plan
 from solvers.compiled import Floats, Ints, kernel
@@ -40,8 +40,7 @@ def cheapest(
 ) -> Found:
     """The least vendor's price + operation + sum of (s lambda + r phi) over the chosen node-slots.
 
-    Of a class's nodes with room it takes the fullest (the least compute free, then the least memory, then the
-    first), so that large tasks still find nodes.
+    Of a class's nodes with room it takes the fullest.
 
     Args:
         compute_price, memory_price: (slots, classes) micros per node-slot.
@@ -54,16 +53,7 @@ def cheapest(
         for index in range(classes):
             if demand.samples[index] == 0:
                 continue
-            least = (np.inf, np.inf)
-            for row in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
-                free = (node_slots.free_samples[slot, row], node_slots.free_gib[slot, row])
-                if (
-                    slot < node_slots.open_slots[row]
-                    and free[0] >= demand.samples[index]
-                    and free[1] >= demand.memory_gib
-                    and free < least
-                ):
-                    least, fullest[slot, index] = free, row
+            fullest[slot, index] = fullest_row(node_slots, demand, slot, index)
             if fullest[slot, index] != NO_CHOICE:
                 costs[slot, index] = (
                     compute_price[slot, index] * demand.compute_share[index]

@@ -185,12 +185,10 @@ class PostedPrices:
         )
         if priced.option < 0:
             return None
-        schedule = self._described(demand, window, priced)
         placed = self._placed_until(demand, window, priced, budget_steps)
-        if placed.option >= 0:
-            better = self._described(demand, window, placed)
-            if better.vendor_micros + better.operational_micros <= priced.cost:
-                schedule = better
+        schedule = self._described(demand, window, placed if placed.option >= 0 else priced)
+        if schedule.vendor_micros + schedule.operational_micros > priced.cost:
+            schedule = self._described(demand, window, priced)
         room = max(priced.cost - schedule.vendor_micros - schedule.operational_micros, 0.0)
         part = priced.memory / (priced.compute + priced.memory) if priced.memory > 0 else 0.0
         return replace(
