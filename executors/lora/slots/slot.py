@@ -20,6 +20,9 @@ EndReason = Literal["quota", "slot_end", "newer_slot", "node_stops", "no_room"]
 """Why a run's part of a slot is over."""
 
 _CHECKPOINT_POLL_S = 0.25
+_MOST_WAITED = 0.25
+"""A run waits for at most this part of its slot. A predecessor whose node died never writes what it reported:
+whoever waited for the whole slot would wait again in the next one, and never train."""
 _PUBLISHING_SLOTS = 1
 """So long after its slot a run may still publish: then the cell counts the slot as lost, and has planned the
 job again or given it up."""
@@ -80,7 +83,8 @@ class SlotRuns:
         self._training: dict[str, Run] = {}
         self._has_room = False
         now_s = self._clock.time_s()
-        self._wait_until_s = now_s + workshop.cadence.checkpoint_wait_s
+        slot_s = assignment.slot_end_s - assignment.slot_start_s
+        self._wait_until_s = now_s + min(workshop.cadence.checkpoint_wait_s, _MOST_WAITED * slot_s)
         self._next_look_s = now_s
         self._next_progress_s = now_s + workshop.cadence.progress_s
 

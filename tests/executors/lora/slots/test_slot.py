@@ -246,6 +246,18 @@ def test_a_run_does_not_wait_for_ever(bench) -> None:
     assert (bench.told("j")[-1].samples_done, bench.told("new")[-1].samples_done) == (16, 8)
 
 
+def test_a_run_trains_in_its_own_slot_however_short_when_its_predecessor_died(bench) -> None:
+    bench.carry_out(assignment(order("j", 8)))
+    short = assignment(order("j", 8, resume=20), slot=1, length_s=4.0)
+    successor = bench.runner(short, bench.workshop())
+    assert successor.advance() == "waiting"
+    bench.clock.now_s += 1
+    while successor.advance() == "working":
+        pass
+    assert bench.clock.now_s < short.slot_end_s
+    assert (bench.told("j")[-1].samples_done, bench.told("j")[-1].complete) == (16, True)
+
+
 def test_progress_is_reported_at_intervals(bench) -> None:
     runner = bench.runner(assignment(order("a", 1_000), order("b", 1_000, batch_size=2)))
     for _ in range(3):
