@@ -24,9 +24,12 @@ CLASSES_PER_OCTAVE = 32
 special."""
 MOST_UNSOLD = 4.0
 SURPRISE = 2.0
-"""How many times more or less than remembered is far."""
+"""So many times more or less than remembered is far, and a standard deviation more: of few bids, twice as
+many may be chance."""
 _HASTE = 2.0
 """Then memory fades within so small a part of the time that was looked at."""
+_FASTEST_FADING = 0.5
+"""In a slot, of what is remembered."""
 _ROUNDING = 1e-12
 """Relative. Losers are counted at the level, which is the edge of a class: rounding must not put them below
 it in one money and not in another."""
@@ -49,6 +52,8 @@ class DemandCurve:
         """Of how many slots the bids are that are remembered, older ones counting less."""
         self._window_units = 0.0
         """Sum of the sold units, each times the slots in which it might have run."""
+        self._squared_units = 0.0
+        """Sum of the squares of the units of each sale."""
         self._fresh_units = 0.0
         """What was asked for since the last slot began."""
         self._recent_units = 0.0
@@ -65,6 +70,12 @@ class DemandCurve:
         return self._window_units / sold if sold > 0 else None
 
     @property
+    def mean_sale_units(self) -> float:
+        """Units of the sale that a sold unit was part of, on average; 0 before anything was sold."""
+        sold = float(_sum(self._sold))
+        return self._squared_units / sold if sold > 0 else 0.0
+
+    @property
     def units_per_slot(self) -> float:
         """What was asked for lately, at any price."""
         return self._recent_units / self._recent_weight if self._recent_weight else 0.0
@@ -76,6 +87,7 @@ class DemandCurve:
             place = self._place(density)
             self._sold[place] += units
             self._window_units += units * window_slots
+            self._squared_units += units * units
             self._rate = None
 
     def lose(self, density: float, units: float) -> None:
@@ -92,6 +104,18 @@ class DemandCurve:
         left = min(units * power(1 - 1 / self._memory_slots, age_slots), float(self._sold[place]))
         self._sold[place] -= left
         self._window_units = max(self._window_units - left * window_slots, 0.0)
+        self._squared_units = max(self._squared_units - left * units, 0.0)
+        self._rate = None
+
+    def lower_losers(self, density: float) -> None:
+        """Count losers at no more than a density: they lost at a level that nobody answers for any more."""
+        if self.reference is None:
+            return
+        place = self._place(density) if density > 0 else len(self._classes)
+        units = _sum(self._unsold[:place])
+        self._unsold[:place] = 0.0
+        if density > 0:
+            self._unsold[place] += units
         self._rate = None
 
     def advance(self, slots: int, recent_slots: float) -> None:
@@ -111,15 +135,17 @@ class DemandCurve:
         self._lost.clear()
         kept = 1.0
         remembered = _sum(self._sold) + _sum(self._unsold)
+        sale_units = self.mean_sale_units
         for _ in range(slots):
             self._recent_units += (self._fresh_units - self._recent_units) / recent_slots
             self._recent_weight += (1 - self._recent_weight) / recent_slots
             self._fresh_units = 0.0
             fading = 1 / self._memory_slots
-            if self.slots > recent_slots and remembered > 0:
-                usual = remembered * kept / self.slots
-                if not usual / SURPRISE <= self.units_per_slot <= usual * SURPRISE:
-                    fading = max(fading, _HASTE / recent_slots)
+            usual = remembered * kept / self.slots if self.slots > recent_slots else 0.0
+            if usual > 0:
+                far = SURPRISE + math.sqrt(sale_units / (usual * recent_slots))
+                if not usual / far <= self.units_per_slot <= usual * far:
+                    fading = max(fading, min(_HASTE / recent_slots, _FASTEST_FADING))
             self.slots = self.slots * (1 - fading) + 1
             kept *= 1 - fading
         self._forget(kept)
@@ -149,6 +175,7 @@ class DemandCurve:
             "unsold": self._unsold.tolist(),
             "slots": self.slots,
             "window_units": self._window_units,
+            "squared_units": self._squared_units,
             "lost": self._lost,
             "recent": [self._fresh_units, self._recent_units, self._recent_weight],
         }
@@ -158,7 +185,8 @@ class DemandCurve:
         self.reference = state["reference"]
         self._classes = np.array(state["classes"], np.int64)
         self._sold, self._unsold = np.array(state["sold"], float), np.array(state["unsold"], float)
-        self.slots, self._window_units = state["slots"], state["window_units"]
+        self.slots = state["slots"]
+        self._window_units, self._squared_units = state["window_units"], state["squared_units"]
         self._lost = [(density, units) for density, units in state["lost"]]
         self._fresh_units, self._recent_units, self._recent_weight = state["recent"]
         self._rate = None
@@ -184,6 +212,7 @@ class DemandCurve:
         self._sold *= kept
         self._unsold *= kept
         self._window_units *= kept
+        self._squared_units *= kept
         least = _FAINT * (_sum(self._sold) + _sum(self._unsold))
         heard = self._sold + self._unsold > least
         self._classes, self._sold = self._classes[heard], self._sold[heard]

@@ -4,16 +4,18 @@ The *base* is what room costs everywhere ahead: the density at which what is ask
 ahead, just fits into what is still free there. This is the dual price of the re-solved fluid problem (S.
 Jasin, S. Kumar, "A Re-Solving Heuristic with Bounded Revenue Loss for Network Revenue Management with
 Customer Choice", 2012), and it follows the gap between use and room as dual mirror descent does (S. Balseiro,
-H. Lu, V. Mirrokni, "The Best of Many Worlds", 2023). The *guard* is the density at which it would fit into a
-fifth of that room: what the last room of a slot is kept for.
+H. Lu, V. Mirrokni, "The Best of Many Worlds", 2023). A part of what is free is kept for demand that
+fluctuates, as a safety stock is: the larger, the fewer tasks the zone holds. The *guard* is the density at
+which what is asked for would fit into a fifth of that room: what the last room of a slot is kept for.
 
 Both rise only with awards, by no more than a factor for the share of the span that is sold, and fall by no
 more than a part per slot. What awards that were withdrawn had raised them by is taken back as well when the
 next slot begins, as far as no other demand holds them up.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from solvers.auction.posted.demand_curve import DemandCurve
 
@@ -21,6 +23,9 @@ _SPAN_WINDOWS = 2.2
 """The span ahead is so many times the mean window of what is sold: bids are planned over it."""
 _UNHEARD = 0.2
 """Before bids of this part of the span were heard, demand is taken to be so much less than what was heard."""
+_MARGIN_DEVIATIONS = 2.0
+"""Room for so many standard deviations of the sales that would fill the span is kept for demand that
+fluctuates: much of a zone that holds a few tasks at once, little of one that holds hundreds."""
 _GUARD_ROOM = 0.2
 _RECENT = 0.1
 """Part of the span over which demand is averaged to find out that it has changed."""
@@ -33,6 +38,14 @@ _FIRST_STEP = 1 / 16
 """The least level above none: this part of what operation costs per unit."""
 _FIRST_OFFER = 1 / 64
 """Likewise of the lowest offer that was ever sold, where operation costs nothing."""
+
+
+class Ahead(NamedTuple):
+    """Room over the span ahead, in units."""
+
+    free: float
+    whole: float
+    """All that is open there."""
 
 
 @dataclass
@@ -63,31 +76,30 @@ class Levels:
         self.base *= kept
         self.guard *= kept
 
-    def rise(self, curve: DemandCurve, free_units: float, sold_share: float, least: float) -> None:
+    def rise(self, curve: DemandCurve, ahead: Ahead, sold_units: float, least: float) -> None:
         """Move the levels up to what the curve says.
 
         Args:
-            free_units: what is free over the span ahead.
-            sold_share: of all room of the span, what was just sold.
+            sold_units: what was just sold.
             least: the level that they rise to at once.
         """
-        wanted = self._wanted(curve, free_units)
-        factor = 1.0 + RISE_PER_SHARE * sold_share
+        wanted = self._wanted(curve, ahead)
+        factor = 1.0 + RISE_PER_SHARE * sold_units / max(ahead.whole, 1.0)
         self.base = _risen(self.base, wanted.base, least, factor)
         self.guard = _risen(self.guard, wanted.guard, least, factor)
 
-    def undo(self, rise: "Rise", curve: DemandCurve, free_units: float) -> float:
+    def undo(self, rise: "Rise", curve: DemandCurve, ahead: Ahead) -> float:
         """Take back a rise, but for what the curve asks for without it; returns to which part prices fall."""
-        wanted = self._wanted(curve, free_units)
+        wanted = self._wanted(curve, ahead)
         base = max(self.base * rise.base_part, min(self.base, wanted.base))
         guard = max(self.guard * rise.guard_part, min(self.guard, wanted.guard))
         parts = [now / before for now, before in ((base, self.base), (guard, self.guard)) if before > 0]
         self.base, self.guard = base, guard
         return max(parts, default=1.0)
 
-    def _wanted(self, curve: DemandCurve, free_units: float) -> "Levels":
+    def _wanted(self, curve: DemandCurve, ahead: Ahead) -> "Levels":
         span = self.span_slots(curve)
-        fitting = max(free_units, 0.0) * (curve.slots + _UNHEARD * span) / span
+        fitting = _usable(ahead, curve.mean_sale_units) * (curve.slots + _UNHEARD * span) / span
         return Levels(self.horizon_slots, curve.density_at(fitting), curve.density_at(_GUARD_ROOM * fitting))
 
 
@@ -116,6 +128,12 @@ def least_level(operational_per_unit: float, lowest_offer: float | None) -> floa
     if operational_per_unit > 0:
         return _FIRST_STEP * operational_per_unit
     return _FIRST_OFFER * lowest_offer if lowest_offer is not None else 0.0
+
+
+def _usable(ahead: Ahead, sale_units: float) -> float:
+    """What demand may fill on average, so that it seldom asks for more than is free."""
+    deviation = math.sqrt(sale_units / max(ahead.whole, 1.0))
+    return max(ahead.free, 0.0) / (1.0 + _MARGIN_DEVIATIONS * deviation)
 
 
 def _risen(level: float, wanted: float, least: float, factor: float) -> float:

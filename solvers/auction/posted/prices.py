@@ -23,7 +23,7 @@ from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
 from solvers.auction.posted.demand_curve import DemandCurve, power
-from solvers.auction.posted.levels import NO_RISE, Levels, Rise, least_level
+from solvers.auction.posted.levels import NO_RISE, Ahead, Levels, Rise, least_level
 from solvers.auction.posted.plans import Found, cheapest
 from solvers.auction.posted.room import taken_of, weighted_sums
 from solvers.auction.posted.units import least_cost_micros, least_memory_units, more_units
@@ -351,9 +351,8 @@ class PostedPrices:
 
     def _post(self, sold_units: float = 0.0) -> None:
         """Move the levels, and raise every price that is below what they make it."""
-        free, room = self._room_units()
         least = least_level(self._operational_per_unit(), self._lowest_offer)
-        self.levels.rise(self.curve, free, sold_units / max(room, 1.0), least)
+        self.levels.rise(self.curve, self._ahead(), sold_units, least)
         part = self._compute_part
         weighted = self._node_units * (
             self.levels.base + _GUARD_PART * self.levels.guard * self._taken * self._taken
@@ -361,19 +360,20 @@ class PostedPrices:
         np.maximum(self.compute_price, part * weighted[0], out=self.compute_price)
         np.maximum(self.memory_price, (1 - part) * weighted[1], out=self.memory_price)
 
-    def _room_units(self) -> tuple[float, float]:
-        """What is free over the span ahead, and all that is open there."""
+    def _ahead(self) -> Ahead:
         span, part = self.levels.span_slots(self.curve), self._compute_part
         up = self._market.node_up & self._market.node_open
         # Whole numbers, so the order in which they are added is nothing.
         room = float(self._market.capacity_samples[up].sum()) * span
         compute, memory = self._taken_units()
-        return room - (part * compute + (1 - part) * memory), room
+        return Ahead(room - (part * compute + (1 - part) * memory), room)
 
     def _undo_withdrawn(self) -> None:
         """Take back what bids that were withdrawn in the slot before had raised prices by."""
         if self.withdrawn_rise != NO_RISE:
-            kept = self.levels.undo(self.withdrawn_rise, self.curve, self._room_units()[0])
+            if self.withdrawn_rise.base_part < 1:
+                self.curve.lower_losers(self.levels.base * self.withdrawn_rise.base_part)
+            kept = self.levels.undo(self.withdrawn_rise, self.curve, self._ahead())
             self.compute_price *= kept
             self.memory_price *= kept
             self.withdrawn_rise = NO_RISE

@@ -178,11 +178,12 @@ def test_room_that_comes_beyond_a_shorter_horizon_counts_when_it_is_long_again()
     accept(bench, ZoneConfigured(cell="c", zone=zone(policy=DEFAULT, nodes=nodes, horizon_slots=9)))
     admitted = 0
     for number in range(6):
-        outcomes = bench.send(bid(f"late{number}", 1_000.0, **whole))
+        # The last fourth of so small a zone is kept for bids that are higher than the others.
+        outcomes = bench.send(bid(f"late{number}", 1_000.0 if number < 3 else 1_500.0, **whole))
         admitted += any(isinstance(outcome, JobAdmitted) for outcome in outcomes)
         planned, bound = certificate(bench)
         assert planned <= bound
     assert admitted == 4
     bench.send(tick(1))
     planned, bound = certificate(bench)
-    assert planned <= bound < 1.1 * planned, "all room is taken at one density, and the best price says so"
+    assert planned <= bound < 1.4 * planned, "all room is taken at two densities, and the best price says so"

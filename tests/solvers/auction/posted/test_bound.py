@@ -90,15 +90,15 @@ class Run:
         return _best(self.fleet, self.plans, {})
 
 
-def _best(of, plans, taken) -> int:
-    if not plans:
-        return 0
-    best = _best(of, plans[1:], taken)
-    for welfare, placement, wanted in plans[0]:
+def _best(of, plans, taken, beaten=0) -> int:
+    """What the rest of the bids may bring beyond `beaten`, or that, where they bring no more."""
+    if sum(max((welfare for welfare, _, _ in each), default=0) for each in plans) <= beaten:
+        return beaten
+    for welfare, placement, wanted in sorted(plans[0], key=lambda plan: -plan[0]):
         held = dict(taken)
         if all(_hold(of, held, node_slot, wanted) for node_slot in placement.node_slots()):
-            best = max(best, welfare + _best(of, plans[1:], held))
-    return best
+            beaten = max(beaten, welfare + _best(of, plans[1:], held, max(beaten - welfare, 0)))
+    return max(beaten, _best(of, plans[1:], taken, beaten))
 
 
 def _hold(of, held, node_slot, wanted) -> bool:

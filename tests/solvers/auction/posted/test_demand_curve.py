@@ -145,12 +145,41 @@ def test_in_steady_times_the_units_of_a_horizon_are_remembered():
 @pytest.mark.parametrize(("factor", "is_far"), [(8.0, True), (1 / 8, True), (1.5, False), (1 / 1.5, False)])
 def test_a_day_far_from_the_last_is_found_out_within_a_few_slots(factor, is_far):
     curve = DemandCurve(MEMORY_SLOTS)
-    remembered = []
-    for slot in range(10 * MEMORY_SLOTS + 5):
-        curve.sell(2.0, 64.0 * (1.0 if slot < 10 * MEMORY_SLOTS else factor), 3)
+    for slot in range(10 * MEMORY_SLOTS + 7):
+        for _ in range(int(24 * (1.0 if slot < 10 * MEMORY_SLOTS else factor))):
+            curve.sell(2.0, 10.0, 3)
         curve.advance(1, 4.0)
-        remembered.append(curve.slots)
-    assert (remembered[-1] < MEMORY_SLOTS / 2) == is_far
+    assert (curve.slots < MEMORY_SLOTS / 2) == is_far
+
+
+def test_three_times_the_units_of_a_few_tasks_may_be_chance_and_are_no_other_day():
+    curve = DemandCurve(MEMORY_SLOTS)
+    for slot in range(10 * MEMORY_SLOTS + 3):
+        curve.sell(2.0, 10.0 if slot < 10 * MEMORY_SLOTS else 30.0, 3)
+        curve.advance(1, 1.0)
+    assert curve.slots == pytest.approx(MEMORY_SLOTS, rel=1e-3)
+
+
+@pytest.mark.parametrize("recent_slots", [1.0, 1.5, 4.0])
+def test_whatever_the_demand_what_is_remembered_is_never_negative(recent_slots):
+    curve = DemandCurve(MEMORY_SLOTS)
+    for slot in range(20 * MEMORY_SLOTS):
+        curve.sell(2.0, 10.0 ** (slot % 7), 3)
+        curve.advance(1, recent_slots)
+        state = curve.state()
+        assert min(state["sold"]) >= 0
+        assert 1 <= curve.slots <= MEMORY_SLOTS
+
+
+def test_losers_that_are_lowered_hold_nothing_up_beyond_that():
+    curve = curve_of([(5, 10)], [(8, 10), (4, 10), (2, 10)])
+    curve.advance(1, 2.0)
+    curve.lower_losers(3.0)
+    assert [curve.density_at(units) for units in (5.0, 15.0, 25.0, 35.0)] == pytest.approx(
+        [5.0, 3.0, 3.0, 2.0], rel=1 / 32
+    )
+    curve.lower_losers(0.0)
+    assert (curve.density_at(5.0), curve.density_at(15.0)) == (pytest.approx(5.0, rel=1 / 32), 0.0)
 
 
 def test_after_four_horizons_of_nothing_all_is_forgotten():

@@ -8,21 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.auction.posted.demand_curve import DemandCurve
-from solvers.auction.posted.levels import NO_RISE, RISE_PER_SHARE, Levels, Rise, least_level
+from solvers.auction.posted.levels import NO_RISE, RISE_PER_SHARE, Ahead, Levels, Rise, least_level
 from tests.support.examples import examples
 
 HORIZON_SLOTS = 20
+AHEAD = Ahead(1_000.0, 10_000.0)
 SALES = st.lists(
     st.tuples(st.floats(0.01, 1e9), st.floats(1.0, 500.0), st.floats(0.0, 0.05)), min_size=1, max_size=20
 )
 """Density, units, and the share of the room that they are."""
 
 
-def sell(levels: Levels, curve: DemandCurve, sale, free_units: float = 1_000.0) -> Rise:
+def sell(levels: Levels, curve: DemandCurve, sale) -> Rise:
     density, units, share = sale
     before = replace(levels)
     curve.sell(density, units, 4)
-    levels.rise(curve, free_units, share, least=0.001)
+    levels.rise(curve, AHEAD, share * AHEAD.whole, least=0.001)
     return Rise.between(before, levels)
 
 
@@ -36,7 +37,7 @@ def test_a_sale_raises_a_level_by_a_factor_for_its_share_of_the_room(sales):
         sell(levels, curve, sale)
         factor = 1 + RISE_PER_SHARE * sale[2]
         for old, new in ((before.base, levels.base), (before.guard, levels.guard)):
-            assert old <= new <= max(old, least) * factor
+            assert old <= new <= max(old, least) * factor * (1 + 1e-12)
         assert levels.base <= levels.guard
         sold_share += sale[2]
         assert levels.guard <= least * math.exp(RISE_PER_SHARE * sold_share) * (1 + 1e-9)
@@ -73,7 +74,7 @@ def test_what_sales_raised_levels_by_is_undone_in_any_order_and_however_late(sal
     rise = NO_RISE
     for place in [place for place in order if place < len(rises)]:
         rise = rise.times(rises[place])
-    part = levels.undo(rise, DemandCurve(HORIZON_SLOTS), free_units=0.0)
+    part = levels.undo(rise, DemandCurve(HORIZON_SLOTS), Ahead(0.0, 10_000.0))
     assert levels.base == pytest.approx(kept * before.base, rel=1e-9)
     assert levels.guard == pytest.approx(kept * before.guard, rel=1e-9)
     assert 0.0 <= part <= 1 + 1e-9
@@ -91,10 +92,30 @@ def test_undoing_leaves_what_the_other_demand_asks_for(sales, undone):
     for density, units, _ in undone:
         curve.take_back(density, units, 4, age_slots=0)
     before, wanted = replace(levels), Levels(HORIZON_SLOTS)
-    wanted.rise(curve, 1_000.0, 0.0, least=math.inf)
-    levels.undo(rise, curve, 1_000.0)
+    wanted.rise(curve, AHEAD, 0.0, least=math.inf)
+    levels.undo(rise, curve, AHEAD)
     for now, old, asked in (
         (levels.base, before.base, wanted.base),
         (levels.guard, before.guard, wanted.guard),
     ):
         assert min(old, asked) <= now <= old
+
+
+@pytest.mark.parametrize(("tasks_that_fill_it", "kept_part"), [(1, 2 / 3), (16, 1 / 3), (1_600, 1 / 21)])
+def test_the_fewer_tasks_a_zone_holds_the_more_of_it_is_kept_for_demand_that_fluctuates(
+    tasks_that_fill_it, kept_part
+):
+    """The level rises as soon as all that is asked for does not fit into the rest."""
+    ahead = Ahead(10_000.0, 10_000.0)
+    curve = DemandCurve(HORIZON_SLOTS)
+    for _ in range(50 * HORIZON_SLOTS):
+        curve.sell(8.0, ahead.whole / tasks_that_fill_it, HORIZON_SLOTS)
+        curve.advance(1, 2.0)
+    assert curve.mean_sale_units == pytest.approx(ahead.whole / tasks_that_fill_it)
+    remembered = curve.units_per_slot * (HORIZON_SLOTS - 1)
+    fitting = ahead.whole * (1 - kept_part) * (1 + 0.2)
+    for part, is_dear in ((1.01, False), (0.99, True)):
+        levels = Levels(HORIZON_SLOTS)
+        free = part * remembered / fitting * ahead.free
+        levels.rise(curve, Ahead(free, ahead.whole), 0.0, least=math.inf)
+        assert (levels.base > 0) == is_dear
