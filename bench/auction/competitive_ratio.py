@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.auction.comparison import OURS, PUBLISHED_RATIO_AT_MOST
+from bench.auction.comparison import PUBLISHED_RATIO_AT_MOST
+from bench.auction.runs.contenders import DEFAULT
 from bench.auction.runs.measures import CLEARING_BOUND, OPTIMUM
 from bench.auction.runs.pool import Rows
 from bench.auction.runs.trial import Trial
@@ -49,7 +50,7 @@ def trials_of(figure: Figure, seeds: Sequence[int]) -> list[Trial]:
         Trial(point.setting, seed, name)
         for point in figure.points
         for seed in seeds
-        for name in (OURS, OPTIMUM)
+        for name in (DEFAULT, OPTIMUM)
     ]
 
 
@@ -63,7 +64,7 @@ def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows, name: st
     for point in figure.points:
         for seed in seeds:
             optimum = rows.values(Trial(point.setting, seed, OPTIMUM))
-            trial = Trial(point.setting, seed, OURS)
+            trial = Trial(point.setting, seed, DEFAULT)
             online = rows.values(trial)
             if online["planned_welfare_micros"] <= 0:
                 raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
@@ -88,7 +89,7 @@ def proven_ratio(high: PaperSetting, seeds: Sequence[int], rows: Rows) -> Measur
     """
     live, afterwards = [], []
     for seed in seeds:
-        trial = Trial(high, seed, OURS)
+        trial = Trial(high, seed, DEFAULT)
         ours = rows.values(trial)
         if "proven_ratio" not in ours:
             raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")

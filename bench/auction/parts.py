@@ -6,6 +6,7 @@ from functools import partial
 from bench.auction import ablations, comparison, competitive_ratio, everyday, growth, runtime
 from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, gain_pct
 from bench.auction.misreports.measure import measure as misreports
+from bench.auction.runs.contenders import DEFAULT
 from bench.auction.runs.measures import CLEARING_BOUND
 from bench.auction.runs.pool import Rows, digest_of_sources, run_missing
 from bench.auction.runs.trial import Trial
@@ -73,8 +74,8 @@ class AuctionBench:
     def _figures(self) -> Result:
         scope, seeds = self._scope, self._scope.seeds
         settings = dict.fromkeys(point.setting for figure in scope.comparisons for point in figure.points)
-        bounds = [Trial(scope.high, seed, CLEARING_BOUND) for seed in seeds]
-        rows = self._run([*comparison.trials_of(settings, seeds), *bounds])
+        proven = [Trial(scope.high, seed, name) for seed in seeds for name in (DEFAULT, CLEARING_BOUND)]
+        rows = self._run([*comparison.trials_of(settings, seeds), *proven])
         for figure in scope.comparisons:
             for reason in figure.skipped:
                 self._conditions.console.print(f"Figure {figure.number} lacks {reason}", markup=False)

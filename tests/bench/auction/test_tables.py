@@ -9,7 +9,7 @@ from bench.auction.ablations import trials_of as trials_of_ablations
 from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, comparison_table, gain_pct
 from bench.auction.competitive_ratio import competitive_ratio, proven_ratio
 from bench.auction.growth import Axis, growth_table
-from bench.auction.runs.contenders import IMPROVEMENTS, MISLED
+from bench.auction.runs.contenders import DEFAULT, IMPROVEMENTS, MISLED
 from bench.auction.runs.measures import CLEARING_BOUND, DECISION_TIME, OPTIMUM, TITANS_PROGRAM
 from bench.auction.runs.pool import Rows
 from bench.auction.runs.trial import Trial
@@ -54,7 +54,7 @@ def test_a_baseline_without_welfare_is_named_and_not_divided_by(tmp_path):
 
 
 def test_ratios_are_to_the_proven_bound_and_days_with_a_wide_gap_do_not_count(tmp_path):
-    rows = rows_of(tmp_path, {(TINY, 0, OURS): 80, (TINY, 1, OURS): 50, (TINY, 2, OURS): 10})
+    rows = rows_of(tmp_path, {(TINY, 0, DEFAULT): 80, (TINY, 1, DEFAULT): 50, (TINY, 2, DEFAULT): 10})
     for seed, best, bound in ((0, 100, 101), (1, 100, 100), (2, 90, 100)):
         gap = (bound - best) / best
         rows.append(row(Trial(TINY, seed, OPTIMUM), welfare_micros=best, bound_micros=bound, gap=gap))
@@ -69,7 +69,7 @@ def test_ratios_are_to_the_proven_bound_and_days_with_a_wide_gap_do_not_count(tm
 
 
 def test_without_a_known_optimum_there_is_no_ratio(tmp_path):
-    rows = rows_of(tmp_path, {(TINY, 0, OURS): 80})
+    rows = rows_of(tmp_path, {(TINY, 0, DEFAULT): 80})
     rows.append(row(Trial(TINY, 0, OPTIMUM), welfare_micros=50, bound_micros=100, gap=1.0))
     result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0,), rows, "ratio")
     assert result.measurements == ()
@@ -77,18 +77,18 @@ def test_without_a_known_optimum_there_is_no_ratio(tmp_path):
 
 
 def test_a_day_without_welfare_of_the_auction_is_named_and_not_divided_by(tmp_path):
-    rows = rows_of(tmp_path, {(TINY, 3, OURS): 0})
+    rows = rows_of(tmp_path, {(TINY, 3, DEFAULT): 0})
     rows.append(row(Trial(TINY, 3, OPTIMUM), welfare_micros=100, bound_micros=100, gap=0.0))
-    with pytest.raises(CommandError, match=r"seed 3, pdftsp: without welfare there is no ratio"):
+    with pytest.raises(CommandError, match=r"seed 3, default: without welfare there is no ratio"):
         competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (3,), rows, "ratio")
-    with pytest.raises(CommandError, match=r"seed 3, pdftsp: without welfare there is no ratio"):
+    with pytest.raises(CommandError, match=r"seed 3, default: without welfare there is no ratio"):
         proven_ratio(TINY, (3,), rows)
 
 
 def test_the_proven_ratio_is_the_mean_of_what_the_days_state(tmp_path):
     rows = Rows(tmp_path, "s")
     for seed, ratio in ((0, 1.25), (1, 1.75)):
-        rows.append(row(Trial(TINY, seed, OURS), planned_welfare_micros=100, proven_ratio=ratio))
+        rows.append(row(Trial(TINY, seed, DEFAULT), planned_welfare_micros=100, proven_ratio=ratio))
         rows.append(row(Trial(TINY, seed, CLEARING_BOUND), bound_micros=110 + 10 * seed))
     figure = proven_ratio(TINY, (0, 1), rows)
     assert (figure.value, figure.runs) == (1.5, 2)
