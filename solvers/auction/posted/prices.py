@@ -186,7 +186,7 @@ class PostedPrices:
         if priced.option < 0:
             return None
         placed = self._placed_until(demand, window, priced, budget_steps)
-        schedule = self._described(demand, window, placed if placed.option >= 0 else priced)
+        schedule = self._described(demand, window, priced if placed is None or placed.option < 0 else placed)
         if schedule.vendor_micros + schedule.operational_micros > priced.cost:
             schedule = self._described(demand, window, priced)
         room = max(priced.cost - schedule.vendor_micros - schedule.operational_micros, 0.0)
@@ -196,7 +196,7 @@ class PostedPrices:
             compute_micros=room - room * part,
             memory_micros=room * part,
             gap_micros=max(priced.cost - priced.bound, 0.0),
-            search_steps=priced.steps + placed.steps,
+            search_steps=priced.steps + (0 if placed is None else placed.steps),
         )
 
     @property
@@ -317,13 +317,13 @@ class PostedPrices:
             budget_steps,
         )
 
-    def _placed_until(self, demand: Demand, window: Window, priced: Found, budget_steps: int) -> Found:
-        """A plan with the last node-slot of another, and the rest before it."""
+    def _placed_until(self, demand: Demand, window: Window, priced: Found, budget_steps: int) -> Found | None:
+        """A plan with the last node-slot of another, and the rest before it; None where there is no rest."""
         last = int(np.flatnonzero(priced.rows != NO_CHOICE)[-1])
         index = self._market.fleet.class_of_row[priced.rows[last]]
         rest = demand.work_samples - int(demand.samples[index])
         if rest <= 0 or last == 0:
-            return priced
+            return None
         start = window.columns.start
         before = replace(window, columns=slice(start, start + last), operational=window.operational[:last])
         found = self._placed(demand._replace(work_samples=rest), before, budget_steps)
