@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from bench.workloads.paper import PaperSetting, draw
+from schemas.auction.settings import AuctionPolicy
 from schemas.base import Event
 from schemas.clock import ClockTicked
 from solvers.auction.offline.clearing import clearing_prices
@@ -11,15 +12,22 @@ from solvers.auction.offline.instance import Instance
 from solvers.auction.offline.optimum import offline_optimum
 
 
-def hindsight_of(setting: PaperSetting, seed: int) -> Instance:
-    """The instance that any contender's ledger of this day makes: executors' reports say nothing of it."""
-    (instance,) = instances_of(_events(setting, seed)).values()
+def hindsight_of(setting: PaperSetting, seed: int, policy: AuctionPolicy | None = None) -> Instance:
+    """The instance that any contender's ledger of this day makes: executors' reports say nothing of it.
+
+    Args:
+        policy: whose quotas plans have; by default the declared one's.
+    """
+    (instance,) = instances_of(_events(setting, seed, policy)).values()
     return instance
 
 
-def _events(setting: PaperSetting, seed: int) -> Iterator[Event]:
+def _events(setting: PaperSetting, seed: int, policy: AuctionPolicy | None) -> Iterator[Event]:
     """Configuration, quotes, and the bids in the order of their times, each after the tick of its slot."""
     cell, workload = draw(setting, seed)
+    if policy is not None:
+        (zone,) = cell.zones
+        cell = cell.model_copy(update={"zones": (zone.model_copy(update={"policy": policy}),)})
     yield cell
     yield from workload.quotes
     time_s = -1.0
@@ -37,8 +45,9 @@ ROUNDS = 20
 
 
 def measure_optimum(setting: PaperSetting, seed: int) -> dict[str, float]:
-    """Welfare of the best plans found, the bound that none exceeds, and the gap between them."""
-    instance = hindsight_of(setting, seed)
+    """Welfare of the best plans found, the bound that none exceeds, and the gap between them: of the auction
+    with nothing declared."""
+    instance = hindsight_of(setting, seed, AuctionPolicy())
     solution = offline_optimum(instance, TIME_LIMIT_S, RELATIVE_GAP)
     return {
         "welfare_micros": solution.welfare_micros,
@@ -51,5 +60,7 @@ def measure_optimum(setting: PaperSetting, seed: int) -> dict[str, float]:
 
 
 def measure_clearing_bound(setting: PaperSetting, seed: int) -> dict[str, float]:
-    """What no plans exceed, by the prices that clear the day's market: the value of a point of the dual."""
-    return {"bound_micros": clearing_prices(hindsight_of(setting, seed), ROUNDS).bound_micros}
+    """What no plans of the auction with nothing declared exceed, by the prices that clear the day's market:
+    the value of a point of the dual."""
+    instance = hindsight_of(setting, seed, AuctionPolicy())
+    return {"bound_micros": clearing_prices(instance, ROUNDS).bound_micros}
