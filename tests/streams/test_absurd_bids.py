@@ -26,6 +26,8 @@ ABSURD_BIDS = 240
 NODE_SLOT_SAMPLES = 4_800
 """Of such a task, on the faster nodes."""
 DAY_SLOTS = 60
+OVERLOADED_SLOTS = 60
+ATTACKED_SLOTS = 25
 HONEST_SLOTS = 40
 HONEST_SAMPLES = 2 * NODE_SLOT_SAMPLES
 HORIZON_SLOTS = 144
@@ -89,6 +91,11 @@ class Fleet:
         assert isinstance(outcome, JobWithdrawn)
         return outcome.returned_micros
 
+    def try_withdraw(self, job_id: str) -> bool:
+        """Whether it could be withdrawn: it has not started yet."""
+        (outcome,) = self.bench.send(JobWithdrawalRequested(cell="fleet", job_id=job_id, user="u"))
+        return isinstance(outcome, JobWithdrawn)
+
     def quote(self) -> int:
         """The least bid that wins for two node-slots of work in the next hours; there is always one."""
         (outcome,) = self.bench.send(
@@ -118,6 +125,11 @@ class Fleet:
     @property
     def levels(self) -> Levels:
         return self._posted.levels
+
+    @property
+    def sold_units(self) -> float:
+        """What is remembered to have been sold."""
+        return sum(self._posted.curve.state()["sold"])
 
     @property
     def highest_offer(self) -> float:
@@ -166,6 +178,47 @@ def test_a_slot_after_they_are_withdrawn_nothing_costs_more_than_others_say_it_i
     assert fleet.levels.base <= fleet.levels.guard
     dearer_micros = fleet.quote() - spared.quote()
     assert dearer_micros <= PRICE_PER_GUARD * fleet.levels.guard * HONEST_SAMPLES + 1
+
+
+@pytest.mark.parametrize("is_free", [False, True], ids=["energy", "free"])
+@pytest.mark.parametrize("node_slots", [1.0, 3.0])
+def test_bids_withdrawn_a_slot_later_are_forgotten_though_room_is_counted_otherwise_by_then(
+    node_slots, is_free
+):
+    """On an empty ledger a unit is half of compute and half of memory, and a slot later of what was taken."""
+    fleet = Fleet(is_warm=False, is_free=is_free)
+    won, _ = fleet.attack(int(node_slots * NODE_SLOT_SAMPLES))
+    sold = fleet.sold_units
+    fleet.tick()
+    kept = sum(not fleet.try_withdraw(job_id) for job_id in won)
+    assert kept < len(won) / 2
+    assert fleet.sold_units == pytest.approx(kept / len(won) * sold * (1 - 1 / HORIZON_SLOTS), rel=1e-6)
+
+
+def overloaded_quotes(is_attacked: bool) -> list[int]:
+    """What is quoted while far more is asked for than there is, and in each slot a bid of one sample is
+    withdrawn that was made in the slot before."""
+    fleet = Fleet(is_warm=False, is_free=False)
+    rng = random.Random("overload")
+    quotes = []
+    for slot in range(OVERLOADED_SLOTS + ATTACKED_SLOTS):
+        if is_attacked and slot > OVERLOADED_SLOTS:
+            fleet.try_withdraw(f"tiny{slot - 1}")
+        for number in range(30):
+            if is_attacked and number == 0 and slot >= OVERLOADED_SLOTS:
+                fleet.bid(f"tiny{slot}", 10**9, 1, 140)
+            micros = int(60_000 * rng.lognormvariate(0.0, 1.0))
+            fleet.bid(f"u{slot}-{number}", micros, rng.randint(2_000, 20_000), rng.randint(6, 60))
+        fleet.tick()
+        if slot >= OVERLOADED_SLOTS:
+            quotes.append(fleet.quote())
+    return quotes
+
+
+def test_a_bid_of_one_sample_that_is_withdrawn_each_slot_lowers_nobodys_price():
+    attacked, spared = sum(overloaded_quotes(True)), sum(overloaded_quotes(False))
+    assert spared > ATTACKED_SLOTS * 20_000, "room has a price, besides operation"
+    assert attacked >= 0.99 * spared
 
 
 @pytest.mark.parametrize("is_free", [False, True], ids=["energy", "free"])

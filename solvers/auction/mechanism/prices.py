@@ -35,6 +35,8 @@ class Counted:
     `posted/levels.py`."""
     guard_part: float = 1.0
     """Likewise of the guard level."""
+    sold_units: float = 0.0
+    """What it was awarded, in the units of then: the parts of compute and memory in them change."""
 
 
 class Prices(Protocol):

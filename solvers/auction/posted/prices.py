@@ -22,7 +22,7 @@ from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
-from solvers.auction.posted.demand_curve import DemandCurve, power
+from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE, DemandCurve, power
 from solvers.auction.posted.levels import NO_RISE, Ahead, Levels, Rise, least_level
 from solvers.auction.posted.plans import Found, cheapest
 from solvers.auction.posted.room import taken_of, weighted_sums
@@ -30,6 +30,9 @@ from solvers.auction.posted.units import least_cost_micros, least_memory_units, 
 from solvers.compiled import Floats
 
 _GUARD_PART = 0.5
+_LEAST_UNDONE = 1 - 1 / CLASSES_PER_OCTAVE
+"""Who lost at a base that bids had raised which are withdrawn counts lower if they had raised it by more than
+the width of a class: less would lower whoever lost at the edge of one, for next to nothing."""
 _TYPICAL_PART = 0.5
 """What so large a part of the sold units offered or more is typical."""
 
@@ -64,6 +67,7 @@ class PostedPrices:
 
     def advance(self) -> None:
         passed = self._market.first_slot - self._first_slot
+        lost_at = self.levels.base
         if passed > 0:
             self._first_slot = self._market.first_slot
             kept = power(1.0 - self.levels.fall(self.curve), passed)
@@ -75,7 +79,7 @@ class PostedPrices:
         self._taken = taken_of(self._market)
         self._weigh()
         if passed > 0:
-            self._undo_withdrawn()
+            self._undo_withdrawn(lost_at)
         self._post()
 
     def judge(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
@@ -116,12 +120,12 @@ class PostedPrices:
         before = replace(self.levels)
         self._post(sold_units=units)
         rise = Rise.between(before, self.levels)
-        return replace(counted, base_part=rise.base_part, guard_part=rise.guard_part)
+        return replace(counted, base_part=rise.base_part, guard_part=rise.guard_part, sold_units=units)
 
     def withdrawn(self, counted: Counted) -> None:
         """What it offered is forgotten; its rise of prices stays for the slot and then is undone."""
         self.withdrawn_rise = self.withdrawn_rise.times(Rise(counted.base_part, counted.guard_part))
-        units = self._units(counted)
+        units = counted.sold_units
         if units > 0:
             age_slots = self._first_slot - counted.slot
             self.curve.take_back(counted.net_micros / units, units, counted.window_slots, age_slots)
@@ -368,11 +372,15 @@ class PostedPrices:
         compute, memory = self._taken_units()
         return Ahead(room - (part * compute + (1 - part) * memory), room)
 
-    def _undo_withdrawn(self) -> None:
-        """Take back what bids that were withdrawn in the slot before had raised prices by."""
+    def _undo_withdrawn(self, lost_at: float) -> None:
+        """Take back what bids that were withdrawn in the slot before had raised prices by.
+
+        Args:
+            lost_at: the base level in that slot.
+        """
         if self.withdrawn_rise != NO_RISE:
-            if self.withdrawn_rise.base_part < 1:
-                self.curve.lower_losers(self.levels.base * self.withdrawn_rise.base_part)
+            if self.withdrawn_rise.base_part < _LEAST_UNDONE:
+                self.curve.lower_losers(lost_at * self.withdrawn_rise.base_part / _LEAST_UNDONE)
             kept = self.levels.undo(self.withdrawn_rise, self.curve, self._ahead())
             self.compute_price *= kept
             self.memory_price *= kept
