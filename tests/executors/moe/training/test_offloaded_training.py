@@ -50,7 +50,8 @@ def test_off_loaded_experts_are_trained_as_those_on_the_device(
         assert_within(result, budget_of(resident))
         assert expected["visiting_bytes"] == 0
     for name, values in on_device[0]["parameters"].items():
-        np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-10, atol=1e-13)
+        # Some have no gradient but what rounding leaves, which differs from machine to machine.
+        np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-10, atol=1e-10)
 
 
 def test_a_budget_with_room_for_all_experts_off_loads_none(run: RunRanks) -> None:
