@@ -16,6 +16,7 @@ from schemas.cells import (
     Tariff,
     Zone,
 )
+from schemas.kind import PolicySettings
 
 CELL = "paper"
 ZONE = "gpt2"
@@ -113,3 +114,9 @@ def _policy(density: ValueDensity, bounds: PolicyBounds) -> AuctionPolicy:
         max_value_per_memory_micros=round(UNIT_MICROS * per_compute * mean_compute_over_memory()),
         max_density_units=density.quantile(bounds.density_quantile) / unit,
     )
+
+
+def with_policy(cell: CellConfigured, policy: PolicySettings) -> CellConfigured:
+    """A cell of one zone with another policy."""
+    (zone,) = cell.zones
+    return cell.model_copy(update={"zones": (zone.model_copy(update={"policy": policy}),)})

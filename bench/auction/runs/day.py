@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from bench.workloads.cell import with_policy
 from bench.workloads.paper import PaperSetting, draw
 from infra.errors import CommandError
 from infra.simulation.simulator import SimulatedRun, Simulation
@@ -186,8 +187,7 @@ def simulate(
     """
     (zone,) = cell.zones
     assert isinstance(zone.policy, AuctionPolicy)
-    zone = zone.model_copy(update={"policy": policy_of(zone.policy)})
-    cell = cell.model_copy(update={"zones": (zone,)})
+    cell = with_policy(cell, policy_of(zone.policy))
     watch = Stopwatch()
     start_s = time.perf_counter()
     run = Simulation(cell, inputs, fold=watch.fold).run()

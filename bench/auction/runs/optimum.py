@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from bench.workloads.cell import with_policy
 from bench.workloads.paper import PaperSetting, draw
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import Event
@@ -26,8 +27,7 @@ def _events(setting: PaperSetting, seed: int, policy: AuctionPolicy | None) -> I
     """Configuration, quotes, and the bids in the order of their times, each after the tick of its slot."""
     cell, workload = draw(setting, seed)
     if policy is not None:
-        (zone,) = cell.zones
-        cell = cell.model_copy(update={"zones": (zone.model_copy(update={"policy": policy}),)})
+        cell = with_policy(cell, policy)
     yield cell
     yield from workload.quotes
     time_s = -1.0
