@@ -37,7 +37,7 @@ RISE_PER_SHARE = 139.0
 _FIRST_STEP = 1 / 16
 """The least level above none: this part of what operation costs per unit."""
 _FIRST_OFFER = 1 / 64
-"""Likewise of the lowest offer that was ever sold, where operation costs nothing."""
+"""Likewise of a low offer among those that won, where operation costs nothing."""
 
 
 class Ahead(NamedTuple):
@@ -123,11 +123,11 @@ class Rise:
 NO_RISE = Rise()
 
 
-def least_level(operational_per_unit: float, lowest_offer: float | None) -> float:
-    """Where levels begin to rise from."""
+def least_level(operational_per_unit: float, low_offer: float) -> float:
+    """Where levels begin to rise from; 0 where operation costs nothing and nothing was sold."""
     if operational_per_unit > 0:
         return _FIRST_STEP * operational_per_unit
-    return _FIRST_OFFER * lowest_offer if lowest_offer is not None else 0.0
+    return _FIRST_OFFER * low_offer
 
 
 def _usable(ahead: Ahead, sale_units: float) -> float:

@@ -25,7 +25,7 @@ from solvers.auction.posted.bound import ConstantPrices
 from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE, DemandCurve, power
 from solvers.auction.posted.levels import NO_RISE, Ahead, Levels, Rise, least_level
 from solvers.auction.posted.plans import Found, cheapest
-from solvers.auction.posted.room import taken_of, weighted_sums
+from solvers.auction.posted.room import Room
 from solvers.auction.posted.units import least_cost_micros, least_memory_units, more_units
 from solvers.compiled import Floats
 
@@ -35,6 +35,8 @@ _LEAST_UNDONE = 1 - 1 / CLASSES_PER_OCTAVE
 the width of a class: less would lower whoever lost at the edge of one, for next to nothing."""
 _TYPICAL_PART = 0.5
 """What so large a part of the sold units offered or more is typical."""
+_LOW_PART = 15 / 16
+"""Likewise low: not the lowest, which a bid of next to nothing could be."""
 
 
 class PostedPrices:
@@ -44,10 +46,8 @@ class PostedPrices:
         self._market = market
         classes = market.fleet.classes
         horizon_slots = market.horizon_slots
-        self._node_units = np.array([c.capacity_samples for c in classes])
-        self._nodes = np.array([float(c.stop - c.start) for c in classes])
-        self._class_units = self._nodes * self._node_units
-        """(classes,) of a slot of all nodes."""
+        self._room = Room(market)
+        self._node_units = self._room.node_units
         self._first_slot = market.first_slot
         self.curve = DemandCurve(horizon_slots)
         self.levels = Levels(horizon_slots)
@@ -55,11 +55,9 @@ class PostedPrices:
         self.memory_price = np.zeros((horizon_slots, len(classes)))
         self._compute_part = 0.5
         """Of the price of a unit."""
-        self._lowest_offer: float | None = None
         self.withdrawn_rise = NO_RISE
         """What bids that were withdrawn since the slot began had raised the levels by."""
         self._certificate = ConstantPrices(market.first_slot, horizon_slots)
-        self._taken = taken_of(market)
 
     @property
     def bound_micros(self) -> int:
@@ -76,7 +74,7 @@ class PostedPrices:
             self.levels.sink(kept)
             self.curve.advance(passed, self.levels.recent_slots(self.curve))
             self._certificate.advance(self._first_slot)
-        self._taken = taken_of(self._market)
+        self._room.measure()
         self._weigh()
         if passed > 0:
             self._undo_withdrawn(lost_at)
@@ -85,7 +83,7 @@ class PostedPrices:
     def judge(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
         if window is None:
             return Counted(slot=self._first_slot)
-        self._certificate.open(self._first_slot + window.columns.stop - 1, self._units_per_slot())
+        self._certificate.open(self._first_slot + window.columns.stop - 1, self._room.units_per_slot)
         counted = Counted(
             net_micros=bid_micros - least_cost_micros(request.demand, window),
             compute_units=float(request.demand.work_samples),
@@ -112,11 +110,8 @@ class PostedPrices:
         counted: Counted,
     ) -> Counted:
         units = self._units(counted)
-        offer = counted.net_micros / units
-        if offer > 0:
-            self._lowest_offer = offer if self._lowest_offer is None else min(self._lowest_offer, offer)
-        self.curve.sell(offer, units, counted.window_slots)
-        self._count(schedule.placement, demand, 1.0)
+        self.curve.sell(counted.net_micros / units, units, counted.window_slots)
+        self._room.count(schedule.placement, demand, 1.0)
         before = replace(self.levels)
         self._post(sold_units=units)
         rise = Rise.between(before, self.levels)
@@ -134,7 +129,7 @@ class PostedPrices:
         self._certificate.take_back(
             counted.net_micros, counted.compute_units, counted.memory_units, counted.slot
         )
-        self._taken = taken_of(self._market)
+        self._room.measure()
 
     def released(self, placement: Placement, demand: Demand) -> None:
         _, _, classes = self._market.locate(placement)
@@ -144,7 +139,7 @@ class PostedPrices:
             placement.slots, shares[0].tolist(), shares[1].tolist(), strict=True
         ):
             self._certificate.add_room(slot, compute, memory)
-        self._count(placement, demand, -1.0)
+        self._room.count(placement, demand, -1.0)
 
     def replan(
         self,
@@ -160,7 +155,7 @@ class PostedPrices:
             return None
         schedule = self._described(demand, window, found)
         self._market.reserve(schedule.placement, demand)
-        self._count(schedule.placement, demand, 1.0)
+        self._room.count(schedule.placement, demand, 1.0)
         self._post()
         return replace(schedule, search_steps=found.steps)
 
@@ -211,7 +206,7 @@ class PostedPrices:
             compute_part=self._compute_part,
             span_slots=self.levels.span_slots(self.curve),
             remembered_slots=self.curve.slots,
-            asked_share=self.curve.units_per_slot / self._units_per_slot(),
+            asked_share=self.curve.units_per_slot / self._room.units_per_slot,
             fall=self.levels.fall(self.curve),
         )
 
@@ -234,13 +229,13 @@ class PostedPrices:
             self._go_on_from(before)
         else:
             self._certificate.go_on_from(before.bound_micros, self._first_slot)
-        self._taken = taken_of(self._market)
+        self._room.measure()
         self._post()
 
     def _go_on_from(self, before: "PostedPrices") -> None:
         self.curve.restore(before.curve.state())
         self.levels.base, self.levels.guard = before.levels.base, before.levels.guard
-        self._compute_part, self._lowest_offer = before._compute_part, before._lowest_offer
+        self._compute_part = before._compute_part
         self.withdrawn_rise = before.withdrawn_rise
         self._certificate.restore(before._certificate.state())
         known, fleet = before._market.fleet, self._market.fleet
@@ -268,35 +263,30 @@ class PostedPrices:
             "curve": self.curve.state(),
             "levels": [self.levels.base, self.levels.guard],
             "compute_part": self._compute_part,
-            "lowest_offer": self._lowest_offer,
             "withdrawn": [self.withdrawn_rise.base_part, self.withdrawn_rise.guard_part],
             "certificate": self._certificate.state(),
             "compute": self.compute_price.tobytes(),
             "memory": self.memory_price.tobytes(),
-            "taken": self._taken.tobytes(),
+            "taken": self._room.taken.tobytes(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self._first_slot = state["first_slot"]
         self.curve.restore(state["curve"])
         self.levels.base, self.levels.guard = state["levels"]
-        self._compute_part, self._lowest_offer = state["compute_part"], state["lowest_offer"]
+        self._compute_part = state["compute_part"]
         self.withdrawn_rise = Rise(*state["withdrawn"])
         self._certificate.restore(state["certificate"])
         for name, array in (
             ("compute", self.compute_price),
             ("memory", self.memory_price),
-            ("taken", self._taken),
+            ("taken", self._room.taken),
         ):
             array[:] = np.frombuffer(state[name], "<f8").reshape(array.shape)
 
     def _units(self, counted: Counted) -> float:
         part = self._compute_part
         return part * counted.compute_units + (1 - part) * counted.memory_units
-
-    def _units_per_slot(self) -> float:
-        """Of all nodes of the zone, up or not."""
-        return float(self._class_units.sum())
 
     def _described(self, demand: Demand, window: Window, found: Found) -> Schedule:
         placement = placement_of(found.rows, self._market.first_slot + window.columns.start)
@@ -307,7 +297,7 @@ class PostedPrices:
         typical = max(self.levels.base, self.curve.sold_density(_TYPICAL_PART))
         span = self.levels.span_slots(self.curve)
         ahead = np.sqrt(np.arange(columns.start, columns.stop) / span)[:, np.newaxis]
-        taken = self._taken[:, columns]
+        taken = self._room.taken[:, columns]
         squared = taken * taken
         weights = (ahead + squared * squared) * self._node_units * typical
         return cheapest(
@@ -335,42 +325,24 @@ class PostedPrices:
         rows[:last] = found.rows
         return found._replace(rows=rows)
 
-    def _count(self, placement: Placement, demand: Demand, sign: float) -> None:
-        columns, _, classes = self._market.locate(placement)
-        nodes = self._nodes[classes]
-        self._taken[0, columns, classes] += sign * demand.compute_share[classes] / nodes
-        self._taken[1, columns, classes] += sign * demand.memory_share[classes] / nodes
-
     def _weigh(self) -> None:
         """Put the price on the resource of which more is taken."""
-        compute, memory = self._taken_units()
+        compute, memory = self._room.taken_units(self.levels.span_slots(self.curve))
         if compute + memory > 0:
             compute, memory = _eighth(compute), _eighth(memory)
             self._compute_part = compute / (compute + memory)
 
-    def _taken_units(self) -> tuple[float, float]:
-        span = self.levels.span_slots(self.curve)
-        compute, memory = weighted_sums(self._taken, span, self._class_units)
-        return compute, memory
-
     def _post(self, sold_units: float = 0.0) -> None:
         """Move the levels, and raise every price that is below what they make it."""
-        least = least_level(self._operational_per_unit(), self._lowest_offer)
+        least = least_level(self._operational_per_unit(), self.curve.sold_density(_LOW_PART))
         self.levels.rise(self.curve, self._ahead(), sold_units, least)
-        part = self._compute_part
-        weighted = self._node_units * (
-            self.levels.base + _GUARD_PART * self.levels.guard * self._taken * self._taken
-        )
+        part, taken = self._compute_part, self._room.taken
+        weighted = self._node_units * (self.levels.base + _GUARD_PART * self.levels.guard * taken * taken)
         np.maximum(self.compute_price, part * weighted[0], out=self.compute_price)
         np.maximum(self.memory_price, (1 - part) * weighted[1], out=self.memory_price)
 
     def _ahead(self) -> Ahead:
-        span, part = self.levels.span_slots(self.curve), self._compute_part
-        up = self._market.node_up & self._market.node_open
-        # Whole numbers, so the order in which they are added is nothing.
-        room = float(self._market.capacity_samples[up].sum()) * span
-        compute, memory = self._taken_units()
-        return Ahead(room - (part * compute + (1 - part) * memory), room)
+        return self._room.ahead(self.levels.span_slots(self.curve), self._compute_part)
 
     def _undo_withdrawn(self, lost_at: float) -> None:
         """Take back what bids that were withdrawn in the slot before had raised prices by.

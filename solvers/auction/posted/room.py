@@ -1,25 +1,68 @@
-"""How much of each class of nodes is taken, slot by slot."""
+"""How much of each class of nodes is taken, slot by slot, and how much room that leaves."""
 
 import numpy as np
 
-from solvers.auction.market.market import Market
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.market import Market, Placement
+from solvers.auction.posted.levels import Ahead
 from solvers.compiled import Floats, Ints, kernel
 
 
-def taken_of(market: Market) -> Floats:
-    """(2, slots, classes) what is taken of the compute and of the memory of each class."""
-    classes = len(market.fleet.classes)
-    bounds = np.array([c.start for c in market.fleet.classes] + [len(market.fleet.nodes)], np.int64)
-    taken = np.zeros((2, market.horizon_slots, classes))
-    for index, (free, capacity) in enumerate(
-        ((market.free_samples, market.capacity_samples), (market.free_gib, market.capacity_gib))
-    ):
-        _sum_taken(free, capacity, bounds, taken[index])
-    return taken
+class Room:
+    """Of one zone's market, in units (`units.py`)."""
+
+    def __init__(self, market: Market) -> None:
+        self._market = market
+        classes = market.fleet.classes
+        self.node_units = np.array([c.capacity_samples for c in classes])
+        """(classes,) of a slot of a node."""
+        self._nodes = np.array([float(c.stop - c.start) for c in classes])
+        self._class_units = self._nodes * self.node_units
+        self._bounds = np.array([c.start for c in classes] + [len(market.fleet.nodes)], np.int64)
+        self.taken = np.zeros((2, market.horizon_slots, len(classes)))
+        """(2, slots, classes) what is taken of the compute and of the memory of each class, as a part."""
+        self.measure()
+
+    @property
+    def units_per_slot(self) -> float:
+        """Of all nodes of the zone, up or not."""
+        return float(self._class_units.sum())
+
+    def measure(self) -> None:
+        """Take what is taken from the market."""
+        market = self._market
+        for index, (free, capacity) in enumerate(
+            ((market.free_samples, market.capacity_samples), (market.free_gib, market.capacity_gib))
+        ):
+            _sum_taken(free, capacity, self._bounds, self.taken[index])
+
+    def count(self, placement: Placement, demand: Demand, sign: float) -> None:
+        """Count what a plan takes, or with a sign of -1 what it gives back."""
+        columns, _, classes = self._market.locate(placement)
+        nodes = self._nodes[classes]
+        self.taken[0, columns, classes] += sign * demand.compute_share[classes] / nodes
+        self.taken[1, columns, classes] += sign * demand.memory_share[classes] / nodes
+
+    def taken_units(self, slots: int) -> tuple[float, float]:
+        """Of compute and of memory, over the first slots."""
+        compute, memory = _weighted_sums(self.taken, slots, self._class_units)
+        return compute, memory
+
+    def ahead(self, slots: int, compute_part: float) -> Ahead:
+        """Over the first slots, on nodes that are up.
+
+        Args:
+            compute_part: of a unit; the rest of it is memory.
+        """
+        up = self._market.node_up & self._market.node_open
+        # Whole numbers, so the order in which they are added is nothing.
+        whole = float(self._market.capacity_samples[up].sum()) * slots
+        compute, memory = self.taken_units(slots)
+        return Ahead(whole - (compute_part * compute + (1 - compute_part) * memory), whole)
 
 
 @kernel
-def weighted_sums(taken: Floats, slots: int, class_units: Floats) -> tuple[float, float]:
+def _weighted_sums(taken: Floats, slots: int, class_units: Floats) -> tuple[float, float]:
     """Of compute and of memory over the first slots.
 
     In a fixed order, as numpy's own sum depends on the machine's vector width.

@@ -55,10 +55,10 @@ def test_prices_fall_by_half_a_slot_at_most_and_more_slowly_the_farther_they_loo
     assert levels.fall(curve) == pytest.approx(fall)
 
 
-def test_a_level_begins_with_a_part_of_what_operation_costs_or_of_the_lowest_offer():
-    assert least_level(16.0, None) == least_level(16.0, 5.0) == 1.0
+def test_a_level_begins_with_a_part_of_what_operation_costs_or_of_a_low_offer():
+    assert least_level(16.0, 0.0) == least_level(16.0, 5.0) == 1.0
     assert least_level(0.0, 64.0) == 1.0
-    assert least_level(0.0, None) == 0.0
+    assert least_level(0.0, 0.0) == 0.0
 
 
 @settings(max_examples=examples(500))
