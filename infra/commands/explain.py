@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -14,6 +13,7 @@ from infra.commands.options import (
     BootstrapServers,
     CellName,
     Json,
+    LedgerFile,
     TopicPrefix,
     bounded,
     target_of,
@@ -38,15 +38,7 @@ _STANDING = tuple(model.TYPE.encode() for model in DECISION_VIEWS if issubclass(
 def explain(
     job_id: Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")],
     cell: CellName = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            help="A ledger file instead of Kafka, with decisions.jsonl beside it.",
-            metavar="LEDGER.jsonl",
-            show_default=False,
-        ),
-    ] = None,
+    ledger: LedgerFile = None,
     days: Annotated[
         float | None,
         bounded(

@@ -7,7 +7,7 @@ from typing import Self
 
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE
 from infra.errors import CommandError, disk_faults
-from schemas.codec import Decision, InvalidRecordError, decode_decision
+from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision
 from streams.cell.cell import LedgerEvent
 from streams.replay.files import ledger_line, opened, read_ledger_file
 
@@ -71,3 +71,9 @@ def read_log_files(ledger: Path) -> Iterator[LedgerEvent | Decision]:
                 yield decode_decision(line.removesuffix(b"\n"))
             except InvalidRecordError as error:
                 raise CommandError(f"{decisions}:{number}: {error}") from None
+
+
+def read_records(ledger: Path) -> Iterator[Envelope | Decision]:
+    """Likewise, without the events' places in the ledger."""
+    for entry in read_log_files(ledger):
+        yield entry if isinstance(entry, Decision) else entry.envelope

@@ -72,6 +72,15 @@ ExpectHead = Annotated[
         show_default=False,
     ),
 ]
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        help="A ledger file instead of Kafka, with decisions.jsonl beside it.",
+        metavar="LEDGER.jsonl",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Seed = Annotated[int, bounded(least=0, most=LARGEST_SEED, help="Seed of everything that is drawn.")]
 Timeout = Annotated[

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from infra.commands.log_files import read_log_files
+from infra.commands.log_files import read_records
 from infra.commands.options import (
     DEFAULT_PREFIX,
     BootstrapServers,
     CellName,
     Json,
+    LedgerFile,
     TopicPrefix,
     bounded,
     target_of,
@@ -36,12 +37,7 @@ def transfers(
         Path | None,
         typer.Option(help="Also draw a heat map of all pairs.", metavar="FILE.png", show_default=False),
     ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", help="A ledger file instead of Kafka.", metavar="LEDGER.jsonl", show_default=False
-        ),
-    ] = None,
+    ledger: LedgerFile = None,
     rows: Annotated[int, bounded(least=1, most=100_000, help="Rows of the table.")] = 20,
     cell: CellName = None,
     bootstrap_servers: BootstrapServers = None,
@@ -51,7 +47,7 @@ def transfers(
     """Show which tasks help which: gains that were foretold, and what merges have brought."""
     with progress("reading the log") as done:
         if ledger is not None:
-            records = _of_files(ledger)
+            records = read_records(ledger)
         else:
             records = _of_kafka(target_of(bootstrap_servers, topic_prefix, "auditor"), done)
         by_cell = _fold(records, zone, cell)
@@ -82,11 +78,6 @@ def _fold(records: Iterator[Envelope | Decision], zone: str, cell: str | None) -
         else:
             told.take_event(record.event)
     return by_cell
-
-
-def _of_files(ledger: Path) -> Iterator[Envelope | Decision]:
-    for entry in read_log_files(ledger):
-        yield entry if isinstance(entry, Decision) else entry.envelope
 
 
 def _of_kafka(target: Target, on_progress: Callable[[float], None]) -> Iterator[Envelope | Decision]:

@@ -1,28 +1,33 @@
 """`millrace watch`."""
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group
 from rich.live import Live
 
+from infra.commands.log_files import read_records
 from infra.commands.options import (
     DEFAULT_PREFIX,
     BootstrapServers,
     CellName,
     Json,
+    LedgerFile,
     TopicPrefix,
     bounded,
     target_of,
 )
-from infra.commands.output import console, print_json, say
+from infra.commands.output import console, print_json, progress, say
 from infra.errors import CommandError
 from infra.log.reader import BoardFollower
+from infra.views.board import Boards
 from infra.views.tables import board_view
 from infra.views.words import happening
-from schemas.codec import Decision, Envelope
+from schemas.codec import Decision, Envelope, InvalidRecordError
 
 _POLL_S = 0.25
 
@@ -31,16 +36,21 @@ def watch(
     cell: CellName = None,
     once: Annotated[bool, typer.Option("--once", help="Show the present state and exit.")] = False,
     jobs: Annotated[int, bounded(least=1, most=10_000, help="Rows of the table.")] = 20,
+    ledger: LedgerFile = None,
     bootstrap_servers: BootstrapServers = None,
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
     """Watch jobs, nodes, runs and losses; `--json` streams every event and decision."""
+    if ledger is not None:
+        _show_files(ledger, cell, jobs, json)
+        return
     with BoardFollower(target_of(bootstrap_servers, topic_prefix, "auditor")) as follower:
         if json:
             _stream(follower, cell, once)
         elif once:
-            _show_once(follower, cell, jobs)
+            follower.catch_up()
+            _show(follower.boards, cell, jobs)
         else:
             _show_live(follower, cell, jobs)
 
@@ -59,12 +69,25 @@ def _print_record(record: Envelope | Decision, cell: str | None, print_json: Any
         print_json({"kind": kind, **json.loads(record.canonical)})
 
 
-def _show_once(follower: BoardFollower, cell: str | None, jobs: int) -> None:
-    follower.catch_up()
-    boards = [board for name, board in sorted(follower.boards.items()) if cell in (None, name)]
-    if not boards:
+def _show_files(ledger: Path, cell: str | None, jobs: int, json: bool) -> None:
+    """The state at the end of them."""
+    if json:
+        for record in read_records(ledger):
+            _print_record(record, cell, print_json)
+        return
+    boards = Boards()
+    with progress("reading the log"):
+        for record in read_records(ledger):
+            with suppress(InvalidRecordError):  # replay is who says so
+                boards.take(record)
+    _show(boards, cell, jobs)
+
+
+def _show(boards: Boards, cell: str | None, jobs: int) -> None:
+    shown = [board for name, board in sorted(boards.items()) if cell in (None, name)]
+    if not shown:
         raise CommandError("the log is empty" if cell is None else f"the log has no cell {cell}")
-    for board in boards:
+    for board in shown:
         console().print(board_view(board, jobs))
 
 

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from infra.log.target import Target
-from infra.views.board import Board
+from infra.views.board import Boards
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_decision, decode_event
 from schemas.topics import DECISIONS, LEDGER
 from streams.kafka.reader import KafkaReader
@@ -61,7 +61,7 @@ class BoardFollower:
 
     def __init__(self, target: Target) -> None:
         """Take position at the beginning."""
-        self.boards: dict[str, Board] = {}
+        self.boards = Boards()
         self._ledger = target.topic(LEDGER)
         self._reader = LogReader(target, [self._ledger, target.topic(DECISIONS)], "beginning")
 
@@ -84,16 +84,12 @@ class BoardFollower:
     def _take_in(self, records: Iterator[ReadRecord]) -> Iterator[Envelope | Decision]:
         for record in records:
             try:
+                taken: Envelope | Decision
                 if record.topic == self._ledger:
-                    envelope = decode_event(record.value, record.headers)
-                    self._board(envelope.event.cell).take_event(envelope)
-                    yield envelope
+                    taken = decode_event(record.value, record.headers)
                 else:
-                    decision = decode_decision(record.value or b"")
-                    self._board(decision.cell).take_decision(decision)
-                    yield decision
+                    taken = decode_decision(record.value or b"")
+                self.boards.take(taken)
+                yield taken
             except InvalidRecordError:
                 continue  # replay is who says so
-
-    def _board(self, cell: str) -> Board:
-        return self.boards.setdefault(cell, Board(cell))

@@ -109,5 +109,23 @@ class Board:
             figures.read_clock(self.time_s)
 
 
+class Boards(dict[str, Board]):
+    """The boards of a log's cells, by name."""
+
+    def take(self, record: Envelope | Decision) -> None:
+        """Take a record into its cell's board.
+
+        Raises:
+            InvalidRecordError: it is a decision whose id is none that a cell gives.
+        """
+        if isinstance(record, Decision):
+            self._of(record.cell).take_decision(record)
+        else:
+            self._of(record.event.cell).take_event(record)
+
+    def _of(self, cell: str) -> Board:
+        return self.setdefault(cell, Board(cell))
+
+
 def _joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return {column: cell for part in parts for column, cell in part.items()}

@@ -116,6 +116,8 @@ def opened(path: Path, mode: str) -> IO[bytes]:
     Raises:
         ReplayError: if it cannot be opened.
     """
+    if path.is_dir():
+        raise ReplayError(f"{path}: a folder: give the ledger file in it, such as {path / 'ledger.jsonl'}")
     try:
         return path.open(mode)
     except OSError as error:

@@ -113,6 +113,8 @@ FAULTS = {
     "no bids": (["quote", "{none}"], "none: No such file"),
     "a ledger that is none": (["replay", "--from", "{bad_ledger}"], "bad_ledger.jsonl:1: "),
     "no ledger": (["replay", "--from", "{none}"], "none: No such file"),
+    "no ledger to watch": (["watch", "--from", "{none}"], "none: No such file"),
+    "a folder in place of a ledger": (["replay", "--from", "infra"], "such as infra/ledger.jsonl"),
     "decisions without ledger": (["replay", "--decisions", "{none}"], "--decisions goes with --from"),
     "an export of a file": (
         ["replay", "--from", "{bad_ledger}", "--export", "{none}"],
@@ -284,6 +286,24 @@ def test_a_simulated_ledger_is_replayed(capsys, monkeypatch, tmp_path):
     assert run(["replay", "--from", ledger, "--json"]) == 0
     verdict = json.loads(capsys.readouterr().out)
     assert (verdict["ok"], verdict["cells"], verdict["events"]) == (True, 1, figures["events"])
+
+
+def test_the_state_at_the_end_of_a_simulated_ledger_is_watched(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    figures = simulate(capsys, "--out", str(tmp_path))
+    ledger = str(tmp_path / "ledger.jsonl")
+    assert run(["watch", "--from", ledger]) == 0
+    shown = capsys.readouterr().out
+    assert f"{figures['jobs']} jobs" in shown
+    assert "is priced by the demand of" in shown
+    assert "base level" in shown
+    assert "guard" in shown
+    assert run(["watch", "--from", ledger, "--json"]) == 0
+    kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
+    assert kinds.count("event") == figures["events"]
+    assert kinds.count("decision") == len((tmp_path / "decisions.jsonl").read_bytes().splitlines())
+    assert run(["watch", "--from", ledger, "--cell", "nowhere"]) == 1
+    assert "the log has no cell nowhere" in capsys.readouterr().err
 
 
 def test_a_replay_that_differs_says_where_and_fails(capsys, monkeypatch, tmp_path):

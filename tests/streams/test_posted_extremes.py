@@ -175,6 +175,14 @@ def test_tariffs_of_zero():
     check_recovered(market, tariffs=FREE)
 
 
+def test_where_operation_costs_nothing_a_first_bid_of_next_to_nothing_is_soon_outweighed():
+    low, usual = Market.open(tariffs=FREE), Market.open(tariffs=FREE)
+    assert isinstance(low.bid(2 / UNIT), JobAdmitted)
+    kept_low, quotes = low.usual(HORIZON_SLOTS), usual.usual(HORIZON_SLOTS)
+    assert kept_low[1] < quotes[1] / 2
+    assert all(cheap >= quote / 2 for cheap, quote in zip(kept_low[3:], quotes[3:], strict=True))
+
+
 @pytest.mark.parametrize("days", [1, 365])
 def test_a_clock_that_jumps_forgets_what_is_long_ago(days):
     market = Market.open()

@@ -13,7 +13,6 @@ from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobRejected, NodeMoved
 from schemas.jobs import JobSubmitted
 from schemas.kind import PolicySettings
-from solvers.auction.posted.levels import NO_RISE
 from solvers.auction.posted.prices import PostedPrices
 from streams.cell.cell import Cell, LedgerEvent
 from streams.cell.live_bytes import job_bytes
@@ -42,7 +41,9 @@ class Prices:
     by_node: dict[str, np.ndarray]
     """(of compute and of memory, slot)"""
     fall: float = 0.0
-    """By what part they may fall in a slot; all of them where awards were withdrawn."""
+    """By what part they may fall in a slot."""
+    undone_part: float = 1.0
+    """To what part they may fall besides when the slot ends, as awards were withdrawn."""
 
 
 def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
@@ -142,6 +143,8 @@ def check_prices_never_fell(before: Prices, after: Prices) -> None:
     than as many slots let them fall to."""
     passed = after.first_slot - before.first_slot
     least = (1 - before.fall) ** passed * (1 - _ROUNDING * passed)
+    if passed:
+        least *= before.undone_part
     known = before.by_node.keys() & after.by_node.keys() if before.settings == after.settings else ()
     for node in known:
         old, new = before.by_node[node][:, passed:], after.by_node[node]
@@ -158,8 +161,8 @@ def prices(zone: AuctionZone) -> Prices:
         return Prices(market.first_slot, zone.zone.policy, by_node)
     both = np.array([posted.compute_price, posted.memory_price])
     by_node = {node: both[:, :, zone.fleet.class_of_row[row]] for node, row in zone.fleet.row_of.items()}
-    fall = posted.levels.fall(posted.curve) if posted.withdrawn_rise == NO_RISE else 1.0
-    return Prices(market.first_slot, zone.zone.policy, by_node, fall)
+    fall, rise = posted.levels.fall(posted.curve), posted.withdrawn_rise
+    return Prices(market.first_slot, zone.zone.policy, by_node, fall, min(rise.base_part, rise.guard_part))
 
 
 def check_award(outcome: JobAdmitted, zone: AuctionZone) -> None:

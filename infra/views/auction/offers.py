@@ -56,7 +56,8 @@ def describe_basis(basis: PriceBasis) -> str:
     guard = units(round(basis.guard_micros_per_thousand_samples))
     return (
         f"the demand of {basis.remembered_slots:.3g} slots: lately {basis.asked_share:.0%} of all room was "
-        f"asked for; {base} per thousand samples of room ahead, and up to half of {guard} more in full slots"
+        f"asked for; base level {base} per thousand samples of room ahead, and up to half of the guard "
+        f"level, {guard}, more in full slots"
     )
 
 
