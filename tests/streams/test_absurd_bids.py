@@ -242,7 +242,7 @@ def test_while_they_are_held_the_levels_rise_by_no_more_than_their_share_of_the_
     won, paid_micros = fleet.attack(NODE_SLOT_SAMPLES)
     assert len(won) == ABSURD_BIDS
     share = NODE_SLOT_SAMPLES / (UNITS_PER_SLOT * HORIZON_SLOTS)
-    most = least_level(CHEAPEST_MICROS_PER_UNIT, None) * (1 + RISE_PER_SHARE * share) ** ABSURD_BIDS
+    most = least_level(CHEAPEST_MICROS_PER_UNIT, 0.0) * (1 + RISE_PER_SHARE * share) ** ABSURD_BIDS
     assert fleet.levels.base <= fleet.levels.guard <= most
     assert fleet.quote() <= 1.2 * before
     assert paid_micros > 100 * before

@@ -43,7 +43,7 @@ def day_before(setting: PaperSetting, seed: int) -> tuple[PaperSetting, int]:
 
 def forecast(setting: PaperSetting, seed: int) -> tuple[OpeningPrices, ...]:
     """Opening prices for a day of a setting, from the day before it."""
-    return forecast_opening_prices(hindsight_of(*day_before(setting, seed)), Calendar(0.0, SLOT_S))
+    return forecast_opening_prices(hindsight_of(*draw(*day_before(setting, seed))), Calendar(0.0, SLOT_S))
 
 
 QUANTILES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9)
@@ -152,7 +152,7 @@ def _fixed_price_in_hindsight(
     cell, workload = draw(setting, seed)
     inputs = workload.inputs(cell.epoch_s)
     price = best_price(
-        break_even_prices(hindsight_of(setting, seed)),
+        break_even_prices(hindsight_of(cell, workload)),
         lambda price: _welfare_of(simulate(cell, inputs, lambda _: _at_price(price))),
     )
     return _at_price(price)

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 from bench.workloads.cell import with_policy
 from bench.workloads.paper import PaperSetting, draw
+from infra.workloads.auction.bids import Workload
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import Event
+from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from solvers.auction.offline.clearing import clearing_prices
 from solvers.auction.offline.hindsight import instances_of
@@ -13,21 +15,15 @@ from solvers.auction.offline.instance import Instance
 from solvers.auction.offline.optimum import offline_optimum
 
 
-def hindsight_of(setting: PaperSetting, seed: int, policy: AuctionPolicy | None = None) -> Instance:
-    """The instance that any contender's ledger of this day makes: executors' reports say nothing of it.
-
-    Args:
-        policy: whose quotas plans have; by default the declared one's.
-    """
-    (instance,) = instances_of(_events(setting, seed, policy)).values()
+def hindsight_of(cell: CellConfigured, workload: Workload) -> Instance:
+    """The instance that the cell's ledger of this day makes: executors' reports say nothing of it, and of its
+    policy only whether quotas are even."""
+    (instance,) = instances_of(_events(cell, workload)).values()
     return instance
 
 
-def _events(setting: PaperSetting, seed: int, policy: AuctionPolicy | None) -> Iterator[Event]:
+def _events(cell: CellConfigured, workload: Workload) -> Iterator[Event]:
     """Configuration, quotes, and the bids in the order of their times, each after the tick of its slot."""
-    cell, workload = draw(setting, seed)
-    if policy is not None:
-        cell = with_policy(cell, policy)
     yield cell
     yield from workload.quotes
     time_s = -1.0
@@ -47,7 +43,7 @@ ROUNDS = 20
 def measure_optimum(setting: PaperSetting, seed: int) -> dict[str, float]:
     """Welfare of the best plans found, the bound that none exceeds, and the gap between them: of the auction
     with nothing declared."""
-    instance = hindsight_of(setting, seed, AuctionPolicy())
+    instance = _undeclared(setting, seed)
     solution = offline_optimum(instance, TIME_LIMIT_S, RELATIVE_GAP)
     return {
         "welfare_micros": solution.welfare_micros,
@@ -62,5 +58,9 @@ def measure_optimum(setting: PaperSetting, seed: int) -> dict[str, float]:
 def measure_clearing_bound(setting: PaperSetting, seed: int) -> dict[str, float]:
     """What no plans of the auction with nothing declared exceed, by the prices that clear the day's market:
     the value of a point of the dual."""
-    instance = hindsight_of(setting, seed, AuctionPolicy())
-    return {"bound_micros": clearing_prices(instance, ROUNDS).bound_micros}
+    return {"bound_micros": clearing_prices(_undeclared(setting, seed), ROUNDS).bound_micros}
+
+
+def _undeclared(setting: PaperSetting, seed: int) -> Instance:
+    cell, workload = draw(setting, seed)
+    return hindsight_of(with_policy(cell, AuctionPolicy()), workload)

@@ -11,6 +11,7 @@ from bench.auction.runs.day import simulate_day
 from bench.auction.runs.hindsight_price import PARTS, REFINEMENTS, best_price, break_even_prices
 from bench.auction.runs.measures import MEASURES
 from bench.auction.runs.optimum import hindsight_of
+from bench.workloads.paper import draw
 from infra.views.auction.figures import AuctionFigures
 from schemas.auction.settings import FixedPricePolicy
 from tests.bench.auction.rows import TINY
@@ -30,7 +31,7 @@ def welfare_at(setting, seed, price_micros):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_on_a_tiny_day_no_price_at_all_brings_more(seed):
-    break_even = break_even_prices(hindsight_of(CROWDED, seed))
+    break_even = break_even_prices(hindsight_of(*draw(CROWDED, seed)))
     assert len(break_even) <= PARTS
     # Between two of these, the same tasks would buy; above the last, nobody.
     every = [0, *break_even, *(price + 1 for price in break_even)]
@@ -41,7 +42,7 @@ def test_on_a_tiny_day_no_price_at_all_brings_more(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_where_there_is_room_a_task_buys_at_its_break_even_price_and_not_above(seed):
     roomy = replace(TINY, nodes=100)
-    break_even = break_even_prices(hindsight_of(roomy, seed))
+    break_even = break_even_prices(hindsight_of(*draw(roomy, seed)))
     assert len(break_even) > 5
     for place in (0, len(break_even) // 2, len(break_even) - 1):
         price = break_even[place]
