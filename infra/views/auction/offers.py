@@ -52,12 +52,17 @@ def describe_offer(offer: Offer | None) -> Iterator[str]:
 
 def describe_basis(basis: PriceBasis) -> str:
     """What prices are read off: the demand that is remembered, and the levels that follow from it."""
+    demand = (
+        f"the demand of {basis.remembered_slots:.3g} slots: lately {basis.asked_share:.0%} of all room was "
+        "asked for; "
+    )
+    if basis.guard_micros_per_thousand_samples == 0:
+        return f"{demand}room costs nothing (base and guard level 0)"
     base = units(round(basis.base_micros_per_thousand_samples))
     guard = units(round(basis.guard_micros_per_thousand_samples))
     return (
-        f"the demand of {basis.remembered_slots:.3g} slots: lately {basis.asked_share:.0%} of all room was "
-        f"asked for; base level {base} per thousand samples of room ahead, and up to half of the guard "
-        f"level, {guard}, more in full slots"
+        f"{demand}base level {base} per thousand samples of room ahead, and up to half of the guard level, "
+        f"{guard}, more in full slots"
     )
 
 
