@@ -24,7 +24,7 @@ from infra.commands.options import (
 from infra.commands.output import console, print_json, progress, say
 from infra.errors import CommandError
 from infra.log.reader import BoardFollower
-from infra.views.board import Boards
+from infra.views.board import Board, Boards
 from infra.views.tables import board_view
 from infra.views.words import happening
 from schemas.codec import Decision, Envelope, InvalidRecordError
@@ -84,7 +84,7 @@ def _show_files(ledger: Path, cell: str | None, jobs: int, json: bool) -> None:
 
 
 def _show(boards: Boards, cell: str | None, jobs: int) -> None:
-    shown = [board for name, board in sorted(boards.items()) if cell in (None, name)]
+    shown = _chosen(boards, cell)
     if not shown:
         raise CommandError("the log is empty" if cell is None else f"the log has no cell {cell}")
     for board in shown:
@@ -107,8 +107,11 @@ def _show_live(follower: BoardFollower, cell: str | None, jobs: int) -> None:
     with Live(console=screen, refresh_per_second=4) as live:
         while True:
             follower.poll(_POLL_S)
-            boards = [board for name, board in sorted(follower.boards.items()) if cell in (None, name)]
-            live.update(Group(*(board_view(board, jobs) for board in boards)))
+            live.update(Group(*(board_view(board, jobs) for board in _chosen(follower.boards, cell))))
+
+
+def _chosen(boards: Boards, cell: str | None) -> list[Board]:
+    return [board for name, board in sorted(boards.items()) if cell in (None, name)]
 
 
 def _clock(time_s: float | None) -> str:

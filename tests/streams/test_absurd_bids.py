@@ -55,13 +55,7 @@ class Fleet:
         self.tick(0)
         rng = random.Random("absurd bids")
         for _ in range(DAY_SLOTS if is_warm else 0):
-            for number in range(3):
-                self.bid(
-                    f"early{self.slot}-{number}",
-                    int(rng.lognormvariate(0, 1) * 60_000),
-                    rng.randint(2_000, 20_000),
-                    rng.randint(6, 60),
-                )
+            self.bid_honestly(rng, bids=3)
             self.tick()
 
     def fork(self) -> "Fleet":
@@ -83,6 +77,16 @@ class Fleet:
             )
         )
         return outcome.payment_micros if isinstance(outcome, JobAdmitted) else None
+
+    def bid_honestly(self, rng: random.Random, bids: int) -> int:
+        """What those that win are worth, in micros."""
+        value_micros = 0
+        for number in range(bids):
+            micros = int(rng.lognormvariate(0, 1) * 60_000)
+            samples, slots = rng.randint(2_000, 20_000), rng.randint(6, 60)
+            if self.bid(f"honest{self.slot}-{number}", micros, samples, slots) is not None:
+                value_micros += micros
+        return value_micros
 
     def withdraw(self, job_id: str) -> int:
         """What comes back."""
@@ -204,11 +208,9 @@ def overloaded_quotes(is_attacked: bool) -> list[int]:
     for slot in range(OVERLOADED_SLOTS + ATTACKED_SLOTS):
         if is_attacked and slot > OVERLOADED_SLOTS:
             fleet.try_withdraw(f"tiny{slot - 1}")
-        for number in range(30):
-            if is_attacked and number == 0 and slot >= OVERLOADED_SLOTS:
-                fleet.bid(f"tiny{slot}", 10**9, 1, 140)
-            micros = int(60_000 * rng.lognormvariate(0.0, 1.0))
-            fleet.bid(f"u{slot}-{number}", micros, rng.randint(2_000, 20_000), rng.randint(6, 60))
+        if is_attacked and slot >= OVERLOADED_SLOTS:
+            fleet.bid(f"tiny{slot}", 10**9, 1, 140)
+        fleet.bid_honestly(rng, bids=30)
         fleet.tick()
         if slot >= OVERLOADED_SLOTS:
             quotes.append(fleet.quote())
@@ -277,10 +279,7 @@ def honest_value(fleet: Fleet, slots: int) -> int:
     rng = random.Random("kept")
     value_micros = 0
     for _ in range(slots):
-        for number in range(3):
-            micros = int(rng.lognormvariate(0, 1) * 60_000)
-            payment = fleet.bid(f"h{fleet.slot}-{number}", micros, rng.randint(2_000, 20_000), 48)
-            value_micros += 0 if payment is None else micros
+        value_micros += fleet.bid_honestly(rng, bids=3)
         fleet.tick()
     return value_micros
 
