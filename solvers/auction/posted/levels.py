@@ -15,9 +15,10 @@ next slot begins, as far as no other demand holds them up.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 from solvers.auction.posted.demand_curve import DemandCurve
+from solvers.auction.posted.room import Ahead
 
 _SPAN_WINDOWS = 2.2
 """The span ahead is so many times the mean window of what is sold: bids are planned over it."""
@@ -38,14 +39,6 @@ _FIRST_STEP = 1 / 16
 """The least level above none: this part of what operation costs per unit."""
 _FIRST_OFFER = 1 / 64
 """Likewise of a low offer among those that won, where operation costs nothing."""
-
-
-class Ahead(NamedTuple):
-    """Room over the span ahead, in units."""
-
-    free: float
-    whole: float
-    """All that is open there."""
 
 
 @dataclass

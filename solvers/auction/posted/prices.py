@@ -23,9 +23,9 @@ from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
 from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE, DemandCurve, power
-from solvers.auction.posted.levels import NO_RISE, Ahead, Levels, Rise, least_level
+from solvers.auction.posted.levels import NO_RISE, Levels, Rise, least_level
 from solvers.auction.posted.plans import Found, cheapest
-from solvers.auction.posted.room import Room
+from solvers.auction.posted.room import Ahead, Room
 from solvers.auction.posted.units import least_cost_micros, least_memory_units, more_units
 from solvers.compiled import Floats
 

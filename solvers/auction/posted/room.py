@@ -1,11 +1,20 @@
 """How much of each class of nodes is taken, slot by slot, and how much room that leaves."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market, Placement
-from solvers.auction.posted.levels import Ahead
 from solvers.compiled import Floats, Ints, kernel
+
+
+class Ahead(NamedTuple):
+    """Room over the span ahead, in units."""
+
+    free: float
+    whole: float
+    """All that is open there."""
 
 
 class Room:

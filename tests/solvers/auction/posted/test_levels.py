@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.auction.posted.demand_curve import DemandCurve
-from solvers.auction.posted.levels import NO_RISE, RISE_PER_SHARE, Ahead, Levels, Rise, least_level
+from solvers.auction.posted.levels import NO_RISE, RISE_PER_SHARE, Levels, Rise, least_level
+from solvers.auction.posted.room import Ahead
 from tests.support.examples import examples
 
 HORIZON_SLOTS = 20
