@@ -19,6 +19,8 @@ from tests.support.cells import EPOCH_S, SLOT_S, UNIT, CheckedBench, ask, bid, o
 HORIZON_SLOTS = 12
 NODES = tuple(Node(id=f"a{number}", gpu_type="fast", tariff="t") for number in range(4))
 FREE = (Tariff(name="t", micros_per_kwh=(0,) * HOURS_PER_DAY),)
+LEAST_MICROS = round(2 * UNIT * (1 + 1 / 8))
+"""Operation of the usual task, and an eighth of it for room."""
 RECOVERY_SLOTS = 2 * HORIZON_SLOTS
 """After so many slots of a usual day, prices are what they are without whatever came before."""
 
@@ -106,12 +108,12 @@ def check_recovered(market: Market, factor: float = 1.5, tariffs: tuple[Tariff, 
     assert usual / factor <= found <= usual * factor
 
 
-def test_a_day_without_a_bid_costs_what_operation_does():
+def test_a_day_without_a_bid_costs_what_operation_does_and_the_least_for_room():
     market = Market.open()
     before = market.quote()
     for _ in range(5 * HORIZON_SLOTS):
         market.tick()
-        assert market.quote() == before == 2 * UNIT + 1
+        assert market.quote() == before == LEAST_MICROS + 1
     check_recovered(market)
 
 
@@ -136,16 +138,17 @@ def test_one_user_who_buys_half_of_the_fleet_at_a_thousand_times_the_rest_is_for
     check_recovered(market)
 
 
-def test_bids_that_are_all_alike_are_sold_until_there_is_no_room():
+@pytest.mark.parametrize("per_slot", [1, 2, 3, 6])
+def test_bids_that_are_all_alike_are_sold_until_there_is_no_room(per_slot):
+    """Two per slot just fit; of more, as many win, and some that take the room after the last slot."""
     market = Market.open()
-    won = 0
+    outcomes = []
     for _ in range(RECOVERY_SLOTS):
-        for _ in range(3):
-            won += isinstance(market.bid(10.0), JobAdmitted)
+        outcomes += [market.bid(10.0) for _ in range(per_slot)]
         market.tick()
-        assert (market.quote() or 0) <= 10 * UNIT * 1.1
-    room = 4 * RECOVERY_SLOTS // 2
-    assert won > room / 2
+        assert (market.quote() or 0) <= 10 * UNIT
+    won = sum(isinstance(outcome, JobAdmitted) for outcome in outcomes)
+    assert won >= min(per_slot, len(NODES) // 2) * RECOVERY_SLOTS
     check_recovered(market)
 
 
@@ -181,7 +184,7 @@ def test_where_operation_costs_nothing_a_first_bid_of_next_to_nothing_is_soon_ou
     low, usual = Market.open(tariffs=FREE), Market.open(tariffs=FREE)
     assert isinstance(low.bid(2 / UNIT), JobAdmitted)
     kept_low, quotes = low.usual(HORIZON_SLOTS), usual.usual(HORIZON_SLOTS)
-    assert kept_low[1] < quotes[1] / 2
+    assert kept_low[2] < quotes[2] / 2
     assert all(cheap >= quote / 2 for cheap, quote in zip(kept_low[3:], quotes[3:], strict=True))
 
 
@@ -190,7 +193,7 @@ def test_a_clock_that_jumps_forgets_what_is_long_ago(days):
     market = Market.open()
     market.usual(RECOVERY_SLOTS)
     market.tick(int(days * 86_400 / SLOT_S))
-    assert market.quote() == 2 * UNIT + 1, "operation alone"
+    assert market.quote() == LEAST_MICROS + 1
     check_recovered(market)
 
 
@@ -211,15 +214,15 @@ def held_up(market: Market, losers: int, slots: int) -> list[int]:
 @pytest.mark.parametrize("losers", [1, 4, 40])
 def test_losers_hold_a_price_up_while_there_are_sales_and_hardly_raise_it(losers):
     """The worst that was found: who loses just below the price in every slot keeps it from falling for as
-    long as others buy, here at up to five times what it falls to without them, by as many units as
-    `MOST_UNSOLD` times the sold ones. It rises by 2 % at most beyond what it would have been: they leave less
+    long as others buy, here at up to three times what it falls to without them, by as many units as
+    `MOST_UNSOLD` times the sold ones. It rises by 4 % at most beyond what it would have been: they leave less
     room to winners, whose highest offers the guard is read off. Without them it falls as it would have."""
     market, alone = Market.open(), Market.open()
     market.usual(RECOVERY_SLOTS)
     alone.usual(RECOVERY_SLOTS)
     quotes, spared = held_up(market, losers, 2 * HORIZON_SLOTS), held_up(alone, 0, 2 * HORIZON_SLOTS)
-    assert max(quotes) <= 1.02 * max(spared)
-    assert spared[-1] < quotes[-1] <= 6 * spared[-1]
+    assert max(quotes) <= 1.04 * max(spared)
+    assert spared[-1] < quotes[-1] <= 3 * spared[-1]
     after = held_up(market, 0, RECOVERY_SLOTS)
     assert after[-1] <= 1.1 * spared[-1]
 
@@ -233,4 +236,4 @@ def test_where_nobody_buys_losers_hold_nothing_up():
             assert price is not None
             assert isinstance(market.bid((price - 1) / UNIT), JobRejected)
         market.tick()
-    assert market.quote() <= 1.1 * 2 * UNIT
+    assert market.quote() <= 1.1 * LEAST_MICROS

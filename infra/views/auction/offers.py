@@ -57,12 +57,12 @@ def describe_basis(basis: PriceBasis) -> str:
         "asked for; "
     )
     if basis.guard_micros_per_thousand_samples == 0:
-        return f"{demand}room costs nothing (base and guard level 0)"
+        return f"{demand}room costs the least (base and guard level 0)"
     base = units(round(basis.base_micros_per_thousand_samples))
     guard = units(round(basis.guard_micros_per_thousand_samples))
     return (
-        f"{demand}base level {base} per thousand samples of room ahead, and up to half of the guard level, "
-        f"{guard}, more in full slots"
+        f"{demand}base level {base} per thousand samples of room ahead, and in full slots more, towards the "
+        f"guard level, {guard}"
     )
 
 

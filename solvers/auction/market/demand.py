@@ -175,6 +175,11 @@ class Demand(NamedTuple):
         """
         return cast(Floats, np.ceil(full_costs * self.compute_share))
 
+    @property
+    def larger_share(self) -> Floats:
+        """(classes,) of a node's compute or memory, whichever the task takes more of: what others lose."""
+        return np.maximum(self.compute_share, self.memory_share)
+
     def least_node_slots(self) -> float:
         """What all of the work takes of compute and memory together, on the class that takes least."""
         runs = self.samples > 0

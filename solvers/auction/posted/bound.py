@@ -87,10 +87,16 @@ class ConstantPrices:
             for point in self._points
         )
 
-    def open(self, last_slot: int, units_per_slot: float) -> None:
-        """A bid could use the slots up to this one: node-slots there count from now on."""
-        opened = last_slot + 1 - self._period_first_slot - len(self._open)
+    def open(self, first_slot: int, last_slot: int, units_per_slot: float) -> None:
+        """A bid could use the slots between these two: node-slots there count from now on.
+
+        Args:
+            first_slot: no less than with earlier bids. Slots before it that none of them could use stay out.
+        """
+        idle = max(first_slot - self._period_first_slot - len(self._open), 0)
+        opened = last_slot + 1 - self._period_first_slot - len(self._open) - idle
         if opened > 0:
+            self._open += [[0.0, 0.0] for _ in range(idle)]
             self._open += [[units_per_slot, units_per_slot] for _ in range(opened)]
             self._own = [units + opened * units_per_slot for units in self._own]
 

@@ -5,8 +5,9 @@ ahead, just fits into what is still free there. This is the dual price of the re
 Jasin, S. Kumar, "A Re-Solving Heuristic with Bounded Revenue Loss for Network Revenue Management with
 Customer Choice", 2012), and it follows the gap between use and room as dual mirror descent does (S. Balseiro,
 H. Lu, V. Mirrokni, "The Best of Many Worlds", 2023). A part of what is free is kept for demand that
-fluctuates, as a safety stock is: the larger, the fewer tasks the zone holds. The *guard* is the density at
-which what is asked for would fit into a fifth of that room: what the last room of a slot is kept for.
+fluctuates, as a safety stock is: the larger, the fewer tasks the zone holds and the more their offers differ.
+The *guard* is the density at which what is asked for would fit into a fifth of that room: what the last room
+of a slot is kept for.
 
 Both rise only with awards, by no more than a factor for the share of the span that is sold, and fall by no
 more than a part per slot. What awards that were withdrawn had raised them by is taken back as well when the
@@ -17,17 +18,24 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from solvers.auction.posted.demand_curve import DemandCurve
+from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE, DemandCurve
 from solvers.auction.posted.room import Ahead
 
 _SPAN_WINDOWS = 2.2
 """The span ahead is so many times the mean window of what is sold: bids are planned over it."""
 _UNHEARD = 0.2
 """Before bids of this part of the span were heard, demand is taken to be so much less than what was heard."""
-_MARGIN_DEVIATIONS = 2.0
+_MARGIN_DEVIATIONS = 3.0
 """Room for so many standard deviations of the sales that would fill the span is kept for demand that
-fluctuates: much of a zone that holds a few tasks at once, little of one that holds hundreds."""
+fluctuates, where some offer far more than others: much of a zone that holds a few tasks at once, little of
+one that holds hundreds. Where all offer alike nothing is kept, since what is sold later brings no more."""
 _GUARD_ROOM = 0.2
+LOW_PART = 15 / 16
+"""What so large a part of the sold units offered or more is low: not the lowest, which a bid of next to
+nothing could be."""
+_JUST_BELOW = 1 - 1 / CLASSES_PER_OCTAVE
+"""Levels are a class below the density that they are read off, so that who offers just that can win: of those
+who offer alike as many as there is room for."""
 _RECENT = 0.1
 """Part of the span over which demand is averaged to find out that it has changed."""
 _FASTEST_FALL = 0.5
@@ -55,6 +63,11 @@ class Levels:
         if window is None:
             return self.horizon_slots
         return max(min(int(_SPAN_WINDOWS * window), self.horizon_slots), 1)
+
+    @property
+    def lost_at(self) -> float:
+        """Up to which density a bid that loses now is counted: no level that is read off it is higher."""
+        return self.base / _JUST_BELOW
 
     def recent_slots(self, curve: DemandCurve) -> float:
         """Over how many slots a change of demand is looked for."""
@@ -92,8 +105,18 @@ class Levels:
 
     def _wanted(self, curve: DemandCurve, ahead: Ahead) -> "Levels":
         span = self.span_slots(curve)
-        fitting = _usable(ahead, curve.mean_sale_units) * (curve.slots + _UNHEARD * span) / span
-        return Levels(self.horizon_slots, curve.density_at(fitting), curve.density_at(_GUARD_ROOM * fitting))
+        fitting = max(ahead.free, 0.0) * (curve.slots + _UNHEARD * span) / span
+        high = curve.density_at(_GUARD_ROOM * fitting)
+        if high > 0:
+            low = max(curve.density_at(fitting), curve.sold_density(LOW_PART))
+            spread = max(1.0 - low / high, 0.0)
+            deviation = math.sqrt(curve.mean_sale_units / max(ahead.whole, 1.0))
+            fitting /= 1.0 + _MARGIN_DEVIATIONS * spread * deviation
+        return Levels(
+            self.horizon_slots,
+            _JUST_BELOW * curve.density_at(fitting),
+            _JUST_BELOW * curve.density_at(_GUARD_ROOM * fitting),
+        )
 
 
 @dataclass(frozen=True)
@@ -121,12 +144,6 @@ def least_level(operational_per_unit: float, low_offer: float) -> float:
     if operational_per_unit > 0:
         return _FIRST_STEP * operational_per_unit
     return _FIRST_OFFER * low_offer
-
-
-def _usable(ahead: Ahead, sale_units: float) -> float:
-    """What demand may fill on average, so that it seldom asks for more than is free."""
-    deviation = math.sqrt(sale_units / max(ahead.whole, 1.0))
-    return max(ahead.free, 0.0) / (1.0 + _MARGIN_DEVIATIONS * deviation)
 
 
 def _risen(level: float, wanted: float, least: float, factor: float) -> float:

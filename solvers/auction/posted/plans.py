@@ -33,17 +33,19 @@ def cheapest(
     demand: Demand,
     compute_price: Floats,
     memory_price: Floats,
+    floor: Floats,
     operational: Floats,
     delays_slots: Ints,
     prices_micros: Floats,
     budget_steps: int,
 ) -> Found:
-    """The least vendor's price + operation + sum of (s lambda + r phi) over the chosen node-slots.
+    """The least vendor's price + operation + sum of max(s lambda + r phi, floor) over the chosen node-slots.
 
     Of a class's nodes with room it takes the fullest.
 
     Args:
         compute_price, memory_price: (slots, classes) micros per node-slot.
+        floor: (slots, classes) the least that the task's room costs there, in micros.
         operational: (slots, classes) micros.
     """
     slots, classes = operational.shape
@@ -55,11 +57,11 @@ def cheapest(
                 continue
             fullest[slot, index] = fullest_row(node_slots, demand, slot, index)
             if fullest[slot, index] != NO_CHOICE:
-                costs[slot, index] = (
+                room = (
                     compute_price[slot, index] * demand.compute_share[index]
                     + memory_price[slot, index] * demand.memory_share[index]
-                    + operational[slot, index]
                 )
+                costs[slot, index] = max(room, floor[slot, index]) + operational[slot, index]
     plan = cheapest_plan(
         costs, demand.samples, demand.work_samples, delays_slots, prices_micros, np.inf, budget_steps
     )

@@ -1,10 +1,10 @@
 """Posted prices of a zone: of compute and of memory, per slot and class of nodes, and how they move.
 
 A node-slot of a class costs its units (`units.py`) times the base level, and more as the class fills up in
-the slot: half of the guard level times the square of what is taken (`levels.py`). Of the two resources, the
-one that is scarcer carries the price. No bid moves a price before it is decided, losing bids never raise one,
-and within a slot none falls; from slot to slot it falls by a bounded part, and by what withdrawn bids had
-raised it by.
+the slot: part of the way to the guard level, by the square of what is taken (`levels.py`). Of the two
+resources, the one that is scarcer carries the price. In an empty zone room costs a part of what using it
+would cost. No bid moves a price before it is decided, losing bids never raise one, and within a slot none
+falls; from slot to slot it falls by a bounded part, and by what withdrawn bids had raised it by.
 """
 
 import math
@@ -23,20 +23,21 @@ from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
 from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE, DemandCurve, power
-from solvers.auction.posted.levels import NO_RISE, Levels, Rise, least_level
+from solvers.auction.posted.levels import LOW_PART, NO_RISE, Levels, Rise, least_level
 from solvers.auction.posted.plans import Found, cheapest
 from solvers.auction.posted.room import Ahead, Room
 from solvers.auction.posted.units import least_cost_micros, least_memory_units, more_units
 from solvers.compiled import Floats
 
-_GUARD_PART = 0.5
+_GUARD_PART = 0.7
+_FLOOR_PART = 1 / 8
+"""Room costs at least this part of what it would cost to use all that is reserved: who reserves what others
+need and uses little of it, or withdraws, pays for it in an empty zone too."""
 _LEAST_UNDONE = 1 - 1 / CLASSES_PER_OCTAVE
 """Who lost at a base that bids had raised which are withdrawn counts lower if they had raised it by more than
 the width of a class: less would lower whoever lost at the edge of one, for next to nothing."""
 _TYPICAL_PART = 0.5
 """What so large a part of the sold units offered or more is typical."""
-_LOW_PART = 15 / 16
-"""Likewise low: not the lowest, which a bid of next to nothing could be."""
 
 
 class PostedPrices:
@@ -65,7 +66,7 @@ class PostedPrices:
 
     def advance(self) -> None:
         passed = self._market.first_slot - self._first_slot
-        lost_at = self.levels.base
+        lost_at = self.levels.lost_at
         if passed > 0:
             self._first_slot = self._market.first_slot
             kept = power(1.0 - self.levels.fall(self.curve), passed)
@@ -83,7 +84,9 @@ class PostedPrices:
     def judge(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
         if window is None:
             return Counted(slot=self._first_slot)
-        self._certificate.open(self._first_slot + window.columns.stop - 1, self._room.units_per_slot)
+        self._certificate.open(
+            self._first_slot, self._first_slot + window.columns.stop - 1, self._room.units_per_slot
+        )
         counted = Counted(
             net_micros=bid_micros - least_cost_micros(request.demand, window),
             compute_units=float(request.demand.work_samples),
@@ -97,7 +100,7 @@ class PostedPrices:
     def lost(self, counted: Counted) -> None:
         units = self._units(counted)
         if units > 0:
-            self.curve.lose(min(counted.net_micros / units, self.levels.base), units)
+            self.curve.lose(min(counted.net_micros / units, self.levels.lost_at), units)
 
     def rise(self, schedule: Schedule, demand: Demand, counted: Counted, welfare_micros: int) -> float:  # noqa: ARG002
         return 0.0
@@ -177,6 +180,7 @@ class PostedPrices:
             demand,
             self.compute_price[columns],
             self.memory_price[columns],
+            self._market.full_costs[columns] * (_FLOOR_PART * demand.larger_share),
             window.operational,
             window.delays_slots,
             window.prices_micros,
@@ -248,7 +252,8 @@ class PostedPrices:
                     (before._node_units[old_place], known.classes[old_place].capacity_gib),
                     (self._node_units[place], fleet.classes[place].capacity_gib),
                 )
-            self._certificate.add_room_ahead(self._first_slot, *more)
+            if any(more):
+                self._certificate.add_room_ahead(self._first_slot, *more)
         old_index = {(c.gpu_type, c.tariff.name): index for index, c in enumerate(known.classes)}
         kept = min(len(self.compute_price), len(before.compute_price))
         for index, node_class in enumerate(fleet.classes):
@@ -305,6 +310,7 @@ class PostedPrices:
             demand,
             weights[0] * self._compute_part,
             weights[1] * (1 - self._compute_part),
+            np.zeros_like(window.operational),
             window.operational,
             window.delays_slots,
             window.prices_micros,
@@ -334,10 +340,11 @@ class PostedPrices:
 
     def _post(self, sold_units: float = 0.0) -> None:
         """Move the levels, and raise every price that is below what they make it."""
-        least = least_level(self._operational_per_unit(), self.curve.sold_density(_LOW_PART))
+        least = least_level(self._operational_per_unit(), self.curve.sold_density(LOW_PART))
         self.levels.rise(self.curve, self._ahead(), sold_units, least)
         part, taken = self._compute_part, self._room.taken
-        weighted = self._node_units * (self.levels.base + _GUARD_PART * self.levels.guard * taken * taken)
+        base, guard = self.levels.base, self.levels.guard
+        weighted = self._node_units * (base + _GUARD_PART * (guard - base) * taken * taken)
         np.maximum(self.compute_price, part * weighted[0], out=self.compute_price)
         np.maximum(self.memory_price, (1 - part) * weighted[1], out=self.memory_price)
 
@@ -348,7 +355,7 @@ class PostedPrices:
         """Take back what bids that were withdrawn in the slot before had raised prices by.
 
         Args:
-            lost_at: the base level in that slot.
+            lost_at: up to which density bids that lost in that slot count.
         """
         if self.withdrawn_rise != NO_RISE:
             if self.withdrawn_rise.base_part < _LEAST_UNDONE:

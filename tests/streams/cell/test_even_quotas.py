@@ -65,8 +65,8 @@ def test_a_claim_to_be_slower_asks_for_the_same_unless_it_takes_more_slots(work,
 
 def test_a_job_is_trained_in_even_parts_and_pays_for_no_more(bench):
     (admitted,) = bench.send(bid(work_samples=150, speed_samples_per_s={"fast": 10.0}))
-    # Two slots of three quarters of a node.
-    assert admitted.payment_micros == 3 * UNIT // 2
+    # Two slots of three quarters of a node, and an eighth of what they cost to run for the room.
+    assert admitted.payment_micros == 3 * UNIT // 2 * 9 // 8
     done = 0
     for slot, node in nodes_by_slot(admitted).items():
         (assigned,) = [o for o in bench.send(tick(slot)) if hasattr(o, "runs")]

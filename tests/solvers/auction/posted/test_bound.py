@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgpack
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -174,7 +175,7 @@ def best_value(offers, room: float) -> float:
 @given(OFFERS, st.floats(10.0, 10_000.0))
 def test_the_price_chosen_is_the_best_there_is_but_for_the_width_of_a_class(offers, units_per_slot):
     prices = ConstantPrices(0, 10)
-    prices.open(1, units_per_slot)
+    prices.open(0, 1, units_per_slot)
     for offer in offers:
         prices.judge(*offer)
     total = sum(net for net, _, _ in offers)
@@ -189,7 +190,7 @@ def test_the_price_chosen_is_the_best_there_is_but_for_the_width_of_a_class(offe
 def test_a_bid_that_is_withdrawn_in_its_period_counts_no_more(offers, withdrawn):
     prices, without = ConstantPrices(0, 10), ConstantPrices(0, 10)
     for one in (prices, without):
-        one.open(3, 50.0)
+        one.open(0, 3, 50.0)
     for offer in offers:
         prices.judge(*offer)
         without.judge(*offer)
@@ -216,7 +217,7 @@ def test_a_year_leaves_no_more_behind_than_two_horizons():
     for slot in range(days * horizon_slots):
         prices.advance(slot)
         if rng.random() < 0.1:
-            prices.open(slot + rng.randrange(horizon_slots), 1_000.0)
+            prices.open(slot, slot + rng.randrange(horizon_slots), 1_000.0)
             units = rng.uniform(1.0, 1_000.0)
             prices.judge(int(units * rng.lognormvariate(0, 1) * 1_000), units, units * rng.uniform(0.1, 2.0))
         if slot % horizon_slots == horizon_slots - 1:
@@ -230,14 +231,14 @@ def test_a_year_leaves_no_more_behind_than_two_horizons():
 @given(OFFERS, OFFERS, st.integers(1, 30))
 def test_it_goes_on_from_its_state(offers, after, slots):
     prices = ConstantPrices(0, 10)
-    prices.open(3, 50.0)
+    prices.open(0, 3, 50.0)
     for offer in offers:
         prices.judge(*offer)
     prices.advance(slots)
     twin = ConstantPrices(0, 10)
     twin.restore(msgpack.unpackb(msgpack.packb(prices.state())))
     for one in (prices, twin):
-        one.open(slots + 4, 70.0)
+        one.open(slots, slots + 4, 70.0)
         for offer in after:
             one.judge(*offer)
         one.advance(slots + 3)
@@ -255,7 +256,7 @@ def test_what_was_counted_elsewhere_is_added_and_none_of_it_is_forgotten_twice(o
         prices.take_back(*offer, slot=5)
         prices.take_back(*offer, slot=4)
     assert prices.bound_micros == micros
-    prices.open(6, 10.0)
+    prices.open(5, 6, 10.0)
     for offer in offers:
         prices.judge(*offer)
     assert prices.bound_micros == micros + sum(net for net, _, _ in offers)
@@ -282,3 +283,17 @@ def test_room_that_a_node_gains_covers_what_plans_hold_before_and_after(before, 
     for held_compute, held_memory in first_and_then(before, now):
         assert held_compute <= before[0] + compute + 1e-9
         assert held_memory <= before[0] + memory + 1e-9
+
+
+def test_slots_that_no_bid_could_use_do_not_count():
+    """Two bursts that ask for more than there is: the bound is twice that of one, however long the pause."""
+    bounds = []
+    for pause_slots in (0, 3, 8):
+        prices = ConstantPrices(0, 20)
+        for slot in (0, 4 + pause_slots):
+            prices.open(slot, slot + 3, 10.0)
+            for _ in range(100):
+                prices.judge(1_000, 10.0, 10.0)
+        prices.advance(4 + pause_slots)
+        bounds.append(prices.bound_micros)
+    assert bounds[0] == bounds[1] == bounds[2] == pytest.approx(2 * 4 * 1_000, rel=1e-3)

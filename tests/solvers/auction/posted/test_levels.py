@@ -102,15 +102,20 @@ def test_undoing_leaves_what_the_other_demand_asks_for(sales, undone):
         assert min(old, asked) <= now <= old
 
 
-@pytest.mark.parametrize(("tasks_that_fill_it", "kept_part"), [(1, 2 / 3), (16, 1 / 3), (1_600, 1 / 21)])
-def test_the_fewer_tasks_a_zone_holds_the_more_of_it_is_kept_for_demand_that_fluctuates(
-    tasks_that_fill_it, kept_part
+@pytest.mark.parametrize(
+    ("high", "tasks_that_fill_it", "kept_part"),
+    [(1e12, 9, 1 / 2), (1e12, 16, 3 / 7), (1e12, 1_600, 3 / 43), (16.0, 4, 3 / 7), (8.0, 1, 0.0)],
+)
+def test_the_fewer_tasks_a_zone_holds_and_the_more_they_differ_the_more_of_it_is_kept(
+    high, tasks_that_fill_it, kept_part
 ):
-    """The level rises as soon as all that is asked for does not fit into the rest."""
+    """The level rises as soon as all that is asked for, half of it at 8 and half at a higher density, does
+    not fit into the rest."""
     ahead = Ahead(10_000.0, 10_000.0)
     curve = DemandCurve(HORIZON_SLOTS)
     for _ in range(50 * HORIZON_SLOTS):
-        curve.sell(8.0, ahead.whole / tasks_that_fill_it, HORIZON_SLOTS)
+        for density in (8.0, high):
+            curve.sell(density, ahead.whole / tasks_that_fill_it, HORIZON_SLOTS)
         curve.advance(1, 2.0)
     assert curve.mean_sale_units == pytest.approx(ahead.whole / tasks_that_fill_it)
     remembered = curve.units_per_slot * (HORIZON_SLOTS - 1)
@@ -120,3 +125,11 @@ def test_the_fewer_tasks_a_zone_holds_the_more_of_it_is_kept_for_demand_that_flu
         free = part * remembered / fitting * ahead.free
         levels.rise(curve, Ahead(free, ahead.whole), 0.0, least=math.inf)
         assert (levels.base > 0) == is_dear
+
+
+def test_of_those_who_offer_alike_some_can_win_however_many_they_are():
+    curve, levels = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
+    for _ in range(100):
+        curve.sell(8.0, AHEAD.whole, 4)
+    levels.rise(curve, AHEAD, 0.0, least=math.inf)
+    assert levels.base == levels.guard < levels.lost_at == 8.0
