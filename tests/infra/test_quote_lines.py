@@ -28,8 +28,8 @@ def test_a_quote_says_what_prices_that_find_themselves_were_read_off() -> None:
         (line,) = [line for line in describe(quoted) if line.startswith("priced by ")]
         return line
 
-    assert told().endswith("; room costs nothing (base and guard level 0)")
-    while "room costs nothing" in told():
+    assert told().endswith("; room costs the least (base and guard level 0)")
+    while "room costs the least" in told():
         bench.send(bid(f"j{len(bench.ledger)}", 50.0))
     assert "; base level " in told()
-    assert "half of the guard level, " in told()
+    assert "towards the guard level, " in told()
