@@ -291,8 +291,8 @@ def honest_value(fleet: Fleet, slots: int) -> int:
 
 def test_who_keeps_absurd_bids_pays_half_of_what_others_lose_or_more():
     """What is kept is paid for at the prices that the bids before have raised. The worst of eight ways
-    that were tried, on this fleet and with twice the demand, cost others 1.8 times what was paid; a part of it
-    is the room that was taken."""
+    that were tried, on this fleet and with twice the demand, cost others 1.8 times what was paid; a part of
+    it is the room that was taken."""
     fleet = Fleet(is_warm=False, is_free=False)
     spared = fleet.fork()
     won, paid_micros = fleet.attack(3 * NODE_SLOT_SAMPLES)
