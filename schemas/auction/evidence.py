@@ -108,7 +108,7 @@ class PriceBasis(Record):
     base_micros_per_thousand_samples: float
     """What room costs everywhere ahead, per thousand samples that nodes could train in it."""
     guard_micros_per_thousand_samples: float
-    """What the last room of a slot is kept for: half of this comes on top where a class is full."""
+    """What the last room of a slot is kept for: where a class is full, room costs seven tenths of the way to it."""
     compute_part: float
     """Of the price of room; the rest is for memory."""
     span_slots: int
