@@ -108,8 +108,8 @@ class PriceBasis(Record):
     base_micros_per_thousand_samples: float
     """What room costs everywhere ahead, per thousand samples that nodes could train in it."""
     guard_micros_per_thousand_samples: float
-    """What the last room of a slot is kept for: where a class is full, room costs seven tenths of the way from
-    the base to it."""
+    """What the last room of a slot is kept for: where a class is full, room costs seven tenths of the way
+    from the base to it."""
     compute_part: float
     """Of the price of room; the rest is for memory."""
     span_slots: int
