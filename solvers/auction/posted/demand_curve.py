@@ -22,6 +22,8 @@ from solvers.compiled import Floats, Ints
 CLASSES_PER_OCTAVE = 32
 """Densities are counted in classes this fine, from a density of the zone's own: so no unit of money is
 special."""
+A_CLASS_LOWER = 1 - 1 / CLASSES_PER_OCTAVE
+"""Times this a density is a class lower, or two."""
 MOST_UNSOLD = 4.0
 SURPRISE = 2.0
 """So many times more or less than remembered is far, and a standard deviation more: of few bids, twice as

@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE, DemandCurve
+from solvers.auction.posted.demand_curve import A_CLASS_LOWER, DemandCurve
 from solvers.auction.posted.room import Ahead
 
 _SPAN_WINDOWS = 2.2
@@ -33,9 +33,6 @@ _GUARD_ROOM = 0.2
 LOW_PART = 15 / 16
 """What so large a part of the sold units offered or more is low: not the lowest, which a bid of next to
 nothing could be."""
-_JUST_BELOW = 1 - 1 / CLASSES_PER_OCTAVE
-"""Levels are a class below the density that they are read off, so that who offers just that can win: of those
-who offer alike as many as there is room for."""
 _RECENT = 0.1
 """Part of the span over which demand is averaged to find out that it has changed."""
 _FASTEST_FALL = 0.5
@@ -67,7 +64,7 @@ class Levels:
     @property
     def lost_at(self) -> float:
         """Up to which density a bid that loses now is counted: no level that is read off it is higher."""
-        return self.base / _JUST_BELOW
+        return self.base / A_CLASS_LOWER
 
     def recent_slots(self, curve: DemandCurve) -> float:
         """Over how many slots a change of demand is looked for."""
@@ -98,7 +95,8 @@ class Levels:
         """Take back a rise, but for what the curve asks for without it; returns to which part prices fall."""
         wanted = self._wanted(curve, ahead)
         base = max(self.base * rise.base_part, min(self.base, wanted.base))
-        guard = max(self.guard * rise.guard_part, min(self.guard, wanted.guard))
+        # Not below the base, which others may have raised since by more than the guard.
+        guard = max(self.guard * rise.guard_part, min(self.guard, wanted.guard), base)
         parts = [now / before for now, before in ((base, self.base), (guard, self.guard)) if before > 0]
         self.base, self.guard = base, guard
         return max(parts, default=1.0)
@@ -107,15 +105,18 @@ class Levels:
         span = self.span_slots(curve)
         fitting = max(ahead.free, 0.0) * (curve.slots + _UNHEARD * span) / span
         high = curve.density_at(_GUARD_ROOM * fitting)
-        if high > 0:
-            low = max(curve.density_at(fitting), curve.sold_density(LOW_PART))
-            spread = max(1.0 - low / high, 0.0)
-            deviation = math.sqrt(curve.mean_sale_units / max(ahead.whole, 1.0))
-            fitting /= 1.0 + _MARGIN_DEVIATIONS * spread * deviation
+        if high <= 0:
+            return Levels(self.horizon_slots)
+        low = max(curve.density_at(fitting), curve.sold_density(LOW_PART))
+        spread = max(1.0 - low / high, 0.0)
+        deviation = math.sqrt(curve.mean_sale_units / max(ahead.whole, 1.0))
+        fitting /= 1.0 + _MARGIN_DEVIATIONS * spread * deviation
+        # A class below, so that who offers just what they are read off can win: of those who offer alike as
+        # many as there is room for.
         return Levels(
             self.horizon_slots,
-            _JUST_BELOW * curve.density_at(fitting),
-            _JUST_BELOW * curve.density_at(_GUARD_ROOM * fitting),
+            A_CLASS_LOWER * curve.density_at(fitting),
+            A_CLASS_LOWER * curve.density_at(_GUARD_ROOM * fitting),
         )
 
 

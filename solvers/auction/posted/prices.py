@@ -22,7 +22,7 @@ from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
-from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE, DemandCurve, power
+from solvers.auction.posted.demand_curve import A_CLASS_LOWER, DemandCurve, power
 from solvers.auction.posted.levels import LOW_PART, NO_RISE, Levels, Rise, least_level
 from solvers.auction.posted.plans import Found, cheapest
 from solvers.auction.posted.room import Ahead, Room
@@ -33,9 +33,6 @@ _GUARD_PART = 0.7
 _FLOOR_PART = 1 / 8
 """Room costs at least this part of what it would cost to use all that is reserved: who reserves what others
 need and uses little of it, or withdraws, pays for it in an empty zone too."""
-_LEAST_UNDONE = 1 - 1 / CLASSES_PER_OCTAVE
-"""Who lost at a base that bids had raised which are withdrawn counts lower if they had raised it by more than
-the width of a class: less would lower whoever lost at the edge of one, for next to nothing."""
 _TYPICAL_PART = 0.5
 """What so large a part of the sold units offered or more is typical."""
 
@@ -358,8 +355,9 @@ class PostedPrices:
             lost_at: up to which density bids that lost in that slot count.
         """
         if self.withdrawn_rise != NO_RISE:
-            if self.withdrawn_rise.base_part < _LEAST_UNDONE:
-                self.curve.lower_losers(lost_at * self.withdrawn_rise.base_part / _LEAST_UNDONE)
+            # A rise of less than a class would lower whoever lost at the edge of one, for next to nothing.
+            if self.withdrawn_rise.base_part < A_CLASS_LOWER:
+                self.curve.lower_losers(lost_at * self.withdrawn_rise.base_part / A_CLASS_LOWER)
             kept = self.levels.undo(self.withdrawn_rise, self.curve, self._ahead())
             self.compute_price *= kept
             self.memory_price *= kept

@@ -102,6 +102,21 @@ def test_undoing_leaves_what_the_other_demand_asks_for(sales, undone):
         assert min(old, asked) <= now <= old
 
 
+@settings(max_examples=examples(500))
+@given(SALES, SALES, st.floats(0.0, 10_000.0))
+def test_the_guard_stays_above_the_base_whatever_room_there_is_by_then(sales, undone, free):
+    curve, levels = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
+    rise = NO_RISE
+    for sale in undone:
+        rise = rise.times(sell(levels, curve, sale))
+    for sale in sales:
+        sell(levels, curve, sale)
+    for density, units, _ in undone:
+        curve.take_back(density, units, 4, age_slots=0)
+    levels.undo(rise, curve, Ahead(free, 10_000.0))
+    assert 0.0 <= levels.base <= levels.guard
+
+
 @pytest.mark.parametrize(
     ("high", "tasks_that_fill_it", "kept_part"),
     [(1e12, 9, 1 / 2), (1e12, 16, 3 / 7), (1e12, 1_600, 3 / 43), (16.0, 4, 3 / 7), (8.0, 1, 0.0)],
