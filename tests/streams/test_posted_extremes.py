@@ -211,7 +211,7 @@ def held_up(market: Market, losers: int, slots: int) -> list[int]:
     return quotes
 
 
-@pytest.mark.parametrize("losers", [1, 4, 40])
+@pytest.mark.parametrize("losers", [4, *(pytest.param(losers, marks=pytest.mark.long) for losers in (1, 40))])
 def test_losers_hold_a_price_up_while_there_are_sales_and_hardly_raise_it(losers):
     """The worst that was found: who loses just below the price in every slot keeps it from falling for as
     long as others buy, here at up to three times what it falls to without them, by as many units as

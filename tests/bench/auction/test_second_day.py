@@ -19,6 +19,7 @@ from infra.errors import CommandError
 from infra.views.auction.figures import AuctionFigures
 from schemas.auction.settings import EarliestFinishPolicy
 from tests.bench.auction.rows import TINY
+from tests.support.examples import LONG
 
 BUSY = replace(TINY, arrivals_per_slot=12.0)
 
@@ -36,7 +37,7 @@ def welfare_of(day):
 
 
 @pytest.mark.parametrize("policy_of", [learning, eft])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(3 if LONG else 1))
 def test_the_first_day_is_worth_what_it_is_alone_and_the_second_the_rest(policy_of, seed):
     before, day = (BUSY, 1_000_000 + seed), (BUSY, seed)
     values = simulate_second_day(before, day, policy_of)
@@ -46,7 +47,7 @@ def test_the_first_day_is_worth_what_it_is_alone_and_the_second_the_rest(policy_
     assert values["welfare_micros"] == together - values["before_welfare_micros"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(3 if LONG else 1))
 def test_who_remembers_nothing_does_on_the_second_day_what_it_does_on_the_first(seed):
     values = simulate_second_day((BUSY, 1_000_000 + seed), (BUSY, seed), eft)
     assert values["welfare_micros"] == welfare_of(simulate_day(BUSY, seed, eft))

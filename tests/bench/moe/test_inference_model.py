@@ -1,7 +1,7 @@
 """The model of a service decides as the serving code does, and drawn routing is what it claims to be."""
 
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,20 +70,29 @@ def test_tokens_are_counted_by_rank():
     assert counts_of(np.array([[0, 0, 2], [1, 1, 1]]), 3).tolist() == [[2, 0, 1], [0, 3, 0]]
 
 
-@pytest.mark.parametrize("scheme", ["balanced", "lina", "without_estimation", "one_per_device", "ideal"])
-def test_the_model_passes_layers_as_the_serving_code_does(scheme: str, tmp_path: Path):
-    result = run_ranks(
+SERVED = ("balanced", "lina", "without_estimation", "one_per_device", "ideal")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the first of two ranks says of batches that the serving code served by all schemes."""
+    results = run_ranks(
         serve,
         loopback(2),
-        tmp_path,
+        tmp_path_factory.mktemp("served"),
         120.0,
         settings=[SETTING.to_json()],
-        schemes=[scheme],
+        schemes=SERVED,
         profiled=2,
         timed=4,
         seed=1,
     )
-    rows = result[0]["settings"][0][scheme]
+    return results[0]
+
+
+@pytest.mark.parametrize("scheme", SERVED)
+def test_the_model_passes_layers_as_the_serving_code_does(scheme: str, served: dict[str, Any]):
+    rows = served["settings"][0][scheme]
     routing = DrawnRouting(SETTING, 1)
     batches = [routing.batch(number) for number in range(6)]
     model = ModelledService(scheme, 6, 2, 3, COSTS)
@@ -92,11 +101,11 @@ def test_the_model_passes_layers_as_the_serving_code_does(scheme: str, tmp_path:
         steps = model.serve(batch)
         assert row["batch_s"] > 0
         assert batch_s(steps) > 0
-        for served, step in zip(row["layers"], steps, strict=True):
-            assert served["busiest"] == pytest.approx(step.load * 64)
-            assert served["revised"] == step.revised
-            assert served["foretold"] == step.foretold
-    assert min(result[0]["costs"].values()) >= 0
+        for layer, step in zip(row["layers"], steps, strict=True):
+            assert layer["busiest"] == pytest.approx(step.load * 64)
+            assert layer["revised"] == step.revised
+            assert layer["foretold"] == step.foretold
+    assert min(served["costs"].values()) >= 0
 
 
 def test_the_default_is_ahead_of_its_rivals_where_routing_is_skewed():

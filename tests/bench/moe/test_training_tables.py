@@ -7,6 +7,7 @@ import matplotlib
 import pytest
 
 from bench.charts import columns_of
+from bench.figures import Table
 from bench.moe.model_of_training import Costs, costs_of, modelled_step
 from bench.moe.training import designs
 from bench.moe.training_shape import Shape
@@ -44,6 +45,11 @@ def measured() -> Measured:
     )
 
 
+@pytest.fixture(scope="module")
+def tables(measured: Measured) -> dict[str, Table]:
+    return {table.name: table for table in all_tables(measured)}
+
+
 def test_costs_of_a_step_are_those_that_it_was_made_of() -> None:
     step = modelled_step(COSTS, 4, SHAPE.layers, VARIANTS[1])
 
@@ -52,10 +58,8 @@ def test_costs_of_a_step_are_those_that_it_was_made_of() -> None:
     assert vars(found) == pytest.approx(vars(COSTS))
 
 
-def test_every_figure_has_a_table_whose_rows_can_be_drawn(measured: Measured) -> None:
+def test_every_figure_has_a_table_whose_rows_can_be_drawn(tables: dict[str, Table]) -> None:
     from matplotlib import pyplot
-
-    tables = {table.name: table for table in all_tables(measured)}
 
     assert set(tables) == {
         *(f"figure_4_{number}" for number in range(10, 16)),
@@ -68,8 +72,10 @@ def test_every_figure_has_a_table_whose_rows_can_be_drawn(measured: Measured) ->
         assert axes.patches
 
 
-def test_measured_modelled_and_published_speedups_stand_beside_each_other(measured: Measured) -> None:
-    (table,) = (table for table in all_tables(measured) if table.name == "figure_4_10")
+def test_measured_modelled_and_published_speedups_stand_beside_each_other(
+    measured: Measured, tables: dict[str, Table]
+) -> None:
+    table = tables["figure_4_10"]
 
     sources = {source for _, source, _ in table.rows}
     assert sources == {"measured", "model", "model, replicas near", "thesis"}
@@ -79,14 +85,14 @@ def test_measured_modelled_and_published_speedups_stand_beside_each_other(measur
     assert of_four["thesis"] == 1.37
 
 
-def test_where_no_all_to_all_is_left_there_is_no_speedup_of_it(measured: Measured) -> None:
-    (table,) = (table for table in all_tables(measured) if table.name == "figure_4_13")
-
-    assert not [row for row in table.rows if row[0] == "2"]
+def test_where_no_all_to_all_is_left_there_is_no_speedup_of_it(tables: dict[str, Table]) -> None:
+    assert not [row for row in tables["figure_4_13"].rows if row[0] == "2"]
 
 
-def test_the_model_with_costs_of_this_machine_repeats_steps_that_it_was_made_of(measured: Measured) -> None:
-    (table,) = (table for table in all_tables(measured) if table.name == "model_check")
+def test_the_model_with_costs_of_this_machine_repeats_steps_that_it_was_made_of(
+    tables: dict[str, Table],
+) -> None:
+    table = tables["model_check"]
 
     by_source = {
         source: [row[2:] for row in table.rows if row[1] == source] for source in ("measured", "model")

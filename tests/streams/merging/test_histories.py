@@ -18,7 +18,7 @@ from schemas.fleet import NodeOnline, NodeSilent, RunFailed, RunFinished
 from schemas.merging.commands import TaskAssigned, TaskReleased
 from schemas.merging.settings import SchemeName
 from schemas.solves import SolveFinished, SolveRequested
-from tests.support.examples import examples
+from tests.support.examples import LONG, examples
 from tests.support.merging import (
     CELL,
     GPUS,
@@ -33,7 +33,7 @@ from tests.support.merging import (
 from tests.support.twins import ZONE
 
 STEPS = 40
-KNOWN = (0, 1, 3, 8, 13, 14, 16, 18, 21, 31, 32, 43)
+KNOWN = (3, 16, *((0, 1, 8, 13, 14, 18, 21, 31, 32, 43) if LONG else ()))
 """Seeds of histories, most of them with merges."""
 USERS = ("ann", "ben", "cid")
 ENDS = (JobCompleted, JobRefunded, JobRejected, JobWithdrawn)
