@@ -200,6 +200,7 @@ def decided(living: House, *jobs: str) -> set[str]:
     return {o.job_id for o in living.outcomes(JobAdmitted | JobRejected)} & set(jobs)
 
 
+@pytest.mark.drill
 def test_a_storm_of_kills_of_the_worker(living: House) -> None:
     chance = random.Random(SEED)
     jobs, since = disturbed(living, 60.0 * KILLS)

@@ -126,7 +126,8 @@ def test_a_job_that_cannot_be_is_refunded_and_the_nodes_do_the_next(fleet: Fleet
     fleet.assert_proven()
 
 
-@pytest.mark.parametrize("victim", ["a rank", pytest.param("an executor", marks=pytest.mark.drill)])
+@pytest.mark.drill
+@pytest.mark.parametrize("victim", ["a rank", "an executor"])
 def test_what_is_killed_costs_a_generation_and_the_job_goes_on_from_its_checkpoint(
     fleet: Fleet, victim: str
 ) -> None:
