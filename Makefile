@@ -30,13 +30,13 @@ kernels: $(STAMP)
 	$(BIN)/python -c "from streams.worker.warm_up import warm_up; warm_up()"
 
 # By file, so that what the tests of one share is made once; not by group, since with pytest 9.2, pytest-xdist 3.8
-# ignores groups. Integration tests mostly wait, so there are four at a time, in the order of the conftest, longest
+# ignores groups. Integration tests wait a third of the time, so there are three at once, in the order of the conftest, longest
 # first, and not by number of tests, which leaves the longest for the end. Those marked `alone` hold services to
 # times.
 test:
 	$(MAKE) --jobs 2 --output-sync lint kernels
 	$(BIN)/python -m pytest -m "not integration and not long" -n logical --maxprocesses 8 --dist loadfile
-	$(BIN)/python -m pytest -m "integration and not alone and not storm and not drill" -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "integration and not alone and not storm and not drill" -n 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m "integration and alone and not drill"
 
 # With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a

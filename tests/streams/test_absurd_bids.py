@@ -233,6 +233,7 @@ def overloaded_quotes(is_attacked: bool) -> list[int]:
     return quotes
 
 
+@pytest.mark.long
 def test_a_bid_of_one_sample_that_is_withdrawn_each_slot_lowers_nobodys_price():
     attacked, spared = sum(overloaded_quotes(True)), sum(overloaded_quotes(False))
     assert spared > ATTACKED_SLOTS * 20_000, "room has a price, besides operation"

@@ -76,6 +76,7 @@ from tests.support.cells import (
     withdraw,
     zone,
 )
+from tests.support.examples import seeds
 from tests.support.histories import history, recorded
 from tests.support.invariants import handle_checked
 from tests.support.loans import SERVERS, lending_cell, offered, reclaimed, reported
@@ -238,7 +239,7 @@ def feed(cell: Cell, event: Event) -> list[Decision]:
     return decisions
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(SEEDS))
 def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
     rng, source = random.Random(seed), random.Random(f"mutants/{seed}")
     bench = CheckedBench.configured()
@@ -298,7 +299,7 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
     assert not bench.zone.book.jobs, "every job ends"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_mutated_events_of_loans_are_all_answered(seed: int) -> None:
     source = random.Random(f"loans/{seed}")
     bench = CheckedBench()
@@ -321,7 +322,7 @@ def test_mutated_events_of_loans_are_all_answered(seed: int) -> None:
     assert min(decided[kind] for kind in (OfferAnswered, ReclaimPlanned, ReclaimEnded, EventIgnored)) > 10
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_mutated_answers_of_solvers_are_all_answered(seed: int) -> None:
     source = random.Random(f"answers/{seed}")
     bench = CheckedBench.configured(zones=(zone(policy=TitanPolicy(kind="titan"), horizon_slots=20),))

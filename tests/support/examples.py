@@ -9,3 +9,8 @@ LONG = os.environ.get("MILLRACE_TESTS") == "long"
 def examples(full: int) -> int:
     """A twentieth of the full number in `make test`, but 10 at least."""
     return full if LONG else min(full, max(full // 20, 10))
+
+
+def seeds(full: int) -> range:
+    """A quarter of the full number in `make test`, but one at least."""
+    return range(full if LONG else max(full // 4, 1))

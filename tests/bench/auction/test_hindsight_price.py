@@ -15,6 +15,7 @@ from bench.workloads.paper import draw
 from infra.views.auction.figures import AuctionFigures
 from schemas.auction.settings import FixedPricePolicy
 from tests.bench.auction.rows import TINY
+from tests.support.examples import seeds
 
 CROWDED = replace(TINY, nodes=1, slots=8, arrivals_per_slot=1.4)
 """A dozen tasks or fewer ask for several times what the node can do."""
@@ -29,7 +30,7 @@ def welfare_at(setting, seed, price_micros):
     return summary_at(setting, seed, price_micros).part(AuctionFigures).realised_welfare_micros
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_on_a_tiny_day_no_price_at_all_brings_more(seed):
     break_even = break_even_prices(hindsight_of(*draw(CROWDED, seed)))
     assert len(break_even) <= PARTS

@@ -19,7 +19,7 @@ from infra.errors import CommandError
 from infra.views.auction.figures import AuctionFigures
 from schemas.auction.settings import EarliestFinishPolicy
 from tests.bench.auction.rows import TINY
-from tests.support.examples import LONG
+from tests.support.examples import seeds
 
 BUSY = replace(TINY, arrivals_per_slot=12.0)
 
@@ -37,7 +37,7 @@ def welfare_of(day):
 
 
 @pytest.mark.parametrize("policy_of", [learning, eft])
-@pytest.mark.parametrize("seed", range(3 if LONG else 1))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_the_first_day_is_worth_what_it_is_alone_and_the_second_the_rest(policy_of, seed):
     before, day = (BUSY, 1_000_000 + seed), (BUSY, seed)
     values = simulate_second_day(before, day, policy_of)
@@ -47,12 +47,13 @@ def test_the_first_day_is_worth_what_it_is_alone_and_the_second_the_rest(policy_
     assert values["welfare_micros"] == together - values["before_welfare_micros"]
 
 
-@pytest.mark.parametrize("seed", range(3 if LONG else 1))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_who_remembers_nothing_does_on_the_second_day_what_it_does_on_the_first(seed):
     values = simulate_second_day((BUSY, 1_000_000 + seed), (BUSY, seed), eft)
     assert values["welfare_micros"] == welfare_of(simulate_day(BUSY, seed, eft))
 
 
+@pytest.mark.long
 def test_who_remembers_the_first_day_does_otherwise_on_the_second_with_the_same_first():
     whole_day = replace(TINY, slots=144, arrivals_per_slot=2.0, work_scale=1.0)
     before = (whole_day, 1_000_000)

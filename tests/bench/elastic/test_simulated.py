@@ -33,6 +33,7 @@ def test_runs_of_other_requests_are_not_compared(outcomes):
         comparable(outcomes[1], other)
 
 
+@pytest.mark.long
 def test_the_baseline_does_not_depend_on_what_jobs_are_able_to_do(outcomes):
     again = simulate(replace(FIFO, elastic_share=1.0, scaling="lossy"))
     assert (again.queuing_s, again.jct_s) == (outcomes[1].queuing_s, outcomes[1].jct_s)
@@ -52,6 +53,7 @@ def test_a_time_is_the_running_time_and_the_wait_where_nothing_scales(outcomes):
         assert jct_s == pytest.approx(queuing_s + request.duration_s, abs=1.0)
 
 
+@pytest.mark.long
 def test_wrong_predictions_change_no_running_time():
     """Only what the cell believes of the jobs: the trace says how long they run (Table 3.9)."""
     wrong = replace(FIFO, wrong_prediction_share=1.0)

@@ -46,6 +46,7 @@ def test_hardly_a_passage_is_both_trained_on_and_held_back():
     assert sum(bytes(text.held_back[start : start + 400].tolist()) in trained for start in starts) <= 2
 
 
+@pytest.mark.long
 def test_a_model_that_is_trained_for_a_moment_knows_something_of_the_text():
     torch.set_num_threads(1)
     text = Text(0)

@@ -16,6 +16,7 @@ def test_losses_are_reported_of_each_step(alone: Trained) -> None:
     assert set(alone.losses) <= {*range(8, 604, 8), 604}
 
 
+@pytest.mark.long
 def test_two_workers_train_what_one_would(fleet: Fleet, alone: Trained) -> None:
     fleet.assign("j", 1, [("n1", 1), ("n2", 1)], workload(keeps=False))
     fleet.until(fleet.is_over("j", "n1", "n2"))

@@ -55,6 +55,7 @@ def test_a_job_is_done_at_its_target_accuracy(worker: LoneWorker) -> None:
     assert finished.samples_done == 6 * evaluated[-1].iterations < 12_000
 
 
+@pytest.mark.long
 def test_a_job_of_a_shared_run_has_the_adapter_of_when_it_met_its_target(worker: LoneWorker) -> None:
     first = order("a", workload(2_000, accuracy=0.3, validation=VALIDATION))
     second = order("b", workload(400, dataset="other.jsonl"))

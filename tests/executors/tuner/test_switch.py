@@ -41,7 +41,7 @@ def test_weights_are_the_same_to_the_bit(worker: LoneWorker) -> None:
     assert digest(worker.run(assigned("n1", other("d", 4, 12), generation=4)), "d") == beside
 
 
-@pytest.mark.parametrize("steps", [3, 11])
+@pytest.mark.parametrize("steps", [3, pytest.param(11, marks=pytest.mark.long)])
 def test_a_shared_run_goes_on_as_one(worker: LoneWorker, steps: int) -> None:
     def task(jobs: tuple[str, str], generation: int, done: int) -> TaskAssigned:
         orders = job(jobs[0], generation, done), other(jobs[1], generation, min(done, 15))
@@ -54,7 +54,7 @@ def test_a_shared_run_goes_on_as_one(worker: LoneWorker, steps: int) -> None:
     assert digest(parts, "d") == digest(whole, "b")
 
 
-@pytest.mark.parametrize("steps", [5, 20, 26])
+@pytest.mark.parametrize("steps", [5, *(pytest.param(steps, marks=pytest.mark.long) for steps in (20, 26))])
 def test_a_chain_goes_on_from_its_donor_or_receiver(worker: LoneWorker, steps: int) -> None:
     def task(jobs: tuple[str, str], generation: int, done: int) -> TaskAssigned:
         orders = job(jobs[0], generation, min(done, 20)), other(jobs[1], generation, max(done - 20, 0))

@@ -12,6 +12,7 @@ from schemas.changes import NodeRegistered, NodeRetired, ZoneConfigured
 from schemas.decisions import EventIgnored, JobAdmitted, JobWithdrawn, ZoneAccepted
 from streams.cell.cell import Cell
 from tests.support.cells import Bench, CheckedBench, bid, online, tick, vendor, withdraw, zone
+from tests.support.examples import seeds
 from tests.support.histories import history
 
 DEFAULT = AuctionPolicy()
@@ -44,7 +45,7 @@ def certificate(bench: Bench) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("policies", ROUND_TRIPS, ids="-".join)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_history_goes_on_when_the_kind_of_prices_changes(policies, seed):
     rng = random.Random(f"kinds/{seed}")
     bench = bench_under(policies[0])
@@ -138,7 +139,7 @@ def other_nodes(rng: random.Random, count: int) -> Event:
             )
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_a_history_goes_on_over_other_nodes_and_horizons(seed):
     rng = random.Random(f"nodes/{seed}")
     bench = bench_under("default")

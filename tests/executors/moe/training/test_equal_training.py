@@ -81,6 +81,7 @@ def test_so_they_do_whatever_is_trained(run: RunRanks, world: int, told: dict[st
     assert_equal(run(scenarios.train, world, **told), told)
 
 
+@pytest.mark.long
 def test_packing_anew_in_the_middle_changes_nothing(run: RunRanks) -> None:
     told = {"gating": ADAPTIVE, "adapter": None}
     results = run(scenarios.train, 4, packed={2: 2, 4: 4}, **told)
@@ -122,6 +123,7 @@ def test_a_controller_packs_at_its_steps_and_changes_nothing_else(run: RunRanks)
         np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.long
 def test_by_a_planned_order_ranks_train_the_same_and_plan_anew_when_experts_are_packed_anew(
     run: RunRanks,
 ) -> None:

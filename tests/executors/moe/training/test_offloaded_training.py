@@ -59,6 +59,7 @@ def test_a_budget_with_room_for_all_experts_off_loads_none(run: RunRanks) -> Non
     assert (result["resident"], result["visiting_bytes"]) == ([4], 0)
 
 
+@pytest.mark.long
 def test_when_experts_are_packed_anew_those_that_stay_are_chosen_anew(run: RunRanks) -> None:
     told = {"gating": ADAPTIVE}
     budget_bytes = budget_of(1)
@@ -109,6 +110,7 @@ def test_off_loaded_experts_take_their_adapters_along(
     assert (results[0]["resident"], results[0]["visiting_bytes"]) == ([1, 1], expert_bytes)
 
 
+@pytest.mark.long
 def test_off_loaded_experts_are_trained_by_a_planned_order(run: RunRanks) -> None:
     told = {"gating": ADAPTIVE, "hyperparameters": {"micro_op_mb": 0.005}}
     results = run(

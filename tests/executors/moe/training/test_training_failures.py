@@ -124,7 +124,7 @@ def test_what_is_small_is_trained_all_the_same(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-@pytest.mark.parametrize("lost", ["n1", "n2"], ids=["leader", "other"])
+@pytest.mark.parametrize("lost", ["n1", pytest.param("n2", marks=pytest.mark.long)], ids=["leader", "other"])
 def test_a_lost_rank_fails_the_run_in_time_and_the_nodes_run_the_next(
     fleet: Fleet, lost: str, number: int
 ) -> None:

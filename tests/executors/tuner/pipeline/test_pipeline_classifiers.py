@@ -30,7 +30,7 @@ _FOUR = (("n1", 4),)
 _LAYERS = 5
 
 
-@pytest.fixture(scope="module", params=["llama", "gpt2"])
+@pytest.fixture(scope="module", params=["llama", pytest.param("gpt2", marks=pytest.mark.long)])
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 

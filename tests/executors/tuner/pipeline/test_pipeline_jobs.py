@@ -58,6 +58,7 @@ def alone(job_id: str, base: SharedBase, settings: TunerSettings, folder: Path) 
     return Fleet(folder, settings).adapter(job_id)
 
 
+@pytest.mark.long
 def test_a_job_is_profiled_on_four_workers(node: Fleet) -> None:
     node.tell(profile_of("n1", job("p"), gpus=4, iterations=9))
     node.until_over("p/1")
@@ -83,6 +84,7 @@ def test_a_job_is_profiled_on_four_workers(node: Fleet) -> None:
     assert other.accuracy_after_epoch == pytest.approx(report.accuracy_after_epoch)
 
 
+@pytest.mark.long
 def test_an_adapter_is_the_one_that_a_process_alone_trains(
     node: Fleet, deep_base: SharedBase, settings: TunerSettings, deep_directory: Path, tmp_path: Path
 ) -> None:
@@ -104,6 +106,7 @@ def test_an_adapter_is_the_one_that_a_process_alone_trains(
     assert torch.isfinite(logits).all()
 
 
+@pytest.mark.long
 def test_a_job_is_done_at_its_accuracy(node: Fleet) -> None:
     node.assign(job("t", _LONG, accuracy=0.01), members=_FOUR)
     node.until_over("t/1")
@@ -229,6 +232,7 @@ def test_a_worker_that_is_killed_fails_the_run_and_the_next_goes_on_from_its_che
     node.until_over("k/3")
 
 
+@pytest.mark.long
 def test_a_task_without_a_pipeline_and_one_with_follow_each_other_on_the_same_workers(node: Fleet) -> None:
     pids = node.nodes["n1"].runner.pids
     node.assign(order("d", workload(_LONG)), members=_FOUR)

@@ -58,7 +58,7 @@ def switch(deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_pa
     return run
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 def test_overlap_changes_no_bit_of_what_is_stored_or_trained_later(
     world: int, direction: str, switch: Switch

@@ -115,6 +115,7 @@ def test_the_number_of_stages_and_the_direction_change_no_bit(train: Train, make
         assert others[0]["evaluated"] == results[0]["evaluated"]
 
 
+@pytest.mark.long
 def test_pipelines_that_share_a_batch_come_to_what_one_does(train: Train, make_task: MakeTask) -> None:
     task = make_task("job", dropout=0.1, max_gradient_norm=0.05, batch_size=5)
     results, expected = train(2, task, micro_batches=3)
@@ -127,6 +128,7 @@ def test_pipelines_that_share_a_batch_come_to_what_one_does(train: Train, make_t
         assert distance(state.parameters, expected.parameters) < 1e-5
 
 
+@pytest.mark.long
 def test_a_batch_that_leaves_a_pipeline_without_a_sequence(train: Train, make_task: MakeTask) -> None:
     task = make_task("job", batch_size=1)
     results, expected = train(2, task)
@@ -135,6 +137,7 @@ def test_a_batch_that_leaves_a_pipeline_without_a_sequence(train: Train, make_ta
     assert_same(state, expected)
 
 
+@pytest.mark.long
 def test_activations_that_are_computed_again_change_no_bit(train: Train, make_task: MakeTask) -> None:
     task = make_task("job", dropout=0.1)
     _, expected = train(2, task, micro_batches=2)
@@ -169,7 +172,10 @@ def test_gradients_are_those_of_the_engine(
     assert results[0]["norms"][-1] == pytest.approx(engine.gradient_norm("job"), rel=1e-5)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "family",
+    ["gpt2", *(pytest.param(each, marks=pytest.mark.long) for each in ("mistral", "qwen2", "qwen3"))],
+)
 def test_other_families_train_over_stages_as_in_the_engine(
     family: str,
     make_model: Callable[[str], Path],
