@@ -30,9 +30,9 @@ kernels: $(STAMP)
 	$(BIN)/python -c "from streams.worker.warm_up import warm_up; warm_up()"
 
 # By file, so that what the tests of one share is made once; not by group, since with pytest 9.2, pytest-xdist 3.8
-# ignores groups. Integration tests wait a third of the time, so there are three at once, in the order of the conftest, longest
-# first, and not by number of tests, which leaves the longest for the end. Those marked `alone` hold services to
-# times.
+# ignores groups. Integration tests wait now and then, so there are three at once, in the order of the conftest,
+# longest first, and not by number of tests, which leaves the longest for the end. Those marked `alone` hold
+# services to times.
 test:
 	$(MAKE) --jobs 2 --output-sync lint kernels
 	$(BIN)/python -m pytest -m "not integration and not long" -n logical --maxprocesses 8 --dist loadfile
