@@ -44,7 +44,7 @@ test:
 test-long: $(STAMP)
 	MILLRACE_TESTS=long $(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8 --dist loadfile
 
-# What of the integration tests takes longest: ten minutes.
+# What of the integration tests takes longest: a quarter of an hour or more.
 drills: $(STAMP)
 	$(MAKE) kernels
 	$(BIN)/python -m pytest -m drill

@@ -66,6 +66,7 @@ def test_a_node_leaves_while_its_disk_is_full_and_comes_back(fleet: Executors, d
     assert fleet.stop("n1", signal.SIGTERM) == 0
 
 
+@pytest.mark.drill
 def test_a_node_that_starts_on_a_full_disk_waits_and_says_why(fleet: Executors, disk: SmallDisk) -> None:
     disk.fill(leave_bytes=10 * MIB)
 
@@ -77,6 +78,7 @@ def test_a_node_that_starts_on_a_full_disk_waits_and_says_why(fleet: Executors, 
     fleet.await_event(NodeOnline, node="n1")
 
 
+@pytest.mark.drill
 def test_a_node_can_be_stopped_while_it_waits(fleet: Executors, disk: SmallDisk) -> None:
     fleet.start("n1")
     fleet.await_event(NodeOnline, node="n1")

@@ -178,6 +178,7 @@ def test_a_backlog_of_a_crash_is_decided_by_the_rules_that_it_was_written_under(
     assert ids.index(b"behind-49") <= first.last_offset
 
 
+@pytest.mark.drill
 def test_a_cell_that_names_old_rules_comes_under_the_newest_while_events_flow(
     deployment: Deployment,
 ) -> None:

@@ -161,7 +161,7 @@ def test_bids_of_a_slot_are_admitted_together_with_the_plans_of_a_solver(deploym
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0)],
+    [(signal.SIGKILL, -signal.SIGKILL), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.drill)],
     ids=["killed", "stopped"],
 )
 def test_a_solver_that_ends_between_request_and_answer_gives_it_after_its_restart(
@@ -184,6 +184,7 @@ def test_a_solver_that_ends_between_request_and_answer_gives_it_after_its_restar
     assert deployment.proven().ok
 
 
+@pytest.mark.drill
 def test_another_solver_answers_what_a_killed_one_was_solving(deployment: Deployment) -> None:
     deployment.start_worker()
     deployment.configure(CELL)

@@ -58,6 +58,7 @@ def test_children_die_with_a_parent_that_is_killed(start_up):
     assert all(is_gone_within(child, deadline_s - time.monotonic()) for child in children)
 
 
+@pytest.mark.drill
 def test_a_broker_that_is_killed_is_started_again(start_up, tmp_path, monkeypatch, capsys):
     up = start_up()
     up.await_ready()
