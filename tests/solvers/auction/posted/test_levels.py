@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from solvers.auction.posted.demand_curve import DemandCurve
@@ -104,6 +104,7 @@ def test_undoing_leaves_what_the_other_demand_asks_for(sales, undone):
 
 @settings(max_examples=examples(500))
 @given(SALES, SALES, st.floats(0.0, 10_000.0))
+@example(sales=[(1.0, 1.0, 0.0)], undone=[(1.0, 200.0, 0.0)], free=25.0)
 def test_the_guard_stays_above_the_base_whatever_room_there_is_by_then(sales, undone, free):
     curve, levels = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
     rise = NO_RISE
