@@ -15,6 +15,7 @@ from schemas.base import HOURS_PER_DAY
 from schemas.cells import Node, Tariff
 from schemas.decisions import JobAdmitted, JobRejected
 from tests.support.cells import EPOCH_S, SLOT_S, UNIT, CheckedBench, ask, bid, offline, online, tick, zone
+from tests.support.examples import long
 
 HORIZON_SLOTS = 12
 NODES = tuple(Node(id=f"a{number}", gpu_type="fast", tariff="t") for number in range(4))
@@ -211,7 +212,7 @@ def held_up(market: Market, losers: int, slots: int) -> list[int]:
     return quotes
 
 
-@pytest.mark.parametrize("losers", [4, *(pytest.param(losers, marks=pytest.mark.long) for losers in (1, 40))])
+@pytest.mark.parametrize("losers", [4, *long(1, 40)])
 def test_losers_hold_a_price_up_while_there_are_sales_and_hardly_raise_it(losers):
     """The worst that was found: who loses just below the price in every slot keeps it from falling for as
     long as others buy, here at up to three times what it falls to without them, by as many units as

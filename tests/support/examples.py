@@ -1,6 +1,9 @@
 """How many examples the property tests draw."""
 
 import os
+from typing import Any
+
+import pytest
 
 LONG = os.environ.get("MILLRACE_TESTS") == "long"
 """All that was decided on: `make test-long`."""
@@ -14,3 +17,8 @@ def examples(full: int) -> int:
 def seeds(full: int) -> range:
     """A quarter of the full number in `make test`, but one at least."""
     return range(full if LONG else max(full // 4, 1))
+
+
+def long(*cases: Any) -> list[Any]:
+    """Cases of one parameter that `make test` leaves out."""
+    return [pytest.param(case, marks=pytest.mark.long) for case in cases]

@@ -7,6 +7,7 @@ import pytest
 from executors.tuner.files import progress_of
 from schemas.fleet import RunFinished
 from schemas.merging.commands import JobOrder, TaskAssigned
+from tests.support.examples import long
 from tests.support.tuner_nodes import Fleet, assigned, order, released, workload
 from tests.support.tuner_tasks import LoneWorker, reports_of
 
@@ -41,7 +42,7 @@ def test_weights_are_the_same_to_the_bit(worker: LoneWorker) -> None:
     assert digest(worker.run(assigned("n1", other("d", 4, 12), generation=4)), "d") == beside
 
 
-@pytest.mark.parametrize("steps", [3, pytest.param(11, marks=pytest.mark.long)])
+@pytest.mark.parametrize("steps", [3, *long(11)])
 def test_a_shared_run_goes_on_as_one(worker: LoneWorker, steps: int) -> None:
     def task(jobs: tuple[str, str], generation: int, done: int) -> TaskAssigned:
         orders = job(jobs[0], generation, done), other(jobs[1], generation, min(done, 15))
@@ -54,7 +55,7 @@ def test_a_shared_run_goes_on_as_one(worker: LoneWorker, steps: int) -> None:
     assert digest(parts, "d") == digest(whole, "b")
 
 
-@pytest.mark.parametrize("steps", [5, *(pytest.param(steps, marks=pytest.mark.long) for steps in (20, 26))])
+@pytest.mark.parametrize("steps", [5, *long(20, 26)])
 def test_a_chain_goes_on_from_its_donor_or_receiver(worker: LoneWorker, steps: int) -> None:
     def task(jobs: tuple[str, str], generation: int, done: int) -> TaskAssigned:
         orders = job(jobs[0], generation, min(done, 20)), other(jobs[1], generation, max(done - 20, 0))

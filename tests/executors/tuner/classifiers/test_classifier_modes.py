@@ -17,6 +17,7 @@ from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import TuningWorkload
 from tests.support.classifier_loop import ClassifierLoop
 from tests.support.classifiers import FAMILIES
+from tests.support.examples import long
 from tests.support.nodes import CELL
 from tests.support.tuner_nodes import Fleet, assigned, order
 from tests.support.tuner_tasks import LoneWorker, reports_of
@@ -152,7 +153,7 @@ def test_a_job_that_was_switched_for_another_comes_to_the_same_bits(
     assert digest(last, "c") == undisturbed
 
 
-@pytest.mark.parametrize("steps", [3, pytest.param(14, marks=pytest.mark.long)])
+@pytest.mark.parametrize("steps", [3, *long(14)])
 def test_a_shared_run_goes_on_as_one(worker_of: MakeWorker, work_of: MakeWork, steps: int) -> None:
     worker = worker_of("bert")
 
@@ -189,7 +190,7 @@ def test_a_shared_run_needs_the_newer_checkpoint_alone(worker_of: MakeWorker, wo
     assert [digest(after, job_id) for job_id in "cd"] == [digest(whole, job_id) for job_id in "ab"]
 
 
-@pytest.mark.parametrize("steps", [4, *(pytest.param(steps, marks=pytest.mark.long) for steps in (12, 15))])
+@pytest.mark.parametrize("steps", [4, *long(12, 15)])
 def test_a_chain_goes_on_from_its_donor_or_receiver(
     worker_of: MakeWorker, work_of: MakeWork, steps: int
 ) -> None:

@@ -17,6 +17,7 @@ from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import FusedEngine
 from executors.lora.task import GPT2_TARGET_MODULES, LoraTask, TaskState
 from tests.support import pipeline_scenarios as scenarios
+from tests.support.examples import long
 from tests.support.pipeline_ranks import run_ranks
 
 STEPS = 4
@@ -172,10 +173,7 @@ def test_gradients_are_those_of_the_engine(
     assert results[0]["norms"][-1] == pytest.approx(engine.gradient_norm("job"), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["gpt2", *(pytest.param(each, marks=pytest.mark.long) for each in ("mistral", "qwen2", "qwen3"))],
-)
+@pytest.mark.parametrize("family", ["gpt2", *long("mistral", "qwen2", "qwen3")])
 def test_other_families_train_over_stages_as_in_the_engine(
     family: str,
     make_model: Callable[[str], Path],
