@@ -170,8 +170,8 @@ class Market:
 
     def open_slots(self, start: int, stop: int) -> Ints:
         """(rows,) in how many columns from `start` to before `stop` something may be planned on a node."""
-        left = np.clip(self.closes_at - (self.first_slot + start), 0, stop - start)
-        return np.where(self.node_up & self.node_open, left, 0)
+        left = np.minimum(np.maximum(self.closes_at - (self.first_slot + start), 0), stop - start)
+        return left * (self.node_up & self.node_open)
 
     def locate(self, placement: Placement) -> tuple[Ints, Ints, Ints]:
         """Columns, rows and classes of a placement's node-slots, all within the window."""
