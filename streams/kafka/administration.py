@@ -27,17 +27,22 @@ from confluent_kafka.admin import (
 from schemas.access import Operation
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.configuration import administrator
-from streams.kafka.faults import BrokerError, ConnectionFaults, TopicError, UnansweredError, denial, told
+from streams.kafka.faults import (
+    LEADER_ERRORS,
+    BrokerError,
+    ConnectionFaults,
+    TopicError,
+    UnansweredError,
+    denial,
+    told,
+)
 
 _POLL_INTERVAL_S = 0.05
 _SCRAM_ITERATIONS = 4_096
 """Kafka's minimum. The passwords are random, so more iterations would only slow us down."""
 _ASK_TIMEOUT_S = 0.5
 _ASK_FOR_GROUP_S = 5.0
-
-# A new partition's leader is known a moment before it leads.
-_LEADER_ERRORS = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
-_PASSING = (*_LEADER_ERRORS, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT)
+_PASSING = LEADER_ERRORS | {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT}
 """What a broker that has just started may answer."""
 
 _Answer = TypeVar("_Answer")
@@ -215,7 +220,7 @@ class Administration:
             try:
                 return self._record_counts(topics)
             except KafkaException as error:
-                unled = error.args[0].code() in _LEADER_ERRORS
+                unled = error.args[0].code() in LEADER_ERRORS
                 if not unled or time.monotonic() >= self._deadline_s:
                     raise self._unanswered(error, "find the ends of topics") from error
             except TimeoutError as error:

@@ -30,6 +30,16 @@ class TopicError(BrokerError):
     """Topics cannot be created, or are not what they must be; the message lists every difference."""
 
 
+LEADER_ERRORS = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        # The client has heard of a leader sooner, or later, than the broker itself.
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+    }
+)
+"""What a broker answers for a moment while a partition that is new, or that has moved, gets its leader."""
 _DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,

@@ -12,13 +12,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from schemas.errors import ReadableError
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.configuration import reader
-from streams.kafka.faults import ConnectionFaults, denial, told
+from streams.kafka.faults import LEADER_ERRORS, ConnectionFaults, denial, told
 from streams.kafka.records import ReadRecord, read_record
 
 _POLL_S = 10.0
-_PASSING = {
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
+_PASSING = LEADER_ERRORS | {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError._TRANSPORT,
