@@ -123,7 +123,8 @@ class AuctionBench:
 
     def _misreports(self) -> Result:
         conditions = self._conditions
-        return misreports(conditions.quick, conditions.seed, partial(conditions.console.print, markup=False))
+        say = partial(conditions.console.print, markup=False)
+        return misreports(conditions.quick, conditions.seed, self._jobs, say)
 
     def _everyday(self) -> Result:
         extent = self._scope.everyday
