@@ -35,23 +35,23 @@ kernels: $(STAMP)
 # services to times.
 test:
 	$(MAKE) --jobs 2 --output-sync lint kernels
-	$(BIN)/python -m pytest -m "not integration and not long" -n logical --maxprocesses 8 --dist loadfile
-	$(BIN)/python -m pytest -m "integration and not alone and not storm and not drill" -n 3 --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest -m "integration and alone and not drill"
+	$(BIN)/python -m pytest --ignore tests/integration -n logical --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest tests/integration -m "not alone and not storm and not drill" -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests/integration -m "alone and not drill"
 
 # With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a
 # twentieth.
 test-long: $(STAMP)
-	MILLRACE_TESTS=long $(BIN)/python -m pytest -m "not integration" -n logical --maxprocesses 8 --dist loadfile
+	MILLRACE_TESTS=long $(BIN)/python -m pytest --ignore tests/integration -m "" -n logical --maxprocesses 8 --dist loadfile
 
 # What of the integration tests takes longest: a quarter of an hour or more.
 drills: $(STAMP)
 	$(MAKE) kernels
-	$(BIN)/python -m pytest -m drill
+	$(BIN)/python -m pytest tests/integration -m drill
 
 # 2,000 bids, and the worker killed 20 times, which takes minutes: `make storm MILLRACE_STORM_KILLS=50`
 storm: $(STAMP)
-	MILLRACE_STORM_KILLS=$(or $(MILLRACE_STORM_KILLS),20) $(BIN)/python -m pytest -m storm
+	MILLRACE_STORM_KILLS=$(or $(MILLRACE_STORM_KILLS),20) $(BIN)/python -m pytest tests/integration -m storm
 
 # A whole deployment with executors: the worker stopped for 30 s and for 5 minutes, the broker for 30 s, a flood of
 # 60,000 bids, 20 kills, and a node that really stops. Half an hour.

@@ -9,6 +9,7 @@ import argparse
 import json
 import shutil
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,10 @@ class _Generator(GenerateJsonSchema):
         return {"anyOf": super().tagged_union_schema(schema)["oneOf"]}
 
 
+@cache
 def json_schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema of the record's value for every type: of an event itself, of a decision with the link
-    of the log around its outcome, of the state of a job or a zone."""
+    of the log around its outcome, of the state of a job or a zone. All callers share it."""
     events = {ce_type: _plain_schema(model) for ce_type, model in EVENT_TYPES.items()}
     views = {model.TYPE: _plain_schema(model) for model in (JobState, ZoneState)}
     decisions = {ce_type: _decision_schema(model) for ce_type, model in DECISION_TYPES.items()}

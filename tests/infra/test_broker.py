@@ -1,154 +1,18 @@
-import os
+"""Which broker is used, and what is said where none can be."""
+
 import re
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from infra.broker import BrokerError, BrokerSettings, LocalKafka, broker
+from infra.broker import BrokerError, BrokerSettings, broker
 from infra.kafka.distribution import parse_major_version
-from infra.kafka.docker import docker_answers, docker_kafka
-from infra.topics import describe_topics, ensure_topics
-from schemas.kafka_connection import KafkaConnection
-from schemas.topics import TopicSpec
-from tests.infra.kafka_records import send, values
-from tests.support.processes import is_gone_within
-
-REPOSITORY = Path(__file__).parents[2]
-
-TOPIC = TopicSpec("kept.jobs", partitions=1, retention_ms=-1)
-
-# Starts a broker, and stays deaf to Ctrl-C.
-OWNER = """
-import signal, sys, time
-from pathlib import Path
-from infra.broker import LocalKafka
-
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-kafka = LocalKafka(Path(sys.argv[1]))
-kafka.start()
-print(kafka.pid, kafka.bootstrap_servers, flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data directory of a broker that was stopped, with one record in a topic."""
-    path = tmp_path_factory.mktemp("broker")
-    with LocalKafka(path) as kafka:
-        ensure_topics(kafka.connection("admin"), [TOPIC])
-        assert send(kafka.bootstrap_servers, TOPIC.name, b"first", acks="all") is None
-    return path
 
 
 @pytest.fixture
 def no_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path / 'no-docker.sock'}")
-
-
-@pytest.mark.integration
-def test_the_shared_broker_answers_on_loopback_alone(kafka: str) -> None:
-    metadata = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10)
-    assert [f"{node.host}:{node.port}" for node in metadata.brokers.values()] == [kafka]
-    assert kafka.startswith("127.0.0.1:")
-
-
-@pytest.mark.integration
-def test_data_survives_a_stop_and_a_start_on_another_port(data_dir: Path) -> None:
-    former_port = _configured_port(data_dir)
-    # Held here, so that the broker must take another.
-    with socket.create_server(("127.0.0.1", former_port)), LocalKafka(data_dir) as kafka:
-        assert kafka.bootstrap_servers != f"127.0.0.1:{former_port}"
-        assert values(kafka.bootstrap_servers, TOPIC.name, 1) == [b"first"]
-
-
-@pytest.mark.integration
-def test_a_killed_broker_comes_back_on_its_ports_with_its_data(data_dir: Path) -> None:
-    with LocalKafka(data_dir) as kafka:
-        address, pid = kafka.bootstrap_servers, kafka.pid
-        assert pid is not None
-        before = len(_all_values(address))
-        assert send(address, TOPIC.name, b"before the kill", acks="all") is None
-        kafka.kill()
-        assert not psutil.pid_exists(pid)
-        assert kafka.pid is None
-        with pytest.raises(BrokerError, match=f"in use by process {os.getpid()}"):
-            LocalKafka(data_dir).start()
-        kafka.start()
-        assert kafka.bootstrap_servers == address
-        assert kafka.pid not in (None, pid)
-        assert _all_values(address)[before:] == [b"before the kill"]
-
-
-@pytest.mark.integration
-def test_a_broker_that_dies_is_started_again_even_without_its_supervisor(data_dir: Path) -> None:
-    settings = BrokerSettings(bootstrap_servers=None, broker_data_dir=data_dir)
-    with LocalKafka(data_dir, settings) as kafka:
-        address, pid = kafka.bootstrap_servers, kafka.pid
-        assert pid is not None
-        assert not kafka.keep_running()
-        supervisor = psutil.Process(pid).parent()
-        assert supervisor is not None
-        supervisor.kill()
-        os.kill(pid, signal.SIGKILL)
-        assert is_gone_within(pid, timeout_s=5)
-        assert is_gone_within(supervisor.pid, timeout_s=5)
-        assert kafka.keep_running()
-        assert kafka.bootstrap_servers == address
-        assert values(address, TOPIC.name, 1) == [b"first"]
-
-
-@pytest.mark.integration
-def test_the_broker_survives_ctrl_c_and_dies_with_its_killed_owner(data_dir: Path) -> None:
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(data_dir)],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert owner.stdout is not None
-    try:
-        pid, address = owner.stdout.readline().split()
-        os.killpg(owner.pid, signal.SIGINT)
-        assert values(address, TOPIC.name, 1) == [b"first"]
-        with pytest.raises(BrokerError, match=f"in use by process {owner.pid}: .*MILLRACE_BROKER_DATA_DIR"):
-            LocalKafka(data_dir).start()
-    finally:
-        owner.kill()
-        owner.communicate()
-    assert is_gone_within(int(pid), timeout_s=10)
-
-
-@pytest.mark.integration
-def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log(tmp_path: Path) -> None:
-    (tmp_path / "storage").mkdir()
-    with pytest.raises(BrokerError) as failure:
-        LocalKafka(tmp_path).start()
-    summary, *tail = str(failure.value).splitlines()
-    assert re.fullmatch(rf"The local Kafka broker ended with status 1; see {tmp_path}/broker\.log", summary)
-    assert any("meta.properties" in line for line in tail)
-
-
-@pytest.mark.integration
-@pytest.mark.skipif(not docker_answers(), reason="no Docker engine answers")
-def test_docker_runs_a_broker() -> None:
-    with docker_kafka(BrokerSettings(), volume=None) as bootstrap_servers:
-        ensure_topics(KafkaConnection(bootstrap_servers=bootstrap_servers), [TOPIC])
-        assert send(bootstrap_servers, TOPIC.name, b"contained") is None
-        assert values(bootstrap_servers, TOPIC.name, 1) == [b"contained"]
-
-
-@pytest.mark.integration
-def test_a_named_cluster_is_used_as_it_is(kafka: str) -> None:
-    with broker(BrokerSettings(bootstrap_servers=kafka)) as bootstrap_servers:
-        assert bootstrap_servers == kafka
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -273,16 +137,3 @@ def _failure(settings: BrokerSettings) -> str:
     with pytest.raises(BrokerError) as failure, broker(settings):
         pass
     return str(failure.value)
-
-
-def _configured_port(data_dir: Path) -> int:
-    match = re.search(
-        r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d+)", (data_dir / "server.properties").read_text(), re.M
-    )
-    assert match is not None
-    return int(match[1])
-
-
-def _all_values(bootstrap_servers: str) -> list[bytes]:
-    (row,) = describe_topics(KafkaConnection(bootstrap_servers=bootstrap_servers), prefix="kept")
-    return values(bootstrap_servers, TOPIC.name, row.records)

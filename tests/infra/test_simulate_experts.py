@@ -50,6 +50,7 @@ def test_the_log_is_replayed_with_every_placement(capsys: pytest.CaptureFixture[
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
+@pytest.mark.long
 def test_services_are_faster_where_placements_follow_popularity(capsys: pytest.CaptureFixture[str]) -> None:
     following = simulated(capsys)
     standing = simulated(capsys, "--set", "moe.policy.least_gain=0.99")

@@ -10,13 +10,17 @@ from infra.kafka.properties import reserve_port
 from tests.integration.deployment import DEMO_CELLS, Up
 
 LONGEST = (
-    "test_elastic",
-    "test_merging",
-    "test_loan_drills",
-    "test_moving_nodes",
-    "test_executor",
-    "test_lender",
+    "test_worker",
     "test_solver",
+    "test_round_robin",
+    "test_rules",
+    "test_secured_deployment",
+    "test_lender",
+    "test_executor",
+    "test_locked_cluster",
+    "test_up",
+    "test_experts",
+    "test_broker",
 )
 """Files that are begun first, since one that is begun last delays the end."""
 

@@ -32,8 +32,6 @@ from streams.kafka.configuration import command_line_tool
 from streams.solver.service import SolverSettings
 from streams.worker.settings import WorkerSettings
 
-pytestmark = pytest.mark.integration
-
 PREFIX = "drill"
 SILENT = logging.Logger("silent", logging.CRITICAL + 1)
 TIMEOUT_S = 30.0

@@ -14,8 +14,6 @@ from infra.log.target import Target
 from schemas.kafka_connection import KafkaConnection
 from tests.integration.deployment import DEMO_CELLS, bids_file, demo_bid, until
 
-pytestmark = pytest.mark.integration
-
 Millrace = Callable[..., str]
 
 

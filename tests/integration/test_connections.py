@@ -25,8 +25,6 @@ from streams.kafka.faults import BrokerError
 from streams.kafka.reader import KafkaReader
 from streams.worker.faust_credentials import credentials
 
-pytestmark = pytest.mark.integration
-
 TOPIC = TopicSpec("ways.jobs", partitions=1, retention_ms=-1)
 SECRET = "of the client"
 TIMEOUT_S = 30.0

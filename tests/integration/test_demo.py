@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.deployment import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 
 @pytest.mark.timeout(540)

@@ -34,7 +34,7 @@ NODE_TIMEOUT_S = 8.0
 NOTICE_S = 3.0
 """Between the moment in which a node is silent for too long and the decision that says so."""
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(1_800 if LONG else 300)]
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(1_800 if LONG else 300)]
 
 
 @pytest.fixture(scope="module")

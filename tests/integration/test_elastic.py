@@ -11,7 +11,7 @@ from schemas.loans import OfferAnswered, ReclaimEnded
 from tests.integration import deployment
 from tests.integration.loan_fleet import BUSY, CELL, OWN, QUIET, READY_S, Fleet, running_fleet
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def until(question: Callable[[], object], what: str) -> None:

@@ -41,8 +41,6 @@ from schemas.topics import topics
 from tests.support.executor_processes import Executors, executors
 from tests.support.executors import CELL, TINY_RECIPE, assignment, order, write_dataset
 
-pytestmark = pytest.mark.integration
-
 REPOSITORY = Path(__file__).parents[2]
 
 LONG = 1_200

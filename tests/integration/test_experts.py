@@ -25,7 +25,7 @@ from schemas.kind import Workload
 from tests.integration.deployment import ROOT
 from tests.integration.watched_deployment import READY_S, WatchedDeployment, watched
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 CELL, ZONE = "experts", "moe"
 CELLS = ROOT / "infra" / "cells" / "moe.yaml"

@@ -15,8 +15,6 @@ from tests.support.executor_processes import Executors, executors
 from tests.support.executors import TINY_RECIPE, order, write_dataset
 from tests.support.small_disk import SmallDisk, small_disk
 
-pytestmark = pytest.mark.integration
-
 MIB = 1024 * 1024
 
 

@@ -16,8 +16,6 @@ from streams.kafka.records import SentRecord
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 from streams.worker.worker import prepare
 
-pytestmark = pytest.mark.integration
-
 RESERVED_BYTES = 2**17
 """What a cell's room leaves to compression and Kafka."""
 

@@ -30,8 +30,6 @@ from tests.infra.lender.prometheus_server import answering, vector
 from tests.integration.deployment import ROOT, Deployment, until
 from tests.support.cells import configuration, zone
 
-pytestmark = pytest.mark.integration
-
 CELL = "alpha"
 NOTICE_S = 2.0
 SERVERS = 10
@@ -273,6 +271,7 @@ def test_a_lender_goes_on_when_its_broker_is_back(broker, topic_prefix, tmp_path
         deployment.stop_workers()
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_a_deployment_of_a_zone_that_lends_has_a_lender(kafka, topic_prefix, tmp_path):
     file = tmp_path / "cells.yaml"

@@ -15,7 +15,7 @@ from schemas.topics import INFERENCE
 from streams.kafka.reader import KafkaReader
 from tests.integration.loan_fleet import BUSY, CELL, OWN, QUIET, Fleet, running_fleet
 
-pytestmark = [pytest.mark.integration, pytest.mark.drill, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 
 STOPPED_S = 30.0
 

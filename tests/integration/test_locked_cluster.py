@@ -26,8 +26,6 @@ from streams.worker.settings import WorkerSettings
 from streams.worker.worker import prepare
 from tests.integration.deployment import DEMO_CELLS, ROOT, demo_bid
 
-pytestmark = pytest.mark.integration
-
 PREFIX = "locked"
 SOON_S = 6.0
 BID = json.dumps(demo_bid("j", 3))

@@ -22,7 +22,7 @@ from schemas.merging.workload import MergingTerms, TuningWorkload
 from tests.integration.deployment import ROOT
 from tests.integration.watched_deployment import READY_S, WatchedDeployment, watched
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 CELL, ZONE = "tuning", "finetune"
 CELLS = ROOT / "infra" / "cells" / "tuning.yaml"

@@ -39,7 +39,7 @@ from streams.kafka.reader import KafkaReader
 from streams.replay.sources import verify_kafka
 from tests.integration.deployment import DEMO_CELLS, ROOT, demo_bid, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 READY_S = 120.0
 CELL, FRESH = "demo", "node-fresh"

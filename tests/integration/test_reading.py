@@ -1,6 +1,5 @@
 """Reading a topic to its end, and then on: on real Kafka no record is left out between the two."""
 
-import pytest
 from confluent_kafka import Producer
 
 from infra.log.reader import LogReader
@@ -9,8 +8,6 @@ from infra.topics import ensure_topics
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import INFERENCE, topics
 from tests.integration.deployment import until
-
-pytestmark = pytest.mark.integration
 
 
 def test_records_that_come_with_the_last_ones_before_the_end_are_read_after_it(

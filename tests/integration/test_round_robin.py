@@ -13,8 +13,6 @@ import yaml
 from tests.integration.deployment import ROOT, Up, until
 from tests.round_robin import install
 
-pytestmark = pytest.mark.integration
-
 PATIENCE_S = 120.0
 CELLS = {
     "cells": [
@@ -97,6 +95,7 @@ def up(environment: dict[str, str], cells: Path, tmp_path: Path) -> Iterator[Non
         assert up.interrupt() == 130, up.output
 
 
+@pytest.mark.drill
 @pytest.mark.usefixtures("up")
 def test_jobs_of_an_installed_policy_are_done_shown_and_proven(
     millrace: Millrace, jobs: Path, tmp_path: Path

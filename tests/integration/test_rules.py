@@ -27,8 +27,6 @@ from tests.integration.deployment import Deployment, Worker, until
 from tests.streams import events
 from tests.support.rules import BOTH, FIRST, SECOND, adoption
 
-pytestmark = pytest.mark.integration
-
 EVENTS = events.stream(90)
 CUT = 40
 
@@ -135,6 +133,7 @@ def test_new_rules_go_on_where_the_old_ones_ended_and_the_log_says_where(
     ends_and_says(start(deployment, "first"), "cell alpha", "rules 2, which this program does not have")
 
 
+@pytest.mark.drill
 def test_a_worker_without_the_old_rules_goes_on_after_an_orderly_stop_and_after_no_other(
     deployment: Deployment,
 ) -> None:

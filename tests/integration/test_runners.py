@@ -19,8 +19,6 @@ from tests.support.entry_points import install_entry_point
 from tests.support.executor_processes import Executors, executors
 from tests.support.executors import CELL, CHAIN, TINY_RECIPE, order, write_dataset
 
-pytestmark = pytest.mark.integration
-
 NODE = "n1"
 FOR_EVER = 10**6
 

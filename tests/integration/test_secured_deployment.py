@@ -5,12 +5,8 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from infra.cli import run
 from tests.integration.deployment import ROOT, UP_PATIENCE_S, bids_file, demo_bid, until
-
-pytestmark = pytest.mark.integration
 
 
 def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch, capsys):

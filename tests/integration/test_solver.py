@@ -28,8 +28,6 @@ from streams.solver.process import EXIT_FAILED, EXIT_UNFIT
 from tests.integration.deployment import DEMO_CELLS, Deployment, Worker, bids_file, demo_bid, until
 from tests.support.cells import EPOCH_S, bid, configuration, tick, zone
 
-pytestmark = pytest.mark.integration
-
 CELL = "alpha"
 LATE = 0.6
 """Some way into the last half of a slot."""
@@ -262,6 +260,7 @@ def test_a_solver_stops_in_time_without_a_broker(
     assert solver.wait(20) == 0
 
 
+@pytest.mark.drill
 def test_an_answer_given_twice_counts_once_and_the_next_request_is_answered(deployment: Deployment) -> None:
     deployment.start_worker()
     first = deployment.start_solver()
@@ -285,6 +284,7 @@ def test_an_answer_given_twice_counts_once_and_the_next_request_is_answered(depl
     assert deployment.proven().ok
 
 
+@pytest.mark.drill
 def test_a_request_from_long_ago_is_answered_without_a_solve(deployment: Deployment) -> None:
     deployment.start_worker()
     deployment.configure(CELL)

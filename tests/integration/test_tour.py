@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 START_S = 150
 TOUR_S = 150
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(START_S + TOUR_S + 60)]
+pytestmark = pytest.mark.timeout(START_S + TOUR_S + 60)
 
 
 def tour_blocks() -> list[str]:

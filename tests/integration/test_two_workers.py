@@ -9,8 +9,6 @@ from streams.kafka.records import key_partition
 from tests.integration.deployment import Deployment, until
 from tests.streams import events
 
-pytestmark = pytest.mark.integration
-
 PARTITIONS = 2
 NEAR, FAR = "north", "south"
 """Cells of different partitions."""

@@ -40,8 +40,6 @@ from tests.integration.storm import CELLS, market, storm
 from tests.streams import events
 from tests.streams.mutations import mutate
 
-pytestmark = pytest.mark.integration
-
 SEED = 20_260_101
 STORM_KILLS = int(os.environ.get("MILLRACE_STORM_KILLS", "20"))
 STORM_BIDS = 2_000

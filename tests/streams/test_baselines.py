@@ -18,6 +18,7 @@ from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejecte
 from schemas.solves import SolveFinished, SolveRequested
 from streams.cell.cell import Cell
 from tests.support.cells import UNIT, Bench, CheckedBench, configuration, tick, zone
+from tests.support.examples import seeds
 from tests.support.histories import History, history
 from tests.support.plans import HeldCells, held_cells
 from tests.support.solves import titan_answer
@@ -85,7 +86,7 @@ def played(bench: Bench, seed: int, restart_share: float = 0.0) -> list[Outcome]
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_every_bid_is_decided_and_every_admitted_job_ends_once(name, seed):
     bench = CheckedBench()
     bench.send(cell_under(name))

@@ -23,6 +23,7 @@ from schemas.jobs import JobSubmitted
 from schemas.kind import PolicySettings
 from streams.cell.cell import Cell
 from tests.support.cells import UNIT, CheckedBench, offline, online, tick, zone
+from tests.support.examples import seeds
 from tests.support.histories import history
 
 ORDERS = (NodeRegistered, NodeRetired, NodeLent, NodeReturned, NodeCordoned, NodeUncordoned)
@@ -80,7 +81,7 @@ def configured(rng: random.Random, bench: CheckedBench) -> ZoneConfigured:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_what_must_hold_holds_whatever_is_changed(policy: str, seed: int) -> None:
     rng = random.Random(f"{policy}/{seed}")
     beside = zone(id="y", nodes=(Node(id="y1", gpu_type="fast", tariff="t"),))

@@ -109,6 +109,7 @@ def test_memory_that_nobody_measures_is_seen_to_be_worth_understating(monkeypatc
     assert gainful("memory under") >= 3
 
 
+@pytest.mark.long
 def test_data_that_nobody_counts_are_seen_to_be_worth_understating(monkeypatch):
     begin = TrueExecutors.begin
 

@@ -11,8 +11,6 @@ from infra.kafka.distribution import kafka_jars, kafka_version
 from infra.kafka.settings import BrokerSettings
 from streams.kafka.faults import BrokerError
 
-pytestmark = pytest.mark.integration
-
 REPOSITORY = Path(__file__).parents[2]
 
 FETCH = """

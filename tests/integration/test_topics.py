@@ -9,9 +9,7 @@ from infra.topics import describe_topics, ensure_topics
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import INPUT_MAX_MESSAGE_BYTES, INPUTS, TopicSpec, topics
 from streams.kafka.faults import BrokerError, TopicError
-from tests.infra.kafka_records import send, values
-
-pytestmark = pytest.mark.integration
+from tests.integration.kafka_records import send, values
 
 
 def at(bootstrap_servers: str) -> KafkaConnection:
