@@ -46,6 +46,13 @@ class MarketPolicy(PolicySettings):
         return zone.horizon_slots * len(zone.nodes)
 
 
+_BYTES_PER_CLASS_SLOT = 32
+"""Two prices, and what is taken of two resources."""
+_BYTES_PER_OPEN_SLOT = 2 * 19
+"""What the certificate has open: units of two resources, in each slot of two horizons."""
+_BYTES_OF_DEMAND = 80 * 1_024
+"""Of 512 classes of density: what was asked for, and what the certificate's three points hold."""
+
 _BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
 _Declared = Annotated[int | None, Field(ge=1, le=10**15, exclude_if=lambda bound: bound is None)]
 
@@ -104,6 +111,14 @@ class AuctionPolicy(MarketPolicy):
         takes at that speed, so that little is gained by a claim to be slower."""
         return "full" if self.is_declared else "even"
 
+    def state_bytes(self, zone: "Zone") -> int:
+        """Where the zone finds its prices: what each class of nodes costs and has taken, what is open to
+        bids, and what was bid."""
+        if self.is_declared:
+            return 0
+        per_slot = _BYTES_PER_CLASS_SLOT * len(_classes(zone)) + _BYTES_PER_OPEN_SLOT
+        return per_slot * zone.horizon_slots + _BYTES_OF_DEMAND
+
     def faults(self, zone: "Zone") -> Iterator[str]:
         """More classes of nodes than can be searched; some of the bounds, or settings that need them without;
         opening prices of a GPU type that the zone lacks, or that has them twice."""
@@ -121,7 +136,7 @@ class AuctionPolicy(MarketPolicy):
                 f"{', '.join(needless)} belongs to declared bounds: give {', '.join(_BOUNDS)}, or "
                 "let the zone find its prices without it"
             )
-        classes = {(node.gpu_type, node.tariff) for node in zone.nodes}
+        classes = _classes(zone)
         if len(classes) > MAX_NODE_CLASSES:
             yield (
                 f"{len(classes)} pairs of gpu type and tariff, but the exact search takes at most "
@@ -173,3 +188,7 @@ class FixedPricePolicy(MarketPolicy):
 
     kind: Literal["fixed_price"]
     price_per_thousand_samples_micros: Micros
+
+
+def _classes(zone: "Zone") -> set[tuple[str, str]]:
+    return {(node.gpu_type, node.tariff) for node in zone.nodes}

@@ -24,7 +24,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from solvers.auction.posted.demand_curve import class_of, least_ratio_of
+from solvers.auction.posted.demand_curve import MOST_CLASSES, class_of, least_ratio_of
 
 COMPUTE_PARTS = (1.0, 0.5, 0.0)
 """Of the price of a unit in each of the points; the rest is on memory."""
@@ -56,9 +56,36 @@ class _Point:
     classes: defaultdict[int, _Class] = field(default_factory=lambda: defaultdict(_Class))
     """By class of density, with `reference`."""
     reference: float | None = None
+    low: _Class = field(default_factory=_Class)
+    """Bids of classes that are too many to be told apart: no price but 0 is sought among theirs."""
+    low_place: int | None = None
+    """Of these the highest class; every lower one is in `low` too."""
 
     def units(self, compute: float, memory: float) -> float:
         return self.compute_part * compute + (1 - self.compute_part) * memory
+
+    def class_at(self, density: float) -> _Class:
+        """Bids of such a density."""
+        if self.reference is None:
+            self.reference = density
+        place = class_of(density / self.reference)
+        if self._is_low(place):
+            return self.low
+        held = self.classes[place]
+        if len(self.classes) > MOST_CLASSES:
+            self.low_place = min(self.classes)
+            lowest = self.classes.pop(self.low_place)
+            self.low.net_micros += lowest.net_micros
+            self.low.units += lowest.units
+        return self.low if self._is_low(place) else held
+
+    def clear(self) -> None:
+        """Forget all bids."""
+        self.classes.clear()
+        self.low, self.low_place = _Class(), None
+
+    def _is_low(self, place: int) -> bool:
+        return self.low_place is not None and place <= self.low_place
 
 
 class ConstantPrices:
@@ -134,7 +161,7 @@ class ConstantPrices:
         if net_micros > 0:
             for point in self._points:
                 units = point.units(compute_units, memory_units)
-                held = point.classes[self._class_in(point, net_micros / units)]
+                held = point.class_at(net_micros / units)
                 held.net_micros += net_micros
                 held.units += units
                 point.gain_micros += _gain_micros(net_micros, units, point.price)
@@ -145,7 +172,7 @@ class ConstantPrices:
             return
         for point in self._points:
             units = point.units(compute_units, memory_units)
-            held = point.classes[self._class_in(point, net_micros / units)]
+            held = point.class_at(net_micros / units)
             held.net_micros -= net_micros
             held.units -= units
             # No more than what it was counted with, alone or with others of its class.
@@ -166,7 +193,7 @@ class ConstantPrices:
         for point in self._points:
             point.settled_micros += point.gain_micros + _room_micros(point, shared, own, point.price)
             point.price_before = max(point.price, point.price_before) if still_shared else point.price
-            point.classes.clear()
+            point.clear()
             point.gain_micros = 0
         self._open = self._open[passed:]
         self._opened_before = len(self._open)
@@ -185,6 +212,7 @@ class ConstantPrices:
                     point.price_before,
                     [[place, str(held.net_micros), held.units] for place, held in point.classes.items()],
                     point.reference,
+                    [point.low_place, str(point.low.net_micros), point.low.units],
                 ]
                 for point in self._points
             ],
@@ -197,14 +225,16 @@ class ConstantPrices:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of another."""
-        for point, (settled, price, gain, before, classes, reference) in zip(
+        for point, (settled, price, gain, before, classes, reference, low) in zip(
             self._points, state["points"], strict=True
         ):
             point.settled_micros, point.price, point.gain_micros = int(settled), price, int(gain)
             point.price_before, point.reference = before, reference
-            point.classes.clear()
+            point.clear()
             for place, net, units in classes:
                 point.classes[place] = _Class(int(net), units)
+            point.low_place, low_net, low_units = low
+            point.low = _Class(int(low_net), low_units)
         self._period_first_slot = state["period_first_slot"]
         self._first_own_slot = state["first_own_slot"]
         self._open = [list(units) for units in state["open"]]
@@ -213,7 +243,8 @@ class ConstantPrices:
 
     def _improve(self, point: _Point) -> None:
         """Take the price of least value for the bids of the period, of the classes' least densities and 0."""
-        best_price, best_gain = 0.0, sum(held.net_micros for held in point.classes.values())
+        best_price = 0.0
+        best_gain = point.low.net_micros + sum(held.net_micros for held in point.classes.values())
         best = best_gain + self._room_micros(point, 0.0)
         net, units = 0, 0.0
         for place in sorted(point.classes, reverse=True):
@@ -230,12 +261,6 @@ class ConstantPrices:
 
     def _room_micros(self, point: _Point, price: float) -> int:
         return _room_micros(point, self._shared, self._own, price)
-
-    @staticmethod
-    def _class_in(point: _Point, density: float) -> int:
-        if point.reference is None:
-            point.reference = density
-        return class_of(density / point.reference)
 
 
 def _gain_micros(net_micros: int, units: float, price: float) -> int:

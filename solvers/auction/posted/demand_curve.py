@@ -8,16 +8,18 @@ asked for, in two kinds that are trusted differently:
   free, so it must not raise a price; it may keep one from falling, as long as there are sales: unsold units
   count up to `MOST_UNSOLD` times the sold ones.
 
-Older bids fade. In steady times memory lasts for a horizon; when the units asked for per slot are far from
-what the memory has them to be, it fades within hours, so that a day unlike the last is found out.
+Older bids fade. In steady times memory lasts for a horizon; when the units asked for per slot, at whatever
+price, are far from what was asked for before, it fades within hours, so that a day unlike the last is found
+out.
 """
 
 import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from solvers.compiled import Floats, Ints
+from solvers.compiled import Floats, Ints, kernel
 
 CLASSES_PER_OCTAVE = 32
 """Densities are counted in classes this fine, from a density of the zone's own: so no unit of money is
@@ -25,6 +27,8 @@ special."""
 A_CLASS_LOWER = 1 - 1 / CLASSES_PER_OCTAVE
 """Times this a density is a class lower, or two."""
 MOST_UNSOLD = 4.0
+MOST_CLASSES = 512
+"""Sixteen octaves, if none is left out. Of more, the lowest are counted as one: a state has bounds."""
 SURPRISE = 2.0
 """So many times more or less than remembered is far, and a standard deviation more: of few bids, twice as
 many may be chance."""
@@ -50,6 +54,8 @@ class DemandCurve:
         """Descending."""
         self._sold: Floats = np.zeros(0)
         self._unsold: Floats = np.zeros(0)
+        self._lost: Floats = np.zeros(0)
+        """Unsold since the last slot began: what is lost moves no price of its own slot."""
         self.slots = 0.0
         """Of how many slots the bids are that are remembered, older ones counting less."""
         self._window_units = 0.0
@@ -58,11 +64,11 @@ class DemandCurve:
         """Sum of the squares of the units of each sale."""
         self._fresh_units = 0.0
         """What was asked for since the last slot began."""
+        self._asked_units = 0.0
+        """What was asked for before at any price, as far as it is remembered."""
         self._recent_units = 0.0
-        """Mean of it per slot, over the last few."""
+        """Mean of what was asked for per slot, over the last few."""
         self._recent_weight = 0.0
-        self._lost: list[tuple[float, float]] = []
-        """Since the last slot began: what is lost moves no price of its own slot."""
         self._rate: tuple[Floats, Floats] | None = None
 
     @property
@@ -96,7 +102,8 @@ class DemandCurve:
         """Count a loser; its density is at most the level that it lost at."""
         self._fresh_units += units
         if density > 0:
-            self._lost.append((density, units))
+            place = self._place(density)
+            self._lost[place] += units
 
     def take_back(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
         """Undo a sale of so many slots ago, as far as it is remembered at the usual pace."""
@@ -127,29 +134,25 @@ class DemandCurve:
             recent_slots: over how many, about, what was asked for lately is averaged.
         """
         if slots > 4 * self._memory_slots:
-            self._lost.clear()
+            self._lost[:] = 0.0
             self._forget(0.0)
-            self.slots, self._fresh_units, self._recent_units, self._recent_weight = 0.0, 0.0, 0.0, 0.0
+            self.slots, self._asked_units = 0.0, 0.0
+            self._fresh_units, self._recent_units, self._recent_weight = 0.0, 0.0, 0.0
             return
-        for density, units in self._lost:
-            place = self._place(density)
-            self._unsold[place] += units
-        self._lost.clear()
-        kept = 1.0
-        remembered = _sum(self._sold) + _sum(self._unsold)
-        sale_units = self.mean_sale_units
-        for _ in range(slots):
-            self._recent_units += (self._fresh_units - self._recent_units) / recent_slots
-            self._recent_weight += (1 - self._recent_weight) / recent_slots
-            self._fresh_units = 0.0
-            fading = 1 / self._memory_slots
-            usual = remembered * kept / self.slots if self.slots > recent_slots else 0.0
-            if usual > 0:
-                far = SURPRISE + math.sqrt(sale_units / (usual * recent_slots))
-                if not usual / far <= self.units_per_slot <= usual * far:
-                    fading = max(fading, min(_HASTE / recent_slots, _FASTEST_FADING))
-            self.slots = self.slots * (1 - fading) + 1
-            kept *= 1 - fading
+        self._unsold += self._lost
+        self._lost[:] = 0.0
+        kept, self.slots, self._asked_units, self._recent_units, self._recent_weight = _passed(
+            slots,
+            self._memory_slots,
+            recent_slots,
+            self.mean_sale_units,
+            self.slots,
+            self._asked_units,
+            self._fresh_units,
+            self._recent_units,
+            self._recent_weight,
+        )
+        self._fresh_units = 0.0
         self._forget(kept)
 
     def density_at(self, units: float) -> float:
@@ -178,19 +181,20 @@ class DemandCurve:
             "slots": self.slots,
             "window_units": self._window_units,
             "squared_units": self._squared_units,
-            "lost": self._lost,
-            "recent": [self._fresh_units, self._recent_units, self._recent_weight],
+            "lost": self._lost.tolist(),
+            "recent": [self._asked_units, self._fresh_units, self._recent_units, self._recent_weight],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of another."""
         self.reference = state["reference"]
         self._classes = np.array(state["classes"], np.int64)
-        self._sold, self._unsold = np.array(state["sold"], float), np.array(state["unsold"], float)
+        self._sold, self._unsold, self._lost = (
+            np.array(state[name], float) for name in ("sold", "unsold", "lost")
+        )
         self.slots = state["slots"]
         self._window_units, self._squared_units = state["window_units"], state["squared_units"]
-        self._lost = [(density, units) for density, units in state["lost"]]
-        self._fresh_units, self._recent_units, self._recent_weight = state["recent"]
+        self._asked_units, self._fresh_units, self._recent_units, self._recent_weight = state["recent"]
         self._rate = None
 
     def _at(self, units_above: Floats, units: float) -> float:
@@ -206,9 +210,19 @@ class DemandCurve:
         place = int(np.searchsorted(-self._classes, -wanted))
         if place == len(self._classes) or self._classes[place] != wanted:
             self._classes = np.insert(self._classes, place, wanted)
-            self._sold = np.insert(self._sold, place, 0.0)
-            self._unsold = np.insert(self._unsold, place, 0.0)
-        return place
+            self._sold, self._unsold, self._lost = (
+                np.insert(units, place, 0.0) for units in (self._sold, self._unsold, self._lost)
+            )
+            self._rate = None
+            if len(self._classes) > MOST_CLASSES:
+                self._merge_lowest()
+        return min(place, len(self._classes) - 1)
+
+    def _merge_lowest(self) -> None:
+        """Count the last class but one as the last, which is lower than what was offered: never higher."""
+        for units in (self._sold, self._unsold, self._lost):
+            units[-1] += units[-2]
+        self._keep(np.arange(len(self._classes)) != len(self._classes) - 2)
 
     def _forget(self, kept: float) -> None:
         self._sold *= kept
@@ -216,10 +230,45 @@ class DemandCurve:
         self._window_units *= kept
         self._squared_units *= kept
         least = _FAINT * (_sum(self._sold) + _sum(self._unsold))
-        heard = self._sold + self._unsold > least
-        self._classes, self._sold = self._classes[heard], self._sold[heard]
-        self._unsold = self._unsold[heard]
+        self._keep(self._sold + self._unsold > least)
         self._rate = None
+
+    def _keep(self, places: npt.NDArray[np.bool_]) -> None:
+        self._classes = self._classes[places]
+        self._sold, self._unsold = self._sold[places], self._unsold[places]
+        self._lost = self._lost[places]
+
+
+@kernel
+def _passed(
+    slots: int,
+    memory_slots: int,
+    recent_slots: float,
+    sale_units: float,
+    remembered_slots: float,
+    asked_units: float,
+    fresh_units: float,
+    recent_units: float,
+    recent_weight: float,
+) -> tuple[float, float, float, float, float]:
+    """Lets slots pass, the first of which asked for the fresh units and the others for none: which part of
+    the bids is still remembered, and the last four arguments but the fresh units."""
+    kept = 1.0
+    for _ in range(slots):
+        recent_units += (fresh_units - recent_units) / recent_slots
+        recent_weight += (1 - recent_weight) / recent_slots
+        fading = 1 / memory_slots
+        usual = asked_units / remembered_slots if remembered_slots > recent_slots else 0.0
+        if usual > 0:
+            far = SURPRISE + math.sqrt(sale_units / (usual * recent_slots))
+            lately = recent_units / recent_weight
+            if lately < usual / far or lately > usual * far:
+                fading = max(fading, min(_HASTE / recent_slots, _FASTEST_FADING))
+        remembered_slots = remembered_slots * (1 - fading) + 1
+        asked_units = asked_units * (1 - fading) + fresh_units
+        fresh_units = 0.0
+        kept *= 1 - fading
+    return kept, remembered_slots, asked_units, recent_units, recent_weight
 
 
 def class_of(ratio: float) -> int:

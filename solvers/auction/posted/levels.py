@@ -9,9 +9,10 @@ fluctuates, as a safety stock is: the larger, the fewer tasks the zone holds and
 The *guard* is the density at which what is asked for would fit into a fifth of that room: what the last room
 of a slot is kept for.
 
-Both rise only with awards, by no more than a factor for the share of the span that is sold, and fall by no
-more than a part per slot. What awards that were withdrawn had raised them by is taken back as well when the
-next slot begins, as far as no other demand holds them up.
+The guard stays within a factor of the base, or of what operation costs. Both rise by no more than a factor
+for the share of the span that is sold, and fall by no more than a part per slot. What awards that were
+withdrawn had raised them by is taken back as well when the next slot begins, as far as no other demand holds
+them up.
 """
 
 import math
@@ -44,6 +45,13 @@ _FIRST_STEP = 1 / 16
 """The least level above none: this part of what operation costs per unit."""
 _FIRST_OFFER = 1 / 64
 """Likewise of a low offer among those that won, where operation costs nothing."""
+
+
+_MOST_GUARD = 16.0
+"""The guard is at most so many times the base. A few cheap bids of enormous amounts would otherwise make it
+all that a full slot costs, and no usual bid could win and say what room is worth."""
+_FIRST_GUARD = 1_024.0
+"""Or so many times the least level: without a base, 64 times what operation costs."""
 
 
 @dataclass
@@ -89,7 +97,8 @@ class Levels:
         wanted = self._wanted(curve, ahead)
         factor = 1.0 + RISE_PER_SHARE * sold_units / max(ahead.whole, 1.0)
         self.base = _risen(self.base, wanted.base, least, factor)
-        self.guard = _risen(self.guard, wanted.guard, least, factor)
+        most = max(_MOST_GUARD * self.base, _FIRST_GUARD * least)
+        self.guard = _risen(self.guard, min(wanted.guard, most), least, factor)
 
     def undo(self, rise: "Rise", curve: DemandCurve, ahead: Ahead) -> float:
         """Take back a rise, but for what the curve asks for without it; returns to which part prices fall."""

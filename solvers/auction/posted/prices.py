@@ -185,7 +185,7 @@ class PostedPrices:
         )
         if priced.option < 0:
             return None
-        placed = self._placed_until(demand, window, priced, budget_steps)
+        placed = self._placed_until(demand, window, priced, budget_steps - priced.steps)
         schedule = self._described(demand, window, priced if placed is None or placed.option < 0 else placed)
         if schedule.vendor_micros + schedule.operational_micros > priced.cost:
             schedule = self._described(demand, window, priced)
